@@ -1,36 +1,35 @@
 // One's own password, sessions and second factor.
-import { follow, post } from "/static/page.js";
-
-const by = (id) => document.getElementById(id);
+import { follow, post } from "./page.js";
+const by = id => document.getElementById(id);
 
 async function attempt(path, body, method) {
-  by("wrong").textContent = "";
-  try {
-    return await post(`/api/v1/me/${path}`, body, method);
-  } catch (error) {
-    by("wrong").textContent = error.message;
-    by("wrong").scrollIntoView({ block: "nearest" });
-  }
+	by("wrong").textContent = "";
+	try {
+		return await post(`/api/v1/me/${path}`, body, method);
+	} catch (error) {
+		by("wrong").textContent = error.message;
+		by("wrong").scrollIntoView({ block: "nearest" });
+	}
 }
 
-document.addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const form = event.target;
-  const done = await attempt(form.dataset.post, Object.fromEntries(new FormData(form)));
-  if (done?.secret) {
-    form.hidden = true;
-    by("begun").hidden = false;
-    by("qr").src = `${done.qr}?${Date.now()}`;
-    by("secret").textContent = done.secret;
-    by("begun").elements.code.focus();
-  } else if (done?.codes) {
-    form.hidden = true;
-    by("codes").hidden = false;
-    by("codes").querySelector("pre").textContent = done.codes.join("\n");
-  } else if (done) location.reload();
+document.addEventListener("submit", async event => {
+	event.preventDefault();
+	const form = event.target;
+	const done = await attempt(form.dataset.post, Object.fromEntries(new FormData(form)));
+	if (done?.secret) {
+		form.hidden = true;
+		by("begun").hidden = false;
+		by("qr").src = `${done.qr}?${Date.now()}`;
+		by("secret").textContent = done.secret;
+		by("begun").elements.code.focus();
+	} else if (done?.codes) {
+		form.hidden = true;
+		by("codes").hidden = false;
+		by("codes").querySelector("pre").textContent = done.codes.join("\n");
+	} else if (done) location.reload();
 });
 
 document.addEventListener("click", async ({ target }) => {
-  if (target.dataset.end && (await attempt(`sessions/${target.dataset.end}`, {}, "DELETE"))) target.closest("li").remove();
+	if (target.dataset.end && (await attempt(`sessions/${target.dataset.end}`, {}, "DELETE"))) target.closest("li").remove();
 });
 follow({});

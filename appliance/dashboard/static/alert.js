@@ -1,12 +1,11 @@
 // One alert: the clip with its boxes in time, the tracks' life, the review.
-import { again, by, coalesced, follow, keys, light, post, say, swap } from "/static/page.js";
-import { t } from "/static/texts.js";
-import { begin, box } from "/static/draw.js";
-import { converted } from "/static/converted.js";
-import { offerKeep } from "/static/keep.js";
-import { offerRemove } from "/static/remove.js";
-import { isWriting, offerNote } from "/static/note.js";
-
+import { again, by, coalesced, follow, keys, light, post, say, swap } from "./page.js";
+import { t } from "./texts.js";
+import { begin, box } from "./draw.js";
+import { converted } from "./converted.js";
+import { offerKeep } from "./keep.js";
+import { offerRemove } from "./remove.js";
+import { isWriting, offerNote } from "./note.js";
 const HOLD_S = 0.3; // a box stands this long beyond its look when the next look lacks it
 const BRIDGE_S = 2.5; // a box moves between two looks no further apart than this,
 const BRIDGE_LOOKS = 2; // of which at most one look in between did not find it
@@ -19,209 +18,209 @@ let poster = true; // the best picture stands for the clip until it is played or
 
 // boxes.json: looks in time, each with the objects seen, become per track a path that can be interpolated.
 function learn(looks) {
-  tracks = new Map();
-  looks.forEach((look, n) => {
-    for (const object of look.objects) {
-      if (!tracks.has(object.track)) tracks.set(object.track, []);
-      tracks.get(object.track).push({ n, t: look.t, ...object });
-    }
-  });
+	tracks = new Map();
+	looks.forEach((look, n) => {
+		for (const object of look.objects) {
+			if (!tracks.has(object.track)) tracks.set(object.track, []);
+			tracks.get(object.track).push({ n, t: look.t, ...object });
+		}
+	});
 }
 
 function at(path, t) {
-  let low = 0;
-  let high = path.length - 1;
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (path[middle].t <= t) low = middle;
-    else high = middle - 1;
-  }
-  const here = path[low];
-  const next = path[low + 1];
-  if (t < here.t) return here.t - t < 0.05 ? here : null;
-  if (!next || next.t - here.t > BRIDGE_S || next.n - here.n > BRIDGE_LOOKS) return t - here.t < HOLD_S ? here : null;
-  const share = (t - here.t) / (next.t - here.t);
-  return { ...here, score: share < 0.5 ? here.score : next.score, box: here.box.map((v, i) => v + (next.box[i] - v) * share) };
+	let low = 0;
+	let high = path.length - 1;
+	while (low < high) {
+		const middle = (low + high + 1) >> 1;
+		if (path[middle].t <= t) low = middle;
+		else high = middle - 1;
+	}
+	const here = path[low];
+	const next = path[low + 1];
+	if (t < here.t) return here.t - t < 0.05 ? here : null;
+	if (!next || next.t - here.t > BRIDGE_S || next.n - here.n > BRIDGE_LOOKS) return t - here.t < HOLD_S ? here : null;
+	const share = (t - here.t) / (next.t - here.t);
+	return { ...here, score: share < 0.5 ? here.score : next.score, box: here.box.map((v, i) => v + (next.box[i] - v) * share) };
 }
 
 function draw(seconds) {
-  const video = clip();
-  const canvas = by("overlay");
-  if (!video?.videoWidth || !canvas) return;
-  const area = begin(canvas, video.videoWidth, video.videoHeight);
-  const t = poster || stillShown() ? Number(video.dataset.still) : Number(video.dataset.start) + seconds;
-  needle(t);
-  if (!showBoxes()) return;
-  for (const path of tracks.values()) {
-    const object = at(path, t);
-    if (object) box(area, object);
-  }
+	const video = clip();
+	const canvas = by("overlay");
+	if (!video?.videoWidth || !canvas) return;
+	const area = begin(canvas, video.videoWidth, video.videoHeight);
+	const t = poster || stillShown() ? Number(video.dataset.still) : Number(video.dataset.start) + seconds;
+	needle(t);
+	if (!showBoxes()) return;
+	for (const path of tracks.values()) {
+		const object = at(path, t);
+		if (object) box(area, object);
+	}
 }
 
 function needle(t) {
-  const life = by("life");
-  const [start, end] = [Number(life.dataset.start), Number(life.dataset.end)];
-  const x = `${Math.min(100, Math.max(0, (100 * (t - start)) / (end - start)))}%`;
-  for (const line of document.querySelectorAll(".needle")) for (const end of ["x1", "x2"]) line.setAttribute(end, x);
+	const life = by("life");
+	const [start, end] = [Number(life.dataset.start), Number(life.dataset.end)];
+	const x = `${Math.min(100, Math.max(0, (100 * (t - start)) / (end - start)))}%`;
+	for (const line of document.querySelectorAll(".needle")) for (const end of ["x1", "x2"]) line.setAttribute(end, x);
 }
 
 // While the clip is not cut yet, the still shows whom the alert is about.
 function drawStill() {
-  const image = by("still");
-  if (!image?.dataset.box || !image.naturalWidth) return;
-  const { label, score, track } = image.dataset;
-  const area = begin(by("overlay"), image.naturalWidth, image.naturalHeight);
-  box(area, { label, score: Number(score), track: Number(track), box: image.dataset.box.split(" ").map(Number) });
+	const image = by("still");
+	if (!image?.dataset.box || !image.naturalWidth) return;
+	const { label, score, track } = image.dataset;
+	const area = begin(by("overlay"), image.naturalWidth, image.naturalHeight);
+	box(area, { label, score: Number(score), track: Number(track), box: image.dataset.box.split(" ").map(Number) });
 }
 
 async function play() {
-  const video = clip();
-  if (!video) {
-    by("still")?.addEventListener("load", drawStill);
-    drawStill();
-    return;
-  }
-  for (const event of ["error", "loadedmetadata"]) video.addEventListener(event, () => (video.error || !video.videoWidth) && convert(video));
-  if (video.error) convert(video);
-  poster = Boolean(video.dataset.still) && video.paused && !video.currentTime;
-  for (const event of ["play", "seeking"]) video.addEventListener(event, () => (poster = false));
-  if (video.dataset.boxes) {
-    const answer = await fetch(video.dataset.boxes);
-    if (answer.ok) learn((await answer.json()).frames);
-  }
-  let shown = null; // the time of the frame on screen, which currentTime is ahead of
-  const now = () => draw(shown ?? video.currentTime);
-  if (video.requestVideoFrameCallback) {
-    const each = (_, frame) => {
-      draw((shown = frame.mediaTime));
-      video.requestVideoFrameCallback(each);
-    };
-    video.requestVideoFrameCallback(each);
-  } else for (const event of ["seeked", "timeupdate", "pause", "play"]) video.addEventListener(event, now);
-  video.addEventListener("loadeddata", now);
-  by("show-boxes")?.addEventListener("change", now);
-  redraw = now;
-  offerFullScreen(video);
-  now();
+	const video = clip();
+	if (!video) {
+		by("still")?.addEventListener("load", drawStill);
+		drawStill();
+		return;
+	}
+	for (const event of ["error", "loadedmetadata"]) video.addEventListener(event, () => (video.error || !video.videoWidth) && convert(video));
+	if (video.error) convert(video);
+	poster = Boolean(video.dataset.still) && video.paused && !video.currentTime;
+	for (const event of ["play", "seeking"]) video.addEventListener(event, () => (poster = false));
+	if (video.dataset.boxes) {
+		const answer = await fetch(video.dataset.boxes);
+		if (answer.ok) learn((await answer.json()).frames);
+	}
+	let shown = null; // the time of the frame on screen, which currentTime is ahead of
+	const now = () => draw(shown ?? video.currentTime);
+	if (video.requestVideoFrameCallback) {
+		const each = (_, frame) => {
+			draw((shown = frame.mediaTime));
+			video.requestVideoFrameCallback(each);
+		};
+		video.requestVideoFrameCallback(each);
+	} else for (const event of ["seeked", "timeupdate", "pause", "play"]) video.addEventListener(event, now);
+	video.addEventListener("loadeddata", now);
+	by("show-boxes")?.addEventListener("change", now);
+	redraw = now;
+	offerFullScreen(video);
+	now();
 }
 
 // The browser's own full screen would show the clip without its boxes.
 function offerFullScreen(video) {
-  const button = by("full-screen");
-  if (!document.fullscreenEnabled || !button) return;
-  video.controlsList?.add("nofullscreen");
-  button.hidden = false;
-  button.addEventListener("click", () => by("stage").requestFullscreen());
+	const button = by("full-screen");
+	if (!document.fullscreenEnabled || !button) return;
+	video.controlsList?.add("nofullscreen");
+	button.hidden = false;
+	button.addEventListener("click", () => by("stage").requestFullscreen());
 }
 
 // What this browser cannot play, the appliance makes an H.264 copy of; the picture stands meanwhile.
 async function convert(video) {
-  if (video.dataset.converted) return tell(t("This browser cannot play the clip's codec. Download it, or look at the best picture."));
-  video.dataset.converted = "1";
-  try {
-    const made = await converted(`/api/v1/alerts/${encodeURIComponent(page.dataset.id)}/rendition`, (text) => video.isConnected && tell(text), () => video.isConnected);
-    if (!made) return;
-    video.src = made.url;
-    tell(t("Converted for this browser"));
-    video.addEventListener("playing", () => tell(""), { once: true });
-  } catch (error) {
-    tell(error.message);
-  }
+	if (video.dataset.converted) return tell(t("This browser cannot play the clip's codec. Download it, or look at the best picture."));
+	video.dataset.converted = "1";
+	try {
+		const made = await converted(`/api/v1/alerts/${encodeURIComponent(page.dataset.id)}/rendition`, text => video.isConnected && tell(text), () => video.isConnected);
+		if (!made) return;
+		video.src = made.url;
+		tell(t("Converted for this browser"));
+		video.addEventListener("playing", () => tell(""), { once: true });
+	} catch (error) {
+		tell(error.message);
+	}
 }
 
 function tell(text) {
-  const stage = by("stage");
-  let note = stage.querySelector(".note");
-  if (!note) stage.append((note = document.createElement("p")));
-  note.className = "note";
-  note.hidden = !text;
-  note.textContent = text;
+	const stage = by("stage");
+	let note = stage.querySelector(".note");
+	if (!note) stage.append((note = document.createElement("p")));
+	note.className = "note";
+	note.hidden = !text;
+	note.textContent = text;
 }
 
 function seek(t) {
-  const video = clip();
-  if (!video) return;
-  toggleStill(false);
-  video.currentTime = Math.max(0, t - Number(video.dataset.start));
+	const video = clip();
+	if (!video) return;
+	toggleStill(false);
+	video.currentTime = Math.max(0, t - Number(video.dataset.start));
 }
 
 const stillShown = () => by("show-still")?.getAttribute("aria-pressed") === "true";
 
 // The still lies over the clip, as a picture of its own.
 function toggleStill(wanted) {
-  const button = by("show-still");
-  if (!button || stillShown() === wanted) return;
-  button.setAttribute("aria-pressed", String(wanted));
-  by("poster")?.remove();
-  if (wanted) {
-    clip().pause();
-    const image = new Image();
-    image.id = "poster";
-    image.src = clip().poster;
-    image.alt = document.querySelector("h1").textContent.trim();
-    clip().after(image);
-  }
-  draw(clip().currentTime);
+	const button = by("show-still");
+	if (!button || stillShown() === wanted) return;
+	button.setAttribute("aria-pressed", String(wanted));
+	by("poster")?.remove();
+	if (wanted) {
+		clip().pause();
+		const image = new Image();
+		image.id = "poster";
+		image.src = clip().poster;
+		image.alt = document.querySelector("h1").textContent.trim();
+		clip().after(image);
+	}
+	draw(clip().currentTime);
 }
 
 async function review(value) {
-  const buttons = document.querySelectorAll("#review button");
-  if (!buttons.length) return; // who may only look
-  for (const button of buttons) button.disabled = true;
-  try {
-    await post(`/api/v1/alerts/${encodeURIComponent(page.dataset.id)}/review`, { review: value });
-    say(value === "reviewed" ? t("Marked reviewed") : value === "false_alarm" ? t("Marked false alarm") : t("Review taken back"));
-    await refresh();
-    document.querySelector("#review button").focus();
-  } catch (error) {
-    light("lost", error.message);
-    for (const button of buttons) button.disabled = false;
-  }
+	const buttons = document.querySelectorAll("#review button");
+	if (!buttons.length) return; // who may only look
+	for (const button of buttons) button.disabled = true;
+	try {
+		await post(`/api/v1/alerts/${encodeURIComponent(page.dataset.id)}/review`, { review: value });
+		say(value === "reviewed" ? t("Marked reviewed") : value === "false_alarm" ? t("Marked false alarm") : t("Review taken back"));
+		await refresh();
+		document.querySelector("#review button").focus();
+	} catch (error) {
+		light("lost", error.message);
+		for (const button of buttons) button.disabled = false;
+	}
 }
 
 // Take over what changed, without disturbing a clip that plays.
 const refresh = coalesced(async () => {
-  const fresh = await again();
-  swap(fresh, "#review, #verdict, #told, #about, #gone, #learnt, .head");
-  const remove = by("remove"); // stays as it is while a person types
-  if (fresh.getElementById("remove").dataset.state !== remove.dataset.state) swap(fresh, "#remove");
-  if (!isWriting()) swap(fresh, "#note");
-  const keep = by("keep"); // stays as it is while a person types
-  if (fresh.getElementById("keep").dataset.state !== keep.dataset.state) swap(fresh, "#keep");
-  const scene = by("scene");
-  if (fresh.getElementById("scene").dataset.state !== scene.dataset.state) {
-    swap(fresh, "#scene");
-    await play();
-  }
+	const fresh = await again();
+	swap(fresh, "#review, #verdict, #told, #about, #gone, #learnt, .head");
+	const remove = by("remove"); // stays as it is while a person types
+	if (fresh.getElementById("remove").dataset.state !== remove.dataset.state) swap(fresh, "#remove");
+	if (!isWriting()) swap(fresh, "#note");
+	const keep = by("keep"); // stays as it is while a person types
+	if (fresh.getElementById("keep").dataset.state !== keep.dataset.state) swap(fresh, "#keep");
+	const scene = by("scene");
+	if (fresh.getElementById("scene").dataset.state !== scene.dataset.state) {
+		swap(fresh, "#scene");
+		await play();
+	}
 }, 300);
 
 function go(id) {
-  const link = by(id);
-  if (link?.href) location.href = link.href;
+	const link = by(id);
+	if (link?.href) location.href = link.href;
 }
 
-document.addEventListener("click", (event) => {
-  const button = event.target.closest("button[data-review], button[data-t], #show-still");
-  if (button?.id === "show-still") toggleStill(!stillShown());
-  else if (button?.dataset.t) seek(Number(button.dataset.t));
-  else if (button) review(button.dataset.review || null);
-  const bars = event.target.closest(".bars");
-  if (bars) {
-    const life = by("life");
-    const share = (event.clientX - bars.getBoundingClientRect().left) / bars.clientWidth;
-    seek(Number(life.dataset.start) + share * (Number(life.dataset.end) - Number(life.dataset.start)));
-  }
+document.addEventListener("click", event => {
+	const button = event.target.closest("button[data-review], button[data-t], #show-still");
+	if (button?.id === "show-still") toggleStill(!stillShown());
+	else if (button?.dataset.t) seek(Number(button.dataset.t));
+	else if (button) review(button.dataset.review || null);
+	const bars = event.target.closest(".bars");
+	if (bars) {
+		const life = by("life");
+		const share = (event.clientX - bars.getBoundingClientRect().left) / bars.clientWidth;
+		seek(Number(life.dataset.start) + share * (Number(life.dataset.end) - Number(life.dataset.start)));
+	}
 });
 keys({
-  r: () => review("reviewed"),
-  f: () => review("false_alarm"),
-  u: () => review(null),
-  j: () => go("older"),
-  k: () => go("newer"),
+	r: () => review("reviewed"),
+	f: () => review("false_alarm"),
+	u: () => review(null),
+	j: () => go("older"),
+	k: () => go("newer")
 });
 for (const event of ["resize", "fullscreenchange"]) addEventListener(event, () => redraw(), true);
 offerKeep(page.dataset.id, refresh);
 offerNote(page.dataset.id, refresh);
 offerRemove(page.dataset.id, refresh);
-follow({ alert: (alert) => alert.id === page.dataset.id && refresh() });
+follow({ alert: alert => alert.id === page.dataset.id && refresh() });
 play();

@@ -1,11 +1,10 @@
 // The live list: cards arrive, change in place, and are reviewed from the keyboard.
-import { again, by, coalesced, follow, keys, light, post, prepare, say, swap } from "/static/page.js";
-import { t, tn } from "/static/texts.js";
-import { BATCH, choose, mark, none, send, some } from "/static/chosen.js";
-import "/static/health.js";
-import { preview } from "/static/preview.js";
-import { dayOf } from "/static/time.js";
-
+import { again, by, coalesced, follow, keys, light, post, prepare, say, swap } from "./page.js";
+import { t, tn } from "./texts.js";
+import { BATCH, choose, mark, none, send, some } from "./chosen.js";
+import "./health.js";
+import { preview } from "./preview.js";
+import { dayOf } from "./time.js";
 const CARDS_MAX = 400; // a tab left open for weeks stays small; older ones are behind "Older alerts"
 const list = by("cards");
 const fresh = by("fresh");
@@ -14,283 +13,283 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 const waiting = new Map();
 const cards = () => [...list.querySelectorAll(".card")];
 const items = () => [...list.querySelectorAll(".card, .ill")];
-const cardOf = (id) => by(`a-${id}`);
+const cardOf = id => by(`a-${id}`);
 const newerThan = (a, b) => Number(a.dataset.t) - Number(b.dataset.t) || (a.dataset.id > b.dataset.id ? 1 : -1);
 
 function markDays() {
-  let last = "";
-  for (const item of [...list.children]) {
-    if (item.matches(".day")) {
-      item.remove();
-      continue;
-    }
-    const name = dayOf(Number(item.dataset.t));
-    if (name !== last) {
-      const heading = document.createElement("li");
-      heading.className = "day";
-      heading.textContent = last = name;
-      item.before(heading);
-    }
-  }
+	let last = "";
+	for (const item of [...list.children]) {
+		if (item.matches(".day")) {
+			item.remove();
+			continue;
+		}
+		const name = dayOf(Number(item.dataset.t));
+		if (name !== last) {
+			const heading = document.createElement("li");
+			heading.className = "day";
+			heading.textContent = last = name;
+			item.before(heading);
+		}
+	}
 }
 
 async function fetchCard(id, what = "alerts") {
-  const answer = await fetch(`/fragments/${what}/${encodeURIComponent(id)}${location.search}`);
-  if (answer.status === 204) return null;
-  if (!answer.ok) throw new Error(t("The appliance answered {status}.", { status: answer.status }));
-  const holder = document.createElement("template");
-  holder.innerHTML = await answer.text();
-  prepare(holder.content);
-  const found = holder.content.querySelector(".card, .ill");
-  if (found.matches(".card")) mark(found);
-  return found;
+	const answer = await fetch(`/fragments/${what}/${encodeURIComponent(id)}${location.search}`);
+	if (answer.status === 204) return null;
+	if (!answer.ok) throw new Error(t("The appliance answered {status}.", { status: answer.status }));
+	const holder = document.createElement("template");
+	holder.innerHTML = await answer.text();
+	prepare(holder.content);
+	const found = holder.content.querySelector(".card, .ill");
+	if (found.matches(".card")) mark(found);
+	return found;
 }
 
 function place(card) {
-  by("empty").hidden = true;
-  const below = items().find((other) => newerThan(card, other) > 0);
-  if (below) below.before(card);
-  else list.append(card);
+	by("empty").hidden = true;
+	const below = items().find(other => newerThan(card, other) > 0);
+	if (below) below.before(card);
+	else list.append(card);
 }
 
 // The cards below glide to their new places instead of jumping there.
 function glide(move) {
-  const old = new Map(items().filter((card) => card.getBoundingClientRect().top < innerHeight).map((card) => [card, card.offsetTop]));
-  move();
-  if (still.matches) return;
-  for (const [card, top] of old) {
-    const rise = top - card.offsetTop;
-    if (rise) card.animate({ translate: [`0 ${rise}px`, "0 0"] }, { duration: 350, easing: "cubic-bezier(.2, .7, .2, 1)" });
-  }
+	const old = new Map(items().filter(card => card.getBoundingClientRect().top < innerHeight).map(card => [card, card.offsetTop]));
+	move();
+	if (still.matches) return;
+	for (const [card, top] of old) {
+		const rise = top - card.offsetTop;
+		if (rise) card.animate({ translate: [`0 ${rise}px`, "0 0"] }, { duration: 350, easing: "cubic-bezier(.2, .7, .2, 1)" });
+	}
 }
 
 function arrive(card) {
-  card.classList.add("arrives");
-  glide(() => {
-    place(card);
-    markDays();
-  });
-  if (scrollY < 200) for (const old of items().slice(CARDS_MAX)) old.remove();
+	card.classList.add("arrives");
+	glide(() => {
+		place(card);
+		markDays();
+	});
+	if (scrollY < 200) for (const old of items().slice(CARDS_MAX)) old.remove();
 }
 
 async function changed(alert) {
-  const old = cardOf(alert.id);
-  if (old) {
-    if (Number(old.dataset.rev) >= alert.rev) return;
-    const card = await fetchCard(alert.id);
-    if (!card) {
-      // It left the list. What a person did to it stands until the next visit, so that it can be undone.
-      const withdrawn = (alert.standing === "withdrawn" || alert.standing === "doubted") && !alert.review;
-      if (alert.deleted_t !== null || (withdrawn && !old.contains(document.activeElement))) {
-        glide(() => {
-          old.remove();
-          markDays();
-        });
-        by("empty").hidden = items().length > 0;
-      }
-      return;
-    }
-    const focused = old.contains(document.activeElement);
-    old.replaceWith(card);
-    if (focused) card.querySelector(".open").focus({ preventScroll: true });
-    return;
-  }
-  if (!live) return;
-  const card = await fetchCard(alert.id);
-  const last = items().at(-1);
-  if (!card || cardOf(alert.id) || (last && by("older") && newerThan(card, last) < 0)) return;
-  say(`${t("New alert")}: ${alert.title}, ${alert.camera}`);
-  if (scrollY > 160) hold(card);
-  else arrive(card);
+	const old = cardOf(alert.id);
+	if (old) {
+		if (Number(old.dataset.rev) >= alert.rev) return;
+		const card = await fetchCard(alert.id);
+		if (!card) {
+			// It left the list. What a person did to it stands until the next visit, so that it can be undone.
+			const withdrawn = (alert.standing === "withdrawn" || alert.standing === "doubted") && !alert.review;
+			if (alert.deleted_t !== null || (withdrawn && !old.contains(document.activeElement))) {
+				glide(() => {
+					old.remove();
+					markDays();
+				});
+				by("empty").hidden = items().length > 0;
+			}
+			return;
+		}
+		const focused = old.contains(document.activeElement);
+		old.replaceWith(card);
+		if (focused) card.querySelector(".open").focus({ preventScroll: true });
+		return;
+	}
+	if (!live) return;
+	const card = await fetchCard(alert.id);
+	const last = items().at(-1);
+	if (!card || cardOf(alert.id) || (last && by("older") && newerThan(card, last) < 0)) return;
+	say(`${t("New alert")}: ${alert.title}, ${alert.camera}`);
+	if (scrollY > 160) hold(card);
+	else arrive(card);
 }
 
 // A health event comes quietly: it takes its place in the list, or changes where it stands.
 async function changedHealth(event) {
-  const old = by(`h-${event.id}`);
-  if (old ? Number(old.dataset.rev) >= event.rev : !live) return;
-  const line = await fetchCard(event.id, "health");
-  if (!line) return;
-  if (old) {
-    old.replaceWith(line);
-    return;
-  }
-  const last = items().at(-1);
-  if (last && by("older") && newerThan(line, last) < 0) return;
-  say(`${event.title}, ${event.camera || t("the box")}`);
-  arrive(line);
+	const old = by(`h-${event.id}`);
+	if (old ? Number(old.dataset.rev) >= event.rev : !live) return;
+	const line = await fetchCard(event.id, "health");
+	if (!line) return;
+	if (old) {
+		old.replaceWith(line);
+		return;
+	}
+	const last = items().at(-1);
+	if (last && by("older") && newerThan(line, last) < 0) return;
+	say(`${event.title}, ${event.camera || t("the box")}`);
+	arrive(line);
 }
 
 // Someone is reading further down: never move the page under their eyes.
 function hold(card) {
-  waiting.set(card.dataset.id, card);
-  fresh.textContent = tn("{n} new alert", "{n} new alerts", waiting.size);
-  fresh.hidden = false;
+	waiting.set(card.dataset.id, card);
+	fresh.textContent = tn("{n} new alert", "{n} new alerts", waiting.size);
+	fresh.hidden = false;
 }
 
 function release() {
-  for (const card of waiting.values()) arrive(card);
-  waiting.clear();
-  fresh.hidden = true;
+	for (const card of waiting.values()) arrive(card);
+	waiting.clear();
+	fresh.hidden = true;
 }
 
 const jobs = new Map();
 const work = coalesced(async () => {
-  while (jobs.size) {
-    const [id, changedRow] = jobs.entries().next().value;
-    jobs.delete(id);
-    await ("learnable" in changedRow ? changedHealth(changedRow) : changed(changedRow));
-  }
+	while (jobs.size) {
+		const [id, changedRow] = jobs.entries().next().value;
+		jobs.delete(id);
+		await ("learnable" in changedRow ? changedHealth(changedRow) : changed(changedRow));
+	}
 });
 
 const refreshSide = coalesced(async () => {
-  const page = await again("/");
-  swap(page, "#headline, #states, #to-review, #arming:not([open])");
-  document.title = page.title;
+	const page = await again("/");
+	swap(page, "#headline, #states, #to-review, #arming:not([open])");
+	document.title = page.title;
 }, 1000);
 
 async function older() {
-  const link = by("older");
-  if (!link || link.dataset.busy) return;
-  link.dataset.busy = "yes";
-  try {
-    const page = await again(link.href);
-    for (const item of page.querySelectorAll(".card, .ill")) if (!by(item.id)) list.append(item);
-    markDays();
-    const next = page.getElementById("older");
-    if (next) link.href = next.href;
-    else link.closest(".more").remove();
-  } catch (error) {
-    light("lost", error.message);
-    return;
-  } finally {
-    delete link.dataset.busy;
-  }
-  watchEnd();
+	const link = by("older");
+	if (!link || link.dataset.busy) return;
+	link.dataset.busy = "yes";
+	try {
+		const page = await again(link.href);
+		for (const item of page.querySelectorAll(".card, .ill")) if (!by(item.id)) list.append(item);
+		markDays();
+		const next = page.getElementById("older");
+		if (next) link.href = next.href;
+		else link.closest(".more").remove();
+	} catch (error) {
+		light("lost", error.message);
+		return;
+	} finally {
+		delete link.dataset.busy;
+	}
+	watchEnd();
 }
 
-const end = new IntersectionObserver((seen) => seen.some((each) => each.isIntersecting) && older(), { rootMargin: "600px" });
+const end = new IntersectionObserver(seen => seen.some(each => each.isIntersecting) && older(), { rootMargin: "600px" });
 
 // An observer speaks when its element comes into sight, not while it stays there: asked anew, it says where it is.
 function watchEnd() {
-  const link = by("older");
-  end.disconnect();
-  if (link) end.observe(link);
+	const link = by("older");
+	end.disconnect();
+	if (link) end.observe(link);
 }
 
 function move(step) {
-  const all = cards();
-  const at = all.findIndex((card) => card.contains(document.activeElement));
-  const to = all[at < 0 ? 0 : Math.min(all.length - 1, Math.max(0, at + step))];
-  to?.querySelector(".open").focus();
-  to?.scrollIntoView({ block: "nearest" });
-  if (at + step >= all.length - 3) older();
+	const all = cards();
+	const at = all.findIndex(card => card.contains(document.activeElement));
+	const to = all[at < 0 ? 0 : Math.min(all.length - 1, Math.max(0, at + step))];
+	to?.querySelector(".open").focus();
+	to?.scrollIntoView({ block: "nearest" });
+	if (at + step >= all.length - 3) older();
 }
 
 const WORDS = { reviewed: t("marked reviewed"), false_alarm: t("marked false alarm"), "": t("reviews taken back") };
 
 function took(alert) {
-  jobs.set(alert.id, alert);
-  work();
+	jobs.set(alert.id, alert);
+	work();
 }
 
-const reviewChosen = (value) => send("/api/v1/alerts/review", { review: value || null }, WORDS[value || ""], took);
+const reviewChosen = value => send("/api/v1/alerts/review", { review: value || null }, WORDS[value || ""], took);
 
 let deleted = [];
 
 async function removeChosen(form) {
-  deleted = [];
-  await send("/api/v1/alerts/delete", { reason: form.elements.reason.value.trim() }, t("deleted"), (alert) => {
-    deleted.push(alert.id);
-    took(alert);
-  });
-  form.reset();
-  form.closest("details").open = false;
-  const bar = by("undo");
-  bar.querySelector("span").textContent = tn("{n} deleted.", "{n} deleted.", deleted.length);
-  bar.hidden = !deleted.length;
-  bar.querySelector("button").focus();
+	deleted = [];
+	await send("/api/v1/alerts/delete", { reason: form.elements.reason.value.trim() }, t("deleted"), alert => {
+		deleted.push(alert.id);
+		took(alert);
+	});
+	form.reset();
+	form.closest("details").open = false;
+	const bar = by("undo");
+	bar.querySelector("span").textContent = tn("{n} deleted.", "{n} deleted.", deleted.length);
+	bar.hidden = !deleted.length;
+	bar.querySelector("button").focus();
 }
 
 async function undo() {
-  by("undo").hidden = true;
-  try {
-    for (let at = 0; at < deleted.length; at += BATCH) await post("/api/v1/alerts/restore", { ids: deleted.slice(at, at + BATCH) });
-    location.reload();
-  } catch (error) {
-    light("lost", error.message);
-  }
+	by("undo").hidden = true;
+	try {
+		for (let at = 0; at < deleted.length; at += BATCH) await post("/api/v1/alerts/restore", { ids: deleted.slice(at, at + BATCH) });
+		location.reload();
+	} catch (error) {
+		light("lost", error.message);
+	}
 }
 
 function chooseHere(range) {
-  const card = document.activeElement.closest?.(".card");
-  if (!card) return false;
-  choose(card, range);
+	const card = document.activeElement.closest?.(".card");
+	if (!card) return false;
+	choose(card, range);
 }
 
 function review(value) {
-  if (some()) return void reviewChosen(value);
-  const card = document.activeElement.closest?.(".card");
-  if (!card?.querySelector(".pick")) return false; // who may only look
-  post(`/api/v1/alerts/${encodeURIComponent(card.dataset.id)}/review`, { review: value }).then(
-    (alert) => {
-      jobs.set(alert.id, alert);
-      work();
-      say(value === "reviewed" ? t("Marked reviewed") : value === "false_alarm" ? t("Marked false alarm") : t("Review taken back"));
-    },
-    (error) => light("lost", error.message),
-  );
+	if (some()) return void reviewChosen(value);
+	const card = document.activeElement.closest?.(".card");
+	if (!card?.querySelector(".pick")) return false; // who may only look
+	post(`/api/v1/alerts/${encodeURIComponent(card.dataset.id)}/review`, { review: value }).then(
+		alert => {
+			jobs.set(alert.id, alert);
+			work();
+			say(value === "reviewed" ? t("Marked reviewed") : value === "false_alarm" ? t("Marked false alarm") : t("Review taken back"));
+		},
+		error => light("lost", error.message)
+	);
 }
 
 markDays();
 fresh.addEventListener("click", () => {
-  release();
-  scrollTo({ top: 0 });
+	release();
+	scrollTo({ top: 0 });
 });
 addEventListener("scroll", () => waiting.size && scrollY < 80 && release(), { passive: true });
 const filters = document.querySelector(".filters");
 filters.addEventListener("change", ({ target }) => {
-  if (target.type === "search" || (target.type === "date" && target.value && target.value < "2000")) return; // still typing
-  filters.requestSubmit();
+	if (target.type === "search" || (target.type === "date" && target.value && target.value < "2000")) return; // still typing
+	filters.requestSubmit();
 });
 filters.addEventListener("submit", () => {
-  for (const field of filters.elements) if (field.name && !field.value.trim()) field.disabled = true; // a short link
+	for (const field of filters.elements) if (field.name && !field.value.trim()) field.disabled = true; // a short link
 });
 addEventListener("pageshow", () => {
-  for (const field of filters.elements) field.disabled = false;
+	for (const field of filters.elements) field.disabled = false;
 });
-by("bulk")?.addEventListener("click", (event) => {
-  const button = event.target.closest("[data-bulk]");
-  if (button) reviewChosen(button.dataset.bulk);
+by("bulk")?.addEventListener("click", event => {
+	const button = event.target.closest("[data-bulk]");
+	if (button) reviewChosen(button.dataset.bulk);
 });
-by("bulk-delete-form")?.addEventListener("submit", (event) => {
-  event.preventDefault();
-  removeChosen(event.target);
+by("bulk-delete-form")?.addEventListener("submit", event => {
+	event.preventDefault();
+	removeChosen(event.target);
 });
 document.querySelector("#undo button")?.addEventListener("click", undo);
 watchEnd();
 keys({
-  j: () => move(1),
-  k: () => move(-1),
-  r: () => review("reviewed"),
-  f: () => review("false_alarm"),
-  u: () => review(null),
-  x: () => chooseHere(false),
-  X: () => chooseHere(true),
-  p: () => preview(document.activeElement.closest?.(".card")),
-  Escape: none,
-  "/": () => filters.elements.text.focus(),
+	j: () => move(1),
+	k: () => move(-1),
+	r: () => review("reviewed"),
+	f: () => review("false_alarm"),
+	u: () => review(null),
+	x: () => chooseHere(false),
+	X: () => chooseHere(true),
+	p: () => preview(document.activeElement.closest?.(".card")),
+	Escape: none,
+	"/": () => filters.elements.text.focus()
 });
 setInterval(refreshSide, 30000); // hidden too: the count in the tab's title is what a hidden page is for
 follow({
-  alert: (alert) => {
-    jobs.set(alert.id, alert);
-    work();
-    refreshSide();
-  },
-  health: (event) => {
-    jobs.set(event.id, event);
-    work();
-    refreshSide();
-  },
-  camera: refreshSide,
+	alert: alert => {
+		jobs.set(alert.id, alert);
+		work();
+		refreshSide();
+	},
+	health: event => {
+		jobs.set(event.id, event);
+		work();
+		refreshSide();
+	},
+	camera: refreshSide
 });

@@ -1,133 +1,122 @@
 // What cameras see now, boxes over it: video where the page has one and the browser plays it, else stills.
-import { again, by, coalesced, follow, swap } from "/static/page.js";
-import { t } from "/static/texts.js";
-import "/static/health.js";
-import { begin, box, picture, places } from "/static/draw.js";
-import { LivePlayer, watch } from "/static/live.js";
-import { clockOf } from "/static/time.js";
-
-const checked = (id) => by(id)?.checked ?? true;
+import { again, by, coalesced, follow, swap } from "./page.js";
+import { t } from "./texts.js";
+import "./health.js";
+import { begin, box, picture, places } from "./draw.js";
+import { LivePlayer, watch } from "./live.js";
+import { clockOf } from "./time.js";
+const checked = id => by(id)?.checked ?? true;
 
 const OLD_S = 15; // a segment may take a few seconds to reach the disk
 const STUCK_MS = 4000;
 
 class Live {
-  constructor(stage) {
-    this.stage = stage;
-    this.canvas = stage.querySelector("canvas");
-    this.note = stage.querySelector(".note");
-    this.seen = false;
-    this.image = null;
-    this.found = { objects: [] };
-    this.places = { zones: {}, lines: {} };
-    this.pull = coalesced(() => this.playing || this.next());
-    if (stage.dataset.cameraUrl) this.learn(stage.dataset.cameraUrl);
-    this.video = stage.querySelector("video");
-    if (this.video) this.player = new LivePlayer(this.video, (at) => this.shown(at), (why) => this.stills(why));
-    setInterval(() => this.tick(), Number(stage.dataset.every));
-  }
-
-  tick() {
-    if (document.hidden) return;
-    if (this.playing && Date.now() - this.shownAt > STUCK_MS) this.stills(this.idle ? "" : t("no live video comes"));
-    if (this.seen) this.pull();
-  }
-
-  // Messages by kind, see docs/dashboard.md.
-  view = {
-    c: (type) => this.player.begin(type),
-    v: (bytes) => this.player.take(bytes),
-    b: (looks) => (this.player.looks = [...this.player.looks, ...JSON.parse(looks)].slice(-100)),
-    n: (text) => {
-      const { active, problem } = JSON.parse(text);
-      this.idle = !active;
-      if (problem || (this.idle && !this.playing)) this.stills(problem);
-    },
-    lost: (why) => this.stills(why),
-  };
-
-  shown(at) {
-    if (!this.playing) this.mode(t("Live"), true);
-    this.shownAt = Date.now();
-    this.told(at, this.player.boxes(at));
-    this.note.hidden = true;
-    this.stage.classList.remove("old");
-  }
-
-  stills(why) {
-    const was = this.playing;
-    this.t = null;
-    this.mode(why ? t("Stills: {why}", { why }) : t("Still"), false);
-    if (was) this.pull();
-  }
-
-  mode(text, playing) {
-    this.playing = playing;
-    this.stage.classList.toggle("playing", playing);
-    this.stage.querySelector(".mode").textContent = text;
-  }
-
-  told(at, objects) {
-    this.found = { objects };
-    this.stage.dataset.objects = objects.length;
-    const shown = by("frame-time");
-    if (shown) shown.textContent = t("Picture of {time}", { time: clockOf(at) });
-    this.draw();
-  }
-
-  async learn(url) {
-    const answer = await fetch(url);
-    if (answer.ok) this.places = await answer.json();
-    this.draw();
-  }
-
-  async next() {
-    const answer = await fetch(this.stage.dataset.picture);
-    if (this.playing) return;
-    if (answer.status !== 200) {
-      this.note.textContent = answer.ok ? t("Waiting for the first picture") : (await answer.json()).detail;
-      this.note.hidden = false;
-      return;
-    }
-    const at = answer.headers.get("X-Frame-Time");
-    this.tell(Number(at), Date.parse(answer.headers.get("Date")) / 1000);
-    if (at === this.t) return;
-    const image = await createImageBitmap(await answer.blob());
-    const boxes = await fetch(`${this.stage.dataset.boxes}?t=${at}`);
-    const found = (boxes.ok && (await boxes.json())) || { objects: [] };
-    if (this.playing) return;
-    this.image?.close();
-    Object.assign(this, { image, t: at });
-    this.told(Number(at), found.objects);
-  }
-
-  // An old picture must never pass for a live one. `now` is the appliance's: the viewer's clock may be wrong.
-  tell(at, now) {
-    const old = now - at > OLD_S;
-    this.note.textContent = t("Last picture {time}", { time: clockOf(at) });
-    this.note.hidden = !old;
-    this.stage.classList.toggle("old", old);
-  }
-
-  draw() {
-    const { video, image } = this;
-    if (!this.playing && !image) return;
-    const [w, h] = this.playing ? [video.videoWidth, video.videoHeight] : [image.width, image.height];
-    const area = begin(this.canvas, w, h);
-    if (!this.playing) picture(area, image);
-    if (checked("show-zones")) places(area, this.places.zones, this.places.lines);
-    if (checked("show-boxes")) for (const object of this.found.objects) box(area, object);
-  }
+	constructor(stage) {
+		this.stage = stage;
+		this.canvas = stage.querySelector("canvas");
+		this.note = stage.querySelector(".note");
+		this.seen = false;
+		this.image = null;
+		this.found = { objects: [] };
+		this.places = { zones: {}, lines: {} };
+		this.pull = coalesced(() => this.playing || this.next());
+		if (stage.dataset.cameraUrl) this.learn(stage.dataset.cameraUrl);
+		this.video = stage.querySelector("video");
+		if (this.video) this.player = new LivePlayer(this.video, at => this.shown(at), why => this.stills(why));
+		setInterval(() => this.tick(), Number(stage.dataset.every));
+	}
+	tick() {
+		if (document.hidden) return;
+		if (this.playing && Date.now() - this.shownAt > STUCK_MS) this.stills(this.idle ? "" : t("no live video comes"));
+		if (this.seen) this.pull();
+	}
+	// Messages by kind, see docs/dashboard.md.
+	view = {
+		c: type => this.player.begin(type),
+		v: bytes => this.player.take(bytes),
+		b: looks => (this.player.looks = [...this.player.looks, ...JSON.parse(looks)].slice(-100)),
+		n: text => {
+			const { active, problem } = JSON.parse(text);
+			this.idle = !active;
+			if (problem || (this.idle && !this.playing)) this.stills(problem);
+		},
+		lost: why => this.stills(why)
+	};
+	shown(at) {
+		if (!this.playing) this.mode(t("Live"), true);
+		this.shownAt = Date.now();
+		this.told(at, this.player.boxes(at));
+		this.note.hidden = true;
+		this.stage.classList.remove("old");
+	}
+	stills(why) {
+		const was = this.playing;
+		this.t = null;
+		this.mode(why ? t("Stills: {why}", { why }) : t("Still"), false);
+		if (was) this.pull();
+	}
+	mode(text, playing) {
+		this.playing = playing;
+		this.stage.classList.toggle("playing", playing);
+		this.stage.querySelector(".mode").textContent = text;
+	}
+	told(at, objects) {
+		this.found = { objects };
+		this.stage.dataset.objects = objects.length;
+		const shown = by("frame-time");
+		if (shown) shown.textContent = t("Picture of {time}", { time: clockOf(at) });
+		this.draw();
+	}
+	async learn(url) {
+		const answer = await fetch(url);
+		if (answer.ok) this.places = await answer.json();
+		this.draw();
+	}
+	async next() {
+		const answer = await fetch(this.stage.dataset.picture);
+		if (this.playing) return;
+		if (answer.status !== 200) {
+			this.note.textContent = answer.ok ? t("Waiting for the first picture") : (await answer.json()).detail;
+			this.note.hidden = false;
+			return;
+		}
+		const at = answer.headers.get("X-Frame-Time");
+		this.tell(Number(at), Date.parse(answer.headers.get("Date")) / 1000);
+		if (at === this.t) return;
+		const image = await createImageBitmap(await answer.blob());
+		const boxes = await fetch(`${this.stage.dataset.boxes}?t=${at}`);
+		const found = (boxes.ok && (await boxes.json())) || { objects: [] };
+		if (this.playing) return;
+		this.image?.close();
+		Object.assign(this, { image, t: at });
+		this.told(Number(at), found.objects);
+	}
+	// An old picture must never pass for a live one. `now` is the appliance's: the viewer's clock may be wrong.
+	tell(at, now) {
+		const old = now - at > OLD_S;
+		this.note.textContent = t("Last picture {time}", { time: clockOf(at) });
+		this.note.hidden = !old;
+		this.stage.classList.toggle("old", old);
+	}
+	draw() {
+		const { video, image } = this;
+		if (!this.playing && !image) return;
+		const [w, h] = this.playing ? [video.videoWidth, video.videoHeight] : [image.width, image.height];
+		const area = begin(this.canvas, w, h);
+		if (!this.playing) picture(area, image);
+		if (checked("show-zones")) places(area, this.places.zones, this.places.lines);
+		if (checked("show-boxes")) for (const object of this.found.objects) box(area, object);
+	}
 }
 
-const lives = [...document.querySelectorAll(".stage.live")].map((stage) => new Live(stage));
-const redraw = () => lives.forEach((live) => live.draw());
-const watcher = new IntersectionObserver((entries) => {
-  for (const entry of entries) {
-    const live = lives.find((each) => each.stage === entry.target);
-    live.seen = entry.isIntersecting;
-    if (live.seen) live.pull();
-  }
+const lives = [...document.querySelectorAll(".stage.live")].map(stage => new Live(stage));
+const redraw = () => lives.forEach(live => live.draw());
+const watcher = new IntersectionObserver(entries => {
+	for (const entry of entries) {
+		const live = lives.find(each => each.stage === entry.target);
+		live.seen = entry.isIntersecting;
+		if (live.seen) live.pull();
+	}
 });
 for (const live of lives) watcher.observe(live.stage);
 
@@ -137,27 +126,27 @@ let large = null;
 let leave = [];
 
 function connect() {
-  for (const each of leave) each();
-  leave = [false, true].map((all) => {
-    const some = lives.filter((live) => live.video && (live === large) === all);
-    const views = Object.fromEntries(some.map((live) => [live.stage.dataset.name, live.view]));
-    return watch(views, wall && !all ? "active" : "always");
-  });
+	for (const each of leave) each();
+	leave = [false, true].map(all => {
+		const some = lives.filter(live => live.video && (live === large) === all);
+		const views = Object.fromEntries(some.map(live => [live.stage.dataset.name, live.view]));
+		return watch(views, wall && !all ? "active" : "always");
+	});
 }
 
 function enlarge(live) {
-  large = large === live ? null : live;
-  for (const each of lives) {
-    each.stage.closest("li").classList.toggle("large", each === large);
-    each.stage.setAttribute("aria-expanded", each === large);
-  }
-  redraw();
-  connect();
+	large = large === live ? null : live;
+	for (const each of lives) {
+		each.stage.closest("li").classList.toggle("large", each === large);
+		each.stage.setAttribute("aria-expanded", each === large);
+	}
+	redraw();
+	connect();
 }
 
 if (wall) {
-  for (const live of lives) live.stage.addEventListener("click", () => enlarge(live));
-  document.addEventListener("keydown", (event) => event.key === "Escape" && large && enlarge(large));
+	for (const live of lives) live.stage.addEventListener("click", () => enlarge(live));
+	document.addEventListener("keydown", event => event.key === "Escape" && large && enlarge(large));
 }
 connect();
 

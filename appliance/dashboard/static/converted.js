@@ -1,15 +1,14 @@
 // Asks for a recording until it is there: while it is converted for this browser, `told` hears how far it is.
-import { t } from "/static/texts.js";
-
+import { t } from "./texts.js";
 // null: it is no longer wanted.
 export async function converted(url, told, wanted) {
-  while (wanted()) {
-    const answer = await fetch(url);
-    const found = await answer.json();
-    if (!answer.ok) throw new Error(found.detail);
-    if (answer.status !== 202) return found;
-    told(t("Converting for this browser: {done} %", { done: Math.round(100 * found.progress) }));
-    await new Promise((done) => setTimeout(done, 300));
-  }
-  return null;
+	while (wanted()) {
+		const answer = await fetch(url);
+		const found = await answer.json();
+		if (!answer.ok) throw new Error(found.detail);
+		if (answer.status !== 202) return found;
+		told(t("Converting for this browser: {done} %", { done: Math.round(100 * found.progress) }));
+		await new Promise(done => setTimeout(done, 300));
+	}
+	return null;
 }

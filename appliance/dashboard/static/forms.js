@@ -1,47 +1,46 @@
 // Forms that are one request: each field under its name; what holds JSON is parsed, or merged into the request.
-import { again, light, post, say, swap } from "/static/page.js";
-import { t } from "/static/texts.js";
-
-const value = (field) =>
-  field.type === "checkbox" ? field.checked : field.dataset.json === undefined ? field.value : JSON.parse(field.value);
+import { again, light, post, say, swap } from "./page.js";
+import { t } from "./texts.js";
+const value = field =>
+	field.type === "checkbox" ? field.checked : field.dataset.json === undefined ? field.value : JSON.parse(field.value);
 
 function bodyOf(form, button) {
-  const body = {};
-  for (const field of form.elements) {
-    if (field.dataset.merge !== undefined && (field.type !== "submit" || field === button)) {
-      Object.assign(body, JSON.parse(field.dataset.merge || field.value));
-    } else if (field.name) body[field.name] = value(field);
-  }
-  return body;
+	const body = {};
+	for (const field of form.elements) {
+		if (field.dataset.merge !== undefined && (field.type !== "submit" || field === button)) {
+			Object.assign(body, JSON.parse(field.dataset.merge || field.value));
+		} else if (field.name) body[field.name] = value(field);
+	}
+	return body;
 }
 
-document.addEventListener("submit", async (event) => {
-  const form = event.target;
-  const { post: path, method } = form.dataset;
-  if (!path) return;
-  event.preventDefault();
-  const button = event.submitter;
-  if (button.dataset.sure) {
-    button.textContent = button.dataset.sure; // asked once more
-    delete button.dataset.sure;
-    return;
-  }
-  const wrong = form.querySelector(".wrong");
-  if (wrong) wrong.textContent = "";
-  button.disabled = true;
-  try {
-    const done = await post(path + (form.querySelector("[data-name]")?.value || ""), bodyOf(form, button), method);
-    say(done.message || t("Done."));
-    const output = form.querySelector("output");
-    if (output) output.value = done.message;
-    else {
-      form.closest("details")?.removeAttribute("open");
-      swap(await again(), "#arming, [data-swap]");
-    }
-  } catch (error) {
-    if (wrong) wrong.textContent = error.message;
-    else light("lost", error.message);
-  } finally {
-    button.disabled = false;
-  }
+document.addEventListener("submit", async event => {
+	const form = event.target;
+	const { post: path, method } = form.dataset;
+	if (!path) return;
+	event.preventDefault();
+	const button = event.submitter;
+	if (button.dataset.sure) {
+		button.textContent = button.dataset.sure; // asked once more
+		delete button.dataset.sure;
+		return;
+	}
+	const wrong = form.querySelector(".wrong");
+	if (wrong) wrong.textContent = "";
+	button.disabled = true;
+	try {
+		const done = await post(path + (form.querySelector("[data-name]")?.value || ""), bodyOf(form, button), method);
+		say(done.message || t("Done."));
+		const output = form.querySelector("output");
+		if (output) output.value = done.message;
+		else {
+			form.closest("details")?.removeAttribute("open");
+			swap(await again(), "#arming, [data-swap]");
+		}
+	} catch (error) {
+		if (wrong) wrong.textContent = error.message;
+		else light("lost", error.message);
+	} finally {
+		button.disabled = false;
+	}
 });

@@ -1,6 +1,5 @@
 // Keeps the numbers fresh while somebody looks.
-import { again, coalesced, follow, swap } from "/static/page.js";
-
+import { again, coalesced, follow, swap } from "./page.js";
 const refresh = coalesced(async () => swap(await again(), "[data-swap]"), 1000);
 setInterval(() => document.hidden || refresh(), 5000);
 follow({});

@@ -1,149 +1,145 @@
 // What every page does: local times, the event stream, the connection light, signing out.
-import { dress } from "/static/time.js";
-import { t } from "/static/texts.js";
-
-export const by = (id) => document.getElementById(id);
+import { dress } from "./time.js";
+import { t } from "./texts.js";
+export const by = id => document.getElementById(id);
 
 const CLOSER_MAX = 2;
 
 export async function post(url, body, method = "POST", as = "json") {
-  const answer = await fetch(url, {
-    method,
-    headers: { "Content-Type": "application/json" },
-    body: body && JSON.stringify(body),
-  });
-  if (answer.ok) return answer[as]();
-  const problem = await answer.json().catch(() => ({}));
-  throw new Error(problem.detail || t("The appliance answered {status}.", { status: answer.status }));
+	const answer = await fetch(url, {
+		method,
+		headers: { "Content-Type": "application/json" },
+		body: body && JSON.stringify(body)
+	});
+	if (answer.ok) return answer[as]();
+	const problem = await answer.json().catch(() => ({}));
+	throw new Error(problem.detail || t("The appliance answered {status}.", { status: answer.status }));
 }
 
 export function say(text) {
-  by("said").textContent = text;
+	by("said").textContent = text;
 }
 
-export const get = (url) => post(url, undefined, "GET");
+export const get = url => post(url, undefined, "GET");
 
 // A picture in a list is drawn closer to whom it is about, who would else be a few pixels high.
 function closer(image) {
-  const [x1, y1, x2, y2] = image.dataset.box.split(" ").map(Number);
-  const [x, y] = [(x1 + x2) / 2, (y1 + y2) / 2];
-  const reach = (c, size) => (2 * Math.min(c, 1 - c)) / Math.max(size, 0.01); // beyond, the frame would cut the box
-  const zoom = Math.min(CLOSER_MAX, reach(x, x2 - x1), reach(y, y2 - y1));
-  const place = `${100 * x}% ${100 * y}%`;
-  Object.assign(image.style, { objectPosition: place, transformOrigin: place, scale: Math.max(1, zoom) });
+	const [x1, y1, x2, y2] = image.dataset.box.split(" ").map(Number);
+	const [x, y] = [(x1 + x2) / 2, (y1 + y2) / 2];
+	const reach = (c, size) => (2 * Math.min(c, 1 - c)) / Math.max(size, 0.01); // beyond, the frame would cut the box
+	const zoom = Math.min(CLOSER_MAX, reach(x, x2 - x1), reach(y, y2 - y1));
+	const place = `${100 * x}% ${100 * y}%`;
+	Object.assign(image.style, { objectPosition: place, transformOrigin: place, scale: Math.max(1, zoom) });
 }
 
 // What the server cannot know: the viewer's time zone, and how its own style rules let a script place a picture.
 export function prepare(root = document) {
-  dress(root);
-  for (const image of root.querySelectorAll(".shot img[data-box]")) closer(image);
+	dress(root);
+	for (const image of root.querySelectorAll(".shot img[data-box]")) closer(image);
 }
 
 // The same page again, as the appliance would show it now.
 export async function again(url = location.href) {
-  const answer = await fetch(url, { headers: { Accept: "text/html" } });
-  if (!answer.ok) throw new Error(t("The appliance answered {status}.", { status: answer.status }));
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  prepare(fresh);
-  return fresh;
+	const answer = await fetch(url, { headers: { Accept: "text/html" } });
+	if (!answer.ok) throw new Error(t("The appliance answered {status}.", { status: answer.status }));
+	const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+	prepare(fresh);
+	return fresh;
 }
 
 // Replace the parts of this page that match `selector` by those of the fresh one with the same key.
-export function swap(fresh, selector, key = (part) => part.id || part.dataset.swap) {
-  const parts = new Map([...fresh.querySelectorAll(selector)].map((part) => [key(part), part]));
-  for (const old of document.querySelectorAll(selector)) {
-    const part = parts.get(key(old));
-    if (part && !old.isEqualNode(part)) old.replaceWith(part);
-  }
+export function swap(fresh, selector, key = part => part.id || part.dataset.swap) {
+	const parts = new Map([...fresh.querySelectorAll(selector)].map(part => [key(part), part]));
+	for (const old of document.querySelectorAll(selector)) {
+		const part = parts.get(key(old));
+		if (part && !old.isEqualNode(part)) old.replaceWith(part);
+	}
 }
 
 // At most one run at a time; asked again meanwhile, once more `pauseMs` afterwards.
 export function coalesced(work, pauseMs = 0) {
-  let running = false;
-  let wanted = false;
-  return async function run() {
-    if (running) {
-      wanted = true;
-      return;
-    }
-    running = true;
-    try {
-      await work();
-    } catch (error) {
-      light("lost", error.message);
-    } finally {
-      running = false;
-    }
-    if (wanted) {
-      wanted = false;
-      setTimeout(run, pauseMs);
-    }
-  };
+	let running = false;
+	let wanted = false;
+	return async function run() {
+		if (running) {
+			wanted = true;
+			return;
+		}
+		running = true;
+		try {
+			await work();
+		} catch (error) {
+			light("lost", error.message);
+		} finally {
+			running = false;
+		}
+		if (wanted) {
+			wanted = false;
+			setTimeout(run, pauseMs);
+		}
+	};
 }
 
 const WORDS = { live: t("Live"), connecting: t("Connecting to the appliance"), lost: t("The appliance does not answer; trying again") };
 
 export function light(state, detail = "") {
-  const pulse = by("pulse");
-  if (!pulse) return;
-  pulse.dataset.state = state;
-  pulse.title = detail || WORDS[state];
-  pulse.setAttribute("aria-label", WORDS[state]);
+	const pulse = by("pulse");
+	if (!pulse) return;
+	pulse.dataset.state = state;
+	pulse.title = detail || WORDS[state];
+	pulse.setAttribute("aria-label", WORDS[state]);
 }
 
 // Follow the stream from the change at which this page was made. A hidden page lets go of its connection (a browser
 // has only six to one host) and resumes, without loss, from the last change it saw.
 export function follow(handlers) {
-  let rev = Number(document.body.dataset.rev);
-  let source = null;
-
-  function open() {
-    if (source) return;
-    source = new EventSource(`/api/v1/stream?since=${rev}`);
-    source.onopen = () => light("live");
-    source.onerror = () => {
-      light("lost");
-      if (source?.readyState === EventSource.CLOSED) {
-        source = null;
-        setTimeout(() => document.hidden || open(), 3000);
-      }
-    };
-    for (const [kind, handle] of Object.entries(handlers)) {
-      source.addEventListener(kind, (event) => {
-        rev = Number(event.lastEventId);
-        handle(JSON.parse(event.data));
-      });
-    }
-  }
-
-  function close() {
-    source?.close();
-    source = null;
-  }
-
-  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
-  addEventListener("pagehide", close);
-  addEventListener("pageshow", () => document.hidden || open());
-  if (!document.hidden) open();
+	let rev = Number(document.body.dataset.rev);
+	let source = null;
+	function open() {
+		if (source) return;
+		source = new EventSource(`/api/v1/stream?since=${rev}`);
+		source.onopen = () => light("live");
+		source.onerror = () => {
+			light("lost");
+			if (source?.readyState === EventSource.CLOSED) {
+				source = null;
+				setTimeout(() => document.hidden || open(), 3000);
+			}
+		};
+		for (const [kind, handle] of Object.entries(handlers)) {
+			source.addEventListener(kind, event => {
+				rev = Number(event.lastEventId);
+				handle(JSON.parse(event.data));
+			});
+		}
+	}
+	function close() {
+		source?.close();
+		source = null;
+	}
+	document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+	addEventListener("pagehide", close);
+	addEventListener("pageshow", () => document.hidden || open());
+	if (!document.hidden) open();
 }
 
 // `j` and friends, unless the person is typing or holds a modifier.
 export function keys(actions) {
-  document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), select, textarea")) return;
-    const action = actions[event.key];
-    if (action && action() !== false) event.preventDefault();
-  });
+	document.addEventListener("keydown", event => {
+		if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), select, textarea")) return;
+		const action = actions[event.key];
+		if (action && action() !== false) event.preventDefault();
+	});
 }
 
 prepare();
 navigator.serviceWorker?.register("/sw.js").catch(() => {}); // a certificate that the browser does not trust
 setInterval(dress, 15000);
 by("language")?.addEventListener("change", async ({ target }) => {
-  await post("/language", { language: target.value });
-  location.reload();
+	await post("/language", { language: target.value });
+	location.reload();
 });
 by("leave")?.addEventListener("click", async () => {
-  await post("/logout", {});
-  location.href = "/login";
+	await post("/logout", {});
+	location.href = "/login";
 });

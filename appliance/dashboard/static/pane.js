@@ -1,7 +1,6 @@
 // One camera on the stage: its picture of a moment, and its recording, piece by piece in two videos that take turns.
-import { converted } from "/static/converted.js";
-import { t } from "/static/texts.js";
-
+import { converted } from "./converted.js";
+import { t } from "./texts.js";
 const PIECE_S = 20;
 const FIRST_S = 6; // short, so that it is there soon
 const PIECE_S_MAX = 600;
@@ -14,201 +13,180 @@ const pictures = new Map();
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
 export class Pane {
-  // hooks: report(camera), clock(), ready(), failed(text)
-  constructor(stage, camera, hooks) {
-    Object.assign(this, { stage, camera, hooks, run: 0, rate: 1, current: null, next: null, loadingSince: 0, wanted: null, fetching: false, convert: false });
-    this.videos = [...stage.querySelectorAll("video")];
-    this.canvas = stage.querySelector("canvas");
-    stage.dataset.camera = camera;
-    this.stop();
-    for (const video of this.videos) {
-      video.onended = () => video === this.current?.video && this.turn();
-      video.onerror = () => video === this.current?.video && video.src && this.fail(video.error);
-    }
-  }
-
-  get report() {
-    return this.hooks.report(this.camera);
-  }
-
-  note(text) {
-    const line = this.stage.querySelector(".note");
-    if (line.textContent !== text) line.textContent = text;
-    line.hidden = !text;
-  }
-
-  // -- pictures
-
-  spanAt(moment) {
-    return this.report?.recorded.find((span) => span.t_start - 1 <= moment && moment <= span.t_end);
-  }
-
-  // coarse: pictures nearer than so many seconds are one; small: while it is dragged over.
-  show(moment, now, coarse, small) {
-    this.stage.dataset.shows = "picture";
-    const span = this.spanAt(moment);
-    if (!span) {
-      this.gap(moment, now);
-      return;
-    }
-    this.note("");
-    const at = clamp(Math.round(moment / coarse) * coarse, span.t_start, span.t_end);
-    this.wanted = `${this.report.frame}?t=${at.toFixed(1)}&size=${small ? "small" : "large"}`;
-    this.pull();
-  }
-
-  gap(moment, now) {
-    this.stage.dataset.shows = "picture";
-    this.wanted = "";
-    this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);
-    const hole = this.report?.missing.find((each) => each.t_start <= moment && moment <= (each.t_end ?? now));
-    this.note(hole ? t("Not recorded: {reason}", { reason: hole.reason }) : moment >= now - 1 ? t("This is still to come.") : t("This is not on the disk yet."));
-  }
-
-  // One picture at a time, and always the one wanted last.
-  async pull() {
-    if (this.fetching) return;
-    this.fetching = true;
-    try {
-      for (let url = ""; url !== this.wanted && this.wanted; ) {
-        url = this.wanted;
-        const image = await this.picture(url);
-        if (image && this.stage.dataset.shows === "picture" && this.wanted) this.paint(image);
-      }
-    } finally {
-      this.fetching = false;
-    }
-  }
-
-  async picture(url) {
-    if (pictures.has(url)) return pictures.get(url);
-    const answer = await fetch(url);
-    if (!answer.ok) {
-      if (url === this.wanted) this.note((await answer.json()).detail);
-      return null;
-    }
-    const image = await createImageBitmap(await answer.blob());
-    image.frameTime = Number(answer.headers.get("X-Frame-Time"));
-    pictures.set(url, image);
-    if (pictures.size > PICTURES_MAX) pictures.delete(pictures.keys().next().value);
-    return image;
-  }
-
-  paint(image) {
-    [this.canvas.width, this.canvas.height] = [image.width, image.height];
-    this.canvas.getContext("2d").drawImage(image, 0, 0);
-    this.stage.style.aspectRatio = `${image.width} / ${image.height}`;
-    this.canvas.dataset.t = image.frameTime;
-  }
-
-  // -- playing
-
-  // What of the recording is to be played at a moment; undefined: nothing.
-  playable(moment) {
-    return this.report?.recorded.find((span) => span.t_start <= moment + 0.2 && moment + LEAST_S < span.t_end);
-  }
-
-  // The camera's time of what is on screen; null: it does not play.
-  get position() {
-    return this.current && this.current.piece.t_start + this.current.video.currentTime;
-  }
-
-  get waitsMs() {
-    return this.loadingSince && performance.now() - this.loadingSince;
-  }
-
-  stop() {
-    this.run++;
-    for (const video of this.videos) {
-      video.pause();
-      if (!video.hasAttribute("src")) continue;
-      video.removeAttribute("src");
-      video.load();
-    }
-    this.current = this.next = null;
-    this.loadingSince = 0;
-  }
-
-  // Keep to the clock. leads: this one is the clock. hold: another one is not ready.
-  follow(moment, now, { rate, hold, leads, muted }) {
-    this.rate = rate;
-    if (this.loadingSince) return;
-    if (!this.current) return this.playable(moment) ? this.start(moment) : this.gap(moment, now);
-    const { video, piece } = this.current;
-    const off = this.position - moment;
-    if (Math.abs(off) > OFF_S_MAX * Math.max(1, rate / 2)) {
-      this.stop();
-      return this.start(moment);
-    }
-    video.playbackRate = clamp(leads ? rate : rate - off, Math.max(0.1, rate / 2), 16);
-    video.muted = muted;
-    if (hold && !video.paused) video.pause();
-    else if (!hold && video.paused && !video.ended) video.play().catch((error) => error.name !== "AbortError" && this.fail(error));
-    if (!this.next && this.position > piece.from + AHEAD * (piece.to - piece.from)) this.next = this.load(piece.to, 1 - this.current.which);
-  }
-
-  async start(moment) {
-    await this.begin(this.load(moment, 0, true));
-  }
-
-  async turn() {
-    const { piece, which } = this.current;
-    await this.begin(this.next ?? this.load(piece.to, 1 - which));
-  }
-
-  async begin(loading) {
-    const run = this.run;
-    this.loadingSince = performance.now();
-    const loaded = await loading;
-    if (run !== this.run) return;
-    this.loadingSince = 0;
-    this.current = loaded;
-    this.next = null;
-    if (!loaded) return;
-    const behind = this.hooks.clock() - this.position;
-    if (behind > 0.1 && behind < OFF_S_MAX) loaded.video.currentTime += behind;
-    this.note("");
-    this.stage.dataset.shows = "ab"[loaded.which];
-    this.stage.dataset.converted = loaded.piece.converted;
-    this.hooks.ready();
-  }
-
-  // A piece in one of the videos, at its first moment; null: there is none.
-  async load(moment, which, first) {
-    const run = this.run;
-    try {
-      const piece = await this.prepare(moment, first, run);
-      if (!piece || run !== this.run) return null;
-      const video = this.videos[which];
-      video.src = piece.url;
-      await new Promise((done, wrong) => {
-        video.addEventListener("loadeddata", () => (video.videoWidth ? done() : wrong(new DOMException("", "NotSupportedError"))), { once: true });
-        video.addEventListener("error", () => wrong(video.error), { once: true });
-      });
-      video.currentTime = Math.max(0, piece.from - piece.t_start);
-      return { video, which, piece };
-    } catch (error) {
-      if (run === this.run) this.fail(error);
-      return null;
-    }
-  }
-
-  async prepare(moment, first, run) {
-    const span = this.playable(moment);
-    if (!span) return null;
-    const convert = this.convert || (this.report.codec === "hevc" && !this.videos[0].canPlayType('video/mp4; codecs="hvc1.1.6.L120.90"'));
-    const from = Math.max(moment, span.t_start);
-    const to = Math.min(span.t_end, from + Math.min(convert ? CONVERTED_S_MAX : PIECE_S_MAX, (first ? FIRST_S : PIECE_S) * this.rate));
-    const url = `${this.report.recording}?from=${from.toFixed(2)}&to=${to.toFixed(2)}${convert ? "&codec=h264" : ""}`;
-    const found = await converted(url, (text) => this.loadingSince && this.note(text), () => run === this.run);
-    // A piece that ends early (the stream's format changed) is gone on from, at least a little later.
-    return found && { ...found, from, to: found.t_end < to - 2 ? Math.max(found.t_end, from + 1) : to };
-  }
-
-  fail(error) {
-    const unplayable = error instanceof MediaError || error?.name === "NotSupportedError";
-    this.stop();
-    if (unplayable && !this.convert) this.convert = true; // asked for again with the next tick
-    else this.hooks.failed((!unplayable && error?.message) || t("This browser cannot play this recording. Pictures work here; download a cut of it instead."));
-  }
+	// hooks: report(camera), clock(), ready(), failed(text)
+	constructor(stage, camera, hooks) {
+		Object.assign(this, { stage, camera, hooks, run: 0, rate: 1, current: null, next: null, loadingSince: 0, wanted: null, fetching: false, convert: false });
+		this.videos = [...stage.querySelectorAll("video")];
+		this.canvas = stage.querySelector("canvas");
+		stage.dataset.camera = camera;
+		this.stop();
+		for (const video of this.videos) {
+			video.onended = () => video === this.current?.video && this.turn();
+			video.onerror = () => video === this.current?.video && video.src && this.fail(video.error);
+		}
+	}
+	get report() {
+		return this.hooks.report(this.camera);
+	}
+	note(text) {
+		const line = this.stage.querySelector(".note");
+		if (line.textContent !== text) line.textContent = text;
+		line.hidden = !text;
+	}
+	// -- pictures
+	spanAt(moment) {
+		return this.report?.recorded.find(span => span.t_start - 1 <= moment && moment <= span.t_end);
+	}
+	// coarse: pictures nearer than so many seconds are one; small: while it is dragged over.
+	show(moment, now, coarse, small) {
+		this.stage.dataset.shows = "picture";
+		const span = this.spanAt(moment);
+		if (!span) {
+			this.gap(moment, now);
+			return;
+		}
+		this.note("");
+		const at = clamp(Math.round(moment / coarse) * coarse, span.t_start, span.t_end);
+		this.wanted = `${this.report.frame}?t=${at.toFixed(1)}&size=${small ? "small" : "large"}`;
+		this.pull();
+	}
+	gap(moment, now) {
+		this.stage.dataset.shows = "picture";
+		this.wanted = "";
+		this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);
+		const hole = this.report?.missing.find(each => each.t_start <= moment && moment <= (each.t_end ?? now));
+		this.note(hole ? t("Not recorded: {reason}", { reason: hole.reason }) : moment >= now - 1 ? t("This is still to come.") : t("This is not on the disk yet."));
+	}
+	// One picture at a time, and always the one wanted last.
+	async pull() {
+		if (this.fetching) return;
+		this.fetching = true;
+		try {
+			for (let url = ""; url !== this.wanted && this.wanted; ) {
+				url = this.wanted;
+				const image = await this.picture(url);
+				if (image && this.stage.dataset.shows === "picture" && this.wanted) this.paint(image);
+			}
+		} finally {
+			this.fetching = false;
+		}
+	}
+	async picture(url) {
+		if (pictures.has(url)) return pictures.get(url);
+		const answer = await fetch(url);
+		if (!answer.ok) {
+			if (url === this.wanted) this.note((await answer.json()).detail);
+			return null;
+		}
+		const image = await createImageBitmap(await answer.blob());
+		image.frameTime = Number(answer.headers.get("X-Frame-Time"));
+		pictures.set(url, image);
+		if (pictures.size > PICTURES_MAX) pictures.delete(pictures.keys().next().value);
+		return image;
+	}
+	paint(image) {
+		[this.canvas.width, this.canvas.height] = [image.width, image.height];
+		this.canvas.getContext("2d").drawImage(image, 0, 0);
+		this.stage.style.aspectRatio = `${image.width} / ${image.height}`;
+		this.canvas.dataset.t = image.frameTime;
+	}
+	// -- playing
+	// What of the recording is to be played at a moment; undefined: nothing.
+	playable(moment) {
+		return this.report?.recorded.find(span => span.t_start <= moment + 0.2 && moment + LEAST_S < span.t_end);
+	}
+	// The camera's time of what is on screen; null: it does not play.
+	get position() {
+		return this.current && this.current.piece.t_start + this.current.video.currentTime;
+	}
+	get waitsMs() {
+		return this.loadingSince && performance.now() - this.loadingSince;
+	}
+	stop() {
+		this.run++;
+		for (const video of this.videos) {
+			video.pause();
+			if (!video.hasAttribute("src")) continue;
+			video.removeAttribute("src");
+			video.load();
+		}
+		this.current = this.next = null;
+		this.loadingSince = 0;
+	}
+	// Keep to the clock. leads: this one is the clock. hold: another one is not ready.
+	follow(moment, now, { rate, hold, leads, muted }) {
+		this.rate = rate;
+		if (this.loadingSince) return;
+		if (!this.current) return this.playable(moment) ? this.start(moment) : this.gap(moment, now);
+		const { video, piece } = this.current;
+		const off = this.position - moment;
+		if (Math.abs(off) > OFF_S_MAX * Math.max(1, rate / 2)) {
+			this.stop();
+			return this.start(moment);
+		}
+		video.playbackRate = clamp(leads ? rate : rate - off, Math.max(0.1, rate / 2), 16);
+		video.muted = muted;
+		if (hold && !video.paused) video.pause();
+		else if (!hold && video.paused && !video.ended) video.play().catch(error => error.name !== "AbortError" && this.fail(error));
+		if (!this.next && this.position > piece.from + AHEAD * (piece.to - piece.from)) this.next = this.load(piece.to, 1 - this.current.which);
+	}
+	async start(moment) {
+		await this.begin(this.load(moment, 0, true));
+	}
+	async turn() {
+		const { piece, which } = this.current;
+		await this.begin(this.next ?? this.load(piece.to, 1 - which));
+	}
+	async begin(loading) {
+		const run = this.run;
+		this.loadingSince = performance.now();
+		const loaded = await loading;
+		if (run !== this.run) return;
+		this.loadingSince = 0;
+		this.current = loaded;
+		this.next = null;
+		if (!loaded) return;
+		const behind = this.hooks.clock() - this.position;
+		if (behind > 0.1 && behind < OFF_S_MAX) loaded.video.currentTime += behind;
+		this.note("");
+		this.stage.dataset.shows = "ab"[loaded.which];
+		this.stage.dataset.converted = loaded.piece.converted;
+		this.hooks.ready();
+	}
+	// A piece in one of the videos, at its first moment; null: there is none.
+	async load(moment, which, first) {
+		const run = this.run;
+		try {
+			const piece = await this.prepare(moment, first, run);
+			if (!piece || run !== this.run) return null;
+			const video = this.videos[which];
+			video.src = piece.url;
+			await new Promise((done, wrong) => {
+				video.addEventListener("loadeddata", () => (video.videoWidth ? done() : wrong(new DOMException("", "NotSupportedError"))), { once: true });
+				video.addEventListener("error", () => wrong(video.error), { once: true });
+			});
+			video.currentTime = Math.max(0, piece.from - piece.t_start);
+			return { video, which, piece };
+		} catch (error) {
+			if (run === this.run) this.fail(error);
+			return null;
+		}
+	}
+	async prepare(moment, first, run) {
+		const span = this.playable(moment);
+		if (!span) return null;
+		const convert = this.convert || (this.report.codec === "hevc" && !this.videos[0].canPlayType('video/mp4; codecs="hvc1.1.6.L120.90"'));
+		const from = Math.max(moment, span.t_start);
+		const to = Math.min(span.t_end, from + Math.min(convert ? CONVERTED_S_MAX : PIECE_S_MAX, (first ? FIRST_S : PIECE_S) * this.rate));
+		const url = `${this.report.recording}?from=${from.toFixed(2)}&to=${to.toFixed(2)}${convert ? "&codec=h264" : ""}`;
+		const found = await converted(url, text => this.loadingSince && this.note(text), () => run === this.run);
+		// A piece that ends early (the stream's format changed) is gone on from, at least a little later.
+		return found && { ...found, from, to: found.t_end < to - 2 ? Math.max(found.t_end, from + 1) : to };
+	}
+	fail(error) {
+		const unplayable = error instanceof MediaError || error?.name === "NotSupportedError";
+		this.stop();
+		if (unplayable && !this.convert) this.convert = true; // asked for again with the next tick
+		else this.hooks.failed((!unplayable && error?.message) || t("This browser cannot play this recording. Pictures work here; download a cut of it instead."));
+	}
 }

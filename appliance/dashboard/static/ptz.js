@@ -1,40 +1,39 @@
 // Turns a camera while a button or key is held.
-import { post } from "/static/page.js";
-
+import { post } from "./page.js";
 const pad = document.querySelector("[data-ptz]");
 const [list, wrong] = pad.querySelectorAll("select, .wrong");
 let held = null;
 let line = Promise.resolve();
 
-const tell = (text) => (wrong.textContent = text);
-const send = (body) => (line = line.then(() => post(pad.dataset.ptz, body)).then(() => tell(""), (error) => tell(error.message)));
+const tell = text => (wrong.textContent = text);
+const send = body => (line = line.then(() => post(pad.dataset.ptz, body)).then(() => tell(""), error => tell(error.message)));
 
 async function hold(button) {
-  if (held || !button?.dataset.key) return;
-  const mine = (held = { action: "move", seconds: 2, ...JSON.parse(button.value) });
-  while (held === mine) {
-    await send(mine);
-    await new Promise((done) => setTimeout(done, 900));
-  }
+	if (held || !button?.dataset.key) return;
+	const mine = (held = { action: "move", seconds: 2, ...JSON.parse(button.value) });
+	while (held === mine) {
+		await send(mine);
+		await new Promise(done => setTimeout(done, 900));
+	}
 }
 
 function release() {
-  if (held) send({ action: "stop" });
-  held = null;
+	if (held) send({ action: "stop" });
+	held = null;
 }
 
-pad.addEventListener("pointerdown", (event) => hold(event.target));
-pad.addEventListener("keydown", (event) => {
-  const { key, target } = event;
-  const button = " Enter".includes(key) ? target : [...pad.children].find((each) => each.dataset.key === key);
-  if (target === list || !button) return;
-  event.preventDefault();
-  hold(button);
+pad.addEventListener("pointerdown", event => hold(event.target));
+pad.addEventListener("keydown", event => {
+	const { key, target } = event;
+	const button = " Enter".includes(key) ? target : [...pad.children].find(each => each.dataset.key === key);
+	if (target === list || !button) return;
+	event.preventDefault();
+	hold(button);
 });
 for (const end of ["pointerup", "pointercancel", "keyup", "blur", "pagehide"]) addEventListener(end, release);
 list.addEventListener("change", () => {
-  send(JSON.parse(list.value));
-  list.value = "";
+	send(JSON.parse(list.value));
+	list.value = "";
 });
 const found = await (await fetch(pad.dataset.ptz)).json();
 tell(found.detail ?? "");

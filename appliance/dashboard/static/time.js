@@ -1,6 +1,5 @@
 // Times in the viewer's own zone; the absolute time on hover.
-import { locale, t } from "/static/texts.js";
-
+import { locale, t } from "./texts.js";
 const full = new Intl.DateTimeFormat(locale, { dateStyle: "full", timeStyle: "long" });
 const clock = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const short = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
@@ -8,46 +7,46 @@ const day = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short" });
 const weekday = new Intl.DateTimeFormat(locale, { weekday: "long", day: "numeric", month: "long" });
 const DAY_MS = 86400e3;
 
-const midnight = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime();
-const daysAgo = (date) => Math.round((midnight(new Date()) - midnight(date)) / DAY_MS);
+const midnight = date => new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime();
+const daysAgo = date => Math.round((midnight(new Date()) - midnight(date)) / DAY_MS);
 
 function ago(date) {
-  const seconds = (Date.now() - date) / 1000;
-  if (seconds > -60 && seconds < 45) return t("just now");
-  if (seconds > 0 && seconds < 3600) return t("{n} min ago", { n: Math.max(1, Math.round(seconds / 60)) });
-  return moment(date, short);
+	const seconds = (Date.now() - date) / 1000;
+	if (seconds > -60 && seconds < 45) return t("just now");
+	if (seconds > 0 && seconds < 3600) return t("{n} min ago", { n: Math.max(1, Math.round(seconds / 60)) });
+	return moment(date, short);
 }
 
 function moment(date, style = clock) {
-  const days = daysAgo(date);
-  if (days === 0) return style.format(date);
-  return `${days === 1 ? t("yesterday") : day.format(date)} ${style.format(date)}`;
+	const days = daysAgo(date);
+	if (days === 0) return style.format(date);
+	return `${days === 1 ? t("yesterday") : day.format(date)} ${style.format(date)}`;
 }
 
-const recent = (date) => (Date.now() - date < 3600e3 ? `${moment(date, short)}, ${ago(date)}` : moment(date, short));
+const recent = date => (Date.now() - date < 3600e3 ? `${moment(date, short)}, ${ago(date)}` : moment(date, short));
 
 const styles = {
-  ago,
-  recent,
-  since: (date) => moment(date, short),
-  moment,
-  clock: (date) => clock.format(date),
-  full: (date) => `${day.format(date)}, ${clock.format(date)}`,
+	ago,
+	recent,
+	since: date => moment(date, short),
+	moment,
+	clock: date => clock.format(date),
+	full: date => `${day.format(date)}, ${clock.format(date)}`
 };
 
-export const clockOf = (moment) => clock.format(new Date(moment * 1000));
+export const clockOf = moment => clock.format(new Date(moment * 1000));
 
 export function dayOf(moment) {
-  const date = new Date(moment * 1000);
-  const days = daysAgo(date);
-  return days === 0 ? t("Today") : days === 1 ? t("Yesterday") : weekday.format(date);
+	const date = new Date(moment * 1000);
+	const days = daysAgo(date);
+	return days === 0 ? t("Today") : days === 1 ? t("Yesterday") : weekday.format(date);
 }
 
 export function dress(root = document) {
-  for (const element of root.querySelectorAll("time[datetime]")) {
-    const date = new Date(element.dateTime);
-    const text = styles[element.dataset.style](date);
-    if (element.textContent !== text) element.textContent = text;
-    if (!element.title) element.title = full.format(date);
-  }
+	for (const element of root.querySelectorAll("time[datetime]")) {
+		const date = new Date(element.dateTime);
+		const text = styles[element.dataset.style](date);
+		if (element.textContent !== text) element.textContent = text;
+		if (!element.title) element.title = full.format(date);
+	}
 }

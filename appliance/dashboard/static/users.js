@@ -1,76 +1,75 @@
 // Users, sessions and tokens: each change is one request, and then the lists are those of the appliance.
-import { again, by, follow, post, say, swap } from "/static/page.js";
-import { t } from "/static/texts.js";
-
+import { again, by, follow, post, say, swap } from "./page.js";
+import { t } from "./texts.js";
 const wrong = by("wrong");
 const path = (part, name) => `/api/v1/${part}/${encodeURIComponent(name)}`;
 
 async function attempt(work, words) {
-  wrong.textContent = "";
-  try {
-    const done = await work();
-    say(words);
-    const answer = await fetch("/users", { headers: { Accept: "text/html" } });
-    if (answer.redirected || !answer.ok) location.reload(); // the first user was added, or one's own session ended
-    else swap(await again("/users"), "[data-swap]");
-    return done;
-  } catch (error) {
-    wrong.textContent = error.message;
-    wrong.scrollIntoView({ block: "nearest" });
-    return null;
-  }
+	wrong.textContent = "";
+	try {
+		const done = await work();
+		say(words);
+		const answer = await fetch("/users", { headers: { Accept: "text/html" } });
+		if (answer.redirected || !answer.ok) location.reload(); // the first user was added, or one's own session ended
+		else swap(await again("/users"), "[data-swap]");
+		return done;
+	} catch (error) {
+		wrong.textContent = error.message;
+		wrong.scrollIntoView({ block: "nearest" });
+		return null;
+	}
 }
 
-const cameras = (form) =>
-  form.elements.all.checked || form.elements.all.type === "hidden"
-    ? null
-    : [...form.querySelectorAll("[name=camera]:checked")].map((box) => box.value);
+const cameras = form =>
+	form.elements.all.checked || form.elements.all.type === "hidden"
+		? null
+		: [...form.querySelectorAll("[name=camera]:checked")].map(box => box.value);
 
-document.addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const form = event.target;
-  const value = (name) => form.elements[name].value;
-  if (form.id === "add") {
-    const user = { name: value("name").trim(), password: value("password"), role: value("role"), cameras: cameras(form) };
-    if (await attempt(() => post("/api/v1/users", user), t("Added."))) form.reset();
-  } else if (form.id === "add-token") {
-    const made = await attempt(() => post("/api/v1/tokens", { name: value("name").trim(), scope: value("role") }), t("Made."));
-    if (!made) return;
-    form.reset();
-    const fresh = by("fresh");
-    fresh.querySelector("code").textContent = made.token;
-    fresh.hidden = false;
-  } else if (form.dataset.change) {
-    const change = { role: value("role"), cameras: cameras(form) };
-    if (value("password")) change.password = value("password");
-    await attempt(() => post(path("users", form.dataset.change), change), t("Saved."));
-  }
+document.addEventListener("submit", async event => {
+	event.preventDefault();
+	const form = event.target;
+	const value = name => form.elements[name].value;
+	if (form.id === "add") {
+		const user = { name: value("name").trim(), password: value("password"), role: value("role"), cameras: cameras(form) };
+		if (await attempt(() => post("/api/v1/users", user), t("Added."))) form.reset();
+	} else if (form.id === "add-token") {
+		const made = await attempt(() => post("/api/v1/tokens", { name: value("name").trim(), scope: value("role") }), t("Made."));
+		if (!made) return;
+		form.reset();
+		const fresh = by("fresh");
+		fresh.querySelector("code").textContent = made.token;
+		fresh.hidden = false;
+	} else if (form.dataset.change) {
+		const change = { role: value("role"), cameras: cameras(form) };
+		if (value("password")) change.password = value("password");
+		await attempt(() => post(path("users", form.dataset.change), change), t("Saved."));
+	}
 });
 
-document.addEventListener("change", (event) => {
-  const box = event.target;
-  const form = box.closest("form.person");
-  if (!form || box.type !== "checkbox") return;
-  const each = [...form.querySelectorAll("[name=camera]")];
-  if (box.name === "all") for (const other of each) other.checked = box.checked;
-  else if (!box.checked) form.elements.all.checked = false;
+document.addEventListener("change", event => {
+	const box = event.target;
+	const form = box.closest("form.person");
+	if (!form || box.type !== "checkbox") return;
+	const each = [...form.querySelectorAll("[name=camera]")];
+	if (box.name === "all") for (const other of each) other.checked = box.checked;
+	else if (!box.checked) form.elements.all.checked = false;
 });
 
-document.addEventListener("click", (event) => {
-  const button = event.target.closest("button");
-  const user = button?.closest("[data-user]")?.dataset.user;
-  if (button?.dataset.enable !== undefined) {
-    attempt(() => post(path("users", user), { enabled: button.dataset.enable === "yes" }), t("Saved."));
-  } else if (button?.dataset.factor !== undefined) {
-    attempt(() => post(path("users", user), { second_factor: false }), t("Saved."));
-  } else if (button?.dataset.remove !== undefined) {
-    if (button.dataset.sure) attempt(() => post(path("users", user), {}, "DELETE"), t("Removed."));
-    else button.textContent = t("Really remove?");
-    button.dataset.sure = "yes";
-  } else if (button?.dataset.end) {
-    attempt(() => post(path("sessions", button.dataset.end), {}, "DELETE"), t("Signed out."));
-  } else if (button?.dataset.revoke) {
-    attempt(() => post(path("tokens", button.dataset.revoke), {}, "DELETE"), t("Revoked."));
-  }
+document.addEventListener("click", event => {
+	const button = event.target.closest("button");
+	const user = button?.closest("[data-user]")?.dataset.user;
+	if (button?.dataset.enable !== undefined) {
+		attempt(() => post(path("users", user), { enabled: button.dataset.enable === "yes" }), t("Saved."));
+	} else if (button?.dataset.factor !== undefined) {
+		attempt(() => post(path("users", user), { second_factor: false }), t("Saved."));
+	} else if (button?.dataset.remove !== undefined) {
+		if (button.dataset.sure) attempt(() => post(path("users", user), {}, "DELETE"), t("Removed."));
+		else button.textContent = t("Really remove?");
+		button.dataset.sure = "yes";
+	} else if (button?.dataset.end) {
+		attempt(() => post(path("sessions", button.dataset.end), {}, "DELETE"), t("Signed out."));
+	} else if (button?.dataset.revoke) {
+		attempt(() => post(path("tokens", button.dataset.revoke), {}, "DELETE"), t("Revoked."));
+	}
 });
 follow({});
