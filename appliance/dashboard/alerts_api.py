@@ -337,7 +337,7 @@ def cursor_of(before: str) -> AlertCursor | None:
     try:
         return AlertCursor(float(t_start), alert)
     except ValueError:
-        raise Problem(400, "`before` is the `next` of another page, such as 1700000000.5~id.") from None
+        raise Problem(422, "`before` is the `next` of another page, such as 1700000000.5~id.") from None
 
 
 def failing_targets(targets: Sequence[TargetStatus], now: float) -> list[str]:

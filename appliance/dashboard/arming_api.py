@@ -79,7 +79,7 @@ class ChooseProfile(BaseModel):
     """profile null: what the week says. until: when it ends: after `minutes`, at `until_t` (UTC seconds), with `turn`
     when the week turns to the next profile; none of them: when somebody changes it."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     profile: Annotated[str, Field(max_length=32)] | None
     minutes: Minutes | None = None
@@ -91,7 +91,7 @@ class ChooseProfile(BaseModel):
 class PauseCamera(BaseModel):
     """rule '': all of the camera. It ends after `minutes` or at `until_t` (UTC seconds); minutes 0: now."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     rule: Annotated[str, Field(max_length=100)] = ""
     minutes: Annotated[float, Field(ge=0, le=PAUSE_S_MAX / 60)] | None = None
@@ -125,7 +125,8 @@ def pause_camera(request: Request, arming: Armed, name: str, wanted: PauseCamera
     """Let a camera or one of its rules report nothing for a while; `minutes: 0` ends that."""
     what = f"{name}, rule {wanted.rule}" if wanted.rule else name
     if wanted.minutes == 0:
-        arming.resume(name, wanted.rule)
+        with _refusals():
+            arming.resume(name, wanted.rule)
         request.state.about = f"{what}: it reports"
         return ArmingReport.of(arming)
     until = _end(arming, wanted.minutes, wanted.until_t)

@@ -54,7 +54,7 @@ class BackupReport(ApiModel):
 class MakeBackup(BaseModel):
     """passphrase: the secrets are in it, sealed with this; '': they are not in it."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     evidence: bool = False
     passphrase: Annotated[SecretStr, Field(max_length=200)] = SecretStr("")

@@ -38,9 +38,9 @@ class RecordTarget:
     camera: str  # a safe name
     segment_s: float  # usual length
     free_min_bytes: int  # left on the disk; with less, recording pauses
-    sound: bool = False  # kept where the camera sends any
     ring_bytes: int | None = None  # of a pre-roll ring, whose segments the core deletes and moves; None: continuous
     folder: str = ""  # of a sub-stream's ring, beneath which its segments lie by camera; "": as the kind says
+    sound: bool = False  # kept where the camera sends any
 
 
 class SegmentRecorder:

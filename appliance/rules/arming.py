@@ -172,8 +172,11 @@ class Arming:
         self._store.put(self._row(camera, rule, "", "", until_t, who, why))
 
     def resume(self, camera: str, rule: str = "") -> bool:
-        """End a pause. False: there was none. Raises StoreError."""
-        return self._store.remove(camera, rule)
+        """End a pause. False: there was none. Raises PreconditionError: there is no such camera; StoreError."""
+        ended = self._store.remove(camera, rule)
+        if not ended and camera not in self._rules:
+            raise PreconditionError(f"there is no camera {camera} in the site file")
+        return ended
 
     def snooze(self, target: str, camera: str, rule: str, until_t: float, who: str) -> None:
         """Do not notify a target of a camera or one of its rules until a time. Raises as `pause`."""

@@ -256,7 +256,8 @@ def test_until_the_week_turns_is_a_time(served: tuple[Site, TestClient]) -> None
 @pytest.mark.parametrize(
     ("path", "body"),
     [("arming", {"profile": "party"}), ("arming", {"profile": "home", "until_t": 12}), ("cameras/gate/pause", {}),
-     ("cameras/gate/pause", {"rule": "nap", "minutes": 5}), ("cameras/gate/pause", {"minutes": 1e9})],
+     ("cameras/gate/pause", {"rule": "nap", "minutes": 5}), ("cameras/gate/pause", {"minutes": 1e9}),
+     ("cameras/nowhere/pause", {"minutes": 0}), ("cameras/gate/pause", {"minutes": 5, "until_t": False})],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_words(served: tuple[Site, TestClient], path: str, body: dict[str, Any]) -> None:
     answer = served[1].post(f"/api/v1/{path}", json=body)

@@ -115,7 +115,7 @@ def test_a_stretch_over_two_files_plays_from_its_key_frame_on(client: TestClient
     told = client.get(f"/api/v1/cameras/gate/recording?from={T0 + 6.5}&to={T0 + 10}").json()
     assert told | {"url": "", "download": "", "bytes": 0} == {
         "url": "", "download": "", "t_start": pytest.approx(T0 + 6), "t_end": pytest.approx(T0 + 10.1),
-        "codec": "h264", "width": 320, "height": 240, "bytes": 0, "converted": False, "note": "",
+        "codec": "h264", "width": 320, "height": 240, "bytes": 0, "converted": False, "note": "", "sound": False,
     }  # fmt: skip
     assert client.get(told["url"]).content == answer.content
     assert "attachment" in client.get(told["download"]).headers["content-disposition"]
