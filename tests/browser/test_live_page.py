@@ -95,7 +95,7 @@ def test_a_camera_plays_close_to_now_with_its_boxes(live: LiveHouse, capsys: pyt
     page = live.open("/cameras/gate")
     playing(page)
     expect(page.locator(".mode")).to_have_text("Live")
-    page.wait_for_function("Date.now() / 1000 - document.querySelector('.stage video').currentTime < 1.5")
+    page.wait_for_function("() => Date.now() / 1000 - document.querySelector('.stage video').currentTime < 1.5")
     looks = []
     for _ in range(12):
         before = looks[-1]["t"] if looks else 0

@@ -145,7 +145,7 @@ def test_the_day_is_told_in_words_too(page: Page, house: House) -> None:
     picture_is_of(page, house.t0 + 9)
     assert rows.filter(has_text="Person").first.get_by_role("link").get_attribute("href") == "/alerts/walker"
     page.get_by_role("button", name="The day before").click()
-    page.wait_for_function("document.getElementById('happened').innerText.includes('nothing was recorded yet')")
+    page.wait_for_function("() => document.getElementById('happened').innerText.includes('nothing was recorded yet')")
     expect(page.get_by_role("button", name="The day after")).to_be_enabled()
 
 
