@@ -10,8 +10,8 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
