@@ -44,7 +44,7 @@ SECRETS = {
     "a default": "default-secret-3",
     "in a comment": "commented-out-4",
     "in an older version": "older-password-5",
-    "a short one": "ab3",
+    "a short one": "zq7",
 }
 SITE = """\
 site: {name: depot-7}
@@ -56,7 +56,7 @@ cameras:
     # password: commented-out-4
   dock: {url: "rtsp://viewer:${DOCK}@192.168.1.21/main"}
   shed: {url: "rtsp://viewer:${SHED}@192.168.1.22/main"}
-  hall: {url: "rtsp://v:ab3@192.168.1.23/main"}
+  hall: {url: "rtsp://v:zq7@192.168.1.23/main"}
 uplink: {url: "nats://site:natspw-88@hub.lan:4222"}
 mqtt: {url: "mqtt://ha.lan", user: vedette, password: mqttpw-77}
 notify:
