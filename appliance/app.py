@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from appliance.box_monitor import READ_EVERY_S, BoxMonitor
 from appliance.broker import LinkState
 from appliance.clock import Clock, SystemClock, local_day, local_weekday_minute
 from appliance.config import DashboardConfig, SiteConfig, StorageConfig, UplinkConfig
@@ -44,7 +45,7 @@ from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at
 from appliance.settings.settings_service import SettingsService
 from appliance.store.access_log import AccessLog
-from appliance.store.cameras import NOT_RUNNING
+from appliance.store.cameras import NOT_RUNNING, CameraStore
 from appliance.store.database import Database
 from appliance.store.escalations import OutboxStore
 from appliance.store.health_events import HealthEventStore
@@ -175,7 +176,8 @@ class Appliance:
             "meter", METER_EVERY_S, partial(_flush_meter, lasting.stores.meter, lasting.clock), lasting.clock
         )
         memory = periodic_service("memory", TRIM_EVERY_S, trim_heaps, lasting.clock)
-        services = [meter, memory, *self._background.services]
+        sensors = periodic_service("sensors", READ_EVERY_S, lasting.box.run_once, lasting.clock)
+        services = [meter, memory, sensors, *self._background.services]
         if dashboard is not None:
             services.append(
                 Service(
@@ -229,6 +231,7 @@ class _Lasting:
     cutter: SandboxedReader
     log: LogRing
     converter: SandboxedReader
+    box: BoxMonitor
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +246,10 @@ class _Background:
 def keep_until_restart(running: SiteConfig, new: SiteConfig) -> tuple[SiteConfig, tuple[str, ...]]:
     """`new` with what only a restart can change as it is running, and the keys of that."""
     waiting = []
-    storage, dashboard = new.storage, new.dashboard
+    storage, dashboard, sensors = new.storage, new.dashboard, new.sensors
+    if sensors.root != running.sensors.root:
+        waiting.append("sensors.root")
+        sensors = sensors.model_copy(update={"root": running.sensors.root})
     for key in ("dir", "preroll_dir"):
         if getattr(storage, key) != getattr(running.storage, key):
             waiting.append(f"storage.{key}")
@@ -252,7 +258,7 @@ def keep_until_restart(running: SiteConfig, new: SiteConfig) -> tuple[SiteConfig
         if key != "public_url" and getattr(dashboard, key) != getattr(running.dashboard, key):
             waiting.append(f"dashboard.{key}")
             dashboard = dashboard.model_copy(update={key: getattr(running.dashboard, key)})
-    return new.model_copy(update={"storage": storage, "dashboard": dashboard}), tuple(waiting)
+    return new.model_copy(update={"storage": storage, "dashboard": dashboard, "sensors": sensors}), tuple(waiting)
 
 
 def build(
@@ -276,7 +282,8 @@ def build(
     viewer = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     cutter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     converter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
-    lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter, log, converter)
+    box = BoxMonitor(config.sensors.root, stores.meter, clock, partial(_count_live, stores.cameras))
+    lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter, log, converter, box)
     background = _build_background(config, lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
     return Appliance(config, lasting, background, core, group, site_file, setup_code)
@@ -338,6 +345,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             boxes=stores.boxes.noted,
             snooze_links=links,
             push=push,
+            box=lambda: lasting.box.status,
         ),
     )
 
@@ -618,6 +626,10 @@ def _storage_services(config: SiteConfig, root: Path, db: Database, clock: Clock
         periodic_service("retention", RETENTION_EVERY_S, retention.run_once, clock),
         periodic_service("ring", RING_EVERY_S, ring.run_once, clock),
     )
+
+
+def _count_live(cameras: CameraStore) -> int:
+    return sum(each.state == "live" for each in cameras.all())
 
 
 def _flush_meter(meter: Meter, clock: Clock) -> None:

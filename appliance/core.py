@@ -382,6 +382,7 @@ class Core:
         for change in step.changes:
             self._apply(camera, change)
             if change.kind == "opened":
+                self._stores.meter.add(camera.name, Metric(MetricName.ALERTS), 1)
                 rules, labels = ", ".join(change.alert.rules), ", ".join(change.alert.labels)
                 logger.info("alert on %s: %s (%s)", camera.name, rules, labels)
 

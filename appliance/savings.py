@@ -122,3 +122,36 @@ def _sum(rows: Iterable[MeterTotal]) -> int:
 
 def _kbit_s(count: int, seconds: float) -> float | None:
     return count * 8 / 1000 / seconds if seconds > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyAccount:
+    """What the box drew, as far as it was measured; all programs of the box, not Vedette alone. Joules.
+
+    sources: where. joules_per_camera_hour: for an hour of one live camera; joules_per_alert: None: there was none.
+    """
+
+    joules: int
+    sources: tuple[str, ...]
+    joules_per_camera_hour: float | None
+    joules_per_alert: float | None
+
+    @classmethod
+    def of(cls, totals: Iterable[MeterTotal]) -> EnergyAccount | None:
+        """None: nothing was measured."""
+        amounts: Counter[MetricName] = Counter()
+        sources = set()
+        for each in totals:
+            amounts[each.metric.name] += each.amount
+            if each.metric.name is MetricName.ENERGY_J:
+                sources.add(each.metric.label)
+        joules, camera_s = amounts[MetricName.ENERGY_J], amounts[MetricName.ENERGY_CAMERA_S]
+        alerts = amounts[MetricName.ALERTS]
+        if not sources:
+            return None
+        return cls(
+            joules=joules,
+            sources=tuple(sorted(sources)),
+            joules_per_camera_hour=joules / camera_s * 3600 if camera_s else None,
+            joules_per_alert=joules / alerts if alerts else None,
+        )

@@ -41,6 +41,7 @@ from appliance.config.notify_targets import Target as Target
 from appliance.config.notify_targets import TargetName as TargetName
 from appliance.config.notify_targets import WebhookTarget as WebhookTarget
 from appliance.config.notify_targets import signing_key as signing_key
+from appliance.config.sensors_config import SensorsConfig as SensorsConfig
 from appliance.config.site_file import AlertsConfig as AlertsConfig
 from appliance.config.site_file import DashboardConfig as DashboardConfig
 from appliance.config.site_file import HealthConfig as HealthConfig

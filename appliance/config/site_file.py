@@ -16,6 +16,7 @@ from appliance.config.escalation_config import EscalationConfig, RecheckConfig, 
 from appliance.config.mqtt_config import MqttConfig
 from appliance.config.notify_targets import Target, TargetName
 from appliance.config.secrets_file import variables
+from appliance.config.sensors_config import SensorsConfig
 from appliance.config.storage_config import StorageConfig
 from appliance.detector_config import DetectorConfig
 from appliance.types import Decision, HealthKind, Severity
@@ -163,6 +164,7 @@ class SiteConfig(ConfigModel):
     mqtt: MqttConfig | None = None
     arming: ArmingConfig = ArmingConfig()
     costs: CostsConfig = CostsConfig()
+    sensors: SensorsConfig = SensorsConfig()
     dashboard: DashboardConfig = DashboardConfig()
 
     @model_validator(mode="after")

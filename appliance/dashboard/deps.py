@@ -16,6 +16,7 @@ from appliance.notify.snooze_links import SnoozeLinks
 from appliance.router.calibration import Calibration
 from appliance.router.escalation_requests import RequestAnswer
 from appliance.rules.arming import Arming
+from appliance.sensors.box_sensors import BoxStatus
 from appliance.telemetry import LogLevel, LogLine
 from appliance.types import FrameBoxes, HealthKind
 from appliance.uplink.pool_monitor import PoolState
@@ -56,7 +57,7 @@ class CoreProbes:
     escalate: asks for the escalation of an alert, and answers within seconds; None: there is no uplink.
     arming: which rules report now, and the hands to change it; None: made anew of the store. log: the newest lines of a
     level and above. boxes: of a camera's last examined frames, also those not yet in the store.
-    snooze_links: of messages. push: the browsers that are notified.
+    snooze_links: of messages. push: the browsers that are notified. box: what its sensors say now.
     """
 
     link: Callable[[], LinkState] | None = None
@@ -72,6 +73,7 @@ class CoreProbes:
     log: Callable[[LogLevel, int], Sequence[LogLine]] | None = None
     snooze_links: SnoozeLinks | None = None
     push: PushMeans | None = None
+    box: Callable[[], BoxStatus] | None = None
 
 
 NO_PROBES = CoreProbes()

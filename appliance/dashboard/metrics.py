@@ -21,6 +21,7 @@ from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.snapshots import SnapshotCache
+from appliance.savings import EnergyAccount
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
@@ -102,6 +103,14 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "Age of frames when the tracker hears of them, over the last seconds.",
         "quantile",
     ),
+    "vedette_box_temperature_celsius": ("Temperature by sensor; absent: none.", "sensor"),
+    "vedette_box_throttled": ("1 while a processor is slowed down by heat or power; absent: nothing tells.",),
+    "vedette_box_power_watts": ("Power that the box draws, where it is measured; absent: nowhere.",),
+    "vedette_box_memory_available_bytes": ("Memory that programs could still get.",),
+    "vedette_box_memory_stalled_ratio": ("Share of the last ten seconds in which a task waited for memory.",),
+    "vedette_energy_joules_total": ("Joules that the box drew, by where they were measured.", "source"),
+    "vedette_energy_joules_per_camera_hour": ("Joules for an hour of one live camera, since this core started.",),
+    "vedette_energy_joules_per_alert": ("Joules for an alert, since this core started.",),
     "vedette_dashboard_streams": ("Event streams open.",),
     "vedette_dashboard_headers_ignored_total": ("Headers of a reverse proxy that came from somebody else.", "header"),
     "vedette_live_viewers": ("Live views open.",),
@@ -136,6 +145,7 @@ _LABELLED = {
     MetricName.HELD_BACK: "vedette_events_held_back_total",
     MetricName.UPLINK_BYTES: "vedette_uplink_bytes_by_purpose_total",
 }
+_OF_THE_BOX = {MetricName.ENERGY_J: "vedette_energy_joules_total"}  # labelled, and of no camera
 _NOTICE_OUTCOMES = ("told", "updated", "withdrawn", "quiet", "forbidden", "given_up")
 
 
@@ -166,7 +176,9 @@ class ApplianceCollector:
     def collect(self) -> Iterator[Family]:
         """The families that have samples. Raises StoreError."""
         totals = self.meter.totals("start")
-        sources = (self._cameras(), _metered(totals), self._alerts(), self._targets(), self._services())
+        sources = (
+            self._cameras(), _metered(totals), self._alerts(), self._targets(), self._services(), self._box(totals)
+        )  # fmt: skip
         for name, samples in (each for source in sources for each in source):
             text, *labels = FAMILIES[name]
             of_kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
@@ -249,6 +261,21 @@ class ApplianceCollector:
         yield "vedette_storage_deleted_files_total", sorted(found.deleted_files.items())
         yield "vedette_storage_deleted_bytes_total", sorted(found.deleted_bytes.items())
 
+    def _box(self, totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:
+        if self.probes.box is not None:
+            now = self.probes.box()
+            found = [((each.name,), each.celsius) for each in now.reading.temperatures]
+            yield "vedette_box_temperature_celsius", found
+            throttling, memory = now.reading.throttling, now.memory
+            yield "vedette_box_throttled", [] if throttling is None else [((), bool(throttling))]
+            yield "vedette_box_power_watts", _known(now.watts)
+            yield "vedette_box_memory_available_bytes", _known(memory.available_bytes)
+            yield "vedette_box_memory_stalled_ratio", _known(memory.stalled)
+        energy = EnergyAccount.of(totals)
+        if energy is not None:
+            yield "vedette_energy_joules_per_camera_hour", _known(energy.joules_per_camera_hour)
+            yield "vedette_energy_joules_per_alert", _known(energy.joules_per_alert)
+
     def _process(self) -> Iterator[tuple[str, Samples]]:
         if self.probes.link is not None:
             link = self.probes.link()
@@ -281,12 +308,18 @@ class ApplianceCollector:
         yield "vedette_lab_jobs_total", [((kind, state), n) for (kind, state), n in sorted(self.jobs.counts.items())]
 
 
+def _known(value: float | None) -> Samples:
+    return [] if value is None else [((), value)]
+
+
 def _metered(totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:
     for metric, name in _UNLABELLED.items():
         yield name, [((each.camera,), each.amount) for each in totals if each.metric == Metric(metric)]
     for metric, name in _LABELLED.items():
         labelled = [each for each in totals if each.metric.name is metric and each.metric.label]
         yield name, [((each.camera, each.metric.label), each.amount) for each in labelled]
+    for metric, name in _OF_THE_BOX.items():
+        yield name, [((each.metric.label,), each.amount) for each in totals if each.metric.name is metric]
     received = [each for each in totals if each.metric.name is MetricName.CAMERA_BYTES]
     yield (
         "vedette_camera_bytes_total",

@@ -32,6 +32,7 @@ from appliance.detect.detector import locate
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.diagnostics import DiagnosticsSource, stream_bundle
 from appliance.errors import ModelError
+from appliance.savings import EnergyAccount
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database, database_versions
@@ -109,8 +110,21 @@ class TemperatureItem(ApiModel):
     celsius: float
 
 
+class EnergyItem(ApiModel):
+    """What the box drew since the core started, all its programs, as far as it is measured. sources: where. watts: now;
+    joules_per_camera_hour: for an hour of one live camera. null: not known, or there was none."""
+
+    joules: int
+    sources: list[str]
+    watts: float | None
+    joules_per_camera_hour: float | None
+    joules_per_alert: float | None
+
+
 class MachineItem(ApiModel):
-    """temperatures: empty where the kernel shows no sensor. clock_synchronised null: it does not tell, as in many
+    """temperatures: empty where there is no sensor. throttling: why a processor is slowed down, a sentence each; empty:
+    none is; null: nothing here would tell. energy null: nothing measures it. memory_stalled: the share of the last ten
+    seconds in which a task waited for memory. clock_synchronised null: it does not tell, as in many
     containers; clock_error_s: at most so much off."""
 
     cores: int
@@ -119,6 +133,9 @@ class MachineItem(ApiModel):
     memory_available_bytes: int | None
     uptime_s: float | None
     temperatures: list[TemperatureItem]
+    throttling: list[str] | None
+    energy: EnergyItem | None
+    memory_stalled: float | None
     clock_synchronised: bool | None
     clock_error_s: float | None
     disk_free_bytes: int
@@ -264,11 +281,17 @@ class SystemReader:
 
     def _machine(self) -> MachineItem:
         memory, clock, storage = machine.memory_bytes(), machine.clock_sync(), self._storage.read()
+        box = self._probes.box() if self._probes.box else None
+        heat = box.reading.temperatures if box else machine.temperatures()
+        told = box.reading.throttling if box else None
         return MachineItem(
             cores=os.cpu_count() or 1, load_per_core=machine.load_per_core(),
             memory_bytes=memory[0] if memory else None, memory_available_bytes=memory[1] if memory else None,
             uptime_s=machine.uptime_s(),
-            temperatures=[TemperatureItem(name=each.name, celsius=each.celsius) for each in machine.temperatures()],
+            temperatures=[TemperatureItem(name=each.name, celsius=each.celsius) for each in heat],
+            throttling=list(told) if told is not None else None,
+            energy=_energy(EnergyAccount.of(self._meter.totals("start")), box.watts if box else None),
+            memory_stalled=box.memory.stalled if box else None,
             clock_synchronised=clock.synchronised, clock_error_s=clock.error_s_max,
             disk_free_bytes=storage.disk_free, disk_total_bytes=storage.disk_total,
             storage_bytes=sum(storage.taken.values()) + storage.scenarios, storage_max_bytes=storage.limits.size_bytes,
@@ -306,6 +329,17 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _energy(account: EnergyAccount | None, watts: float | None) -> EnergyItem | None:
+    if account is None:
+        return None
+    per_hour, per_alert = account.joules_per_camera_hour, account.joules_per_alert
+    return EnergyItem(
+        joules=account.joules, sources=list(account.sources), watts=watts if watts is None else round(watts, 2),
+        joules_per_camera_hour=per_hour if per_hour is None else round(per_hour, 1),
+        joules_per_alert=per_alert if per_alert is None else round(per_alert, 1),
+    )  # fmt: skip
 
 
 def _child_name(command: str) -> str:

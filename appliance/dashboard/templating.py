@@ -42,7 +42,7 @@ class Templates:
         self._environment.globals.update(tell=texts.tell)
         self._environment.filters.update(when=when, size=size, span=span, lasting=lasting)
         self._environment.filters.update(diff=diff, number=figure, digits=number)
-        self._environment.filters.update(percent=percent, score=score, money=money)
+        self._environment.filters.update(percent=percent, score=score, money=money, joules=joules)
 
     def page(self, name: str, **values: Any) -> HTMLResponse:
         """Render template `name`. A page is never cached: it holds the state of now."""
@@ -113,6 +113,14 @@ def figure(value: float, digits: int = 0) -> str:
 def score(value: float) -> str:
     """A detector's score as the boxes show it: `91 %`."""
     return f"{value:.0%}".replace("%", " %")
+
+
+def joules(amount: float) -> str:
+    """`870 J`, `3.6 kJ`, `1.25 MJ`."""
+    for factor, unit in ((1e6, "MJ"), (1e3, "kJ")):
+        if amount >= factor:
+            return f"{amount / factor:.3g} {unit}"
+    return f"{amount:.0f} J"
 
 
 def percent(share: float) -> str:

@@ -43,6 +43,9 @@ class MetricName(str, Enum):
     HEALTH = "health"  # label: a HealthKind
     HELD_BACK = "held_back"  # events that a cooldown held back; label: the rule
     RECHECK = "second_look"  # label: the outcome
+    ALERTS = "alerts"  # that were opened
+    ENERGY_J = "energy_j"  # that the box drew; label: where it was measured
+    ENERGY_CAMERA_S = "energy_camera_s"  # seconds over which that was measured, times the cameras that ran
     FRAME_AGE_MS = "age_ms"  # label: the upper edge in ms, "more" beyond the last, "sum" of all ages in ms
 
 

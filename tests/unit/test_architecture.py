@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "fastapi": ("appliance.dashboard",),
     "h11": ("appliance.dashboard.server",),
+    "hailo_platform": ("appliance.sensors.accelerator_sensors",),
     "httpx": (
         "appliance.detect.model_download", "appliance.notify.http_sender", "appliance.onvif.soap_client",
         "cloud_worker.engines",
@@ -58,6 +59,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "appliance.ingest", "appliance.keep", "appliance.lab", "appliance.router",
         "appliance.settings.secret_scrubber", "appliance.track", "appliance.wire", "appliance.yamlfile", "cloud_worker",
     ),
+    "pynvml": ("appliance.sensors.accelerator_sensors",),
     "pytest": ("appliance.lab.scenario.pytest_plugin",),
     "rich": (
         "appliance.console", "appliance.egress_audit", "appliance.lab", "appliance.models_command",

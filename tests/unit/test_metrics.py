@@ -15,8 +15,12 @@ from appliance.clock import ManualClock
 from appliance.dashboard import metrics
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
+from appliance.machine import Temperature
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
+from appliance.sensors.box_sensors import BoxStatus
+from appliance.sensors.memory_pressure import MemoryReading
+from appliance.sensors.readings import SensorReading
 from appliance.store.deletions import DeletionLedger
 from appliance.store.meter import Metric, MetricName
 
@@ -160,6 +164,22 @@ vedette_storage_deleted_files_total counter class,reason
     Files deleted, by class and reason.
 vedette_storage_deleted_bytes_total counter class,reason
     Bytes deleted, by class and reason.
+vedette_box_temperature_celsius gauge sensor
+    Temperature by sensor; absent: none.
+vedette_box_throttled gauge -
+    1 while a processor is slowed down by heat or power; absent: nothing tells.
+vedette_box_power_watts gauge -
+    Power that the box draws, where it is measured; absent: nowhere.
+vedette_box_memory_available_bytes gauge -
+    Memory that programs could still get.
+vedette_box_memory_stalled_ratio gauge -
+    Share of the last ten seconds in which a task waited for memory.
+vedette_energy_joules_total counter source
+    Joules that the box drew, by where they were measured.
+vedette_energy_joules_per_camera_hour gauge -
+    Joules for an hour of one live camera, since this core started.
+vedette_energy_joules_per_alert gauge -
+    Joules for an alert, since this core started.
 """
 
 
@@ -187,6 +207,9 @@ def text(tmp_path: Path) -> Iterator[str]:
     site.meter.add("gate", Metric(MetricName.HEALTH, "moved"), 1)
     site.meter.add("gate", Metric(MetricName.HELD_BACK, "intruder"), 1)
     site.meter.add("gate", Metric(MetricName.RECHECK, "confirmed"), 1)
+    site.meter.add("gate", Metric(MetricName.ALERTS), 1)
+    site.meter.add("", Metric(MetricName.ENERGY_J, "RAPL psys"), 700)
+    site.meter.add("", Metric(MetricName.ENERGY_CAMERA_S), 60)
     ledger = DeletionLedger(site.db)
     ledger.add("gate", "continuous", "age", 1000, T0)
     with site.db.transaction() as connection:
@@ -196,6 +219,9 @@ def text(tmp_path: Path) -> Iterator[str]:
         health=lambda: SystemHealth(ingest_running=True, age_p95_ms=120.0),
         targets=lambda: (TargetStatus(name="phone", kind="ntfy", host="h"),),
         mqtt=lambda: MqttStatus(connected=True, messages=3),
+        box=lambda: BoxStatus(
+            SensorReading((Temperature("cpu", 50.0),), throttling=()), MemoryReading(10**9, 4 * 10**9, 0.0), 6.5
+        ),
     )
     app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, probes=probes)
     with TestClient(app, base_url="http://127.0.0.1") as client:

@@ -1,0 +1,13 @@
+"""The `sensors` section: where the sensors of the box are read. See docs/power.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from appliance.yamlfile import ConfigModel
+
+
+class SensorsConfig(ConfigModel):
+    """root: of the file system in which /sys, /proc and /dev of the box lie."""
+
+    root: Path = Path("/")

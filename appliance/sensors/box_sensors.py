@@ -1,0 +1,51 @@
+"""The sensors that this box has, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.sensors.accelerator_sensors import HailoChips, NvidiaGpus
+from appliance.sensors.jetson_sensors import JetsonOvercurrentCounters, JetsonPowerRails
+from appliance.sensors.linux_sensors import CpuThrottleCounters, RaplCounters, ThermalZones
+from appliance.sensors.memory_pressure import MemoryReading
+from appliance.sensors.pi_sensors import RaspberryPiFirmware
+from appliance.sensors.readings import SensorReader, SensorReading, merged
+from appliance.sensors.sysfs import matching, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class BoxStatus:
+    """How the box is now. watts: what it draws where that is measured, in the mean since the last reading."""
+
+    reading: SensorReading
+    memory: MemoryReading
+    watts: float | None
+
+
+class BoxSensors:
+    """Reads all sensors, one after another. Owner: one thread."""
+
+    def __init__(self, readers: Sequence[SensorReader]) -> None:
+        self._readers = tuple(readers)
+
+    @classmethod
+    def found(cls, root: Path) -> BoxSensors:
+        """Those that the box has. root: of the file system that /sys, /proc and /dev lie in; another than `/` where a
+        container has the host's mounted elsewhere. A vendor's library is imported only where its device is."""
+        zones = ThermalZones(root)
+        readers: list[SensorReader] = [
+            zones, CpuThrottleCounters(root), RaplCounters(root), JetsonPowerRails(root),
+            JetsonOvercurrentCounters(root),
+        ]  # fmt: skip
+        if "Raspberry Pi" in (text_of(root / "proc/device-tree/model") or ""):
+            readers.append(RaspberryPiFirmware(root, with_temperature=not zones.read().temperatures))
+        if matching(root / "dev", "nvidiactl"):
+            readers.append(NvidiaGpus())
+        if matching(root / "dev", "hailo*"):
+            readers.append(HailoChips())
+        return cls(readers)
+
+    def read(self) -> SensorReading:
+        return merged([each.read() for each in self._readers])

@@ -1,0 +1,61 @@
+"""What a sensor of the box says: temperatures, throttling, power and energy. Absent is None or empty, never zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from appliance.machine import Temperature
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyReading:
+    """One place where power is measured.
+
+    is_box: it measures all that the box draws; others measure a part of it. watts: now; joules: of a counter that only
+    rises, and begins again at 0 beyond `wraps_j`. None: this place does not tell.
+    """
+
+    name: str
+    is_box: bool = False
+    watts: float | None = None
+    joules: float | None = None
+    wraps_j: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SensorReading:
+    """What one reader, or all of them together, say now.
+
+    throttling: why a processor is slower than it could be, a sentence each; (): none is; None: nothing here would tell.
+    """
+
+    temperatures: tuple[Temperature, ...] = ()
+    throttling: tuple[str, ...] | None = None
+    energy: tuple[EnergyReading, ...] = ()
+
+    @property
+    def hottest(self) -> Temperature | None:
+        """None: no temperature is known."""
+        return max(self.temperatures, key=lambda each: each.celsius, default=None)
+
+
+NOTHING = SensorReading()
+
+
+class SensorReader(Protocol):
+    """A port with one contract test, tests/contract/test_sensors.py. One thread calls it, every few seconds."""
+
+    def read(self) -> SensorReading:
+        """What is measured now. Never raises: what is absent, asleep or broken is left out. Takes 2 s at most."""
+        ...
+
+
+def merged(readings: list[SensorReading]) -> SensorReading:
+    """All of them as one."""
+    told = [each.throttling for each in readings if each.throttling is not None]
+    return SensorReading(
+        tuple(each for reading in readings for each in reading.temperatures),
+        tuple(dict.fromkeys(reason for each in told for reason in each)) if told else None,
+        tuple(each for reading in readings for each in reading.energy),
+    )

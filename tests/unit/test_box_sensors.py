@@ -1,0 +1,152 @@
+"""The box's sensors as one, its memory, the joules that it drew, and how all that is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from appliance.box_monitor import BoxMonitor
+from appliance.clock import ManualClock
+from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import CoreProbes
+from appliance.machine import Temperature
+from appliance.savings import EnergyAccount
+from appliance.sensors.box_sensors import BoxSensors, BoxStatus
+from appliance.sensors.energy_meter import EnergyMeter
+from appliance.sensors.memory_pressure import MemoryReading, MemorySensor
+from appliance.sensors.readings import EnergyReading, SensorReading
+from appliance.store.database import Database
+from appliance.store.meter import Meter, Metric, MetricName
+from tests.box_files import heat, memory, write_files
+from tests.dashboard_site import Site
+
+T0 = 1_700_000_000.0
+MB = 1024 * 1024
+
+
+def test_a_raspberry_pi_is_asked_by_its_program_and_no_other_box_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.sensors.pi_sensors.RaspberryPiFirmware._call", lambda *_: "throttled=0x4")
+    heat(tmp_path, 61.5)
+    assert BoxSensors.found(tmp_path).read() == SensorReading((Temperature("cpu-thermal", 61.5),))
+    write_files(tmp_path, {"proc/device-tree/model": "Raspberry Pi 5 Model B Rev 1.0\0"})
+    assert BoxSensors.found(tmp_path).read().throttling == ("the processor is throttled",)
+
+
+def test_the_memory_of_the_machine_and_of_our_group(tmp_path: Path) -> None:
+    assert MemorySensor(tmp_path).read() == MemoryReading()
+    memory(tmp_path, available_mb=900, stalled_percent=12.5)
+    assert MemorySensor(tmp_path).read() == MemoryReading(900 * MB, 4000 * MB, 0.125)
+    group = "sys/fs/cgroup/system.slice/vedette.service"
+    write_files(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/system.slice/vedette.service\n", f"{group}/memory.current": f"{500 * MB}\n",
+            f"{group}/memory.high": "max\n", f"{group}/memory.max": "max\n",
+            f"{group}/memory.stat": f"anon 1\ninactive_file {120 * MB}\n",
+            f"{group}/memory.pressure": "some avg10=40.00 avg60=0.00 avg300=0.00 total=0\n",
+        },
+    )  # fmt: skip
+    assert MemorySensor(tmp_path).read() == MemoryReading(900 * MB, 4000 * MB, 0.125), "a group without a limit"
+    write_files(tmp_path, {f"{group}/memory.high": f"{400 * MB}\n", f"{group}/memory.max": f"{512 * MB}\n"})
+    assert MemorySensor(tmp_path).read() == MemoryReading(900 * MB, 4000 * MB, 0.4, 380 * MB, 400 * MB)
+
+
+def test_each_joule_is_counted_once() -> None:
+    def counter(joules: float, **values: float) -> EnergyReading:
+        return EnergyReading("RAPL package-0", joules=joules, **values)
+
+    def rail(watts: float) -> EnergyReading:
+        return EnergyReading("Jetson VDD_IN", is_box=True, watts=watts)
+
+    meter = EnergyMeter()
+    assert meter.add((counter(90.0, wraps_j=100.0),), 0.0) is None, "nothing is known of before"
+    used = meter.add((counter(5.0, wraps_j=100.0), EnergyReading("NVML GPU 0", watts=8.0)), 5.0)
+    assert used is not None
+    assert (used.joules, used.seconds, used.watts) == ({"RAPL package-0": 15.0}, 5.0, 3.0), "it went over its end"
+    used = meter.add((counter(7.0, wraps_j=100.0), EnergyReading("NVML GPU 0", watts=10.0)), 10.0)
+    assert used is not None
+    assert used.joules == {"RAPL package-0": 2.0, "NVML GPU 0": 45.0}
+    assert meter.add((rail(6.0), counter(20.0)), 15.0) is None
+    used = meter.add((rail(8.0), counter(40.0)), 17.0)
+    assert used is not None
+    assert used.joules == {"Jetson VDD_IN": 14.0}, "what measures all of the box makes its parts superfluous"
+    assert meter.add((rail(8.0),), 17.0 + 61) is None, "a pause in which anything may have been"
+    assert meter.add((), 80.0) is None
+
+
+def test_the_monitor_counts_what_was_drawn_and_for_how_many_cameras(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+    db = Database(tmp_path / "vedette.db", clock)
+    meter = Meter(db, "core")
+    zone = "sys/class/powercap/intel-rapl:0"
+    write_files(
+        tmp_path, {f"{zone}/name": "package-0", f"{zone}/energy_uj": "0", f"{zone}/max_energy_range_uj": "9" * 9}
+    )
+    monitor = BoxMonitor(tmp_path, meter, clock, lambda: 2)
+    assert EnergyAccount.of(meter.totals("start")) is None
+    for joules in (0, 7.5, 15, 22.5, 30):
+        write_files(tmp_path, {f"{zone}/energy_uj": f"{joules * 1e6:.0f}"})
+        monitor.run_once()
+        clock.advance(5)
+    assert monitor.status.watts == 1.5
+    meter.add("gate", Metric(MetricName.ALERTS), 3)
+    account = EnergyAccount.of(meter.totals("start"))
+    assert account == EnergyAccount(
+        joules=30, sources=("RAPL package-0",), joules_per_camera_hour=30 / (2 * 20) * 3600, joules_per_alert=10.0
+    )
+    db.close()
+
+
+def test_the_page_the_api_and_the_metrics_say_it_and_where_it_is_from(tmp_path: Path) -> None:
+    site = Site(tmp_path, ManualClock(T0))
+    status = BoxStatus(SensorReading(), MemoryReading(), None)
+    app = create_app(
+        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock,
+        probes=CoreProbes(box=lambda: status),
+    )  # fmt: skip
+    with TestClient(app, base_url="http://127.0.0.1:8080") as http:
+        bare = http.get("/api/v1/system").json()["machine"]
+        assert (bare["throttling"], bare["energy"], bare["memory_stalled"], bare["temperatures"]) == (
+            None,
+            None,
+            None,
+            [],
+        )
+        assert "not measured here" in http.get("/system").text
+        told = http.get("/metrics").text
+        assert not any(name in told for name in ("vedette_box_throttled", "vedette_box_power", "vedette_energy"))
+        status = BoxStatus(
+            SensorReading((Temperature("GPU 0", 81.0),), ("the GPU is slowed down by heat",)),
+            MemoryReading(300 * MB, 4000 * MB, 0.2), 7.25,
+        )  # fmt: skip
+        site.meter.add("", Metric(MetricName.ENERGY_J, "Jetson VDD_IN"), 72_000)
+        site.meter.add("", Metric(MetricName.ENERGY_CAMERA_S), 14_400)
+        site.meter.add("gate", Metric(MetricName.ALERTS), 5)
+        box = http.get("/api/v1/system").json()["machine"]
+        page, told = http.get("/system").text, http.get("/metrics").text
+    site.close()
+    assert box["throttling"] == ["the GPU is slowed down by heat"]
+    assert box["energy"] == {
+        "joules": 72_000, "sources": ["Jetson VDD_IN"], "watts": 7.25, "joules_per_camera_hour": 18_000.0,
+        "joules_per_alert": 14_400.0,
+    }  # fmt: skip
+    for words in (
+        "81 °C",
+        "slowed down by heat",
+        "7.2 W",
+        "18 kJ a camera-hour",
+        "14.4 kJ an alert",
+        "by Jetson VDD_IN",
+    ):
+        assert words in page, words
+    for line in (
+        'vedette_box_temperature_celsius{sensor="GPU 0"} 81.0', "vedette_box_throttled 1.0",
+        "vedette_box_power_watts 7.25", "vedette_box_memory_stalled_ratio 0.2",
+        'vedette_energy_joules_total{source="Jetson VDD_IN"} 72000.0',
+        "vedette_energy_joules_per_camera_hour 18000.0", "vedette_energy_joules_per_alert 14400.0",
+    ):  # fmt: skip
+        assert line in told, line
