@@ -1,7 +1,8 @@
 """Let one of our networks take pictures of any shape, or of one: python -m models.shapes NAME.onnx --out FREE.onnx.
 
 PyTorch exports a network for one shape: the centres of its cells are constants. `free` computes them in the graph from
-the shapes of the three answers, so that any height and width that are multiples of 32 will do; no weight is touched.
+the shapes of the three answers, so that any height and width that are multiples of 32 will do, and as many pictures at
+once as one likes; no weight is touched.
 `fix` (--size 416 416) is the way back, for compilers (TensorRT, Hailo) that want one shape and no Shape operator.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from onnx import helper, numpy_helper
 STRIDES = (8, 16, 32)
 SIDE_MAX = 4096
 GRID = ("centre", "stride", "half_stride")  # what the last steps multiply and add: (1, 2 or 1, cells), in pixels
+SAME = 0  # a Reshape keeps this side, here the number of pictures
 _OURS = "grid/"
 
 
@@ -28,25 +30,26 @@ class NotOurs(ValueError):
 
 
 def free(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy whose picture input is [1, 3, height, width], both free. Raises NotOurs. A free one stays as it is."""
+    """A copy whose picture input is [batch, 3, height, width], all three free. Raises NotOurs. A free one stays as it
+    is; of one that takes single pictures of any shape the batch is freed."""
     model = copy.deepcopy(model)
     graph = model.graph
     if is_free(model):
-        return model
+        return _of_any_batch(model)
     if not set(GRID) <= {each.name for each in graph.initializer}:
         raise NotOurs(f"no constants {', '.join(GRID)}")
     rows = _rows(graph)
     keep = [each for each in graph.initializer if each.name not in GRID]
     channels = _sides(graph.output[0])[1]
     keep += [each for level, stride in enumerate(STRIDES) for each in _rulers(level, stride)]
-    keep += _numbers(shape=np.array([1, channels, -1]), triples=np.array([1, 3, -1]), two=np.array([2, 1]))
+    keep += _numbers(shape=np.array([SAME, channels, -1]), triples=np.array([1, 3, -1]), two=np.array([2, 1]))
     keep.append(numpy_helper.from_array(np.array(0.5, np.float32), f"{_OURS}half"))
     keep += _numbers(zero=np.array([0]), across=np.array([3]), down=np.array([2]))
     for node in rows:
         node.input[1] = f"{_OURS}shape"
     first = next(place for place, node in enumerate(graph.node) if set(GRID) & set(node.input))
     nodes = [*graph.node[:first], *_grid([node.input[0] for node in rows]), *graph.node[first:]]
-    _become(graph, nodes, keep, height="height", width="width", cells="cells")
+    _become(graph, nodes, keep, batch="batch", height="height", width="width", cells="cells")
     return _checked(model)
 
 
@@ -66,7 +69,7 @@ def fix(model: onnx.ModelProto, width: int, height: int) -> onnx.ModelProto:
     for name, values in zip(GRID, (cells[:, :2], cells[:, 2:], cells[:, 2:] / 2), strict=True):
         keep.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
     nodes = [node for node in graph.node if not node.name.startswith(_OURS)]
-    _become(graph, nodes, keep, height=height, width=width, cells=cells.shape[2])
+    _become(graph, nodes, keep, batch=1, height=height, width=width, cells=cells.shape[2])
     notes = {each.key: each.value for each in model.metadata_props}
     helper.set_model_props(model, {**notes, "imgsz": f"[{height}, {width}]"})
     return _checked(model)
@@ -136,6 +139,7 @@ def _become(
     nodes: Sequence[onnx.NodeProto],
     constants: Sequence[onnx.TensorProto],
     *,
+    batch: int | str,
     height: int | str,
     width: int | str,
     cells: int | str,
@@ -148,9 +152,23 @@ def _become(
         copies = [copy.deepcopy(each) for each in values]
         del field[:]
         field.extend(copies)
+    _write_sides(graph, {0: batch, 2: height, 3: width}, {0: batch, 2: cells})
+
+
+def _of_any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Of one whose height and width are free already."""
+    for each in model.graph.initializer:
+        if each.name == f"{_OURS}shape":
+            each.CopyFrom(numpy_helper.from_array(np.array([SAME, *numpy_helper.to_array(each)[1:]]), each.name))
+    _write_sides(model.graph, {0: "batch"}, {0: "batch"})
+    return _checked(model)
+
+
+def _write_sides(graph: onnx.GraphProto, inputs: Mapping[int, int | str], outputs: Mapping[int, int | str]) -> None:
+    """By their place: the sides of the picture input and of the answer. What was inferred from the old ones goes."""
     del graph.value_info[:]
-    for info, names in ((graph.input[0], {2: height, 3: width}), (graph.output[0], {2: cells})):
-        for place, side in names.items():
+    for info, sides in ((graph.input[0], inputs), (graph.output[0], outputs)):
+        for place, side in sides.items():
             dim = info.type.tensor_type.shape.dim[place]
             dim.Clear()
             if isinstance(side, int):

@@ -60,6 +60,19 @@ def yolo(path: Path, things: Sequence[Thing], names: Sequence[str], metadata: di
     return _save(path, [("output0", columns, mask)], metadata=metadata)
 
 
+def of_any_batch(path: Path) -> Path:
+    """The network at `path`, made by `yolo`, `yolox` or `end_to_end`, taking any number of pictures at once: what it
+    multiplies by how red a picture is has a row for each."""
+    model = onnx.load(str(path))
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.shape.dim[0].dim_param = "batch"
+    for each in model.graph.initializer:
+        if each.name.endswith(".shape"):
+            each.CopyFrom(numpy_helper.from_array(np.array([-1, *numpy_helper.to_array(each)[1:]]), each.name))
+    onnx.save(model, str(path))
+    return path
+
+
 def loosened(path: Path, side: int) -> Path:
     """The network at `path`, saying that it takes pictures of any height and width, and usually of `side`."""
     model = onnx.load(str(path))

@@ -14,7 +14,7 @@ from appliance.analysis.region_selector import RegionSelector
 from appliance.analysis.session_tracks import RATE_TUNING, InferenceRequest, SessionTracks
 from appliance.config import DetectConfig
 from appliance.decode_policy import keyframe_policy
-from appliance.detect.detector import ObjectDetector
+from appliance.detect.detector import Batching, ObjectDetector
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter, upright_size
 from appliance.motion.motion_gate import MotionGate
@@ -76,6 +76,7 @@ class FrameSelector:
         on_luma: Callable[[float, NDArray[np.uint8]], None] | None = None,
     ) -> None:
         self._detector = detector
+        self._batching = detector if isinstance(detector, Batching) else None
         self._tracks = tracks
         self._every_s = min(1 / settings.fps, settings.heartbeat_s)
         self._fast_every_s = 1 / (settings.fps_max or settings.fps)
@@ -123,6 +124,7 @@ class FrameSelector:
         whole = self._detector.preferred_size(*upright_size(av_frame))
         size = whole if mosaic is None else mosaic.size
         area = min(1.0, size[0] * size[1] / (whole[0] * whole[1]))
+        size = size if self._batching is None else self._batching.input_size(*size)
         return InferenceRequest(self._tracks, frame.index, t, av_frame, motion.priority, mosaic, size, area)
 
     def force_next(self) -> None:

@@ -77,7 +77,9 @@ class InferenceRequest:
     av_frame: av.VideoFrame
     priority: float  # the share of the frame that moved, 0..1; 0: it is due without motion
     mosaic: Mosaic | None = None  # the parts of the frame that the detector is shown; None: all of it
-    input_size: tuple[int, int] = field(default=(0, 0))  # (width, height) in pixels of what the detector is shown
+    input_size: tuple[int, int] = field(
+        default=(0, 0)
+    )  # (width, height) of the detector's input; alike: they may share a run
     area: float = 1.0  # of that, as a share of the whole frame's input
 
 

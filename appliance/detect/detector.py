@@ -64,6 +64,21 @@ class VariableInput(Protocol):
 
 
 @runtime_checkable
+class Batching(Protocol):
+    """A detector that takes several frames in one run of its device. It may gain from it, and it may not: that is
+    measured (`measure_batching`)."""
+
+    @property
+    def batch_max(self) -> int:
+        """How many frames of one `input_size` one run takes, at most; 1: none beside the first."""
+        ...
+
+    def input_size(self, width: int, height: int) -> tuple[int, int]:
+        """The (width, height) of the input into which a frame of `width` x `height` is laid."""
+        ...
+
+
+@runtime_checkable
 class CalibratedDetector(Protocol):
     """A detector whose scores are not on the common scale."""
 

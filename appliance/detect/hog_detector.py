@@ -63,6 +63,9 @@ class HogDetector:
         """One Detections per BGR uint8 (H, W, 3) frame. Raises DetectorError."""
         return [self._detect_one(frame) for frame in frames]
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def _detect_one(self, frame: NDArray[np.uint8]) -> Detections:
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or frame.size == 0:
             raise DetectorError(f"not a BGR uint8 picture: {frame.dtype} {list(frame.shape)}")

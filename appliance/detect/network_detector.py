@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class NetworkInputs:
     """What the network wants: the frame (name, dtype, side lengths) and perhaps its size as [[width, height]].
 
     free: the file leaves both sides open; `width` and `height` are then the box that a whole frame is scaled into.
+    free_batch: and how many frames come at once.
     """
 
     frame: str
@@ -42,13 +43,15 @@ class NetworkInputs:
     height: int
     sizes: str
     free: bool = False
+    free_batch: bool = False
 
 
 class NetworkDetector:
     """A network in a runtime, warmed up.
 
-    Owned by one thread at a time. Frames are run one after the other: on a CPU a batch brings nothing
-    (platform figures in models/README.md), and one by one the answer does not depend on the neighbours.
+    Owned by one thread at a time. Frames whose inputs have one shape go into one run, in the runtime's `batch_sizes`,
+    where the file leaves the number open; else, and on CPUs, one by one, so that the answer does not depend on the
+    neighbours. A run that fails is the failure of the whole call: who called may ask for each frame again by itself.
 
     Where the file leaves height and width open, each frame runs in the smallest input that holds it at its scale (see
     Letterbox): shapes are few, multiples of 32.
@@ -83,6 +86,7 @@ class NetworkDetector:
         self.shape_step = self._step(self._head, head)
         self._heads: dict[tuple[int, int], yolo_detr_heads.OutputHead] = {size: self._head}
         self._letterbox = Letterbox(*size, self._head.placing, self.shape_step)
+        self._batch_sizes = self._take_batches(size)
         self._buffers = threading.local()
         self._prepared: set[tuple[int, int]] = set()
         self._preference: ClassPreference | None = None
@@ -90,21 +94,31 @@ class NetworkDetector:
         lines = calibration or score_calibration.lines_from_metadata(path.name, self._metadata)
         self.calibration = score_calibration.to_common_scale(lines, self.labels)
 
+    @property
+    def batch_max(self) -> int:
+        """How many frames of one input shape one run takes, at most."""
+        return self._batch_sizes[-1]
+
+    def input_size(self, width: int, height: int) -> tuple[int, int]:
+        """The (width, height) of the input into which a frame of `width` x `height` is laid."""
+        return self._letterbox.input_size(width, height)
+
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         """The size in which a whole frame of `width` x `height` is wanted; larger ones are scaled down here."""
         size = self._letterbox.preferred_size(width, height)
-        self._prepare(self._letterbox.input_size(*size))
+        self._prepare(self.input_size(*size))
         return size
 
     def _prepare(self, size: tuple[int, int]) -> None:
-        """Tell the runtime, once, that whole frames come in this (width, height)."""
+        """Tell the runtime, once, that whole frames come in this (width, height), and in how many at a time."""
         if size in self._prepared:
             return
         self._prepared.add(size)
-        shapes: dict[str, tuple[int, ...]] = {self._inputs.frame: (1, 3, size[1], size[0])}
-        if self._inputs.sizes:
-            shapes[self._inputs.sizes] = (1, 2)
-        self.runtime.prepare(shapes)
+        for count in self._batch_sizes:
+            shapes: dict[str, tuple[int, ...]] = {self._inputs.frame: (count, 3, size[1], size[0])}
+            if self._inputs.sizes:
+                shapes[self._inputs.sizes] = (count, 2)
+            self.runtime.prepare(shapes)
 
     def prefer(self, wanted: Iterable[str]) -> None:
         """Classes of which no rule wants any give way to those of `wanted` (see ClassPreference). Any thread."""
@@ -113,24 +127,54 @@ class NetworkDetector:
 
     def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """One Detections per BGR uint8 (H, W, 3) frame, of any sizes. Raises DetectorError."""
-        return [self._detect_one(frame) for frame in frames]
+        for frame in frames:
+            if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or frame.size == 0:
+                raise DetectorError(f"not a BGR uint8 picture: {frame.dtype} {list(frame.shape)}")
+        found: dict[int, Detections] = {}
+        for numbers in self._batches(frames):
+            found |= zip(numbers, self._detect_batch([frames[number] for number in numbers]), strict=True)
+        return [found[number] for number in range(len(frames))]
+
+    def close(self) -> None:
+        """See `NetworkRuntime.close`."""
+        self.runtime.close()
 
     def trial_feed(self, size: tuple[int, int]) -> dict[str, Array]:
         """What the network alone is given for a frame of (width, height), all grey: to measure it by itself."""
-        width, height = self._letterbox.input_size(*size)
+        width, height = self.input_size(*size)
         feed: dict[str, Array] = {self._inputs.frame: np.full((1, 3, height, width), GREY / 255, self._inputs.dtype)}
         if self._inputs.sizes:
             feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]], np.int64)
         return feed
 
-    def _detect_one(self, frame: NDArray[np.uint8]) -> Detections:
-        if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or frame.size == 0:
-            raise DetectorError(f"not a BGR uint8 picture: {frame.dtype} {list(frame.shape)}")
+    def _batches(self, frames: Sequence[NDArray[np.uint8]]) -> Iterator[list[int]]:
+        """The numbers of the frames that go into each run, frames of one input shape together."""
+        if self.batch_max == 1:
+            yield from ([number] for number in range(len(frames)))
+            return
+        by_shape: dict[tuple[int, int], list[int]] = {}
+        for number, frame in enumerate(frames):
+            by_shape.setdefault(self.input_size(frame.shape[1], frame.shape[0]), []).append(number)
+        for numbers in by_shape.values():
+            while numbers:
+                count = max(each for each in self._batch_sizes if each <= len(numbers))
+                yield numbers[:count]
+                del numbers[:count]
+
+    def _detect_batch(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """In one run: all of them have one input shape."""
         try:
-            outputs = self._run(self._tensor(self._letterbox.lay(frame)))
+            outputs = self._run(self._tensor([self._letterbox.lay(frame) for frame in frames]))
         except DetectorError as error:
             raise DetectorError(f"{self.name}: {error}") from None
-        found = self._head_at(self._letterbox.input_size(frame.shape[1], frame.shape[0])).decode(
+        if len(frames) == 1:
+            return [self._found(frames[0], outputs)]
+        rows = ({name: array[row : row + 1] for name, array in outputs.items()} for row in range(len(frames)))
+        return [self._found(frame, row) for frame, row in zip(frames, rows, strict=True)]
+
+    def _found(self, frame: NDArray[np.uint8], outputs: Mapping[str, Array]) -> Detections:
+        """outputs: of this frame alone."""
+        found = self._head_at(self.input_size(frame.shape[1], frame.shape[0])).decode(
             outputs, self._score_min, self._preference
         )
         shares = self._letterbox.to_shares(found.boxes, frame.shape[1], frame.shape[0])
@@ -142,19 +186,21 @@ class NetworkDetector:
             raise DetectorError(f"{self.name} answers with more than {len(self.labels)} classes; set detector.labels")
         return result
 
-    def _tensor(self, laid: NDArray[np.uint8]) -> NDArray[Any]:
-        """BGR uint8 (H, W, 3) to (1, 3, H, W) in the network's order and range; 10 times as fast as blobFromImage.
+    def _tensor(self, laid: Sequence[NDArray[np.uint8]]) -> NDArray[Any]:
+        """BGR uint8 (H, W, 3) each to (n, 3, H, W) in the network's order and range; 10 times as fast as blobFromImage.
 
-        Good until the next frame in this thread: new memory for each costs as much as filling it.
+        Good until the next call in this thread: new memory for each costs as much as filling it.
         """
-        height, width = laid.shape[:2]
+        height, width = laid[0].shape[:2]
+        size = len(laid) * 3 * height * width
         buffer = getattr(self._buffers, "pixels", None)
-        if buffer is None or buffer.size < 3 * height * width:
-            buffer = self._buffers.pixels = np.empty(3 * height * width, self._inputs.dtype)
-        tensor: NDArray[Any] = buffer[: 3 * height * width].reshape(1, 3, height, width)
-        planes = cv2.split(laid)
-        for plane, source in enumerate(reversed(planes) if self._head.rgb else planes):
-            self._normalise(source, plane, tensor[0, plane])
+        if buffer is None or buffer.size < size:
+            buffer = self._buffers.pixels = np.empty(size, self._inputs.dtype)
+        tensor: NDArray[Any] = buffer[:size].reshape(len(laid), 3, height, width)
+        for frame, row in zip(laid, tensor, strict=True):
+            planes = cv2.split(frame)
+            for plane, source in enumerate(reversed(planes) if self._head.rgb else planes):
+                self._normalise(source, plane, row[plane])
         return tensor
 
     def _normalise(self, source: NDArray[Any], plane: int, out: NDArray[Any]) -> None:
@@ -168,7 +214,7 @@ class NetworkDetector:
     def _run(self, tensor: Array) -> dict[str, Array]:
         feed: dict[str, Array] = {self._inputs.frame: tensor}
         if self._inputs.sizes:
-            feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]], np.int64)
+            feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]] * len(tensor), np.int64)
         return self.runtime.run(feed)
 
     def _head_at(self, size: tuple[int, int]) -> yolo_detr_heads.OutputHead:
@@ -176,6 +222,18 @@ class NetworkDetector:
         if size not in self._heads:
             self._heads[size] = yolo_detr_heads.resized_head(self._head, size)
         return self._heads[size]
+
+    def _take_batches(self, size: tuple[int, int]) -> tuple[int, ...]:
+        """The runtime's sizes, if the network takes so many frames and answers with a row for each; else (1,)."""
+        sizes = self.runtime.batch_sizes
+        if len(sizes) == 1 or not self._inputs.free_batch:
+            return (1,)
+        count = sizes[1]
+        try:
+            outputs = self._run(np.full((count, 3, size[1], size[0]), GREY / 255, self._inputs.dtype))
+        except DetectorError:
+            return (1,)
+        return sizes if all(array.ndim and len(array) == count for array in outputs.values()) else (1,)
 
     def _step(self, head: yolo_detr_heads.OutputHead, wanted: HeadName) -> int:
         """32, or the network's own stride, if it takes other shapes cheaply and answers alike in them; else 0."""
@@ -216,7 +274,9 @@ def _inputs(path: Path, found: Sequence[TensorSpec], metadata: Mapping[str, str]
         raise ModelError(f"{path}: its input ({seen}) is not float [1, 3, height, width]")
     height, width = (_side(path, value, metadata, index) for index, value in enumerate(frame.shape[2:]))
     free = not any(isinstance(side, int) for side in frame.shape[2:])
-    return NetworkInputs(frame.name, DTYPES[frame.dtype], width, height, sizes[0].name if sizes else "", free)
+    free_batch = not any(isinstance(each.shape[0], int) for each in found)
+    own_sizes = sizes[0].name if sizes else ""
+    return NetworkInputs(frame.name, DTYPES[frame.dtype], width, height, own_sizes, free, free_batch)
 
 
 def _side(path: Path, value: object, metadata: Mapping[str, str], index: int) -> int:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Side = int | str | None
+RUN_S_MAX = 5.0  # half of what the watchdog waits for (STUCK_S): the failure is then told by who knows why
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,15 @@ class TensorSpec:
 
 
 class NetworkRuntime(Protocol):
-    """A network that was loaded by one library for one device. tests/contract/test_detectors.py asks each the same.
+    """A network that was loaded by one library for one device. tests/contract/test_network_runtimes.py asks the same of
+    each, and of the fakes of those that this machine lacks.
 
-    Opening one raises ModelError: the file is no network for it, or what was asked for (device, precision) is not
+    **Opening** one raises ModelError: the file is no network for it, or what was asked for (device, precision) is not
     here; then the message names the missing part and the cure. Nothing falls back to another device or precision.
+    **Warm-up**: once opened it answers; the first run in a shape may pay for memory, and `prepare` for compiling.
+    **Threads**: several may call `run` and `prepare` at once; where a device does one at a time they queue inside.
+    **Time-out**: a library that can stop waiting for its device does so after RUN_S_MAX and raises DetectorError; one
+    that cannot is given up by the caller's watchdog (`DetectorWatchdog`), and its process is replaced.
     """
 
     @property
@@ -48,6 +54,15 @@ class NetworkRuntime(Protocol):
         ...
 
     @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """How many frames one run may hold: 1 first, ascending; (1,) where more of them in a run gain nothing.
+
+        What they gain is measured by the caller (`measure_batching`). They are used only for a network whose inputs
+        leave their first side open; other numbers of frames are split into these.
+        """
+        ...
+
+    @property
     def inputs(self) -> tuple[TensorSpec, ...]: ...
 
     @property
@@ -62,10 +77,20 @@ class NetworkRuntime(Protocol):
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """One inference: every output by name, in the file's order. Several threads may call at once.
 
-        The feed is not kept. An answer is good until the same thread runs the next one: it may lie in memory of the
-        library. A shape that the network does not take, or any failure, raises DetectorError.
+        **A batch** is a feed whose arrays have as many rows as frames; row n of each output is frame n's, and is what
+        that frame gets by itself, but for rounding. It **fails** as a whole, with DetectorError, as a shape that the
+        network does not take does; the next run is as good as ever. **Memory**: the feed is the caller's, who may write
+        to it again at once; the answer may lie in memory of the library and is good until the same thread runs again.
         """
         ...
+
+    def close(self) -> None:
+        """Gives device and memory back, once no run is under way. A run afterwards raises DetectorError; a second time
+        does nothing."""
+        ...
+
+
+CLOSED = "the network was closed"  # what `run` says then
 
 
 def first_line(error: Exception) -> str:

@@ -7,13 +7,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.clock import Clock
-from appliance.detect.detector import ObjectDetector
+from appliance.detect.detector import Batching, ObjectDetector
 from appliance.inference.camera_queue import CameraQueue, PendingInference, QueuedFrame
 
 _GREY = 114  # what networks are trained to take for nothing
@@ -108,14 +108,6 @@ class InferenceCosts:
 
 def _area_class(area: float) -> int:
     return max(1, round(area * TUNING.area_classes))
-
-
-@runtime_checkable
-class Batching(Protocol):
-    """A detector that says how many frames of one size it takes in one call of its accelerator. It may gain from it,
-    and it may not: that is measured."""
-
-    batch_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,6 +337,9 @@ class Accelerator:
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return 416, height * 416 // width
 
+    def input_size(self, width: int, height: int) -> tuple[int, int]:
+        return 416, 416
+
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         self.calls.append(len(pictures))
         self._clock.advance(self._call_s[len(pictures) - 1])

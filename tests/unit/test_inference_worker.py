@@ -213,6 +213,9 @@ def test_a_picture_the_detector_cannot_stand_costs_its_neighbours_nothing(tmp_pa
     class Together(NumberReader):
         batch_max = 4
 
+        def input_size(self, width: int, height: int) -> tuple[int, int]:
+            return 416, 416
+
         def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
             yard.clock.advance(0.01 + 0.001 * len(pictures))
             return super().detect(pictures)
@@ -229,6 +232,20 @@ def test_a_picture_the_detector_cannot_stand_costs_its_neighbours_nothing(tmp_pa
         "two": False,
         "three": True,
     }
+
+
+def test_frames_of_any_proportions_may_share_a_run_of_a_detector_with_one_input(tmp_path: Path) -> None:
+    class OneInput(NumberReader):
+        batch_max = 4
+
+        def input_size(self, width: int, height: int) -> tuple[int, int]:
+            return 128, 128
+
+    yard = Yard(tmp_path, "gate", detector=OneInput())
+    yard.feed("gate")
+    waiting = yard.detect_streams["gate"].queue.pending(yard.clock.monotonic())
+    assert waiting is not None
+    assert waiting.size == (128, 128)
 
 
 def test_a_call_that_does_not_come_back_is_told_as_no_look_and_blocks_no_camera(tmp_path: Path) -> None:
