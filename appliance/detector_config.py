@@ -12,12 +12,15 @@ from appliance.yamlfile import ConfigModel
 Backend = Literal["auto", "onnx", "openvino", "hog"]
 Device = Literal["cpu", "cuda", "gpu", "npu"]
 Precision = Literal["auto", "fp32", "int8", "bf16", "fp16"]
-HeadName = Literal["auto", "yolox", "detr", "yolo", "nanodet", "picodet", "fastestdet"]
+HeadName = Literal[
+    "auto", "yolox", "detr", "rf-detr", "yolo", "nanodet", "picodet", "fastestdet", "ssd", "hailo-nms"
+]  # fmt: skip
 
 
 class DetectorConfig(ConfigModel):
     """backend: what runs the model; auto: the fastest here of what is known to be as accurate. device: gpu and npu are
-    Intel's, by OpenVINO. What is asked for and not there is refused."""
+    Intel's, by OpenVINO. What is asked for and not there is refused. labels: a text file with one name a line, or
+    `coco-80`."""
 
     model: Annotated[str, Field(min_length=1)] = "auto"
     backend: Backend = "auto"

@@ -15,6 +15,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from appliance.detect.class_labels import COCO_80
+
 SIDE = 128
 STRIDES = (8, 16, 32)
 
@@ -93,8 +95,8 @@ def end_to_end(path: Path, things: Sequence[Thing], names: Sequence[str]) -> Pat
     return _save(path, [("output0", rows, mask)], metadata={"names": str(dict(enumerate(names)))})
 
 
-def detr(path: Path, things: Sequence[Thing]) -> Path:
-    """labels, boxes in the unit of orig_target_sizes, scores."""
+def detr(path: Path, things: Sequence[Thing], metadata: dict[str, str] | None = None) -> Path:
+    """labels, boxes in the unit of orig_target_sizes, scores; with the names of COCO where no `metadata` are given."""
     labels = np.array([[thing.class_id for thing in things]], np.int64)
     shares = np.array([[thing.box for thing in things]], np.float32) / SIDE
     scores = np.array([[thing.score for thing in things]], np.float32)
@@ -115,7 +117,91 @@ def detr(path: Path, things: Sequence[Thing]) -> Path:
         helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, len(things)]),
     ]
     sizes = helper.make_tensor_value_info("orig_target_sizes", TensorProto.INT64, [1, 2])
-    return _write(path, [*_red(0, 1.0), *nodes], values, [_images(), sizes], outputs, {})
+    metadata = {"names": str(dict(enumerate(COCO_80)))} if metadata is None else metadata
+    return _write(path, [*_red(0, 1.0), *nodes], values, [_images(), sizes], outputs, metadata)
+
+
+def rf_detr(path: Path, things: Sequence[Thing], slots: int = 91) -> Path:
+    """dets [1, n, 4] and labels [1, n, slots] as rfdetr exports them; `class_id` of a thing is its slot.
+
+    The red channel is taken back to 0..1 from ImageNet's mean and deviation, so that a score tells whether they were
+    applied."""
+    dets = np.array([[(x1 + x2, y1 + y2, 2 * (x2 - x1), 2 * (y2 - y1)) for x1, y1, x2, y2 in (t.box for t in things)]])
+    scores = np.full((1, len(things), slots), 1e-4, np.float32)
+    for query, thing in enumerate(things):
+        scores[0, query, thing.class_id] = thing.score
+    weight = np.zeros((1, 3, 1, 1), np.float32)
+    weight[0, 0] = 0.229
+    nodes = [
+        helper.make_node("Conv", ["input", "weight", "bias"], ["map"]),
+        helper.make_node("GlobalAveragePool", ["map"], ["pooled"]),
+        helper.make_node("Reshape", ["pooled", "three_d"], ["red"]),
+        helper.make_node("Mul", ["scores", "red"], ["p"]),
+        helper.make_node("Sub", ["one", "p"], ["rest"]),
+        helper.make_node("Div", ["p", "rest"], ["odds"]),
+        helper.make_node("Log", ["odds"], ["labels"]),
+        helper.make_node("Identity", ["boxes"], ["dets"]),
+    ]
+    values = {"weight": weight, "bias": np.array([0.485], np.float32), "three_d": np.array([1, 1, 1], np.int64)}
+    values |= {"scores": scores, "one": np.array([1], np.float32), "boxes": (dets / 2 / SIDE).astype(np.float32)}
+    outputs = [
+        helper.make_tensor_value_info("dets", TensorProto.FLOAT, [1, len(things), 4]),
+        helper.make_tensor_value_info("labels", TensorProto.FLOAT, [1, len(things), slots]),
+    ]
+    frame = helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 3, SIDE, SIDE])
+    return _write(path, nodes, values, [frame], outputs, {})
+
+
+def ssd_tensorflow(path: Path, things: Sequence[Thing]) -> Path:
+    """As tf2onnx writes a detector of TensorFlow's Object Detection API: uint8 NHWC, y1, x1, y2, x2 in shares, ids from
+    1 (COCO's), and more rows than `num_detections` counts."""
+    rows = len(things) + 2
+    boxes, classes = np.ones((1, rows, 4), np.float32), np.ones((1, rows), np.float32)
+    scores = np.full((1, rows), 0.99, np.float32)  # of those that do not count
+    for row, thing in enumerate(things):
+        x1, y1, x2, y2 = thing.box
+        boxes[0, row] = np.array([y1, x1, y2, x2]) / SIDE
+        classes[0, row], scores[0, row] = thing.class_id, thing.score
+    nodes = [
+        helper.make_node("Cast", ["input_tensor"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Transpose", ["floats"], ["images"], perm=[0, 3, 1, 2]),
+        *_red(0, 255.0),
+        helper.make_node("Reshape", ["red", "two_d"], ["red2"]),
+        helper.make_node("Mul", ["score_values", "red2"], ["detection_scores"]),
+        *(helper.make_node("Identity", [f"{name}.v"], [name]) for name in ("detection_boxes", "detection_classes")),
+        helper.make_node("Identity", ["count"], ["num_detections"]),
+    ]
+    values = {"two_d": np.array([1, 1], np.int64), "score_values": scores, "count": np.array([len(things)], np.float32)}
+    values |= {"detection_boxes.v": boxes, "detection_classes.v": classes}
+    shapes = {"detection_boxes": [1, rows, 4], "detection_classes": [1, rows], "detection_scores": [1, rows]}
+    shapes["num_detections"] = [1]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    frame = helper.make_tensor_value_info("input_tensor", TensorProto.UINT8, [1, SIDE, SIDE, 3])
+    return _write(path, nodes, values, [frame], outputs, {})
+
+
+def ssd_torchvision(path: Path, things: Sequence[Thing]) -> Path:
+    """As torchvision's detectors are exported: one picture [3, h, w] of 0..1, x1, y1, x2, y2 in its pixels, labels from
+    1."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["picture", "first"], ["images"]),
+        *_red(0, 1.0),
+        helper.make_node("Reshape", ["red", "one_d"], ["red1"]),
+        helper.make_node("Mul", ["score_values", "red1"], ["scores"]),
+        helper.make_node("Identity", ["box_values"], ["boxes"]),
+        helper.make_node("Identity", ["label_values"], ["labels"]),
+    ]
+    values = {"first": np.array([0], np.int64), "one_d": np.array([1], np.int64)}
+    values |= {"score_values": np.array([thing.score for thing in things], np.float32)}
+    values |= {"box_values": np.array([thing.box for thing in things], np.float32)}
+    values |= {"label_values": np.array([thing.class_id for thing in things], np.int64)}
+    outputs = [
+        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [len(things), 4]),
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, [len(things)]),
+        helper.make_tensor_value_info("labels", TensorProto.INT64, [len(things)]),
+    ]
+    frame = helper.make_tensor_value_info("picture", TensorProto.FLOAT, [3, SIDE, SIDE])
+    return _write(path, nodes, values, [frame], outputs, {})
 
 
 def constant(path: Path, outputs: dict[str, NDArray[np.float32]], metadata: dict[str, str] | None = None) -> Path:

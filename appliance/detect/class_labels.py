@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.errors import ModelError
 
-log = logging.getLogger(__name__)
 LABELS_BYTES_MAX = 256 * 1024
+ASK = "set detector.labels to a file with one name a line, in the order of its classes"
 _COCO = (
     "person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,"
     "bench,bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,handbag,tie,suitcase,frisbee,"
@@ -20,39 +19,60 @@ _COCO = (
     "refrigerator,book,clock,vase,scissors,teddy bear,hair drier,toothbrush"
 )
 COCO_80: tuple[str, ...] = tuple(_COCO.split(","))
+COCO_NAME = "coco-80"  # what `detector.labels` and models.toml call them
+_COCO_IDS_UNUSED = (0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
+COCO_ID_SLOTS: tuple[int, ...] = tuple(
+    -1 if number in _COCO_IDS_UNUSED else number - sum(unused < number for unused in _COCO_IDS_UNUSED)
+    for number in range(91)
+)
+"""By COCO's category id, 0..90: its place in COCO_80, -1 for the ids that name nothing."""
 
 
 def resolve(
     model: Path, classes: int | None, metadata: Mapping[str, str], given: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """One name per class: `given` (the site file or models.toml), else the file's metadata, else COCO's 80.
+    """One name per class: `given` (the site file or models.toml), else the file's metadata, else COCO's 80 where there
+    are 80 (`guessed` says so).
 
-    classes: how many the output layout has room for, None where it does not tell. Raises ModelError.
+    classes: how many the output layout has room for, None where it does not tell. Raises ModelError, asking for names.
     """
     for name in given:
         _must_be_readable(model, name)
     if given:
         return _fitting(model, given, classes, "the labels given")
-    if metadata.get("names"):
-        names = _fitting(model, from_metadata(model, metadata["names"]), classes, "its metadata")
+    if found := named(model, metadata):
+        names = _fitting(model, found, classes, "its metadata")
         if all(name.strip().isdecimal() for name in names):
             raise ModelError(
                 f"{model}: its classes have numbers for names ({', '.join(names[:3])}{', …' if names[3:] else ''}), "
                 "and rules want words; set detector.labels to a text file with one name a line, in that order"
             )
         return names
-    if classes is None:
-        log.warning("%s does not say how many classes it has: taking COCO's 80 (else set detector.labels)", model.name)
-        return COCO_80
     if classes == len(COCO_80):
         return COCO_80
     raise ModelError(
-        f"{model}: nothing names its {classes} classes; set detector.labels to a file with one name a line"
+        f"{model}: nothing names its {'classes' if classes is None else f'{classes} classes'}; {ASK}"
+        + (f" (or to {COCO_NAME}, if it was trained on COCO)" if classes is None else "")
     )
 
 
+def named(model: Path, metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """The names in the file's metadata; (): none. Raises ModelError."""
+    return from_metadata(model, metadata["names"]) if metadata.get("names") else ()
+
+
+def guessed(classes: int | None, metadata: Mapping[str, str], given: tuple[str, ...]) -> str:
+    """What a person should know of the names that `resolve` came to, or ''."""
+    if given or metadata.get("names") or classes != len(COCO_80):
+        return ""
+    return f"nothing names the network's {classes} classes: taken for those of COCO; set detector.labels to say so"
+
+
 def read(path: Path) -> tuple[str, ...]:
-    """A labels file: UTF-8, one name a line in the order of the network's classes. Raises ModelError."""
+    """A labels file: UTF-8, one name a line in the order of the network's classes; `coco-80`, if no file is called so:
+    COCO's. Raises ModelError."""
+    if str(path) == COCO_NAME and not path.exists():
+        return COCO_80
     try:
         if path.stat().st_size > LABELS_BYTES_MAX:
             raise ModelError(f"{path}: a labels file is not over {LABELS_BYTES_MAX} bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ from appliance.detector_config import HeadName
 from appliance.errors import DetectorError, ModelError
 from appliance.types import Detections
 
+log = logging.getLogger(__name__)
 SIDE_DEFAULT = 640
 GIVES_WAY_IOU_MIN = 0.7  # of two boxes of one object that the network gave two classes
 SIDE_MAX = 4096
 STEP = 32
-DTYPES: dict[str, type[np.floating[Any]]] = {"float32": np.float32, "float16": np.float16}
+Numbers = type[np.floating[Any]] | type[np.uint8]
+DTYPES: dict[str, Numbers] = {"float32": np.float32, "float16": np.float16, "uint8": np.uint8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +38,28 @@ class NetworkInputs:
 
     free: the file leaves both sides open; `width` and `height` are then the box that a whole frame is scaled into.
     free_batch: and how many frames come at once.
+    order: of the frame's axes, N(umber), C(hannel), H(eight), W(idth). As uint8 a frame goes in as it is, 0..255.
     """
 
     frame: str
-    dtype: type[np.floating[Any]]
+    dtype: Numbers
     width: int
     height: int
     sizes: str
     free: bool = False
     free_batch: bool = False
+    order: str = "NCHW"
+
+    @property
+    def grey(self) -> NDArray[Any]:
+        """A value of a grey picture, near enough for any normalisation."""
+        return np.asarray(GREY if self.dtype is np.uint8 else GREY / 255, self.dtype)
+
+    def arranged(self, tensor: Array) -> Array:
+        """A tensor (n, 3, height, width) with the axes of `order`; CHW takes the first of n, which is one."""
+        if self.order == "NHWC":
+            return np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
+        return tensor[0] if self.order == "CHW" else tensor
 
 
 class NetworkDetector:
@@ -74,7 +90,6 @@ class NetworkDetector:
         runtime: with the network of `path`. calibration: of its scores, where models.toml knows it; else the file's
         metadata say it, or nobody.
         """
-        self.warning = ""
         self.name = f"{path.stem}@{sha256_of(path)[:8]}" + (f"+{runtime.mark}" if runtime.mark else "")
         self.runtime = runtime
         self._path = path
@@ -82,6 +97,7 @@ class NetworkDetector:
         self._metadata = runtime.metadata
         self._inputs = _inputs(path, runtime.inputs, self._metadata)
         size = (self._inputs.width, self._inputs.height)
+        self._names = label_names or class_labels.named(path, self._metadata)
         self._head = self._choose(head, size)
         self.shape_step = self._step(self._head, head)
         self._heads: dict[tuple[int, int], yolo_detr_heads.OutputHead] = {size: self._head}
@@ -91,6 +107,9 @@ class NetworkDetector:
         self._prepared: set[tuple[int, int]] = set()
         self._preference: ClassPreference | None = None
         self.labels = class_labels.resolve(path, self._head.classes, self._metadata, label_names)
+        self.warning = class_labels.guessed(self._head.classes, self._metadata, label_names)
+        if self.warning:
+            log.warning("%s: %s", path, self.warning)
         lines = calibration or score_calibration.lines_from_metadata(path.name, self._metadata)
         self.calibration = score_calibration.to_common_scale(lines, self.labels)
 
@@ -115,7 +134,8 @@ class NetworkDetector:
             return
         self._prepared.add(size)
         for count in self._batch_sizes:
-            shapes: dict[str, tuple[int, ...]] = {self._inputs.frame: (count, 3, size[1], size[0])}
+            frames = self._inputs.arranged(np.empty((count, 3, size[1], size[0]), np.bool_))
+            shapes: dict[str, tuple[int, ...]] = {self._inputs.frame: frames.shape}
             if self._inputs.sizes:
                 shapes[self._inputs.sizes] = (count, 2)
             self.runtime.prepare(shapes)
@@ -142,7 +162,8 @@ class NetworkDetector:
     def trial_feed(self, size: tuple[int, int]) -> dict[str, Array]:
         """What the network alone is given for a frame of (width, height), all grey: to measure it by itself."""
         width, height = self.input_size(*size)
-        feed: dict[str, Array] = {self._inputs.frame: np.full((1, 3, height, width), GREY / 255, self._inputs.dtype)}
+        grey = np.full((1, 3, height, width), self._inputs.grey, self._inputs.dtype)
+        feed: dict[str, Array] = {self._inputs.frame: self._inputs.arranged(grey)}
         if self._inputs.sizes:
             feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]], np.int64)
         return feed
@@ -205,6 +226,9 @@ class NetworkDetector:
 
     def _normalise(self, source: NDArray[Any], plane: int, out: NDArray[Any]) -> None:
         how = self._head.normalisation
+        if self._inputs.dtype is np.uint8:
+            np.copyto(out, source)
+            return
         if how is None:
             np.multiply(source, np.float32(self._head.scale), out=out, casting="same_kind")
             return
@@ -212,7 +236,7 @@ class NetworkDetector:
         np.divide(out, np.float32(how.std[plane]), out=out, casting="same_kind")
 
     def _run(self, tensor: Array) -> dict[str, Array]:
-        feed: dict[str, Array] = {self._inputs.frame: tensor}
+        feed: dict[str, Array] = {self._inputs.frame: self._inputs.arranged(tensor)}
         if self._inputs.sizes:
             feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]] * len(tensor), np.int64)
         return self.runtime.run(feed)
@@ -230,7 +254,7 @@ class NetworkDetector:
             return (1,)
         count = sizes[1]
         try:
-            outputs = self._run(np.full((count, 3, size[1], size[0]), GREY / 255, self._inputs.dtype))
+            outputs = self._run(np.full((count, 3, size[1], size[0]), self._inputs.grey, self._inputs.dtype))
         except DetectorError:
             return (1,)
         return sizes if all(array.ndim and len(array) == count for array in outputs.values()) else (1,)
@@ -250,10 +274,12 @@ class NetworkDetector:
     def _choose(self, wanted: HeadName, size: tuple[int, int]) -> yolo_detr_heads.OutputHead:
         shape = (1, 3, size[1], size[0])
         try:
-            outputs = self._run(np.full(shape, GREY / 255, self._inputs.dtype))
+            outputs = self._run(np.full(shape, self._inputs.grey, self._inputs.dtype))
         except DetectorError as error:
             raise ModelError(f"{self._path}: the network fails on a trial picture: {error}") from None
-        answer = yolo_detr_heads.TrialOutput(size, outputs, self._inputs.sizes, self._metadata)
+        answer = yolo_detr_heads.TrialOutput(
+            size, outputs, self._inputs.sizes, self._metadata, self._names, self._inputs.dtype is np.uint8
+        )
         try:
             return yolo_detr_heads.choose_head(answer, wanted)
         except yolo_detr_heads.UnknownLayout as reason:
@@ -264,19 +290,21 @@ class NetworkDetector:
 
 
 def _inputs(path: Path, found: Sequence[TensorSpec], metadata: Mapping[str, str]) -> NetworkInputs:
-    frames = [each for each in found if len(each.shape) == 4]
+    frames = [each for each in found if len(each.shape) in (3, 4)]
     sizes = [each for each in found if len(each.shape) == 2 and each.dtype == "int64" and each.shape[1] == 2]
     seen = ", ".join(map(str, found)) or "none"
     if len(frames) != 1 or len(frames) + len(sizes) != len(found) or len(sizes) > 1:
         raise ModelError(f"{path}: its inputs ({seen}) are not a picture [1, 3, height, width] and at most one [1, 2]")
     frame = frames[0]
-    if frame.shape[1] not in (3, "channels") or frame.dtype not in DTYPES:
-        raise ModelError(f"{path}: its input ({seen}) is not float [1, 3, height, width]")
-    height, width = (_side(path, value, metadata, index) for index, value in enumerate(frame.shape[2:]))
-    free = not any(isinstance(side, int) for side in frame.shape[2:])
-    free_batch = not any(isinstance(each.shape[0], int) for each in found)
+    order = "CHW" if len(frame.shape) == 3 else "NHWC" if frame.shape[3] == 3 and frame.shape[1] != 3 else "NCHW"
+    if frame.shape[order.index("C")] not in (3, "channels") or frame.dtype not in DTYPES:
+        raise ModelError(f"{path}: its input ({seen}) is not float or uint8, [1, 3, height, width] or [1, h, w, 3]")
+    sides = [frame.shape[order.index(axis)] for axis in "HW"]
+    height, width = (_side(path, value, metadata, index) for index, value in enumerate(sides))
+    free = order == "NCHW" and not any(isinstance(side, int) for side in sides)
+    free_batch = order != "CHW" and not any(isinstance(each.shape[0], int) for each in found)
     own_sizes = sizes[0].name if sizes else ""
-    return NetworkInputs(frame.name, DTYPES[frame.dtype], width, height, own_sizes, free, free_batch)
+    return NetworkInputs(frame.name, DTYPES[frame.dtype], width, height, own_sizes, free, free_batch, order)
 
 
 def _side(path: Path, value: object, metadata: Mapping[str, str], index: int) -> int:

@@ -13,7 +13,9 @@ from appliance.detect.network_runtime import CLOSED, Array, TensorSpec, first_li
 from appliance.errors import DetectorError, ModelError
 
 VERSION = f"onnxruntime {ort.__version__}"
-NUMPY_NAMES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64"}
+NUMPY_NAMES = {
+    "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64", "tensor(uint8)": "uint8",
+}  # fmt: skip
 GPU_BATCH_SIZES = (1, 2, 4, 8)
 ORT_ERRORS = (
     ort_errors.Fail,

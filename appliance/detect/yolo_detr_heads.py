@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from appliance.detect.class_preference import ClassPreference
 from appliance.detect.letterbox import Normalisation, Placing
 from appliance.detect.nanodet_picodet_fastestdet_heads import distribution_head, fastestdet_head
 from appliance.detect.nms import non_maximum_suppression, to_detections
+from appliance.detect.rfdetr_ssd_hailo_heads import IMAGENET_RGB, hailo_nms_head, rfdetr_head, ssd_head
 from appliance.detector_config import HeadName
 from appliance.types import Detections
 
@@ -22,8 +23,13 @@ STRIDES = ((8, 16, 32), (8, 16, 32, 64))
 KNOWN = (
     "YOLOX [1, anchors, 5 + classes]; DETR family (DEIM, D-FINE, RT-DETR) labels [1, n], boxes [1, n, 4], "
     "scores [1, n] with an input orig_target_sizes; YOLOv8/11 [1, 4 + classes, anchors]; YOLO end-to-end [1, n, 6]; "
-    "NanoDet-m and PicoDet, scores and distances of 3 or 4 grids; FastestDet [1, 5 + classes, rows, columns]"
+    "NanoDet-m and PicoDet, scores and distances of 3 or 4 grids; FastestDet [1, 5 + classes, rows, columns]; RF-DETR "
+    "dets [1, n, 4], labels [1, n, slots]; SSD detection_boxes [1, n, 4], detection_classes, detection_scores, "
+    "num_detections (or TFLite's, or torchvision's boxes [n, 4], labels [n], scores [n])"
 )
+HEAD_KEY, NORMALISATION_KEY, PLACING_KEY = "vedette_head", "vedette_normalisation", "vedette_placing"
+"""Metadata of a file that settle what its shapes leave open, as models/export.py writes them: one of HeadName;
+`imagenet` where a network of the DETR family wants ImageNet's mean and deviation; how Hailo's have a frame placed."""
 
 
 class UnknownLayout(ValueError):
@@ -35,13 +41,16 @@ class TrialOutput:
     """What a network is like, learnt from a trial run on a grey frame.
 
     size: (width, height) of its frame input; outputs: name to array, batch of one; sizes_input: the name of a second
-    input that wants the frame's size, or "".
+    input that wants the frame's size, or "". names: of its classes, as far as anything says them. integers: the frame
+    goes in as uint8.
     """
 
     size: tuple[int, int]
     outputs: Mapping[str, Array]
     sizes_input: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    integers: bool = False
 
     def shapes(self) -> str:
         return ", ".join(f"{name} {list(array.shape)}" for name, array in self.outputs.items())
@@ -184,10 +193,23 @@ class DetrHead:
 
 
 def choose_head(answer: TrialOutput, wanted: HeadName = "auto") -> OutputHead:
-    """The head that fits `answer`. Raises UnknownLayout; `wanted` settles what shapes alone cannot."""
+    """The head that fits `answer`. Raises UnknownLayout; `wanted`, else the file's metadata, settles what shapes alone
+    cannot."""
     task = answer.metadata.get("task", "detect")
     if task != "detect":
         raise UnknownLayout(f"it was exported for the task `{task}`, not `detect`")
+    if wanted == "auto":
+        wanted = _told(answer.metadata)
+    if wanted in ("auto", "ssd") and (
+        ssd := ssd_head(answer.size, answer.outputs, answer.names, integers=answer.integers)
+    ):
+        return ssd
+    if wanted in ("auto", "rf-detr") and (
+        queries := rfdetr_head(answer.size, answer.outputs, answer.names, asked=wanted == "rf-detr")
+    ):
+        return queries
+    if wanted == "hailo-nms" and (of_hailo := hailo_nms_head(answer.size, answer.outputs, _placing(answer.metadata))):
+        return of_hailo
     if len(answer.outputs) == 3 and wanted in ("auto", "detr"):
         return _detr(answer)
     if paired := distribution_head(answer.size, answer.outputs, wanted):
@@ -210,6 +232,24 @@ def resized_head(head: OutputHead, size: tuple[int, int]) -> OutputHead:
     return head
 
 
+def _told(metadata: Mapping[str, str]) -> HeadName:
+    """What the file itself says."""
+    told = metadata.get(HEAD_KEY, "auto")
+    for name in get_args(HeadName):
+        if name == told:
+            known: HeadName = name
+            return known
+    raise UnknownLayout(f"its metadata {HEAD_KEY} says `{ascii(told)[1:-1][:40]}`, which is no head known here")
+
+
+def _placing(metadata: Mapping[str, str]) -> Placing:
+    """`centre` where nothing says it: so most of Hailo's zoo was trained."""
+    told = metadata.get(PLACING_KEY, "centre")
+    if told == "stretch":
+        return "stretch"
+    return "corner" if told == "corner" else "centre"
+
+
 def _detr(answer: TrialOutput) -> DetrHead:
     if not answer.sizes_input:
         raise UnknownLayout("it has no second input orig_target_sizes [1, 2], so the unit of its boxes is unknown")
@@ -219,7 +259,9 @@ def _detr(answer: TrialOutput) -> DetrHead:
     scores = [name for name in flat if name not in labels]
     if (len(boxes), len(labels), len(scores)) != (1, 1, 1):
         raise UnknownLayout("its three outputs are not labels [1, n], boxes [1, n, 4] and scores [1, n]")
-    return DetrHead(labels[0], boxes[0], scores[0])
+    # DEIMv2 s to x, of DINOv3, want ImageNet's (tools/inference/onnx_inf.py); the layout is the same and cannot tell.
+    imagenet = answer.metadata.get(NORMALISATION_KEY) == "imagenet"
+    return DetrHead(labels[0], boxes[0], scores[0], normalisation=IMAGENET_RGB if imagenet else None)
 
 
 def _yolo_family(answer: TrialOutput, wanted: HeadName) -> OutputHead:

@@ -278,6 +278,11 @@ def test_doubled_boxes_are_seen_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.shared
+def test_every_network_of_the_reference_data_is_compared(shared_data: Path) -> None:
+    assert {path.name for path in (shared_data / "models").glob("*.onnx")} == set(FILES.values())
+
+
+@pytest.mark.shared
 @pytest.mark.parametrize("name", FILES)
 def test_agrees_with_the_reference_on_real_frames(name: str, shared_data: Path) -> None:
     reference = load_reference(shared_data)

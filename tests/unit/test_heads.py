@@ -140,13 +140,15 @@ def test_labels_given_come_before_those_in_the_file_before_those_of_coco() -> No
     assert class_labels.resolve(MODEL, 2, metadata, ("a", "b")) == ("a", "b")
     assert class_labels.resolve(MODEL, 2, metadata) == ("walker", "van")
     assert class_labels.resolve(MODEL, 80, {}) == COCO_80
-    assert class_labels.resolve(MODEL, None, {}) == COCO_80
+    assert class_labels.guessed(80, {}, ()).startswith("nothing names the network's 80 classes")
+    assert class_labels.guessed(80, {}, COCO_80) == class_labels.guessed(2, metadata, ()) == ""
 
 
 @pytest.mark.parametrize(
     ("classes", "metadata", "given", "message"),
     [
         (3, {}, (), "nothing names its 3 classes; set detector.labels"),
+        (None, {}, (), "nothing names its classes; set detector.labels .* coco-80"),
         (3, {"names": "{0: 'a'}"}, (), "its metadata name 1 classes, its output has 3"),
         (3, {}, ("a", "b"), "the labels given name 2 classes"),
         (1, {"names": "__import__('os').getcwd()"}, (), "cannot be understood"),
@@ -159,6 +161,13 @@ def test_labels_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         class_labels.resolve(MODEL, classes, metadata, given)
+
+
+def test_coco_is_named_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert class_labels.read(Path("coco-80")) == COCO_80
+    (tmp_path / "coco-80").write_text("a\nb\n")
+    assert class_labels.read(Path("coco-80")) == ("a", "b")
 
 
 def test_a_labels_file_has_a_name_on_every_line(tmp_path: Path) -> None:
