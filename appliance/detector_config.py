@@ -13,7 +13,7 @@ Backend = Literal["auto", "onnx", "openvino", "hog"]
 Device = Literal["cpu", "cuda", "gpu", "npu"]
 Precision = Literal["auto", "fp32", "int8", "bf16", "fp16"]
 HeadName = Literal[
-    "auto", "yolox", "detr", "rf-detr", "yolo", "nanodet", "picodet", "fastestdet", "ssd", "hailo-nms"
+    "auto", "yolox", "detr", "rf-detr", "yolo", "nanodet", "picodet", "fastestdet", "ssd"
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from appliance.detect.class_preference import ClassPreference
 from appliance.detect.letterbox import Normalisation, Placing
 from appliance.detect.nanodet_picodet_fastestdet_heads import distribution_head, fastestdet_head
 from appliance.detect.nms import non_maximum_suppression, to_detections
-from appliance.detect.rfdetr_ssd_hailo_heads import IMAGENET_RGB, hailo_nms_head, rfdetr_head, ssd_head
+from appliance.detect.rfdetr_ssd_heads import IMAGENET_RGB, rfdetr_head, ssd_head
 from appliance.detector_config import HeadName
 from appliance.types import Detections
 
@@ -27,9 +27,9 @@ KNOWN = (
     "dets [1, n, 4], labels [1, n, slots]; SSD detection_boxes [1, n, 4], detection_classes, detection_scores, "
     "num_detections (or TFLite's, or torchvision's boxes [n, 4], labels [n], scores [n])"
 )
-HEAD_KEY, NORMALISATION_KEY, PLACING_KEY = "vedette_head", "vedette_normalisation", "vedette_placing"
-"""Metadata of a file that settle what its shapes leave open, as models/export.py writes them: one of HeadName;
-`imagenet` where a network of the DETR family wants ImageNet's mean and deviation; how Hailo's have a frame placed."""
+HEAD_KEY, NORMALISATION_KEY = "vedette_head", "vedette_normalisation"
+"""Metadata of a file that settle what its shapes leave open, as models/export.py writes them: one of HeadName, and
+`imagenet` where a network of the DETR family wants ImageNet's mean and deviation."""
 
 
 class UnknownLayout(ValueError):
@@ -208,8 +208,6 @@ def choose_head(answer: TrialOutput, wanted: HeadName = "auto") -> OutputHead:
         queries := rfdetr_head(answer.size, answer.outputs, answer.names, asked=wanted == "rf-detr")
     ):
         return queries
-    if wanted == "hailo-nms" and (of_hailo := hailo_nms_head(answer.size, answer.outputs, _placing(answer.metadata))):
-        return of_hailo
     if len(answer.outputs) == 3 and wanted in ("auto", "detr"):
         return _detr(answer)
     if paired := distribution_head(answer.size, answer.outputs, wanted):
@@ -240,14 +238,6 @@ def _told(metadata: Mapping[str, str]) -> HeadName:
             known: HeadName = name
             return known
     raise UnknownLayout(f"its metadata {HEAD_KEY} says `{ascii(told)[1:-1][:40]}`, which is no head known here")
-
-
-def _placing(metadata: Mapping[str, str]) -> Placing:
-    """`centre` where nothing says it: so most of Hailo's zoo was trained."""
-    told = metadata.get(PLACING_KEY, "centre")
-    if told == "stretch":
-        return "stretch"
-    return "corner" if told == "corner" else "centre"
 
 
 def _detr(answer: TrialOutput) -> DetrHead:

@@ -1,4 +1,4 @@
-"""RF-DETR, SSD's post-processing and Hailo's NMS: tiny networks that answer as the real exporters' do, and the
+"""RF-DETR and SSD's post-processing: tiny networks that answer as the real exporters' do, and the
 arithmetic against the plain one of their authors."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tiny_networks import Thing
 
 from appliance.detect import detector, yolo_detr_heads
 from appliance.detect.class_labels import COCO_80, COCO_ID_SLOTS
-from appliance.detect.rfdetr_ssd_hailo_heads import boxes_by_class, hailo_nms_head, rfdetr_head, ssd_head
+from appliance.detect.rfdetr_ssd_heads import rfdetr_head, ssd_head
 from appliance.detect.yolo_detr_heads import TrialOutput, UnknownLayout
 from appliance.detector_config import DetectorConfig
 from appliance.errors import ModelError
@@ -139,51 +139,16 @@ def test_tflite_counts_classes_from_0_and_a_float_input_wants_minus_one_to_one()
     assert own.decode(outputs, 0.1).class_ids.tolist() == [3], "counted without the background, named with it"
 
 
-def hailo_buffer(boxes: dict[int, list[list[float]]], classes: int, room: int) -> NDArray[np.float32]:
-    """As HailoRT lays NMS_BY_CLASS out: for each class the count, then room for its boxes."""
-    flat = []
-    for number in range(classes):
-        rows = boxes.get(number, [])
-        flat += [float(len(rows)), *(value for row in rows for value in row)]
-        flat += [0.0] * 5 * (room - len(rows))
-    return np.array(flat, np.float32)
-
-
-def test_hailo_answers_class_by_class_y_before_x() -> None:
-    rows = {0: [[0.1, 0.2, 0.5, 0.4, 0.9], [0.0, 0.0, 0.2, 0.2, 0.05]], 2: [[0.5, 0.5, 1.0, 0.75, 0.6]]}
-    flat = hailo_buffer(rows, classes=3, room=4)
-    as_list = [np.array(rows.get(number, []), np.float32).reshape(-1, 5) for number in range(3)]
-    metadata = {"vedette_head": "hailo-nms"}
-    for buffer in (flat, as_list):
-        outputs = {"nms": boxes_by_class(buffer, 3)}
-        head = yolo_detr_heads.choose_head(TrialOutput(SIZE, outputs, metadata=metadata))
-        assert (head.name, head.classes, head.rgb) == ("hailo-nms", 3, True)
-        found = head.decode(outputs, 0.1)
-        assert found.class_ids.tolist() == [0, 2]
-        np.testing.assert_allclose(found.boxes, [[20, 5, 40, 25], [50, 25, 75, 50]], atol=1e-4)
-        np.testing.assert_allclose(found.scores, [0.9, 0.6], atol=1e-6)
-
-
-def test_a_damaged_buffer_of_hailo_is_no_answer() -> None:
-    flat = hailo_buffer({}, classes=3, room=4)
-    for broken, words in [(flat[:-1], "no NMS output of 3 classes"), (flat + 9, "with 9 boxes, where there is room")]:
-        with pytest.raises(ValueError, match=words):
-            boxes_by_class(broken, 3)
-    assert (
-        len(hailo_nms_head(SIZE, {"o": boxes_by_class(flat, 3)}, "centre").decode({"o": boxes_by_class(flat, 3)}, 0))
-        == 0
-    )
-
-
 def test_the_file_says_what_shapes_cannot() -> None:
     """One shape may be two layouts, and DEIMv2's larger networks answer as its small ones but want another input."""
-    grid = np.zeros((1, 85, 5, 9), np.float32)
-    with pytest.raises(UnknownLayout):
-        yolo_detr_heads.choose_head(TrialOutput((416, 416), {"o": grid}))
-    told = {"vedette_head": "hailo-nms", "vedette_placing": "corner"}
-    assert yolo_detr_heads.choose_head(TrialOutput((416, 416), {"o": grid}, metadata=told)).placing == "corner"
+    twofold = {"o": np.zeros((1, 84, 85), np.float32)}
+    with pytest.raises(UnknownLayout, match="two layouts"):
+        yolo_detr_heads.choose_head(TrialOutput((64, 64), twofold))
+    assert (
+        yolo_detr_heads.choose_head(TrialOutput((64, 64), twofold, metadata={"vedette_head": "yolox"})).name == "yolox"
+    )
     with pytest.raises(UnknownLayout, match="vedette_head says `x`, which is no head"):
-        yolo_detr_heads.choose_head(TrialOutput((416, 416), {"o": grid}, metadata={"vedette_head": "x"}))
+        yolo_detr_heads.choose_head(TrialOutput((64, 64), twofold, metadata={"vedette_head": "x"}))
     outputs = {
         "labels": np.zeros((1, 9), np.int64),
         "boxes": np.zeros((1, 9, 4), np.float32),

@@ -1,5 +1,5 @@
-"""Output heads of networks that answer with finished boxes in another order or unit: RF-DETR, SSD's post-processing in
-TensorFlow's and torchvision's exports, and the NMS that a Hailo file carries."""
+"""Output heads of networks that answer with finished boxes in another order or unit: RF-DETR, and SSD's post-processing
+in TensorFlow's and torchvision's exports."""
 
 from __future__ import annotations
 
@@ -115,64 +115,6 @@ class SsdHead:
         return np.where(known, np.array(self.class_of_id, np.intp)[np.where(known, ids, 0)], -1)
 
 
-@dataclass(frozen=True, slots=True)
-class HailoNmsHead:
-    """[1, classes, 5, n]: for each class up to n boxes as y1, x1, y2, x2 in shares of the input, and the score; what is
-    not filled is zero (HailoRT's HAILO_NMS_BY_CLASS in `tf_format`; `boxes_by_class` makes it of its other forms).
-
-    The file scales and normalises on the chip: the input is uint8, RGB.
-    """
-
-    output: str
-    classes: int
-    size: tuple[int, int]
-    placing: Placing = "centre"
-    rgb: bool = True
-    name: str = "hailo-nms"
-    scale: float = 1.0
-    normalisation: Normalisation | None = None
-
-    def decode(
-        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
-    ) -> Detections:
-        rows = np.asarray(outputs[self.output][0], np.float32)
-        filled = (rows[:, 4] >= score_min) & (rows[:, 4] > 0)
-        class_ids, places = np.nonzero(filled)
-        boxes = rows[class_ids, :, places][:, [1, 0, 3, 2]] * np.array(self.size * 2, np.float32)
-        found = to_detections(boxes, rows[class_ids, 4, places], class_ids)
-        return found if prefer is None else prefer.resolve(found, SAME_OBJECT_IOU)
-
-
-def boxes_by_class(buffer: Array | Sequence[Array], classes: int) -> Floats:
-    """[1, classes, 5, n] of HailoRT's NMS_BY_CLASS output, for `HailoNmsHead`.
-
-    buffer: its flat buffer (for each class the count, then n times 5 numbers of which `count` are filled), or what
-    `get_buffer()` makes of it: a list with an (n, 5) array for each class. Raises ValueError.
-    """
-    if isinstance(buffer, np.ndarray):
-        flat = np.asarray(buffer, np.float32).reshape(-1)
-        length = len(flat) // classes
-        if length * classes != len(flat) or (length - 1) % 5:
-            raise ValueError(f"{len(flat)} numbers are no NMS output of {classes} classes")
-        parts: Sequence[Array] = [_packed(flat[start : start + length]) for start in range(0, len(flat), length)]
-    else:
-        parts = buffer
-    if len(parts) != classes:
-        raise ValueError(f"an answer of {len(parts)} classes, where {classes} were expected")
-    found = np.zeros((1, classes, 5, max((len(each) for each in parts), default=0)), np.float32)
-    for number, part in enumerate(parts):
-        found[0, number, :, : len(part)] = np.asarray(part, np.float32).reshape(-1, 5).T
-    return found
-
-
-def _packed(of_class: Floats) -> Floats:
-    """One class of the flat buffer: the count, then its boxes in a row."""
-    count = int(of_class[0])
-    if not 0 <= count <= len(of_class) // 5:
-        raise ValueError(f"a class with {count} boxes, where there is room for {len(of_class) // 5}")
-    return of_class[1 : 1 + 5 * count].reshape(-1, 5)
-
-
 def rfdetr_head(
     size: tuple[int, int], outputs: Mapping[str, Array], names: Sequence[str], *, asked: bool = False
 ) -> RfDetrHead | None:
@@ -252,16 +194,3 @@ def _tensorflow_outputs(outputs: Mapping[str, Array]) -> tuple[str, str, str, st
         return None
     wanted = outputs[boxes].shape[:2]
     return (boxes, class_ids, scores, count) if outputs[class_ids].shape == wanted == outputs[scores].shape else None
-
-
-def hailo_nms_head(size: tuple[int, int], outputs: Mapping[str, Array], placing: Placing) -> HailoNmsHead | None:
-    """Hailo's NMS where the one output is it, else None. Never guessed: other networks answer in that shape too.
-
-    placing: as the file's network was trained.
-    """
-    if len(outputs) != 1:
-        return None
-    ((name, array),) = outputs.items()
-    if array.ndim != 4 or array.shape[0] != 1 or array.shape[2] != 5:
-        return None
-    return HailoNmsHead(name, array.shape[1], size, placing)
