@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from appliance.yamlfile import ConfigModel
 
-Backend = Literal["auto", "onnx", "openvino", "hog"]
+Backend = Literal["auto", "onnx", "openvino", "tensorrt", "hog"]
 Device = Literal["cpu", "cuda", "gpu", "npu"]
 Precision = Literal["auto", "fp32", "int8", "bf16", "fp16"]
 HeadName = Literal[
@@ -19,14 +19,23 @@ HeadName = Literal[
 
 class DetectorConfig(ConfigModel):
     """backend: what runs the model; auto: the fastest here of what is known to be as accurate. device: gpu and npu are
-    Intel's, by OpenVINO. What is asked for and not there is refused. labels: a text file with one name a line, or
-    `coco-80`."""
+    Intel's, by OpenVINO; cuda: NVIDIA's, by ONNX Runtime or TensorRT, which has no other device. dla_core: with
+    tensorrt, one of Orin's two DLAs. What is asked for and not there is refused. labels: a text file with one name a
+    line, or `coco-80`."""
 
     model: Annotated[str, Field(min_length=1)] = "auto"
     backend: Backend = "auto"
     device: Device = "cpu"
+    dla_core: Annotated[int, Field(ge=0, le=1)] | None = None
     precision: Precision = "auto"
     threads: Annotated[int, Field(ge=1, le=64)] = 1
     head: HeadName = "auto"
     labels: Path | None = None
     score_min: Annotated[float, Field(ge=0, le=1)] = 0.1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tensorrt_has_one_device(cls, given: object) -> object:
+        if isinstance(given, dict) and given.get("backend") == "tensorrt":
+            return {"device": "cuda", **given}
+        return given

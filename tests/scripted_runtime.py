@@ -23,6 +23,7 @@ class ScriptedRuntime:
 
     version, mark = "scripted 1.0, memory", "scripted"
     takes_any_shape = False
+    input_sizes: tuple[tuple[int, int], ...] = ()
 
     def __init__(
         self, batch_sizes: tuple[int, ...] = (1, 2, 4), before: Callable[[int], object] = lambda count: None

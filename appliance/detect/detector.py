@@ -136,8 +136,8 @@ def locate(settings: DetectorConfig) -> ModelFile | None:
             f"detector.backend {backend} does not run {settings.model}: set backend to auto, or another model"
         )
     model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
-    # OpenVINO multiplies any file in the precision it is told; for ONNX Runtime it is a matter of the file.
-    told = backend == "openvino" and settings.precision in ("bf16", "fp16")
+    # OpenVINO and TensorRT multiply a file in the precision they are told; for ONNX Runtime it is a matter of the file.
+    told = backend in ("openvino", "tensorrt") and settings.precision in ("bf16", "fp16")
     return model_files.find_model(model, precision="auto" if told else settings.precision)
 
 
@@ -174,6 +174,10 @@ def _open_runtime(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
     """A runtime is imported when it is chosen: it may not be installed. Raises ModelError, MissingDependency."""
     if settings.backend == "openvino":
         return _open_openvino(settings, found)
+    if settings.backend == "tensorrt":
+        return _open_tensorrt(settings, found)
+    if settings.dla_core is not None:
+        raise ModelError("detector.dla_core is TensorRT's: set detector.backend to tensorrt, or dla_core to null")
     if settings.device not in ("cpu", "cuda"):
         raise ModelError(
             f"detector.device {settings.device} is OpenVINO's: set detector.backend to openvino, or device to cpu"
@@ -202,6 +206,18 @@ def _open_openvino(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime
     usual: OwnPrecision = "fp32" if settings.device == "cpu" else "fp16"
     precision: OwnPrecision = asked if asked != "auto" and asked != "int8" else usual  # noqa: PLR1714  (it narrows)
     return OpenvinoRuntime(found.path, threads=settings.threads, device=settings.device, precision=precision)
+
+
+def _open_tensorrt(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
+    if settings.device != "cuda":
+        raise ModelError(
+            f"detector.backend tensorrt runs on NVIDIA's GPUs alone: set detector.device to cuda, not {settings.device}"
+        )
+    from appliance.detect.tensorrt_runtime import (
+        TensorrtRuntime,
+    )  # what it needs of NVIDIA's is looked for when it opens
+
+    return TensorrtRuntime(found.path, precision=settings.precision, dla_core=settings.dla_core)
 
 
 class DetectorProxy:

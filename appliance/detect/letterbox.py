@@ -41,12 +41,16 @@ class Letterbox:
     step: 0 where the input is always `width` x `height`. Otherwise any multiple of it is a side, and a frame gets a
     small input that holds it (see `fitted`): 416x288 for one of 16:9. What is no larger than `width` x `height` keeps
     its scale: it is a part of a frame, or as `preferred_size` wants it, which alone enlarges.
+
+    sizes: with step 0, the (width, height) of the inputs that there are, smallest first and `width` x `height` last: a
+    frame gets the first that holds it. () for that one alone.
     """
 
     width: int
     height: int
     placing: Placing
     step: int = 0
+    sizes: tuple[tuple[int, int], ...] = ()
 
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         """The (width, height) in which a whole frame of `width` x `height` goes in without another resize."""
@@ -59,9 +63,11 @@ class Letterbox:
 
     def input_size(self, width: int, height: int) -> tuple[int, int]:
         """The (width, height) of the input that a frame of `width` x `height` is laid into."""
-        if self.step == 0:
+        if self.step == 0 and len(self.sizes) < 2:
             return self.width, self.height
         across, down = self._laid_size(width, height)
+        if self.step == 0:
+            return next(size for size in self.sizes if across <= size[0] and down <= size[1])
         return fitted_side(across, self.width, self.step), fitted_side(down, self.height, self.step)
 
     def lay(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:

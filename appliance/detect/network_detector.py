@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,51 +14,17 @@ from numpy.typing import NDArray
 
 from appliance.detect import class_labels, score_calibration, yolo_detr_heads
 from appliance.detect.class_preference import ClassPreference
-from appliance.detect.letterbox import GREY, Letterbox
+from appliance.detect.letterbox import Letterbox
 from appliance.detect.model_files import sha256_of
-from appliance.detect.network_runtime import Array, NetworkRuntime, TensorSpec
+from appliance.detect.network_inputs import network_inputs, shape_step
+from appliance.detect.network_runtime import Array, NetworkRuntime
 from appliance.detect.nms import filter_and_sort
 from appliance.detector_config import HeadName
 from appliance.errors import DetectorError, ModelError
 from appliance.types import Detections
 
 log = logging.getLogger(__name__)
-SIDE_DEFAULT = 640
 GIVES_WAY_IOU_MIN = 0.7  # of two boxes of one object that the network gave two classes
-SIDE_MAX = 4096
-STEP = 32
-Numbers = type[np.floating[Any]] | type[np.uint8]
-DTYPES: dict[str, Numbers] = {"float32": np.float32, "float16": np.float16, "uint8": np.uint8}
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkInputs:
-    """What the network wants: the frame (name, dtype, side lengths) and perhaps its size as [[width, height]].
-
-    free: the file leaves both sides open; `width` and `height` are then the box that a whole frame is scaled into.
-    free_batch: and how many frames come at once.
-    order: of the frame's axes, N(umber), C(hannel), H(eight), W(idth). As uint8 a frame goes in as it is, 0..255.
-    """
-
-    frame: str
-    dtype: Numbers
-    width: int
-    height: int
-    sizes: str
-    free: bool = False
-    free_batch: bool = False
-    order: str = "NCHW"
-
-    @property
-    def grey(self) -> NDArray[Any]:
-        """A value of a grey picture, near enough for any normalisation."""
-        return np.asarray(GREY if self.dtype is np.uint8 else GREY / 255, self.dtype)
-
-    def arranged(self, tensor: Array) -> Array:
-        """A tensor (n, 3, height, width) with the axes of `order`; CHW takes the first of n, which is one."""
-        if self.order == "NHWC":
-            return np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
-        return tensor[0] if self.order == "CHW" else tensor
 
 
 class NetworkDetector:
@@ -95,13 +60,13 @@ class NetworkDetector:
         self._path = path
         self._score_min = score_min
         self._metadata = runtime.metadata
-        self._inputs = _inputs(path, runtime.inputs, self._metadata)
+        self._inputs = network_inputs(path, runtime.inputs, self._metadata)
         size = (self._inputs.width, self._inputs.height)
         self._names = label_names or class_labels.named(path, self._metadata)
         self._head = self._choose(head, size)
         self.shape_step = self._step(self._head, head)
         self._heads: dict[tuple[int, int], yolo_detr_heads.OutputHead] = {size: self._head}
-        self._letterbox = Letterbox(*size, self._head.placing, self.shape_step)
+        self._letterbox = Letterbox(*size, self._head.placing, self.shape_step, self._sizes(self._head, head))
         self._batch_sizes = self._take_batches(size)
         self._buffers = threading.local()
         self._prepared: set[tuple[int, int]] = set()
@@ -263,13 +228,22 @@ class NetworkDetector:
         """32, or the network's own stride, if it takes other shapes cheaply and answers alike in them; else 0."""
         if not self._inputs.free or head.placing == "stretch" or not self.runtime.takes_any_shape:
             return 0
-        named = self._metadata.get("stride", "")
-        step = max(STEP, int(named) if named.isdigit() else 0)
+        step = shape_step(self._metadata)
+        return step if self._answers_alike(head, wanted, (3 * step, 2 * step)) else 0
+
+    def _sizes(self, head: yolo_detr_heads.OutputHead, wanted: HeadName) -> tuple[tuple[int, int], ...]:
+        """The runtime's few input sizes, if the network answers alike in the smallest of them; else ()."""
+        sizes = self.runtime.input_sizes
+        if len(sizes) < 2 or head.placing == "stretch" or not self._answers_alike(head, wanted, sizes[0]):
+            return ()
+        return sizes
+
+    def _answers_alike(self, head: yolo_detr_heads.OutputHead, wanted: HeadName, size: tuple[int, int]) -> bool:
         try:
-            other = self._choose(wanted, (3 * step, 2 * step))
+            other = self._choose(wanted, size)
         except ModelError:
-            return 0
-        return step if other.name == head.name and other.classes == head.classes else 0
+            return False
+        return other.name == head.name and other.classes == head.classes
 
     def _choose(self, wanted: HeadName, size: tuple[int, int]) -> yolo_detr_heads.OutputHead:
         shape = (1, 3, size[1], size[0])
@@ -287,31 +261,3 @@ class NetworkDetector:
                 f"{self._path}: unknown output layout, {reason} (input {list(shape)}, outputs {answer.shapes()}; "
                 f"detector.head is {wanted}); known: {yolo_detr_heads.KNOWN}"
             ) from None
-
-
-def _inputs(path: Path, found: Sequence[TensorSpec], metadata: Mapping[str, str]) -> NetworkInputs:
-    frames = [each for each in found if len(each.shape) in (3, 4)]
-    sizes = [each for each in found if len(each.shape) == 2 and each.dtype == "int64" and each.shape[1] == 2]
-    seen = ", ".join(map(str, found)) or "none"
-    if len(frames) != 1 or len(frames) + len(sizes) != len(found) or len(sizes) > 1:
-        raise ModelError(f"{path}: its inputs ({seen}) are not a picture [1, 3, height, width] and at most one [1, 2]")
-    frame = frames[0]
-    order = "CHW" if len(frame.shape) == 3 else "NHWC" if frame.shape[3] == 3 and frame.shape[1] != 3 else "NCHW"
-    if frame.shape[order.index("C")] not in (3, "channels") or frame.dtype not in DTYPES:
-        raise ModelError(f"{path}: its input ({seen}) is not float or uint8, [1, 3, height, width] or [1, h, w, 3]")
-    sides = [frame.shape[order.index(axis)] for axis in "HW"]
-    height, width = (_side(path, value, metadata, index) for index, value in enumerate(sides))
-    free = order == "NCHW" and not any(isinstance(side, int) for side in sides)
-    free_batch = order != "CHW" and not any(isinstance(each.shape[0], int) for each in found)
-    own_sizes = sizes[0].name if sizes else ""
-    return NetworkInputs(frame.name, DTYPES[frame.dtype], width, height, own_sizes, free, free_batch, order)
-
-
-def _side(path: Path, value: object, metadata: Mapping[str, str], index: int) -> int:
-    """A fixed side length, else the one Ultralytics wrote as `imgsz` ("[384, 640]"), else 640."""
-    if not isinstance(value, int):
-        named = [int(part) for part in metadata.get("imgsz", "").strip("[]() ").split(",") if part.strip().isdigit()]
-        value = named[index] if len(named) == 2 else SIDE_DEFAULT
-    if not 16 <= value <= SIDE_MAX:
-        raise ModelError(f"{path}: an input side of {value} pixels is not between 16 and {SIDE_MAX}")
-    return value

@@ -63,6 +63,12 @@ class NetworkRuntime(Protocol):
         ...
 
     @property
+    def input_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The (width, height) of the few inputs that are as cheap as they get, smallest first, the whole one last, for
+        who pays for each shape; (): that of the file, or any."""
+        ...
+
+    @property
     def inputs(self) -> tuple[TensorSpec, ...]: ...
 
     @property

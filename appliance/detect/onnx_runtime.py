@@ -56,6 +56,7 @@ class OnnxRuntime:
             TensorSpec(each.name, NUMPY_NAMES.get(each.type, each.type), tuple(each.shape))
             for each in session.get_inputs()
         )
+        self.input_sizes: tuple[tuple[int, int], ...] = ()
         self.metadata: Mapping[str, str] = dict(session.get_modelmeta().custom_metadata_map)
 
     def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:

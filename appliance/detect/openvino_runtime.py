@@ -53,6 +53,7 @@ class OpenvinoRuntime:
         self.version = f"{VERSION}, {device}, {precision}"
         self.mark = f"openvino-{precision}" if device == "cpu" else f"openvino-{device}-{precision}"
         self.takes_any_shape = self._device == "CPU"
+        self.input_sizes: tuple[tuple[int, int], ...] = ()
         self.batch_sizes = BATCH_SIZES[self._device]
         self._compiled: dict[Shapes, ov.CompiledModel] = {}
         self._compiling = threading.Lock()

@@ -28,7 +28,11 @@ FILE_BYTES_MAX = 64 * 1024
 GAIN_MIN = 0.05  # what is not at least this much faster than the file's own way is not worth a change
 ROUNDS_MAX, ROUNDS_MIN, SPENT_S_MAX = 15, 5, 1.5
 TRIAL_SIZE = (1280, 720)
-PACKAGES = {"onnx": ("onnxruntime", "onnxruntime-gpu"), "openvino": ("openvino",)}
+PACKAGES = {
+    "onnx": ("onnxruntime", "onnxruntime-gpu"),
+    "openvino": ("openvino",),
+    "tensorrt": ("tensorrt", "tensorrt-cu12", "tensorrt-cu13"),
+}
 
 log = logging.getLogger(__name__)
 CpuSeconds = Callable[[], float]

@@ -14,6 +14,7 @@ from typing import Any
 
 import av
 import cv2
+import fake_nvidia
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -57,6 +58,7 @@ WAYS = {
     "onnx": (*TINY, *OWN, *FILES),
     "openvino": ("tiny-end-to-end", "vedette-nano-int8", "deimv2-femto"),
     "openvino-bf16": ("vedette-nano",),
+    "tensorrt": ("tiny-detr", "vedette-nano"),  # its modules are stand-ins, which compute by ONNX Runtime
 }
 
 
@@ -81,13 +83,17 @@ def asked(way: str, model: str, **others: object) -> config.DetectorConfig:
 
 
 @pytest.fixture(scope="module", params=of_each_runtime())
-def looker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ObjectDetector:
+def looker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectDetector]:
     way, name = request.param
     if name in TINY:
         name = str(TINY[name](tmp_path_factory.mktemp("tiny") / f"{name}.onnx"))
     elif name in FILES:
         name = str(request.getfixturevalue("shared_data") / "models" / FILES[name])
-    return detector.load(asked(way, name))
+    with pytest.MonkeyPatch.context() as patch:
+        if way == "tensorrt":
+            patch.setenv("VEDETTE_ENGINES", str(tmp_path_factory.mktemp("engines")))
+            fake_nvidia.install(patch)
+        yield detector.load(asked(way, name))
 
 
 def test_gives_its_name_and_its_labels(looker: ObjectDetector) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import fake_nvidia
 import numpy as np
 import pytest
 import tiny_networks as tiny
@@ -15,6 +16,8 @@ from tiny_networks import SIDE, Thing
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.network_runtime import Array, NetworkRuntime
 from appliance.detect.onnx_runtime import OnnxRuntime
+from appliance.detect.tensorrt_plan_cache import PlanCache
+from appliance.detect.tensorrt_runtime import TensorrtRuntime
 from appliance.errors import DetectorError
 
 THINGS = [Thing((48, 40, 80, 88), 1.0, 0)]
@@ -28,11 +31,20 @@ def openvino(path: Path, precision: str) -> NetworkRuntime:
     return runtime
 
 
+def tensorrt(path: Path, version: str) -> NetworkRuntime:
+    """On stand-ins for NVIDIA's modules, which compute by ONNX Runtime."""
+    with pytest.MonkeyPatch.context() as patch:
+        fake_nvidia.install(patch, version)
+        return TensorrtRuntime(path, cache=PlanCache(path.parent / f"engines-{version}"))
+
+
 RUNTIMES: dict[str, Callable[[Path], NetworkRuntime]] = {
     "scripted": lambda path: ScriptedRuntime(),
     "onnx": OnnxRuntime,
     "openvino": lambda path: openvino(path, "fp32"),
     "openvino-bf16": lambda path: openvino(path, "bf16"),
+    "tensorrt-10": lambda path: tensorrt(path, "10.3.0"),
+    "tensorrt-11": lambda path: tensorrt(path, "11.4.0.106"),
 }
 
 

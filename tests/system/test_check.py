@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import re
 import socket
@@ -148,14 +149,27 @@ def test_a_model_that_cannot_be_used_is_reported_in_one_sentence(tmp_path: Path,
         assert words in (done.stdout + done.stderr).replace("\n", " ")
 
 
-@pytest.mark.parametrize("command", ["check", "run", "replay"])
+REFUSED = {"device: cuda": "pip install onnxruntime-gpu", "backend: tensorrt": "pip install tensorrt-cu12"}
+
+
+@pytest.mark.parametrize(
+    ("detector", "command"),
+    [
+        ("device: cuda", "check"),
+        ("device: cuda", "run"),
+        ("device: cuda", "replay"),
+        ("backend: tensorrt", "check"),
+        pytest.param("backend: tensorrt", "run", marks=pytest.mark.slow),
+        pytest.param("backend: tensorrt", "replay", marks=pytest.mark.slow),
+    ],
+)
 def test_a_device_that_is_not_there_is_refused_wherever_a_detector_is_used(
-    tmp_path: Path, film: Path, command: str
+    tmp_path: Path, film: Path, command: str, detector: str
 ) -> None:
     """With the default model, which used to become builtin:hog on the CPU, and `check` said that it was ready."""
-    if "CUDAExecutionProvider" in ort.get_available_providers():
-        pytest.skip("this machine's ONNX Runtime is built for CUDA: it may come up")
-    path = site(tmp_path, f"file:{film}", "detector: {device: cuda}\n")
+    if "CUDAExecutionProvider" in ort.get_available_providers() or importlib.util.find_spec("tensorrt"):
+        pytest.skip("this machine has NVIDIA's packages: it may come up")
+    path = site(tmp_path, f"file:{film}", f"detector: {{{detector}}}\n")
     words = {
         "check": ("check", "--no-probe", path),
         "run": ("run", "--config", path),
@@ -163,7 +177,7 @@ def test_a_device_that_is_not_there_is_refused_wherever_a_detector_is_used(
     }
     done = vedette(*words[command], cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "pip install onnxruntime-gpu" in " ".join((done.stdout + done.stderr).split())
+    assert REFUSED[detector] in " ".join((done.stdout + done.stderr).split())
 
 
 def test_the_network_of_the_second_look_is_checked_too(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "boto3": ("cloud_worker.archive",),
     "botocore": ("cloud_worker.archive",),
     "cryptography": ("appliance.backup.sealed_box", "appliance.dashboard.tls", "appliance.notify.push_crypto"),
+    "cuda": ("appliance.detect.cuda_runtime",),
     "cv2": (
         "appliance.detect", "appliance.evidence", "appliance.health", "appliance.lab", "appliance.media",
         "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.decoding", "cloud_worker.images",
@@ -68,6 +69,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "segno": ("appliance.dashboard.totp",),
     "sqlite3": ("appliance.store",),
     "starlette": ("appliance.dashboard",),
+    "tensorrt": ("appliance.detect.tensorrt_engine",),
     "tomli": ("appliance.detect.model_files",),
     "uvicorn": ("appliance.dashboard.server",),
     "yaml": (

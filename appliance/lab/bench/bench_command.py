@@ -18,8 +18,8 @@ from appliance.detector_config import DetectorConfig
 from appliance.version import version
 
 CHILD_S_MAX = 300.0
-PRECISIONS = {"onnx": ("auto", "int8", "bf16"), "openvino": ("auto", "int8", "bf16")}
-DEVICES = {"onnx": ("cuda",), "openvino": ("gpu", "npu")}
+PRECISIONS = {"onnx": ("auto", "int8", "bf16"), "openvino": ("auto", "int8", "bf16"), "tensorrt": ("auto", "int8")}
+DEVICES = {"onnx": ("cuda",), "openvino": ("gpu", "npu"), "tensorrt": ()}
 
 
 @dataclass(frozen=True, slots=True)

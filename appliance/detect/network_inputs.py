@@ -1,0 +1,100 @@
+"""What a network takes: the frame's input and its sides, and the few input sizes that are worth an engine each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.detect.letterbox import GREY, fitted_side
+from appliance.detect.network_runtime import Array, TensorSpec
+from appliance.errors import ModelError
+
+SIDE_DEFAULT = 640
+SIDE_MAX = 4096
+STEP = 32
+Numbers = type[np.floating[Any]] | type[np.uint8]
+DTYPES: dict[str, Numbers] = {"float32": np.float32, "float16": np.float16, "uint8": np.uint8}
+ASPECTS = ((16, 9), (4, 3))  # of cameras
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkInputs:
+    """What the network wants: the frame (name, dtype, side lengths) and perhaps its size as [[width, height]].
+
+    free: the file leaves both sides open; `width` and `height` are then the box that a whole frame is scaled into.
+    free_batch: and how many frames come at once.
+    order: of the frame's axes, N(umber), C(hannel), H(eight), W(idth). As uint8 a frame goes in as it is, 0..255.
+    """
+
+    frame: str
+    dtype: Numbers
+    width: int
+    height: int
+    sizes: str
+    free: bool = False
+    free_batch: bool = False
+    order: str = "NCHW"
+
+    @property
+    def grey(self) -> NDArray[Any]:
+        """A value of a grey picture, near enough for any normalisation."""
+        return np.asarray(GREY if self.dtype is np.uint8 else GREY / 255, self.dtype)
+
+    def arranged(self, tensor: Array) -> Array:
+        """A tensor (n, 3, height, width) with the axes of `order`; CHW takes the first of n, which is one."""
+        if self.order == "NHWC":
+            return np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
+        return tensor[0] if self.order == "CHW" else tensor
+
+
+def network_inputs(path: Path, found: Sequence[TensorSpec], metadata: Mapping[str, str]) -> NetworkInputs:
+    """Raises ModelError: these are not the inputs of a detector that we know."""
+    frames = [each for each in found if len(each.shape) in (3, 4)]
+    sizes = [each for each in found if len(each.shape) == 2 and each.dtype == "int64" and each.shape[1] == 2]
+    seen = ", ".join(map(str, found)) or "none"
+    if len(frames) != 1 or len(frames) + len(sizes) != len(found) or len(sizes) > 1:
+        raise ModelError(f"{path}: its inputs ({seen}) are not a picture [1, 3, height, width] and at most one [1, 2]")
+    frame = frames[0]
+    order = "CHW" if len(frame.shape) == 3 else "NHWC" if frame.shape[3] == 3 and frame.shape[1] != 3 else "NCHW"
+    if frame.shape[order.index("C")] not in (3, "channels") or frame.dtype not in DTYPES:
+        raise ModelError(f"{path}: its input ({seen}) is not float or uint8, [1, 3, height, width] or [1, h, w, 3]")
+    sides = [frame.shape[order.index(axis)] for axis in "HW"]
+    height, width = (_side(path, value, metadata, index) for index, value in enumerate(sides))
+    free = order == "NCHW" and not any(isinstance(side, int) for side in sides)
+    free_batch = order != "CHW" and not any(isinstance(each.shape[0], int) for each in found)
+    own_sizes = sizes[0].name if sizes else ""
+    return NetworkInputs(frame.name, DTYPES[frame.dtype], width, height, own_sizes, free, free_batch, order)
+
+
+def _side(path: Path, value: object, metadata: Mapping[str, str], index: int) -> int:
+    """A fixed side length, else the one Ultralytics wrote as `imgsz` ("[384, 640]"), else 640."""
+    if not isinstance(value, int):
+        named = [int(part) for part in metadata.get("imgsz", "").strip("[]() ").split(",") if part.strip().isdigit()]
+        value = named[index] if len(named) == 2 else SIDE_DEFAULT
+    if not 16 <= value <= SIDE_MAX:
+        raise ModelError(f"{path}: an input side of {value} pixels is not between 16 and {SIDE_MAX}")
+    return value
+
+
+def shape_step(metadata: Mapping[str, str]) -> int:
+    """What sides of a network of free shape are multiples of: 32, or its own stride where that is more."""
+    named = metadata.get("stride", "")
+    return max(STEP, int(named) if named.isdigit() else 0)
+
+
+def few_sizes(inputs: NetworkInputs, step: int) -> tuple[tuple[int, int], ...]:
+    """The (width, height) of inputs for who pays for each shape (an engine, a search): the whole box, and where the
+    file leaves its sides open, what holds a frame of 16:9 and of 4:3. A frame goes into the smallest that holds it."""
+    whole = (inputs.width, inputs.height)
+    if not inputs.free or whole[0] % step or whole[1] % step:
+        return (whole,)
+    fitted = {whole}
+    for across, down in ASPECTS:
+        if inputs.width * down <= inputs.height * across:
+            fitted.add((inputs.width, fitted_side(max(1, inputs.width * down // across), inputs.height, step)))
+    return tuple(sorted(fitted, key=lambda size: size[0] * size[1]))

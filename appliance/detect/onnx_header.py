@@ -1,0 +1,157 @@
+"""What an .onnx file says of itself, read without any library: inputs, outputs, metadata, the types of its weights."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.detect.network_runtime import Side, TensorSpec
+from appliance.detector_config import Precision
+from appliance.errors import ModelError
+
+# TensorProto.DataType of onnx.proto, by numpy's names.
+DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "str", 9: "bool",
+    10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
+}  # fmt: skip
+FLOATS = ("float32", "float16", "bfloat16")
+_QUANTISING = (b"QuantizeLinear", b"DequantizeLinear")
+_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxHeader:
+    """inputs: without weights that are listed among them. weights: numpy's names of the weights' floating types.
+
+    quantised: the graph has QuantizeLinear or DequantizeLinear. external: weights lie in other files.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    metadata: dict[str, str]
+    weights: frozenset[str]
+    quantised: bool
+    external: bool
+
+    @property
+    def precision(self) -> Precision:
+        """fp32, fp16, bf16 or int8, as the file is typed."""
+        if self.quantised:
+            return "int8"
+        if "float16" in self.weights:
+            return "fp16"
+        return "bf16" if "bfloat16" in self.weights else "fp32"
+
+
+def read_header(path: Path) -> OnnxHeader:
+    """Raises ModelError: no such file, or not ONNX."""
+    try:
+        with path.open("rb") as file:
+            # Not closed by hand: an error's traceback still holds views into it.
+            return _model(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    except OSError as error:
+        raise ModelError(f"{path}: the model file cannot be read: {error.strerror}") from None
+    except (ValueError, IndexError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path}: not a usable ONNX file: {error}") from None
+
+
+def _model(view: memoryview) -> OnnxHeader:
+    metadata: dict[str, str] = {}
+    graph: memoryview | None = None
+    for number, value in _fields(view):
+        if number == 7 and isinstance(value, memoryview):
+            graph = value
+        elif number == 14 and isinstance(value, memoryview):
+            entry = dict(_fields(value))
+            metadata[_text(entry.get(1))] = _text(entry.get(2))
+    if graph is None:
+        raise ValueError("it has no graph")
+    return _graph(graph, metadata)
+
+
+def _graph(graph: memoryview, metadata: dict[str, str]) -> OnnxHeader:
+    inputs: list[TensorSpec] = []
+    outputs: list[TensorSpec] = []
+    held: set[str] = set()
+    weights: set[str] = set()
+    quantised = external = False
+    for number, value in _fields(graph):
+        if not isinstance(value, memoryview):
+            continue
+        if number == 1:
+            quantised = quantised or any(at == 4 and _bytes(op) in _QUANTISING for at, op in _fields(value))
+        elif number == 5:
+            tensor = dict(_fields(value))
+            held.add(_text(tensor.get(8)))
+            weights.add(DTYPES.get(_number(tensor.get(2)), ""))
+            external = external or tensor.get(14) == 1
+        elif number == 11:
+            inputs.append(_value_info(value))
+        elif number == 12:
+            outputs.append(_value_info(value))
+    if not inputs or not outputs:
+        raise ValueError("its graph has no inputs or no outputs")
+    wanted = tuple(each for each in inputs if each.name not in held)
+    return OnnxHeader(wanted, tuple(outputs), metadata, frozenset(weights & set(FLOATS)), quantised, external)
+
+
+def _value_info(view: memoryview) -> TensorSpec:
+    info = dict(_fields(view))
+    tensor = dict(_fields(_view(dict(_fields(_view(info.get(2)))).get(1))))
+    sides: list[Side] = []
+    for number, dim in _fields(_view(tensor.get(2))):
+        if number == 1:
+            side = dict(_fields(_view(dim)))
+            sides.append(_number(side[1]) if 1 in side else _text(side.get(2)) or None)
+    return TensorSpec(_text(info.get(1)), DTYPES.get(_number(tensor.get(1)), "?"), tuple(sides))
+
+
+def _fields(view: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Field numbers and values of a protobuf message. Raises ValueError, IndexError: it is none."""
+    at = 0
+    while at < len(view):
+        key, at = _varint(view, at)
+        kind = key & 7
+        if kind == _VARINT:
+            value, at = _varint(view, at)
+            yield key >> 3, value
+            continue
+        if kind == _LENGTH:
+            length, at = _varint(view, at)
+        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+            length = 8 if kind == _EIGHT_BYTES else 4
+        else:
+            raise ValueError(f"a field of kind {kind}")
+        if key >> 3 == 0 or at + length > len(view):
+            raise ValueError("it is cut off or damaged")
+        yield key >> 3, view[at : at + length]
+        at += length
+
+
+def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = view[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise ValueError("a number of more than 64 bits")
+
+
+def _view(value: int | memoryview | None) -> memoryview:
+    return value if isinstance(value, memoryview) else memoryview(b"")
+
+
+def _bytes(value: int | memoryview | None) -> bytes:
+    return bytes(_view(value))
+
+
+def _text(value: int | memoryview | None) -> str:
+    return _bytes(value).decode()
+
+
+def _number(value: int | memoryview | None) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,177 @@
+"""Engines of TensorRT on disk: each under all that it depends on, checked when it is read, and few."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from appliance.errors import ModelError
+
+log = logging.getLogger(__name__)
+PLANS_MAX = 8  # a site has a detector and perhaps a second one for re-checks; the rest is what was tried
+HEADER_BYTES_MAX = 4096
+TIMING_BYTES_MAX = 64 << 20
+FORMAT = "vedette tensorrt plan 1"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanKey:
+    """Everything that an engine depends on; an engine for another key is not loaded.
+
+    model: sha256 of the file. platform: `aarch64 Linux`. profiles: the shapes that it was built for. precision: as
+    built, `fp16` or `int8 dla0`.
+    """
+
+    model: str
+    tensorrt: str
+    gpu: str
+    compute: str
+    platform: str
+    precision: str
+    profiles: str
+
+    @property
+    def digest(self) -> str:
+        """24 hex digits, the file's name."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:24]
+
+    @property
+    def timing(self) -> str:
+        """The name of what TensorRT learnt about its kernels: good for every network on this GPU and version."""
+        basis = [self.tensorrt, self.gpu, self.compute, self.platform]
+        return hashlib.sha256(json.dumps(basis).encode()).hexdigest()[:24]
+
+
+def engine_folder() -> Path | None:
+    """$VEDETTE_ENGINES, else `engines` in systemd's $CACHE_DIRECTORY, else in this user's cache (XDG base directories);
+    None: this user has no home."""
+    named = os.environ.get("VEDETTE_ENGINES")
+    if named:
+        return Path(named).resolve()
+    given = os.environ.get("CACHE_DIRECTORY", "").partition(":")[0]
+    if given:
+        return Path(given) / "engines"
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        base = Path(cache) if cache.startswith("/") else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return base / "vedette" / "engines"
+
+
+class PlanCache:
+    """A folder of engines. What is damaged or of another key is removed and built again; a folder that cannot be used
+    costs a build at each start and a line in the log, never an error.
+
+    An engine is code that the GPU's library runs: a folder that others may write to is not read.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        if folder is None:
+            log.warning("TensorRT: no folder for engines, so each start builds them: set VEDETTE_ENGINES to one")
+            return
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = folder.stat()
+        except OSError as error:
+            log.warning(
+                "TensorRT: %s: %s, so each start builds its engines; set VEDETTE_ENGINES", folder, error.strerror
+            )
+            self._folder = None
+            return
+        if found.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(found.st_mode) & 0o022:
+            log.warning("TensorRT: others may write to %s, so no engine is read from it: chmod go-w it", folder)
+            self._folder = None
+
+    def load(self, key: PlanKey) -> bytes | None:
+        """The engine for `key`, as it was stored; None: build it."""
+        path = self._path(f"{key.digest}.plan")
+        if path is None or not path.is_file():
+            return None
+        try:
+            plan = _read(path, asdict(key))
+            os.utime(path)
+        except (OSError, ValueError) as error:
+            log.warning("TensorRT: the engine %s is not used and built again: %s", path.name, error)
+            self.discard(key)
+            return None
+        return plan
+
+    def store(self, key: PlanKey, plan: bytes) -> None:
+        """Keep an engine; the least recently used beyond PLANS_MAX go."""
+        self._write(f"{key.digest}.plan", asdict(key), plan)
+        if self._folder is not None:
+            plans = sorted(self._folder.glob("*.plan"), key=lambda each: -each.stat().st_mtime_ns)
+            for old in plans[PLANS_MAX:]:
+                old.unlink(missing_ok=True)
+
+    def discard(self, key: PlanKey) -> None:
+        """An engine that TensorRT does not take."""
+        path = self._path(f"{key.digest}.plan")
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def load_timing(self, key: PlanKey) -> bytes:
+        """What an earlier build learnt, which makes the next one shorter; b"": nothing."""
+        path = self._path(f"{key.timing}.timing")
+        if path is None or not path.is_file():
+            return b""
+        try:
+            return _read(path, {"timing": key.timing}) if path.stat().st_size <= TIMING_BYTES_MAX else b""
+        except (OSError, ValueError):
+            return b""
+
+    def store_timing(self, key: PlanKey, learnt: bytes) -> None:
+        """Nothing larger than TIMING_BYTES_MAX."""
+        if 0 < len(learnt) <= TIMING_BYTES_MAX:
+            self._write(f"{key.timing}.timing", {"timing": key.timing}, learnt)
+
+    def _path(self, name: str) -> Path | None:
+        return None if self._folder is None else self._folder / name
+
+    def _write(self, name: str, basis: dict[str, str], content: bytes) -> None:
+        """Written beside and moved into place: a power cut leaves the old file, the new one or none."""
+        path = self._path(name)
+        if path is None:
+            return
+        header = {"format": FORMAT, "key": basis, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        fresh = path.with_name(f".{name}.{os.getpid()}.part")
+        try:
+            with fresh.open("wb") as file:
+                file.write(json.dumps(header, sort_keys=True).encode() + b"\n" + content)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+        except OSError as error:
+            log.warning("TensorRT: %s cannot be kept, so it is made at each start: %s", path, error.strerror)
+            fresh.unlink(missing_ok=True)
+
+
+def _read(path: Path, basis: dict[str, str]) -> bytes:
+    """Raises OSError, ValueError: damaged, or of something else."""
+    with path.open("rb") as file:
+        line = file.readline(HEADER_BYTES_MAX)
+        header = json.loads(line)
+        if not isinstance(header, dict) or header.get("format") != FORMAT or header.get("key") != basis:
+            raise ValueError("it was built for something else")
+        content = file.read()
+    if header.get("bytes") != len(content) or header.get("sha256") != hashlib.sha256(content).hexdigest():
+        raise ValueError("it is damaged")
+    return content
+
+
+def must_be_one_file(path: Path, external: bool) -> None:
+    """Raises ModelError: the hash of a file says nothing about weights that lie beside it."""
+    if external:
+        raise ModelError(
+            f"{path}: it keeps weights in other files, which an engine's key does not know: save it as one file "
+            "(onnx.save(onnx.load(PATH), NEW))"
+        )

@@ -1,0 +1,288 @@
+"""TensorRT as a NetworkRuntime: an engine built for this GPU, run on a stream of its own, as one recorded graph."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from appliance.detect.cuda_runtime import CudaBuffer, CudaRuntime
+from appliance.detect.model_files import sha256_of
+from appliance.detect.network_inputs import few_sizes, network_inputs, shape_step
+from appliance.detect.network_runtime import CLOSED, Array
+from appliance.detect.onnx_header import OnnxHeader, read_header
+from appliance.detect.tensorrt_engine import (
+    BATCH_MAX,
+    DLA_CURE,
+    WORKSPACE_BYTES,
+    EngineOrder,
+    InputProfile,
+    build_engine,
+    choose_precision,
+    count_dla_layers,
+    input_profiles,
+    load_tensorrt,
+    make_logger,
+    version_of,
+)
+from appliance.detect.tensorrt_plan_cache import PlanCache, PlanKey, engine_folder, must_be_one_file
+from appliance.detector_config import Precision
+from appliance.errors import DetectorError, ModelError
+
+log = logging.getLogger(__name__)
+BATCH_SIZES = (1, 2, 4, BATCH_MAX)
+RECORDED_MAX = 12  # three input sizes in four batch sizes; each holds some MB of the host's memory
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(slots=True)
+class ReadyShape:
+    """A context that was given its shapes and addresses, and what it answers. graph: all of a run, once recorded."""
+
+    context: Any
+    outputs: tuple[tuple[int, ...], ...]
+    runs: int = 0
+    graph: Any = None
+    recordable: bool = True
+
+
+class TensorrtRuntime:
+    """An engine on one GPU. Calls queue: one stream, one set of buffers, as large as the largest batch."""
+
+    takes_any_shape = False
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        precision: Precision = "auto",
+        dla_core: int | None = None,
+        cache: PlanCache | None = None,
+    ) -> None:
+        """Loads the engine for `path` from the cache, or builds it. Raises ModelError, MissingDependency."""
+        self._trt = load_tensorrt()
+        header = read_header(path)
+        must_be_one_file(path, header.external)
+        self._cuda = CudaRuntime()
+        self._lock = threading.Lock()
+        self._ready: OrderedDict[Shapes, ReadyShape] = OrderedDict()
+        self._engine: Any = None
+        self.inputs = header.inputs
+        self.metadata: Mapping[str, str] = header.metadata
+        try:
+            self._open(path, header, precision, dla_core, cache or PlanCache(engine_folder()))
+        except DetectorError as error:
+            self.close()
+            raise ModelError(f"{path}: TensorRT {self._trt.__version__} does not come up: {error}") from None
+        except ModelError:
+            self.close()
+            raise
+
+    def _open(self, path: Path, header: OnnxHeader, asked: Precision, dla_core: int | None, cache: PlanCache) -> None:
+        major = version_of(self._trt)[0]
+        precision = choose_precision(asked, header, path, major, dla=dla_core is not None)
+        found = network_inputs(path, header.inputs, header.metadata)
+        # A DLA takes one shape: no profile with a range, and one size.
+        on_dla = dla_core is not None
+        sizes = few_sizes(found, shape_step(header.metadata))
+        self.input_sizes = sizes[-1:] if on_dla else sizes
+        self.batch_sizes = BATCH_SIZES if found.free_batch and not on_dla else (1,)
+        self._profiles = input_profiles(header, found, self.input_sizes, self.batch_sizes[-1])
+        gpu = self._cuda.gpu
+        built_as = precision.name + (f" dla{dla_core}" if on_dla else "")
+        self.version = f"tensorrt {self._trt.__version__}, {gpu.name}, {built_as}"
+        self.mark = f"tensorrt-{built_as}".replace(" ", "-")
+        key = PlanKey(
+            sha256_of(path), str(self._trt.__version__), gpu.name, gpu.compute,
+            f"{platform.machine()} {platform.system()}", built_as, _profile_names(self._profiles),
+        )  # fmt: skip
+        order = EngineOrder(path, precision, self._profiles, dla_core, min(WORKSPACE_BYTES, gpu.memory_bytes // 4))
+        self._logger = make_logger(self._trt)
+        self._runtime = self._trt.Runtime(self._logger)
+        if on_dla:
+            self._runtime.DLA_core = dla_core
+        self._engine = self._load(key, order, cache)
+        if on_dla and not count_dla_layers(self._trt, self._engine):
+            raise ModelError(f"{path}: not one layer of it runs on the DLA: {DLA_CURE}")
+        self._reserve()
+
+    def _load(self, key: PlanKey, order: EngineOrder, cache: PlanCache) -> Any:
+        """The engine that is kept, or one that is built now. Raises ModelError."""
+        plan = cache.load(key)
+        engine = self._runtime.deserialize_cuda_engine(plan) if plan is not None else None
+        if engine is not None:
+            log.info("TensorRT: the engine for %s was built before", order.path.name)
+            return engine
+        if plan is not None:
+            log.warning("TensorRT: the kept engine for %s is not taken, and built again", order.path.name)
+            cache.discard(key)
+        log.info("TensorRT: building an engine for %s on %s, once; this takes minutes", order.path.name, key.gpu)
+        built = build_engine(self._trt, order, cache.load_timing(key))
+        cache.store_timing(key, built.timing)
+        cache.store(key, built.plan)
+        log.info("TensorRT: built an engine of %.1f MB for %s", len(built.plan) / 1e6, order.path.name)
+        engine = self._runtime.deserialize_cuda_engine(built.plan)
+        if engine is None:
+            cache.discard(key)
+            said = "; ".join(self._logger.errors) or "it does not say why"
+            raise ModelError(f"{order.path}: TensorRT does not load the engine it has built: {said}")
+        return engine
+
+    def _reserve(self) -> None:
+        """Buffers for the largest run of any profile, and memory for what lies between layers. Raises DetectorError."""
+        engine, trt = self._engine, self._trt
+        names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
+        outputs = {name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT}
+        self._outputs = [each for each in names if each in outputs]
+        self._dtypes = {name: np.dtype(trt.nptype(engine.get_tensor_dtype(name))) for name in names}
+        self._scratch_bytes = int(engine.device_memory_size_v2)
+        self._scratch = self._cuda.device_memory(self._scratch_bytes)
+        self._buffers: dict[str, CudaBuffer] = {}
+        sizes = dict.fromkeys(names, 0)
+        for shapes in self._profiles:
+            most = tuple(each.most for each in shapes)
+            context = self._context(most)
+            found = zip(self._outputs, self._answers(context), strict=True)
+            for name, shape in [*zip((each.name for each in shapes), most, strict=True), *found]:
+                sizes[name] = max(sizes[name], int(np.prod(shape)) * self._dtypes[name].itemsize)
+        self._buffers = {name: self._cuda.buffer(size) for name, size in sizes.items()}
+
+    def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Records the run in these shapes. Any thread."""
+        feed = {each.name: np.zeros(shapes[each.name], self._dtypes[each.name]) for each in self.inputs}
+        for _ in range(2):  # the first run of a context lets TensorRT settle, the second is recorded
+            try:
+                self.run(feed)
+            except DetectorError as error:
+                log.info("TensorRT: nothing is recorded for %s: %s", shapes, error)
+                return
+
+    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Raises DetectorError."""
+        given = [(each.name, feed[each.name]) for each in self.inputs]
+        for name, array in given:
+            if array.dtype != self._dtypes[name]:
+                raise DetectorError(f"{name} is {array.dtype}, and the network takes {self._dtypes[name]}")
+        with self._lock:
+            if self._engine is None:
+                raise DetectorError(CLOSED)
+            ready = self._at(tuple(array.shape for _, array in given))
+            for name, array in given:
+                np.copyto(self._buffers[name].view(array.dtype, array.shape), array)
+            self._go(ready, tuple(array.nbytes for _, array in given))
+            self._cuda.wait()
+            return {
+                name: self._buffers[name].view(self._dtypes[name], shape).copy()
+                for name, shape in zip(self._outputs, ready.outputs, strict=True)
+            }
+
+    def close(self) -> None:
+        """Gives memory, stream and engine back. A second call does nothing."""
+        with self._lock:
+            self._ready.clear()
+            self._engine = None
+            self._cuda.close()
+
+    def _go(self, ready: ReadyShape, input_bytes: tuple[int, ...]) -> None:
+        """Enqueue a run: copies in, network, copies out; from the third time on as one recorded graph."""
+        ready.runs += 1
+        if ready.graph is None and ready.recordable and ready.runs == 2:
+            ready.graph = self._record(ready, input_bytes)
+        if ready.graph is not None:
+            self._cuda.launch(ready.graph)
+        else:
+            self._enqueue(ready, input_bytes)
+
+    def _enqueue(self, ready: ReadyShape, input_bytes: tuple[int, ...]) -> None:
+        for each, size in zip(self.inputs, input_bytes, strict=True):
+            self._cuda.upload(self._buffers[each.name], size)
+        if not ready.context.execute_async_v3(int(self._cuda.stream)):
+            raise DetectorError(f"TensorRT does not run: {'; '.join(self._logger.errors) or 'it does not say why'}")
+        for name, shape in zip(self._outputs, ready.outputs, strict=True):
+            self._cuda.download(self._buffers[name], int(np.prod(shape)) * self._dtypes[name].itemsize)
+
+    def _record(self, ready: ReadyShape, input_bytes: tuple[int, ...]) -> Any:
+        """None: this network cannot be recorded (a loop, a shape that depends on data); it is run call by call."""
+        try:
+            self._cuda.begin_capture()
+            self._enqueue(ready, input_bytes)
+            return self._cuda.end_capture()
+        except DetectorError as error:
+            self._cuda.abandon_capture()
+            ready.recordable = False
+            log.info("TensorRT: runs are not recorded as a CUDA graph: %s", error)
+            return None
+
+    def _at(self, shapes: Shapes) -> ReadyShape:
+        """Contexts are kept by shape: a recorded graph is good for one. The least used goes. Raises DetectorError."""
+        found = self._ready.get(shapes)
+        if found is not None:
+            self._ready.move_to_end(shapes)
+            return found
+        context = self._context(shapes)
+        for name, buffer in self._buffers.items():
+            if not context.set_tensor_address(name, buffer.device):
+                raise DetectorError(f"TensorRT does not take the memory for {name}")
+        made = ReadyShape(context, self._answers(context))
+        if len(self._ready) >= RECORDED_MAX:
+            _, old = self._ready.popitem(last=False)
+            if old.graph is not None:
+                self._cuda.forget(old.graph)
+        self._ready[shapes] = made
+        return made
+
+    def _context(self, shapes: Shapes) -> Any:
+        """With all inputs in these shapes. Raises DetectorError: no profile has them."""
+        trt = self._trt
+        number = next((n for n, each in enumerate(self._profiles) if _holds(each, shapes)), None)
+        if number is None:
+            known = ", ".join(_profile_names((each,)) for each in self._profiles)
+            raise DetectorError(f"no engine for inputs of {[list(shape) for shape in shapes]}; there are {known}")
+        context = self._engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+        if context is None:
+            raise DetectorError(f"TensorRT gives no context: {'; '.join(self._logger.errors) or 'out of memory?'}")
+        context.set_device_memory(self._scratch, self._scratch_bytes)
+        if not context.set_optimization_profile_async(number, int(self._cuda.stream)):
+            raise DetectorError(f"TensorRT refuses its profile {number}")
+        self._cuda.wait()
+        for each, shape in zip(self.inputs, shapes, strict=True):
+            if not context.set_input_shape(each.name, shape):
+                raise DetectorError(f"TensorRT refuses {each.name} of {list(shape)}")
+        return context
+
+    def _answers(self, context: Any) -> tuple[tuple[int, ...], ...]:
+        """The shapes of its outputs. Raises DetectorError: they are known only after a run."""
+        unknown = context.infer_shapes()
+        shapes = tuple(tuple(int(side) for side in context.get_tensor_shape(name)) for name in self._outputs)
+        if unknown or any(side < 0 for shape in shapes for side in shape):
+            raise DetectorError(f"the sizes of its outputs depend on what is seen ({[list(each) for each in shapes]})")
+        return shapes
+
+
+def _holds(profile: tuple[InputProfile, ...], shapes: Shapes) -> bool:
+    return len(profile) == len(shapes) and all(
+        len(shape) == len(each.most)
+        and all(low <= side <= high for low, side, high in zip(each.least, shape, each.most, strict=True))
+        for each, shape in zip(profile, shapes, strict=True)
+    )
+
+
+def _profile_names(profiles: tuple[tuple[InputProfile, ...], ...]) -> str:
+    """`images 1-8x3x288x416`, for keys and messages."""
+    return "; ".join(
+        " and ".join(
+            f"{each.name} "
+            + "x".join(
+                str(low) if low == high else f"{low}-{high}" for low, high in zip(each.least, each.most, strict=True)
+            )
+            for each in profile
+        )
+        for profile in profiles
+    )
