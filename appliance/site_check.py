@@ -25,6 +25,8 @@ from appliance.dashboard.tls import DashboardCertificate
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.detect.model_files import model_bundles
+from appliance.detect.network_detector import NetworkDetector
+from appliance.detect.variant_measurement import variant_advice
 from appliance.errors import MissingDependency, ModelError, SourceError, SourceRefused, StoreError
 from appliance.ingest.camera_probe import ProbeResult, probe
 from appliance.ingest.process import RING_FREE_BYTES_MIN
@@ -220,6 +222,7 @@ def _detector(site: SiteConfig, lines: Lines, loads: list[DetectorLoad]) -> Iter
         yield Finding("detector.model", "warning", loaded.warning)
     else:
         yield Finding("detector.model", "ok", f"{loaded.name}, {len(loaded.labels)} classes")
+    yield from _variant(site, loaded)
     yield from _runtime(site)
     yield from _recheck_model(site)
     yield from _load(site, loaded, loads)
@@ -227,6 +230,15 @@ def _detector(site: SiteConfig, lines: Lines, loads: list[DetectorLoad]) -> Iter
         for unknown in unknown_labels(camera.rules, loaded.labels):
             place = ("cameras", name, "rules", unknown.rule, "labels", unknown.label)
             yield Finding(yamlfile.place_in_file(place, lines), "wrong", unknown.text)
+
+
+def _variant(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:
+    """Was a variant of a network measured on scenarios? Nothing where it is none."""
+    found = detector.locate(site.detector)
+    if found is not None and isinstance(loaded, NetworkDetector):
+        advice = variant_advice(found.path, loaded.runtime.metadata)
+        if advice is not None:
+            yield Finding("detector.model", "ok" if advice[0] else "warning", advice[1])
 
 
 def _recheck_model(site: SiteConfig) -> Iterator[Finding]:

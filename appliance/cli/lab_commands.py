@@ -318,6 +318,44 @@ def scenario_run(options: argparse.Namespace) -> int:
 
 
 @LAB.command(
+    "scenario compare",
+    "is a variant of a network as good as the one it would replace?",
+    """\
+Run scenarios with a network and with a variant of it (INT8, FP16, other weights, a smaller input), print what differs,
+and say whether the variant is recommended: nothing that passed fails, no figure is lower by more than --tolerance, no
+more false alarms, enough events to tell, and at least 5 % less CPU time. The result is kept beside the variant's file,
+where `vedette check` reads it; a variant that was never measured is named there.
+
+  vedette scenario compare vedette-nano models/my-int8.onnx my-footage/
+  vedette scenario compare yolox-nano yolox-nano-int8.onnx my-footage/ -k night --json | jq .reasons
+
+Exit code 0: recommended. 1: not, with the reasons. 2: wrong use, or a scenario file is wrong.
+""",
+    option("base", metavar="BASE", help="the network as it is: a name of models.toml, or a path to an .onnx"),
+    option("variant", metavar="VARIANT", help="what would replace it"),
+    PATHS,
+    PATTERN,
+    option("--tolerance", type=float, default=0.01, metavar="SHARE", help="how much lower a figure may be (0.01)"),
+    option("--events-min", type=int, default=10, metavar="N", help="fewer events than these tell nothing (10)"),
+    option("--out", type=Path, metavar="FILE", help="keep the result here instead of beside the variant"),
+    JSON_TABLE,
+)
+def scenario_compare(options: argparse.Namespace) -> int:
+    from appliance.lab.scenario.compare_command import CompareOptions, compare_command
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    wanted = CompareOptions(
+        base=options.base,
+        variant=options.variant,
+        tolerance=options.tolerance,
+        events_min=options.events_min,
+        out=options.out,
+        as_json=options.json,
+    )
+    return compare_command(options.paths, options.pattern, wanted)
+
+
+@LAB.command(
     "scenario curve",
     "hold the router against choosing by motion, score or chance",
     """\
