@@ -12,6 +12,7 @@ from appliance.yamlfile import ConfigModel
 Backend = Literal["auto", "onnx", "openvino", "tensorrt", "hog"]
 Device = Literal["cpu", "cuda", "gpu", "npu"]
 Precision = Literal["auto", "fp32", "int8", "bf16", "fp16"]
+Fallback = Literal["refuse", "cpu"]
 HeadName = Literal[
     "auto", "yolox", "detr", "rf-detr", "yolo", "nanodet", "picodet", "fastestdet", "ssd"
 ]  # fmt: skip
@@ -20,8 +21,8 @@ HeadName = Literal[
 class DetectorConfig(ConfigModel):
     """backend: what runs the model; auto: the fastest here of what is known to be as accurate. device: gpu and npu are
     Intel's, by OpenVINO; cuda: NVIDIA's, by ONNX Runtime or TensorRT, which has no other device. dla_core: with
-    tensorrt, one of Orin's two DLAs. What is asked for and not there is refused. labels: a text file with one name a
-    line, or `coco-80`."""
+    tensorrt, one of Orin's two DLAs. What is asked for and not there is refused, unless `fallback` lets the CPU stand
+    in for it, which is a health event. labels: a text file with one name a line, or `coco-80`."""
 
     model: Annotated[str, Field(min_length=1)] = "auto"
     backend: Backend = "auto"
@@ -29,6 +30,7 @@ class DetectorConfig(ConfigModel):
     dla_core: Annotated[int, Field(ge=0, le=1)] | None = None
     precision: Precision = "auto"
     threads: Annotated[int, Field(ge=1, le=64)] = 1
+    fallback: Fallback = "refuse"
     head: HeadName = "auto"
     labels: Path | None = None
     score_min: Annotated[float, Field(ge=0, le=1)] = 0.1

@@ -41,6 +41,7 @@ SENTENCES: tuple[str, ...] = (
     "Not examined",
     "Too few inferences",
     "Database gone",
+    "Detector not as asked",
     "The escalation waits for its evidence to be cut.",
     "The escalation waits for a better moment.",
     "The escalation is ready and waits for the link.",

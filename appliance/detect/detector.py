@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from appliance.detect.network_detector import NetworkDetector
     from appliance.detect.network_runtime import NetworkRuntime
     from appliance.detect.openvino_runtime import OwnPrecision
+
+
+log = logging.getLogger(__name__)
 
 
 class ObjectDetector(Protocol):
@@ -97,6 +101,21 @@ class PreferringDetector(Protocol):
         ...
 
 
+@runtime_checkable
+class StandIn(Protocol):
+    """A detector that may run instead of the one that was asked for."""
+
+    @property
+    def stands_in(self) -> str:
+        """For what, and why, in one sentence; '': it is what was asked for."""
+        ...
+
+
+def fallback_reason(detector: ObjectDetector) -> str:
+    """What the detector stands in for, and why; ''."""
+    return detector.stands_in if isinstance(detector, StandIn) else ""
+
+
 def prefer_labels(detector: ObjectDetector, wanted: Iterable[str]) -> None:
     """Tell the detector, if it can be told, which labels rules want."""
     if isinstance(detector, PreferringDetector):
@@ -113,8 +132,38 @@ def load(settings: DetectorConfig) -> NetworkDetector | HogDetector:
 
     What is asked for and not there (model, backend, device, precision) is refused, never replaced. `auto` is the
     network that comes with Vedette. A precision that is left open is the file's own: the appliance asks
-    `runtime_choice.settle_runtime` first. Sets OpenCV's thread count for the whole process to `settings.threads`.
+    `runtime_choice.settle_runtime` first. With `fallback: cpu` ONNX Runtime on the CPU stands in for what does not come
+    up, and the detector says so (`fallback_reason`). Sets OpenCV's thread count for the whole process.
     """
+    try:
+        return _load(settings)
+    except (ModelError, MissingDependency) as error:
+        usual = _fallback_settings(settings)
+        if usual is None:
+            raise
+        try:
+            network = _load(usual)
+        except (ModelError, MissingDependency):
+            raise error from None
+        reason = str(error)
+    asked = f"detector.backend {settings.backend} on {settings.device}"
+    network.stands_in = f"{asked} did not come up, so {network.name} on the CPU stands in for it: {reason}"
+    network.warning = "; ".join(filter(None, (network.warning, network.stands_in)))
+    log.warning("%s", network.stands_in)
+    return network
+
+
+def _fallback_settings(settings: DetectorConfig) -> DetectorConfig | None:
+    """What stands in for it; None: nothing may, or it was the CPU that was asked for."""
+    if settings.fallback != "cpu" or (settings.device == "cpu" and settings.backend in ("auto", "onnx", "hog")):
+        return None
+    model = settings.model if not settings.model.endswith(".hef") else model_files.AUTO_MODEL
+    return settings.model_copy(
+        update={"model": model, "backend": "onnx", "device": "cpu", "precision": "auto", "fallback": "refuse"}
+    )
+
+
+def _load(settings: DetectorConfig) -> NetworkDetector | HogDetector:
     cv2.setNumThreads(settings.threads)
     found = locate(settings)
     if found is None:

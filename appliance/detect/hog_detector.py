@@ -49,6 +49,7 @@ class HogDetector:
                 "builtin:hog needs OpenCV 4 (5 left it out): pip install 'opencv-python-headless<5'"
             )
         log.warning("%s", self.warning)
+        self.stands_in = ""
         self._score_min = score_min
         self._weight_min = _weight(score_min)
         self._hog = cv2.HOGDescriptor()

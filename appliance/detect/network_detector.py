@@ -55,6 +55,7 @@ class NetworkDetector:
         runtime: with the network of `path`. calibration: of its scores, where models.toml knows it; else the file's
         metadata say it, or nobody.
         """
+        self.stands_in = ""  # see `StandIn`
         self.name = f"{path.stem}@{sha256_of(path)[:8]}" + (f"+{runtime.mark}" if runtime.mark else "")
         self.runtime = runtime
         self._path = path

@@ -228,6 +228,7 @@ class ApplianceWatchdog:
         self._detector = HealthCondition("", "detector", report, hold_s=settings.detector_s)
         self._steps = ClockStepDetector(clock, STEP_S_MIN)
         self._time = HealthCondition("", "clock", report, hold_s=0.0)
+        self._fallback = HealthCondition("", "fallback", report, hold_s=0.0)
         self._clock = clock
 
     @property
@@ -235,9 +236,12 @@ class ApplianceWatchdog:
         """The detector does not answer, or may not."""
         return self._detector.is_suspected
 
-    def tick(self, busy_s: float, failure: str) -> None:
-        """busy_s: how long the detector has been at one call. failure: why the last call failed, or ''."""
+    def tick(self, busy_s: float, failure: str, fallback: str = "") -> None:
+        """busy_s: how long the detector has been at one call. failure: why the last call failed, or ''. fallback: what
+        the detector stands in for, and why, or ''."""
         now = self._clock.now()
+        if "fallback" not in self._disabled:
+            self._fallback.update(now, bool(fallback), fallback)
         step_s = self._steps.step_s()
         if "clock" not in self._disabled:
             self._time.update(now, step_s != 0, f"the clock of this box was set by {step_s:+.0f} s")

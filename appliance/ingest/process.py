@@ -19,7 +19,7 @@ from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import ObjectTracker
 from appliance.clock import Clock
-from appliance.detect.detector import ObjectDetector, prefer_labels
+from appliance.detect.detector import ObjectDetector, fallback_reason, prefer_labels
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity
 from appliance.inference.detector_watchdog import DetectorHung
@@ -234,7 +234,7 @@ class IngestProcess:
         worker = self._worker
         self._apply_wanted()
         worker.give_up_stuck_call()
-        self._watchdog.tick(worker.watchdog.busy_s(), worker.warning)
+        self._watchdog.tick(worker.watchdog.busy_s(), worker.warning, fallback_reason(self._detector))
         detector = DetectorActivity(worker.load(), self._watchdog.is_detector_stuck)
         for camera in self._cameras.values():
             camera.runner.tick(detector)

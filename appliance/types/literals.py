@@ -40,10 +40,11 @@ HealthKind = Literal[
     "unexamined",
     "overloaded",
     "database",
+    "fallback",
 ]
 HEALTH_KINDS: tuple[HealthKind, ...] = (
     "stalled", "frozen", "black", "covered", "moved", "clock", "offset", "detector", "unexamined", "overloaded",
-    "database",
+    "database", "fallback",
 )  # fmt: skip
 HEALTH_TITLES: dict[HealthKind, str] = {
     "stalled": "No picture comes",
@@ -57,6 +58,7 @@ HEALTH_TITLES: dict[HealthKind, str] = {
     "unexamined": "Not examined",
     "overloaded": "Too few inferences",
     "database": "Database gone",
+    "fallback": "Detector not as asked",
 }
 SCHEMA = 1  # of the ingest channel and the replay log
 SegmentKind = Literal["continuous", "pre_roll", "alert"]

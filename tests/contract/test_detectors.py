@@ -465,6 +465,25 @@ def test_what_was_asked_for_and_is_not_there_is_refused_with_the_cure(settings: 
         detector.load(config.DetectorConfig.model_validate(settings))
 
 
+def test_the_cpu_stands_in_only_where_the_site_file_says_so_and_says_for_what() -> None:
+    asked = config.DetectorConfig(backend="openvino", device="cuda", precision="bf16")
+    with pytest.raises(ModelError):
+        detector.load(asked)
+    found = detector.load(asked.model_copy(update={"fallback": "cpu"}))
+    assert found.name == detector.load(config.DetectorConfig()).name
+    reason = detector.fallback_reason(found)
+    assert reason.startswith("detector.backend openvino on cuda did not come up, so vedette-nano@")
+    assert reason.endswith("set detector.device to one"), "the cure"
+    assert reason in found.warning
+    assert detector.fallback_reason(detector.load(config.DetectorConfig(fallback="cpu"))) == ""
+
+
+@pytest.mark.parametrize("settings", [{"model": "no-such-network", "device": "npu"}, {"precision": "fp16"}], ids=str)
+def test_nothing_stands_in_for_a_network_that_is_not_there_or_for_the_cpu(settings: dict[str, str]) -> None:
+    with pytest.raises(ModelError, match=r"no-such-network|set detector\.precision to auto"):
+        detector.load(config.DetectorConfig.model_validate({**settings, "fallback": "cpu"}))
+
+
 @pytest.mark.parametrize("settings", [{"model": "builtin:hog"}, {"backend": "hog"}], ids=str)
 def test_hog_is_what_one_gets_who_asks_for_it_by_name(settings: dict[str, str]) -> None:
     assert detector.load(config.DetectorConfig.model_validate(settings)).name == "builtin:hog"

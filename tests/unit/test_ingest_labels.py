@@ -1,4 +1,4 @@
-"""The ingest process tells its detector which labels the rules want, at the start and when cameras are changed."""
+"""What the ingest process tells its detector (the labels that rules want), and what the detector makes it report."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from appliance.clock import ManualClock
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
 from appliance.track.tracker import Tracker
+from appliance.types import HealthEvent, IngestHealth
 
 
 class Told(NumberReader):
@@ -44,3 +45,20 @@ def test_its_detector_hears_what_rules_want(tmp_path: Path) -> None:
         made.configure({"gate": section("car", "dog")})
         made._tick()
     assert detector.wanted[-1] == {"car", "dog"}
+
+
+def test_a_detector_that_stands_in_is_a_health_event_and_a_warning(tmp_path: Path) -> None:
+    class StandsIn(NumberReader):
+        stands_in = "detector.backend auto on cuda did not come up, so the CPU stands in: no driver"
+        warning = stands_in
+
+    storage = config.StorageConfig.model_validate({"dir": str(tmp_path)})
+    with (tmp_path / "channel").open("wb") as out:
+        channel = IngestChannel(out.fileno())
+        process = IngestProcess({}, config.HealthConfig(), storage, StandsIn(), Tracker, channel, ManualClock())
+        heard: list[object] = []
+        channel.put = heard.append  # type: ignore[method-assign,assignment]
+        process._tick()
+    (event,) = [each for each in heard if isinstance(each, HealthEvent)]
+    assert (event.kind, event.camera, event.reason) == ("fallback", "", StandsIn.stands_in)
+    assert [each.warning for each in heard if isinstance(each, IngestHealth)] == [StandsIn.stands_in]

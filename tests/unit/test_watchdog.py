@@ -338,6 +338,21 @@ def test_a_detector_that_hangs_is_noticed_and_that_the_process_starts_again() ->
     assert watchdog.is_detector_stuck
 
 
+def test_a_detector_that_stands_in_is_a_fault_as_long_as_it_does() -> None:
+    watchdog, clock, events = appliance_watchdog()
+    watchdog.tick(0.0, "", "cuda did not come up")
+    assert [(each.camera, each.kind, each.reason, each.t_end) for each in events] == [
+        ("", "fallback", "cuda did not come up", None)
+    ]
+    for _ in range(10):
+        clock.advance(1.0)
+        watchdog.tick(0.0, "", "cuda did not come up")
+    assert len(events) == 1
+    silent, _, unheard = appliance_watchdog(ignore=["fallback"])
+    silent.tick(0.0, "", "cuda did not come up")
+    assert not unheard
+
+
 def test_a_detector_that_only_fails_is_noticed_and_its_return_too() -> None:
     watchdog, clock, events = appliance_watchdog()
     for second in range(60):
