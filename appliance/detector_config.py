@@ -9,13 +9,27 @@ from pydantic import Field, model_validator
 
 from appliance.yamlfile import ConfigModel
 
-Backend = Literal["auto", "onnx", "openvino", "tensorrt", "hog"]
+Backend = Literal["auto", "onnx", "openvino", "tensorrt", "hailo", "hog"]
 Device = Literal["cpu", "cuda", "gpu", "npu"]
 Precision = Literal["auto", "fp32", "int8", "bf16", "fp16"]
 Fallback = Literal["refuse", "cpu"]
 HeadName = Literal[
     "auto", "yolox", "detr", "rf-detr", "yolo", "nanodet", "picodet", "fastestdet", "ssd"
 ]  # fmt: skip
+
+
+class HailoConfig(ConfigModel):
+    """Of `backend: hailo`. python: the one that has HailoRT's bindings; auto: this one, else the system's.
+
+    scheduler_*: of HailoRT, which shares the device among networks: how many frames a network collects before it gets
+    the device, and for how long at most. answer_s: an inference that takes longer counts as a lost device.
+    """
+
+    python: Annotated[str, Field(min_length=1)] = "auto"
+    multi_process_service: bool = False
+    scheduler_timeout_ms: Annotated[int, Field(ge=0, le=1000)] = 0
+    scheduler_threshold: Annotated[int, Field(ge=1, le=64)] = 1
+    answer_s: Annotated[float, Field(ge=0.1, le=5)] = 2.0
 
 
 class DetectorConfig(ConfigModel):
@@ -34,6 +48,7 @@ class DetectorConfig(ConfigModel):
     head: HeadName = "auto"
     labels: Path | None = None
     score_min: Annotated[float, Field(ge=0, le=1)] = 0.1
+    hailo: HailoConfig = HailoConfig()
 
     @model_validator(mode="before")
     @classmethod

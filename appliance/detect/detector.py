@@ -185,6 +185,11 @@ def locate(settings: DetectorConfig) -> ModelFile | None:
             f"detector.backend {backend} does not run {settings.model}: set backend to auto, or another model"
         )
     model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
+    if backend == "hailo":
+        _must_suit_hailo(settings)
+        return model_files.find_compiled_model(model)
+    if model.endswith(".hef"):
+        raise ModelError(f"{model} was compiled for a Hailo device: set detector.backend to hailo")
     # OpenVINO and TensorRT multiply a file in the precision they are told; for ONNX Runtime it is a matter of the file.
     told = backend in ("openvino", "tensorrt") and settings.precision in ("bf16", "fp16")
     return model_files.find_model(model, precision="auto" if told else settings.precision)
@@ -193,6 +198,8 @@ def locate(settings: DetectorConfig) -> ModelFile | None:
 def recheck_settings(model: str, shared: DetectorConfig) -> DetectorConfig:
     """The settings of another network for re-checks (`second_look.model`), beside the `detector` section."""
     backend = "auto" if "hog" in (shared.backend, model.partition(":")[2]) else shared.backend
+    if model.endswith(".hef") or backend == "hailo":  # what was not compiled runs on the CPU
+        backend = "hailo" if model.endswith(".hef") else "auto"
     return shared.model_copy(update={"model": model, "precision": "auto", "labels": None, "backend": backend})
 
 
@@ -206,15 +213,28 @@ def _must_suit_hog(settings: DetectorConfig) -> None:
         raise ModelError(f"builtin:hog has one precision: set detector.precision to auto, not {settings.precision}")
 
 
+def _must_suit_hailo(settings: DetectorConfig) -> None:
+    """Raises ModelError."""
+    if settings.device != "cpu":
+        raise ModelError(f"detector.backend hailo has its own device: leave out detector.device {settings.device}")
+    if settings.precision != "auto":
+        raise ModelError(
+            f"a HEF has the precision it was compiled with: set detector.precision to auto, not {settings.precision}"
+        )
+    if settings.head != "auto":
+        raise ModelError(f"a HEF says itself how it is read: set detector.head to auto, not {settings.head}")
+
+
 def _load_network(settings: DetectorConfig, found: ModelFile) -> NetworkDetector:
     from appliance.detect.network_detector import NetworkDetector  # OpenCV and heads: not for who only locates
 
+    labels = class_labels.read(settings.labels) if settings.labels else found.labels
     return NetworkDetector(
         found.path,
         _open_runtime(settings, found),
         score_min=settings.score_min,
         head=settings.head if settings.head != "auto" else found.head,
-        label_names=class_labels.read(settings.labels) if settings.labels else found.labels,
+        label_names=labels if settings.backend != "hailo" else (),  # of a HEF its runtime knows, with its notes
         calibration=found.calibration,
     )
 
@@ -225,6 +245,8 @@ def _open_runtime(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
         return _open_openvino(settings, found)
     if settings.backend == "tensorrt":
         return _open_tensorrt(settings, found)
+    if settings.backend == "hailo":
+        return _open_hailo(settings, found)
     if settings.dla_core is not None:
         raise ModelError("detector.dla_core is TensorRT's: set detector.backend to tensorrt, or dla_core to null")
     if settings.device not in ("cpu", "cuda"):
@@ -239,6 +261,15 @@ def _open_runtime(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
             "onnxruntime-gpu)"
         ) from None
     return OnnxRuntime(found.path, threads=settings.threads, device=settings.device, bf16=found.bf16)
+
+
+def _open_hailo(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
+    from appliance.detect.hailo_runtime import HailoRuntime  # with a process and its thread: not for who does without
+
+    labels = class_labels.read(settings.labels) if settings.labels else ()
+    return HailoRuntime(
+        found.path, settings.hailo, score_min=settings.score_min, labels=labels, labels_otherwise=found.labels
+    )
 
 
 def _open_openvino(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from appliance.detect import hef_file
 from appliance.detect.class_labels import COCO_80
 from appliance.detect.score_calibration import ScoreLines, checked_lines
 from appliance.detector_config import HeadName, Precision
@@ -80,7 +81,7 @@ class ModelBundle(ConfigModel):
     better, measured alike for all of them; loss_max: how much lower each may be for a variant to count as as accurate.
     """
 
-    file: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+\.onnx$")]
+    file: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+\.(onnx|hef)$")]
     url: Annotated[str, Field(pattern=r"^(https://|$)")] = ""  # "": it comes with Vedette
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     licence: str
@@ -161,6 +162,18 @@ def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Pr
         return _recognised(_file(model, places), places)
     bundles = _bundles(places)
     return _present(*_variant(model, precision, bundles, places), places)
+
+
+def find_compiled_model(model: str, places: tuple[Path, ...] | None = None) -> ModelFile:
+    """The .hef file for `model`: a path, a file name, a bundle whose file is one, or the name of a network that was
+    compiled to NAME.ARCHITECTURE.hef; then with its bundle's classes. Raises ModelError."""
+    places = model_folders() if places is None else places
+    bundles = _bundles(places)
+    bundle = bundles.get(model)
+    if bundle is not None and bundle.file.endswith(".hef"):
+        return _present(model, bundle, places)
+    path = hef_file.find_hef(model, places)
+    return _model_file(path, bundle) if bundle is not None else _recognised(path, places)
 
 
 def accurate_precisions(

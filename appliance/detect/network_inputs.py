@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,7 +29,8 @@ class NetworkInputs:
 
     free: the file leaves both sides open; `width` and `height` are then the box that a whole frame is scaled into.
     free_batch: and how many frames come at once.
-    order: of the frame's axes, N(umber), C(hannel), H(eight), W(idth). As uint8 a frame goes in as it is, 0..255.
+    order: of the frame's axes, N(umber), C(hannel), H(eight), W(idth); or NV12, [1, height * 3 / 2, width]. As uint8 a
+    frame goes in as it is, 0..255.
     """
 
     frame: str
@@ -40,16 +42,28 @@ class NetworkInputs:
     free_batch: bool = False
     order: str = "NCHW"
 
-    @property
-    def grey(self) -> NDArray[Any]:
-        """A value of a grey picture, near enough for any normalisation."""
-        return np.asarray(GREY if self.dtype is np.uint8 else GREY / 255, self.dtype)
+    def grey(self, count: int, width: int, height: int) -> NDArray[Any]:
+        """The tensor of `count` pictures that are grey, near enough for any normalisation and for YUV."""
+        level = GREY if self.dtype is np.uint8 else GREY / 255
+        if self.order == "NV12":
+            return np.full((1, height * 3 // 2, width), level, self.dtype)
+        return self.arranged(np.full((count, 3, height, width), level, self.dtype))
 
     def arranged(self, tensor: Array) -> Array:
         """A tensor (n, 3, height, width) with the axes of `order`; CHW takes the first of n, which is one."""
         if self.order == "NHWC":
             return np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
         return tensor[0] if self.order == "CHW" else tensor
+
+
+def packed_frame(frame: NDArray[np.uint8], order: str, *, rgb: bool) -> NDArray[np.uint8]:
+    """BGR uint8 (H, W, 3) as it goes into an input of integers: NHWC, (H, W, 3) in RGB or BGR; NV12, (H * 3 / 2, W),
+    the brightness and below it U and V in turns."""
+    if order == "NHWC":
+        return np.asarray(cv2.cvtColor(frame, cv2.COLOR_BGR2RGB), np.uint8) if rgb else frame
+    height, width = frame.shape[:2]
+    planes = np.asarray(cv2.cvtColor(frame, cv2.COLOR_BGR2YUV_I420), np.uint8)
+    return np.concatenate([planes[:height], planes[height:].reshape(2, -1).T.reshape(height // 2, width)])
 
 
 def network_inputs(path: Path, found: Sequence[TensorSpec], metadata: Mapping[str, str]) -> NetworkInputs:
@@ -60,6 +74,11 @@ def network_inputs(path: Path, found: Sequence[TensorSpec], metadata: Mapping[st
     if len(frames) != 1 or len(frames) + len(sizes) != len(found) or len(sizes) > 1:
         raise ModelError(f"{path}: its inputs ({seen}) are not a picture [1, 3, height, width] and at most one [1, 2]")
     frame = frames[0]
+    if metadata.get("pixels") == "nv12":
+        rows, columns = (side if isinstance(side, int) else 0 for side in frame.shape[1:])
+        for side in (rows * 2 // 3, columns):
+            _side(path, side, metadata, 0)
+        return NetworkInputs(frame.name, np.uint8, columns, rows * 2 // 3, "", order="NV12")
     order = "CHW" if len(frame.shape) == 3 else "NHWC" if frame.shape[3] == 3 and frame.shape[1] != 3 else "NCHW"
     if frame.shape[order.index("C")] not in (3, "channels") or frame.dtype not in DTYPES:
         raise ModelError(f"{path}: its input ({seen}) is not float or uint8, [1, 3, height, width] or [1, h, w, 3]")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.class_preference import ClassPreference
+from appliance.detect.hailo_heads import NoHailoLayout, hailo_head
 from appliance.detect.letterbox import Normalisation, Placing
 from appliance.detect.nanodet_picodet_fastestdet_heads import distribution_head, fastestdet_head
 from appliance.detect.nms import non_maximum_suppression, to_detections
@@ -25,7 +26,8 @@ KNOWN = (
     "scores [1, n] with an input orig_target_sizes; YOLOv8/11 [1, 4 + classes, anchors]; YOLO end-to-end [1, n, 6]; "
     "NanoDet-m and PicoDet, scores and distances of 3 or 4 grids; FastestDet [1, 5 + classes, rows, columns]; RF-DETR "
     "dets [1, n, 4], labels [1, n, slots]; SSD detection_boxes [1, n, 4], detection_classes, detection_scores, "
-    "num_detections (or TFLite's, or torchvision's boxes [n, 4], labels [n], scores [n])"
+    "num_detections (or TFLite's, or torchvision's boxes [n, 4], labels [n], scores [n]); of a .hef file: NMS by class "
+    "or by score, raw grids of YOLOv8/11, YOLOX or ours"
 )
 HEAD_KEY, NORMALISATION_KEY = "vedette_head", "vedette_normalisation"
 """Metadata of a file that settle what its shapes leave open, as models/export.py writes them: one of HeadName, and
@@ -195,6 +197,11 @@ class DetrHead:
 def choose_head(answer: TrialOutput, wanted: HeadName = "auto") -> OutputHead:
     """The head that fits `answer`. Raises UnknownLayout; `wanted`, else the file's metadata, settles what shapes alone
     cannot."""
+    if "hailo" in answer.metadata:
+        try:
+            return hailo_head(answer.size, answer.outputs, answer.metadata)
+        except NoHailoLayout as reason:
+            raise UnknownLayout(str(reason)) from None
     task = answer.metadata.get("task", "detect")
     if task != "detect":
         raise UnknownLayout(f"it was exported for the task `{task}`, not `detect`")

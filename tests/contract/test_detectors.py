@@ -15,6 +15,7 @@ from typing import Any
 import av
 import cv2
 import fake_nvidia
+import hailo_files
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -51,6 +52,10 @@ TINY: dict[str, Callable[[Path], Path]] = {
 SIZES = [(64, 64), (1, 1), (37, 500), (641, 3), (1920, 1080)]
 
 
+HEFS: dict[str, Callable[[Path], Path]] = {
+    "nms-by-class": lambda path: hailo_files.nms(path, THINGS),
+    "nms-by-score-nv12": lambda path: hailo_files.nms(path, THINGS, order=hailo_files.BY_SCORE, nv12=True),
+}
 OWN = ["vedette-nano", "vedette-nano-int8"]
 # A head reads what a runtime answers, whichever that is (test_network_runtimes.py asks those): with every network the
 # recorded one, with the others a network of integers, one of two inputs and of bfloat16.
@@ -68,6 +73,8 @@ def of_each_runtime() -> Iterator[object]:
         for name in names:
             marks = [pytest.mark.shared] if name in FILES else []
             yield pytest.param((way, name), id=f"{way}-{name}", marks=marks)
+    for name in HEFS:  # compiled for one device alone, which is a fake
+        yield pytest.param(("hailo", name), id=f"hailo-{name}")
 
 
 def asked(way: str, model: str, **others: object) -> config.DetectorConfig:
@@ -85,6 +92,13 @@ def asked(way: str, model: str, **others: object) -> config.DetectorConfig:
 @pytest.fixture(scope="module", params=of_each_runtime())
 def looker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectDetector]:
     way, name = request.param
+    if way == "hailo":
+        folder = tmp_path_factory.mktemp("hailo")
+        device = hailo_files.FakeDevice(folder)
+        with pytest.MonkeyPatch.context() as patch:
+            device.use(patch)
+            yield detector.load(config.DetectorConfig.model_validate(device.settings(HEFS[name](folder / "n.hef"))))
+        return
     if name in TINY:
         name = str(TINY[name](tmp_path_factory.mktemp("tiny") / f"{name}.onnx"))
     elif name in FILES:

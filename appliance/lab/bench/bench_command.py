@@ -63,15 +63,20 @@ def bench_command(options: BenchOptions) -> int:
 
 
 def ways_to_run(model: str) -> Iterator[DetectorConfig]:
-    """Of each backend whose package is here: its precisions on the CPU, and its other devices."""
+    """Of each backend whose package is here: its precisions on the CPU, its other devices; and on a Hailo device."""
     if model == model_files.HOG_MODEL:
         yield DetectorConfig(model=model)
+        return
+    if model.endswith(".hef"):
+        yield _settings(model, "hailo")
         return
     for backend, precisions in PRECISIONS.items():
         if not runtime_choice.installed_version(backend):
             continue
         yield from (_settings(model, backend, precision=each) for each in precisions)
         yield from (_settings(model, backend, device=each) for each in DEVICES[backend])
+    # A compiled network runs nowhere else; of another it is said what is missing.
+    yield _settings(model, "hailo")
 
 
 def _settings(model: str, backend: str, **others: str) -> DetectorConfig:
@@ -80,6 +85,8 @@ def _settings(model: str, backend: str, **others: str) -> DetectorConfig:
 
 def way(settings: DetectorConfig) -> str:
     """`vedette-nano openvino cpu bf16`."""
+    if settings.backend == "hailo":
+        return f"{settings.model} hailo"
     return " ".join(
         (settings.model, settings.backend, settings.device, settings.precision.replace("auto", "as the file"))
     )

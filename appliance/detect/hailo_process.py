@@ -1,0 +1,323 @@
+"""The parent's side of the Hailo helper: starts it, gives it frames through shared memory, and starts it again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from appliance.backoff import Backoff
+from appliance.clock import Clock
+from appliance.detect.network_runtime import Array
+from appliance.errors import DetectorError, VedetteError
+
+HELPER = Path(__file__).with_name("hailo_helper.py")
+START_S = 30.0  # loading a HEF of 20 MB over PCIe takes a second; a slow card takes longer to import numpy
+KILL_S = 2.0  # a process that is stuck in a driver does not even die
+SLOTS_MAX = 4  # inferences under way: one computes, one goes in, one comes out
+LINE_BYTES_MAX = 64 * 1024
+PAGE = mmap.PAGESIZE  # buffers that begin at a page are not copied once more on their way to the device
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "HOME", "XDG_RUNTIME_DIR")
+
+
+class HelperFailed(VedetteError):
+    """The helper could not open the device. error: what it reported ({} where it did not); known: versions and the
+    like, as far as it came."""
+
+    def __init__(self, message: str, error: Mapping[str, Any] | None = None, known: Mapping[str, Any] | None = None):
+        super().__init__(message)
+        self.error = dict(error or {})
+        self.known = dict(known or {})
+
+
+@dataclass(frozen=True, slots=True)
+class HailoStream:
+    """An input or output of a network. order: HailoRT's name of its layout; classes: of an NMS output, else 0."""
+
+    name: str
+    shape: tuple[int, ...]
+    order: str
+    dtype: str
+    classes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class HailoDescription:
+    """What a helper that is ready says of its device and network."""
+
+    library: str
+    driver: str
+    firmware: str
+    architecture: str
+    input: HailoStream
+    outputs: tuple[HailoStream, ...]
+    queue: int
+
+    @classmethod
+    def from_report(cls, known: Mapping[str, Any]) -> HailoDescription:
+        """Raises HelperFailed."""
+        streams = [
+            [HailoStream(**{**each, "shape": tuple(each["shape"])}) for each in known[kind]]
+            for kind in ("inputs", "outputs")
+        ]
+        if len(streams[0]) != 1:
+            raise HelperFailed(f"it has {len(streams[0])} inputs, and a detector's network has one", None, known)
+        return cls(
+            known["library"], known["driver"], known["firmware"], known["architecture"],
+            streams[0][0], tuple(streams[1]), int(known["queue"]),
+        )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """Room for one inference in the shared memory. done: its answer is there, or it will never come."""
+
+    number: int
+    input: Array
+    outputs: dict[str, Array]
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class HelperSession:
+    """One life of the helper, from its start to its end.
+
+    State: the process, the memory that it shares, free slots. The thread that calls `read` hands answers out; any
+    thread infers. loss: why it ended, once it has.
+    """
+
+    def __init__(self, python: Path, asked: Mapping[str, Any], start_s: float = START_S) -> None:
+        """Start it and wait until the device is ready. Raises HelperFailed."""
+        self.loss = ""
+        self._lock = threading.Condition()
+        self._rest = b""
+        self._memory_fd = os.memfd_create("vedette-hailo", os.MFD_CLOEXEC)
+        try:
+            self._process = subprocess.Popen(
+                [str(python), "-I", str(HELPER), str(self._memory_fd)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                pass_fds=(self._memory_fd,), env=_environment(), start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            os.close(self._memory_fd)
+            raise HelperFailed(f"{python} cannot be started: {error.strerror}", {"step": "python"}) from None
+        try:
+            self._send(json.dumps(dict(asked)))
+            self.description = HailoDescription.from_report(self._first_answer(start_s))
+            self._slots = self._lay_out(self.description)
+        except BaseException:
+            self.end("it did not start")
+            raise
+        self._free = list(self._slots)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def infer(self, frame: Array, answer_s: float) -> dict[str, Array]:
+        """The outputs by name, copies of our own. Raises DetectorError; then the session may have ended."""
+        slot = self._take(answer_s)
+        slot.input[...] = frame
+        slot.done.clear()
+        self._send(str(slot.number))
+        if not self.loss and not slot.done.wait(answer_s):
+            self.end(f"no answer within {answer_s:g} s")
+        if self.loss:
+            raise DetectorError(f"the Hailo device was lost: {self.loss}")
+        answer = {name: output.copy() for name, output in slot.outputs.items()}
+        with self._lock:
+            self._free.append(slot)
+            self._lock.notify()
+        return answer
+
+    def read(self) -> None:
+        """Hand answers out until the helper ends; `loss` then says how."""
+        while (line := self._line(None)) is not None:
+            said = _parsed(line)
+            if "slot" in said:
+                self._slots[said["slot"]].done.set()
+            elif "error" in said:
+                self.end(str(said["error"].get("text") or said["error"].get("kind")))
+        self.end("")
+
+    def end(self, reason: str) -> None:
+        """Kill it; whoever waits for it is told. Any thread, any number of times: the first reason counts."""
+        with self._lock:
+            first = not self.loss
+            self.loss = self.loss or reason or "the helper ended"
+        if first:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(KILL_S)
+                if not reason:
+                    self.loss = f"the helper ended by itself or was killed (status {status})"
+            os.close(self._memory_fd)
+        with self._lock:
+            for slot in getattr(self, "_slots", ()):
+                slot.done.set()
+            self._lock.notify_all()
+
+    def _take(self, wait_s: float) -> _Slot:
+        with self._lock:
+            self._lock.wait_for(lambda: self._free or self.loss, wait_s)
+            if self.loss:
+                raise DetectorError(f"the Hailo device was lost: {self.loss}")
+            if not self._free:
+                raise DetectorError(f"the Hailo device did not become free within {wait_s:g} s")
+            return self._free.pop()
+
+    def _send(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with self._lock, contextlib.suppress(OSError):  # it is gone: whoever reads finds out
+            os.write(self._process.stdin.fileno(), f"{line}\n".encode("ascii"))
+
+    def _first_answer(self, start_s: float) -> Mapping[str, Any]:
+        line = self._line(start_s)
+        if line is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its output ended, so it is about to
+                status = self._process.wait(0.2)
+                raise HelperFailed(f"the helper ended with status {status}", {"step": "start"})
+            raise HelperFailed(f"the helper did not answer within {start_s:g} s", {"step": "start"})
+        said = _parsed(line)
+        if "ready" in said:
+            return dict(said["ready"])
+        error = said.get("error", {})
+        raise HelperFailed(str(error.get("text", "it said something else than an answer")), error, said.get("known"))
+
+    def _line(self, wait_s: float | None) -> bytes | None:
+        """The next line; None: there is none in time, or no more."""
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        while b"\n" not in self._rest and len(self._rest) < LINE_BYTES_MAX:
+            if wait_s is not None and not select.select([pipe], [], [], wait_s)[0]:
+                return None
+            block = os.read(pipe, 4096)
+            if not block:
+                return None
+            self._rest += block
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def _lay_out(self, description: HailoDescription) -> list[_Slot]:
+        """Slots one after the other, each stream at the beginning of a page."""
+        streams = (description.input, *description.outputs)
+        step = sum(_pages(each.bytes) for each in streams)
+        count = max(1, min(description.queue, SLOTS_MAX))
+        os.ftruncate(self._memory_fd, count * step)
+        memory = mmap.mmap(self._memory_fd, count * step)
+        slots, places = [], []
+        for number in range(count):
+            offsets = [number * step + sum(_pages(each.bytes) for each in streams[:n]) for n in range(len(streams))]
+            views = [_view(memory, offset, each) for offset, each in zip(offsets, streams, strict=True)]
+            outputs = dict(zip((each.name for each in description.outputs), views[1:], strict=True))
+            slots.append(_Slot(number, views[0], outputs))
+            places.append({"input": offsets[0], "outputs": offsets[1:]})
+        self._send(json.dumps({"slots": places}))
+        return slots
+
+
+class HailoProcess:
+    """The helper, started again whenever it is lost.
+
+    State: the present session, or why there is none. Owner: one daemon thread, `hailo`, which reads the helper's
+    answers, and after a loss starts another, backing off from 0.5 to 30 s. `close` ends both.
+    """
+
+    def __init__(
+        self, python: Path, asked: Mapping[str, Any], clock: Clock, answer_s: float, start_s: float = START_S
+    ) -> None:
+        """Raises HelperFailed: nothing is tried twice before it worked once."""
+        self.starts = 1
+        self._python, self._asked, self._clock = python, asked, clock
+        self._answer_s, self._start_s = answer_s, start_s
+        self._stop = threading.Event()
+        self._session = HelperSession(python, asked, start_s)
+        self.description = self._session.description
+        self._thread = threading.Thread(target=self.run, name="hailo", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the helper, which may have ended."""
+        return self._session.pid
+
+    @property
+    def loss(self) -> str:
+        """Why there is no device now, or ''."""
+        return self._session.loss
+
+    def infer(self, frame: Array) -> dict[str, Array]:
+        """The outputs by name for a frame of the input's shape. Never waits for a start. Raises DetectorError."""
+        return self._session.infer(frame, self._answer_s)
+
+    def run(self) -> None:
+        backoff = Backoff(0.5, 30.0)
+        while not self._stop.is_set():
+            self._session.read()
+            while not self._stop.is_set():
+                self._clock.sleep(backoff.next_s(), self._stop)
+                if self._restarted():
+                    backoff.reset()
+                    break
+
+    def close(self) -> None:
+        """End the helper and the thread."""
+        self._stop.set()
+        self._session.end("it was closed")
+
+    def _restarted(self) -> bool:
+        if self._stop.is_set():
+            return False
+        try:
+            session = HelperSession(self._python, self._asked, self._start_s)
+        except HelperFailed as error:
+            self._session.loss = str(error)
+            return False
+        if (session.description.input, session.description.outputs) != (
+            self.description.input, self.description.outputs,
+        ):  # fmt: skip
+            session.end("the HEF has changed")
+            self._session.loss = "the HEF has changed, so Vedette has to be started again"
+            return False
+        self.starts += 1
+        self._session = session
+        if self._stop.is_set():
+            session.end("it was closed")
+        return True
+
+
+def _environment() -> dict[str, str]:
+    """No secret of ours; libhailort's log file would lie in whatever folder we are in."""
+    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    hailo = {name: value for name, value in os.environ.items() if name.startswith("HAILO")}
+    return {"HAILORT_LOGGER_PATH": "NONE", "OPENBLAS_NUM_THREADS": "1", **kept, **hailo}
+
+
+def _parsed(line: bytes) -> Mapping[str, Any]:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _pages(count: int) -> int:
+    return -(-count // PAGE) * PAGE
+
+
+def _view(memory: mmap.mmap, offset: int, stream: HailoStream) -> Array:
+    count = int(np.prod(stream.shape))
+    return np.frombuffer(memory, stream.dtype, count, offset).reshape(stream.shape)

@@ -1,0 +1,127 @@
+"""HailoRT as a NetworkRuntime: a compiled network (.hef) on a Hailo device, which a process of its own holds."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import sys
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+
+from appliance.clock import Clock, SystemClock
+from appliance.detect import hailo_cures, hef_file
+from appliance.detect.hailo_process import HailoDescription, HailoProcess, HailoStream, HelperFailed
+from appliance.detect.hef_file import HefNotes
+from appliance.detect.network_runtime import CLOSED, Array, TensorSpec
+from appliance.detector_config import HailoConfig
+from appliance.errors import DetectorError, ModelError
+
+SYSTEM_PYTHON = Path("/usr/bin/python3")
+NV12 = "NV12"
+
+log = logging.getLogger(__name__)
+
+
+class HailoRuntime:
+    """A network on a Hailo device, behind a helper process (see `hailo_process`).
+
+    Frames are integers, rows of RGB or NV12; what the network was trained with is done on the chip. A device that is
+    lost raises DetectorError until the helper has it again. `close`, or the end of the object, gives the device back.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        settings: HailoConfig | None = None,
+        *,
+        score_min: float = 0.1,
+        labels: tuple[str, ...] = (),
+        labels_otherwise: tuple[str, ...] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        """Raises ModelError. score_min: what a HEF with NMS leaves out. labels: instead of those in the file beside it;
+        labels_otherwise: where that names none."""
+        settings = settings or HailoConfig()
+        header, notes = hef_file.read_header(path), hef_file.read_notes(path)
+        names = labels or notes.labels or labels_otherwise
+        if not names:
+            raise ModelError(
+                f"{path}: a HEF does not name its classes: write {hef_file.notes_file(path).name} beside it "
+                '({"names": ["person", "car"]}, or {"names": "coco-80"}), or set detector.labels to a file with one '
+                "name a line"
+            )
+        python = python_with_bindings(settings)
+        asked = {
+            "hef": str(path.resolve()),
+            "score_min": score_min,
+            "multi_process_service": settings.multi_process_service,
+            "scheduler_timeout_ms": settings.scheduler_timeout_ms,
+            "scheduler_threshold": settings.scheduler_threshold,
+        }
+        try:
+            self.process = HailoProcess(python, asked, clock or SystemClock(), settings.answer_s)
+        except HelperFailed as failure:
+            words = hailo_cures.cure(failure, python, header, service=settings.multi_process_service)
+            raise ModelError(f"{path}: detector.backend hailo: {words}") from None
+        self._finalizer = weakref.finalize(self, self.process.close)
+        found = self.process.description
+        if wrong := hailo_cures.check_description(found, header):
+            self.close()
+            raise ModelError(f"{path}: detector.backend hailo: {wrong}")
+        if slow := hailo_cures.advice(found, header):
+            log.warning("%s: %s", path, slow)
+        self.version = f"hailort {found.library}, {found.architecture}"
+        self.mark = found.architecture or "hailo"
+        self.takes_any_shape = False
+        self.input_sizes: tuple[tuple[int, int], ...] = ()
+        self.batch_sizes = (1,)  # one run is one frame; several threads keep the device busy
+        self.inputs = (_frame_input(found.input),)
+        self.metadata: Mapping[str, str] = _metadata(found, notes, names)
+
+    def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Nothing: the one shape was compiled."""
+
+    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Raises DetectorError: no answer in time, or the device is lost."""
+        if not self._finalizer.alive:
+            raise DetectorError(CLOSED)
+        frame, wanted = feed[self.inputs[0].name], self.inputs[0]
+        if tuple(frame.shape) != wanted.shape or frame.dtype != wanted.dtype:
+            raise DetectorError(f"the network takes {wanted}, not {frame.dtype} {list(frame.shape)}")
+        stream = self.process.description.input
+        answer = self.process.infer(frame.reshape(stream.shape))
+        return {name: array[None] for name, array in answer.items()}
+
+    def close(self) -> None:
+        """See NetworkRuntime."""
+        self._finalizer()
+
+
+def python_with_bindings(settings: HailoConfig) -> Path:
+    """The one that the site file names; else this one, if hailo_platform is here, else the system's."""
+    if settings.python != "auto":
+        return Path(settings.python)
+    return Path(sys.executable) if importlib.util.find_spec("hailo_platform") else SYSTEM_PYTHON
+
+
+def _frame_input(stream: HailoStream) -> TensorSpec:
+    """[1, height, width, 3]; of NV12, whose rows are one plane over the other, [1, height * 3 / 2, width].
+
+    HailoRT gives NV12 the shape [height / 2, width, 3] (transform__h2d_NV12_to_NV12).
+    """
+    height, width, features = (*stream.shape, 0, 0, 0)[:3]
+    shape = (1, height * features, width) if stream.order == NV12 else (1, height, width, features)
+    return TensorSpec(stream.name, stream.dtype, shape)
+
+
+def _metadata(found: HailoDescription, notes: HefNotes, names: tuple[str, ...]) -> dict[str, str]:
+    """In the words of an exporter, so that what reads ONNX files reads these."""
+    streams = {each.name: {"order": each.order, "classes": each.classes} for each in found.outputs}
+    return {
+        "names": str(dict(enumerate(names))),
+        "placing": notes.placing,
+        "pixels": "nv12" if found.input.order == NV12 else notes.pixels,
+        "hailo": json.dumps({"outputs": streams, "scores": notes.scores, "sides": notes.sides}),
+    }
