@@ -21,6 +21,7 @@ from appliance.dashboard import (
     arming_api,
     auth,
     backup_api,
+    camera_edit_page,
     camera_finder_api,
     camera_setup_api,
     cameras_api,
@@ -45,6 +46,8 @@ from appliance.dashboard import (
     storage_api,
     system_api,
     timeline_api,
+    trials_api,
+    trials_page,
     users_api,
     web_app,
     why_api,
@@ -83,6 +86,8 @@ from appliance.dashboard.system_api import SystemReader
 from appliance.dashboard.templating import Templates
 from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.tls import DashboardCertificate
+from appliance.dashboard.trial_store import TrialStore
+from appliance.dashboard.trials_api import SettingsTrials
 from appliance.dashboard.why_api import WhyReader
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
@@ -116,7 +121,7 @@ ROUTERS = (
     backup_api.router,
     system_api.router, system_api.page_router, users_api.router, users_api.page_router, setup_page.router,
     language_api.router, notify_api.router, notify_api.page_router, web_app.router,
-    why_api.router, why_page.router,
+    why_api.router, why_page.router, camera_edit_page.router, trials_api.router, trials_page.router,
 )  # fmt: skip
 
 
@@ -154,7 +159,7 @@ def create_app(
     cuts = RecordingCuts(segments, root, cutter or reader, clock)
     ptz, finder = PtzControl(clock), CameraFinder(clock)
     renditions = Renditions(cuts, root, converter or reader, clock)
-    jobs = LabJobs(root.absolute(), clock)
+    jobs, trials = LabJobs(root.absolute(), clock), TrialStore(root)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub, live, ptz, jobs),
@@ -203,6 +208,7 @@ def create_app(
             timelines := TimelineReader(TimelineStore(db), cameras, config.cameras, clock),
             jobs,
             WhyReader(db, config, clock, timelines, jobs, str(root.absolute())),
+            SettingsTrials(db, config, jobs, trials, timelines, str(root.absolute())),
             AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
             ApplianceCollector(
                 db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -26,7 +27,7 @@ LIMITS = SandboxLimits(
     file_bytes_max=0,
     reply_bytes_max=32 * 1024 * 1024,
 )
-JobKind = Literal["replay_span"]
+JobKind = Literal["replay_span", "try_settings"]
 JobState = Literal["running", "done", "failed", "cancelled"]
 
 
@@ -82,10 +83,19 @@ class LabJobs:
         self.counts: dict[tuple[JobKind, JobState], int] = {}
 
     def start(
-        self, kind: JobKind, camera: str, task: dict[str, Any], models: Sequence[Path], about: dict[str, Any]
+        self,
+        kind: JobKind,
+        camera: str,
+        task: dict[str, Any],
+        models: Sequence[Path],
+        about: dict[str, Any],
+        *,
+        wall_s: float = LIMITS.wall_s,
+        ended: Callable[[LabJob], None] = lambda job: None,
     ) -> LabJob:
         """Begin a job; task: what its function is given; models: folders that it may read networks from.
 
+        wall_s: the longest it may take. ended: called in the job's thread when it is over, however it ended.
         Raises JobRunning.
         """
         readable = (self._root / SEGMENTS, self._root / PREROLL, *models)
@@ -94,7 +104,8 @@ class LabJobs:
                 raise JobRunning("Another job is at work on the recording; wait for it, or cancel it.")
             job = LabJob(secrets.token_hex(8), kind, camera, self._clock.now(), about)
             sandbox = self._make(FUNCTIONS, LIMITS, SandboxFolders(readable=readable), raises=(SourceError, ModelError))
-            thread = threading.Thread(target=self._run, args=(job, sandbox, task), name="lab job", daemon=True)
+            work = partial(self._run, job, sandbox, partial(sandbox.call, kind, task, wall_s=wall_s), ended)
+            thread = threading.Thread(target=work, name="lab job", daemon=True)
             self._running = job, sandbox, thread
             self._jobs[job.id] = job
             while len(self._jobs) > KEPT_MAX:
@@ -126,7 +137,7 @@ class LabJobs:
         if running is not None:
             self.cancel(running[0])
 
-    def _run(self, job: LabJob, sandbox: JobSandbox, task: dict[str, Any]) -> None:
+    def _run(self, job: LabJob, sandbox: JobSandbox, call: Callable[..., Any], ended: Callable[[LabJob], None]) -> None:
         began = self._clock.monotonic()
 
         def advance(share: Any) -> None:
@@ -135,7 +146,7 @@ class LabJobs:
 
         state: JobState = "done"
         try:
-            job.result = sandbox.call(job.kind, task, progress=advance)
+            job.result = call(progress=advance)
         except SandboxUnavailable as error:
             state, job.error = "failed", str(error)
         except (SandboxError, SourceError, ModelError) as error:
@@ -149,6 +160,7 @@ class LabJobs:
                 job.state = state
             self.counts[job.kind, job.state] = self.counts.get((job.kind, job.state), 0) + 1
             self._running = None
+        ended(job)
 
 
 def model_places(settings: DetectorConfig) -> tuple[str, tuple[Path, ...]]:

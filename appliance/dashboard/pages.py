@@ -48,7 +48,6 @@ from appliance.store.meter import Since
 
 RECENT = 6
 MORE_FILTERS = ("from", "to", "zone", "label", "rule")  # folded while nothing is chosen in them
-COMMON_LABELS = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
 
 ShowFilter = Annotated[Literal["", "alerts", "health"], Query(description="alerts, health, or both")]
 DatabasePart = Annotated[Database, Depends(provided(Database))]
@@ -212,17 +211,6 @@ def camera_page(
         lasting=health.open(name), health=[event for event in events if event.t_end is not None],
         editable=settings.is_editable and configured is not None,
         ptz=configured is not None and configured.onvif is not None and may("POST", f"{API}/cameras/{{name}}/ptz"),
-    )  # fmt: skip
-
-
-@router.get("/cameras/{name}/edit", dependencies=[Depends(editable_settings)])
-def camera_edit_page(
-    rev: Rev, templates: TemplatesPart, cameras: Cameras, alarms: FalseAlarms, name: str
-) -> HTMLResponse:
-    """Zones, lines and rules of a camera, drawn on its picture."""
-    return templates.page(
-        "camera_edit.html", here="/cameras", rev=rev, camera=cameras.full(name), labels=COMMON_LABELS,
-        proposals=alarms.proposals(name),
     )  # fmt: skip
 
 

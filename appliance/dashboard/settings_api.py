@@ -17,7 +17,8 @@ from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.tls import DashboardCertificate
-from appliance.errors import ConfigError, PreconditionError, UsageError, redact
+from appliance.detect.model_files import present_models
+from appliance.errors import ConfigError, ModelError, PreconditionError, UsageError, redact
 from appliance.media.atomic_file import DiskWriteError
 from appliance.settings.rule_trial import try_rules
 from appliance.settings.settings_service import SettingsService, SettingsStatus
@@ -163,6 +164,22 @@ class Base(BaseModel):
     base: Annotated[str, Field(max_length=64)]
 
 
+class NetworkItem(ApiModel):
+    """A network whose file is here, for `detector.model`."""
+
+    name: str
+    licence: str
+    note: str
+
+
+class NetworkList(ApiModel):
+    """The networks that can be chosen. in_force: what `detector.model` says now; score_min: its threshold."""
+
+    networks: list[NetworkItem]
+    in_force: str
+    score_min: float
+
+
 class TrialAlertItem(ApiModel):
     """An alert that rules would have raised. new: those in force raise none at that time. best_t: its best view."""
 
@@ -241,6 +258,12 @@ def connection(part: Settings) -> ConnectionReport:
     return ConnectionReport.of(part.certificate)
 
 
+@router.get("/networks")
+def networks(part: Settings) -> NetworkList:
+    """The networks that can be chosen."""
+    return installed_networks(part.service.running.config)
+
+
 @router.post("/check")
 def check_change(part: Settings, wanted: ChangeSettings) -> SettingsDiff:
     """What a change would do, without doing it. 422 with every fault of what the file would be."""
@@ -292,6 +315,16 @@ def restore(request: Request, part: Settings, number: int, wanted: Base) -> Sett
     with settings_problems():
         status = part.service.restore(number, wanted.base, user_of(request))
         return SettingsReport.after(part.service, status)
+
+
+def installed_networks(config: SiteConfig) -> NetworkList:
+    """Raises Problem."""
+    try:
+        found = present_models()
+    except ModelError as error:
+        raise Problem(422, str(error)) from None
+    items = [NetworkItem(name=name, licence=each.licence, note=each.note) for name, each in found.items()]
+    return NetworkList(networks=items, in_force=config.detector.model, score_min=config.detector.score_min)
 
 
 def without_secrets(value: Any, key: str = "") -> Any:

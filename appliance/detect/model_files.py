@@ -148,6 +148,12 @@ def model_bundles() -> dict[str, ModelBundle]:
     return _bundles(model_folders())
 
 
+def present_models(places: tuple[Path, ...] | None = None) -> dict[str, ModelBundle]:
+    """The networks of every models.toml whose file is here, by name; the file is not read. Raises ModelError."""
+    places = model_folders() if places is None else places
+    return {name: bundle for name, bundle in sorted(_bundles(places).items()) if _file_of(bundle, places)}
+
+
 def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Precision = "auto") -> ModelFile:
     """The file for `model` in `precision`. Raises ModelError that says where was looked and how to get it."""
     places = model_folders() if places is None else places

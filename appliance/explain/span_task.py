@@ -40,13 +40,18 @@ class SpanTask:
 
     def local_time(self) -> Callable[[float], tuple[int, int]]:
         """Weekday and minute of a UTC time: a sandbox cannot read the time zone."""
-        first = self.local_begin[0] * 1440 + self.local_begin[1] - int(self.begin // 60)
+        return local_time_from(self.begin, self.local_begin)
 
-        def at(t: float) -> tuple[int, int]:
-            weekday, minute = divmod((first + int(t // 60)) % (7 * 1440), 1440)
-            return weekday, minute
 
-        return at
+def local_time_from(begin: float, local_begin: tuple[int, int]) -> Callable[[float], tuple[int, int]]:
+    """Weekday and minute of a UTC time near `begin`, at which it is `local_begin`."""
+    first = local_begin[0] * 1440 + local_begin[1] - int(begin // 60)
+
+    def at(t: float) -> tuple[int, int]:
+        weekday, minute = divmod((first + int(t // 60)) % (7 * 1440), 1440)
+        return weekday, minute
+
+    return at
 
 
 _task: TypeAdapter[SpanTask] = TypeAdapter(SpanTask)

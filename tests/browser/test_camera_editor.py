@@ -25,6 +25,9 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 pytestmark = pytest.mark.browser
 
+CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "gate.mp4"
+JOB_MS = 90_000
+
 FILE = """\
 # the depot
 site: {name: depot-7}
@@ -162,6 +165,37 @@ def test_a_zone_is_drawn_a_rule_told_tried_and_saved(page: Page, editing: Editin
     assert set(editing.in_force[0].cameras["gate"].zones) == {"yard", "drive"}
     assert "# the one that counts" in editing.path.read_text()
     assert "hunter2" in editing.path.read_text(), "what was not shown was not touched"
+
+
+def test_a_changed_rule_is_tried_on_the_recording(page: Page, editing: Editing) -> None:
+    width = page.viewport_size["width"]  # type: ignore[index]
+    t0 = editing.site.clock.now() - 14
+    editing.site.record_clip("gate", CLIP, t0, 9)  # a person comes in by the gate in the sixth second
+    page.get_by_role("button", name="Try on the recording").click()
+    page.locator("#wrong", has_text="Nothing is changed yet").wait_for()
+    page.locator("#rules fieldset").first.get_by_label("score at least").fill("0.99")
+    page.locator("#rules fieldset").first.get_by_label("score at least").press("Enter")
+    page.evaluate(
+        "t => (document.getElementById('since').valueAsNumber = t * 1000 - new Date().getTimezoneOffset() * 6e4)", t0
+    )
+    page.get_by_role("button", name="Try on the recording").click()
+    with page.expect_popup() as opened:
+        page.get_by_role("link", name="See how far it is").click()
+    trial = opened.value
+    expect(trial.locator("#trial")).to_have_attribute("data-state", "done", timeout=JOB_MS)
+    expect(trial.locator("#sentence")).to_contain_text("The settings in force: one alert. The changed ones: 0 alerts.")
+    lost = trial.locator("[data-change=missing]")
+    expect(lost).to_contain_text("only with the settings in force")
+    trial.wait_for_function("() => document.querySelector('[data-change=missing] img').naturalWidth > 0")
+    shot(trial, f"trial-{width}")
+    assert trial.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the page"
+    assert editing.in_force == [], "nothing was saved"
+    trial.get_by_role("link", name="All trials").click()
+    shot(trial, f"trials-{width}")
+    trial.get_by_role("button", name="Delete").click()
+    trial.get_by_role("button", name="Delete for good").click()
+    expect(trial.locator("main")).to_contain_text("Nothing was tried yet")
+    trial.close()
 
 
 def test_keys_alone_move_and_remove_corners_and_undo(page: Page, editing: Editing) -> None:

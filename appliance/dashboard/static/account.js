@@ -1,6 +1,5 @@
 // One's own password, sessions and second factor.
-import { follow, post } from "./page.js";
-const by = id => document.getElementById(id);
+import { by, follow, post } from "./page.js";
 
 async function attempt(path, body, method) {
 	by("wrong").textContent = "";

@@ -1,9 +1,9 @@
 // A backup is made and downloaded; one that is brought back is sent in pieces, checked, and lies ready for the next start.
-import { again, post, say, swap } from "./page.js";
+import { again, by, post, say, swap } from "./page.js";
 import { t } from "./texts.js";
 const PIECE = 1024 * 1024;
-const wrong = document.getElementById("wrong");
-const sent = document.getElementById("sent");
+const wrong = by("wrong");
+const sent = by("sent");
 
 async function send(file) {
 	for (let at = 0; at < file.size; at += PIECE) {

@@ -313,13 +313,31 @@ async function tryOut() {
 	panel.scrollIntoView({ block: "nearest" });
 }
 
+async function replay() {
+	const asked = changes();
+	const [model, floor] = [by("network").value, by("floor").value];
+	if (model) asked.push({ path: ["detector", "model"], value: model });
+	if (floor) asked.push({ path: ["detector", "score_min"], value: Number(floor) });
+	if (!asked.length) throw new Error(t("Nothing is changed yet: both sides would be the same."));
+	const stretch = JSON.parse(by("stretch").value);
+	const t_start = new Date(by("since").value) / 1000;
+	const on = t_start && stretch.minutes ? { spans: [{ t_start, t_end: t_start + 60 * stretch.minutes }] } : stretch;
+	const { page } = await post(`/api/v1/cameras/${encodeURIComponent(camera)}/trials`, { base, changes: asked, ...on });
+	told(t("It is being tried on the recording."));
+	element("a", { href: page, target: "_blank" }, by("outcome"), t("See how far it is, and what differs"));
+}
+
 async function save() {
 	const report = await post("/api/v1/settings", { base, changes: changes(), why: `zones and rules of ${camera}` });
 	take(report);
-	say(t("Saved and in force."));
+	told(t("Saved and in force."));
+}
+
+function told(words) {
+	say(words);
 	by("outcome").hidden = false;
 	by("outcome").replaceChildren();
-	element("p", {}, by("outcome"), t("Saved and in force."));
+	element("p", {}, by("outcome"), words);
 }
 
 function take(report) {
@@ -362,8 +380,7 @@ by("undo").onclick = () => {
 	refresh();
 };
 by("renew").onclick = () => (root.querySelector(".stage img").src = `/api/v1/cameras/${encodeURIComponent(camera)}/picture?${Date.now()}`);
-by("try").onclick = () => attempt(by("try"), tryOut);
-by("save").onclick = () => attempt(by("save"), save);
+for (const [id, work] of Object.entries({ try: tryOut, replay, save })) by(id).onclick = () => attempt(by(id), work);
 // A link from what false alarms propose: the change is made here, to be tried and saved, or not.
 function suggest(wanted) {
 	const box = (wanted.get("place") ?? "").split(",").map(Number);

@@ -1,5 +1,5 @@
 // Forms that are one request: each field under its name; what holds JSON is parsed, or merged into the request.
-import { again, light, post, say, swap } from "./page.js";
+import { again, by, light, post, say, swap } from "./page.js";
 import { t } from "./texts.js";
 const value = field =>
 	field.type === "checkbox" ? field.checked : field.dataset.json === undefined ? field.value : JSON.parse(field.value);
@@ -20,9 +20,9 @@ document.addEventListener("submit", async event => {
 	if (!path) return;
 	event.preventDefault();
 	const button = event.submitter;
-	if (button.dataset.sure) {
-		button.textContent = button.dataset.sure; // asked once more
-		delete button.dataset.sure;
+	if (button.dataset.sure && !button.dataset.armed) {
+		button.dataset.armed = button.textContent; // asked once more
+		button.textContent = button.dataset.sure;
 		return;
 	}
 	const wrong = form.querySelector(".wrong");
@@ -36,6 +36,7 @@ document.addEventListener("submit", async event => {
 		else {
 			form.closest("details")?.removeAttribute("open");
 			swap(await again(), "#arming, [data-swap]");
+			if (!button.isConnected) by("main").focus();
 		}
 	} catch (error) {
 		if (wrong) wrong.textContent = error.message;
@@ -43,4 +44,12 @@ document.addEventListener("submit", async event => {
 	} finally {
 		button.disabled = false;
 	}
+});
+
+document.addEventListener("click", ({ target }) => {
+	for (const each of document.querySelectorAll("[data-armed]"))
+		if (each !== target) {
+			each.textContent = each.dataset.armed;
+			delete each.dataset.armed;
+		}
 });

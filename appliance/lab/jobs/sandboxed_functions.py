@@ -7,21 +7,29 @@ import os
 from collections.abc import Generator
 from typing import Any
 
-from appliance.explain.span_task import SpanTask, decode_task
+from appliance.explain.span_task import decode_task
+from appliance.explain.trial_task import decode_trial
 from appliance.lab.jobs.span_replay import replayed_explanation
+from appliance.lab.jobs.trial_replay import settings_compared
 
 NICE = 15  # recording and live detection come first
 
 
 def replay_span(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
     """Yields the share that is done; returns what `span_replay.replayed_explanation` finds. values: a SpanTask."""
-    return (yield from replayed_explanation(_begun(values)))
-
-
-def _begun(values: dict[str, Any]) -> SpanTask:
-    with contextlib.suppress(OSError):
-        os.nice(NICE)
+    _give_way()
     task = decode_task(values)
     if task.model_folder:
         os.environ["VEDETTE_MODELS"] = task.model_folder
-    return task
+    return (yield from replayed_explanation(task))
+
+
+def try_settings(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
+    """Yields the share that is done; returns what `trial_replay.settings_compared` finds. values: a TrialTask."""
+    _give_way()
+    return (yield from settings_compared(decode_trial(values)))
+
+
+def _give_way() -> None:
+    with contextlib.suppress(OSError):
+        os.nice(NICE)

@@ -318,17 +318,35 @@ def _event(change: DifferenceKind, event: Event, moved_s: float = 0.0) -> EventD
     )
 
 
-def alert_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[AlertDifference]:
-    """The alerts of one camera, paired by time, if they have a rule in common."""
+@dataclass(frozen=True, slots=True)
+class AlertPair:
+    """An alert of one camera in both logs, or (None) in one of them only. what: what changed, as texts."""
+
+    before: Alert | None
+    after: Alert | None
+    what: tuple[str, ...] = ()
+
+
+def alert_pairs(before: Sequence[Alert], after: Sequence[Alert]) -> list[AlertPair]:
+    """The alerts of one camera, paired by time, if they have a rule in common: in both, the first's, the second's."""
     pairs, gone, new = _paired(before, after, _alert_cost)
-    for one, other in pairs:
-        what = tuple(_alert_texts(one, other))
-        if what:
-            yield AlertDifference(camera=one.camera, change="changed", rules=one.rules, t=one.t_start, what=what)
-    for alert in gone:
-        yield AlertDifference(camera=alert.camera, change="missing", rules=alert.rules, t=alert.t_start)
-    for alert in new:
-        yield AlertDifference(camera=alert.camera, change="new", rules=alert.rules, t=alert.t_start)
+    return [
+        *(AlertPair(one, other, tuple(_alert_texts(one, other))) for one, other in pairs),
+        *(AlertPair(one, None) for one in gone),
+        *(AlertPair(None, other) for other in new),
+    ]
+
+
+def alert_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[AlertDifference]:
+    """What differs between the alerts of one camera."""
+    for pair in alert_pairs(before, after):
+        shown = pair.before or pair.after
+        assert shown is not None
+        change: DifferenceKind = "new" if pair.before is None else "missing" if pair.after is None else "changed"
+        if change != "changed" or pair.what:
+            yield AlertDifference(
+                camera=shown.camera, change=change, rules=shown.rules, t=shown.t_start, what=pair.what
+            )
 
 
 def verdict_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[VerdictDifference]:

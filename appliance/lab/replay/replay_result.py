@@ -179,7 +179,12 @@ class RecordedLog:
 
 def read_log(path: Path) -> RecordedLog:
     """Raises UsageError: not there, not a replay log, of an older or newer version, or damaged (with the line)."""
-    lines = list(_numbered(path))
+    return parse_log(path, _numbered(path))
+
+
+def parse_log(path: Path, numbered: Iterable[tuple[int, bytes]]) -> RecordedLog:
+    """The log of these lines, numbered from 1. path: what messages call it. Raises UsageError."""
+    lines = list(numbered)
     cut_off = bool(lines) and not lines[-1][1].endswith(b"\n")
     whole = lines[:-1] if cut_off else lines
     if not whole:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -181,6 +181,21 @@ def play(plan: ReplayPlan, log: LogSink | None, options: ReplayOptions) -> tuple
 
     Raises SourceError when one of them is no video, OSError when the log cannot be written.
     """
+    steps = playing(plan, log, options)
+    while True:
+        try:
+            done = next(steps)
+        except StopIteration as end:
+            results: tuple[ReplayResult, ...] = end.value
+            return results
+        if options.progress is not None:
+            options.progress(*done)
+
+
+def playing(
+    plan: ReplayPlan, log: LogSink | None, options: ReplayOptions
+) -> Generator[tuple[float, float | None], None, tuple[ReplayResult, ...]]:
+    """The same, frame by frame: yields the seconds of footage done and its length, if that is known."""
     wall_s, cpu_s = options.clock.monotonic(), process_cpu_s()
     prefer_labels(plan.detector, rule_labels(plan.config.cameras.values()))
     pacer = ReplayPacer(options.clock, options.speed)
@@ -212,8 +227,8 @@ def play(plan: ReplayPlan, log: LogSink | None, options: ReplayOptions) -> tuple
             if isinstance(item, DecodedFrame) and not (options.detections and options.detections.has_next):
                 pacer.wait(item.t)
             camera.take(item)
-            if isinstance(item, DecodedFrame) and options.progress is not None:
-                options.progress(camera.t, _length_s(cameras))
+            if isinstance(item, DecodedFrame):
+                yield camera.t, _length_s(cameras)
     cost = {"wall_s": options.clock.monotonic() - wall_s, "cpu_s": process_cpu_s() - cpu_s, "behind_s": pacer.behind_s}
     return tuple(camera.result(**cost) for camera in cameras)
 

@@ -1,0 +1,56 @@
+"""What a child process is told that replays stretches of a recording with the settings in force and with others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from appliance.config import SiteConfig
+from appliance.types import Gap, SegmentRow
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSpan:
+    """A stretch of the recording, UTC seconds. local_begin: weekday and minute of the day at t0 at the site."""
+
+    t0: float
+    t1: float
+    rows: tuple[SegmentRow, ...]
+    gaps: tuple[Gap, ...]
+    local_begin: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSetup:
+    """One set of settings. site: see `span_task.without_secrets`. model_folder: where the network's file lies; "": it
+    has none."""
+
+    site: SiteConfig
+    model_folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTask:
+    """Stretches of one camera, oldest first, and both sets of settings. root: the storage folder."""
+
+    root: str
+    camera: str
+    spans: tuple[TrialSpan, ...]
+    now: TrialSetup
+    then: TrialSetup
+
+
+_task: TypeAdapter[TrialTask] = TypeAdapter(TrialTask)
+
+
+def encode_trial(task: TrialTask) -> dict[str, Any]:
+    """As plain values."""
+    encoded: dict[str, Any] = _task.dump_python(task, mode="json")
+    return encoded
+
+
+def decode_trial(values: dict[str, Any]) -> TrialTask:
+    """Raises pydantic's ValidationError."""
+    return _task.validate_python(values)
