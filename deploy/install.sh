@@ -80,11 +80,14 @@ packages_for() {  # of the distribution; those that it does not have are left ou
   return 0
 }
 
+# The unit sees no homes (ProtectHome), and so no Python of pyenv's or uv's there.
+fits='import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14) or sys.base_prefix.startswith(("/root/", "/home/")))'
+
 find_python() {
-  for each in ${python:-python3 python3.13 python3.12 python3.11 python3.10}; do
-    "$each" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null && { echo "$each"; return; }
+  for each in ${python:-python3 /usr/bin/python3 python3.13 python3.12 python3.11 python3.10}; do
+    "$each" -c "$fits" 2>/dev/null && { echo "$each"; return; }
   done
-  die 'Python 3.10 to 3.13 is needed: apt install python3, or name one with --python'
+  die 'Python 3.10 to 3.13 is needed, outside of homes: apt install python3, or name one with --python'
 }
 
 apt_install() {
@@ -331,7 +334,7 @@ do_install() {
   if [ "$unit" != vedette ] && [ ! -e "$root/etc/vedette/worker.yaml" ]; then
     say "write /etc/vedette/worker.yaml ($files/vedette-worker.example.yaml has every key), then: systemctl start $unit"; return
   fi
-  ctl restart "$unit"
+  ctl restart "$unit" || true  # whoever waits says why
   wait_until "$version" alive || { journal_end; say "it does not answer yet: journalctl -u $unit"; return 1; }
   say 'it runs; the address and the code for the first user: journalctl -u vedette | grep "Set this box up"'
 }
@@ -345,17 +348,19 @@ do_upgrade() {
   [ "$current" != "$version" ] || { say "$version is here already"; return; }
   say "from $current to $version"
   build_version
+  [ -n "$dry" ] || ask "$version" files >/dev/null || die "the user vedette cannot run $opt/$version: nothing was changed"
   want=alive running=''
   if is_running; then
     running=1
     if [ "$unit" = vedette ] && ask "$current" state "$site" >/dev/null 2>&1; then want=ready
     else say "$current is not ready now, so $version need only run"; fi
   fi
-  [ -n "$dry" ] || echo "$current to $version" >"$opt/changing"
+  [ -n "$dry" ] || { echo "$current to $version" >"$opt/changing"; undo=1; }
   ctl stop "$unit"
   kept=''
   if [ "$unit" = vedette ] && [ -z "$dry" ] && [ -e "$site" ]; then
     kept=$(ask "$current" keep "$site" "$version") || {
+      undo=''
       say 'the database could not be copied; nothing was changed'; rm -f "$opt/changing"
       [ -z "$running" ] || ctl start "$unit"
       exit 2
@@ -366,8 +371,9 @@ do_upgrade() {
   put_files "$version"
   point current "$version"
   reload
-  [ -z "$running" ] || ctl start "$unit"
+  [ -z "$running" ] || ctl start "$unit" || true
   if [ -z "$running" ] || wait_until "$version" "$want"; then
+    undo=''
     run rm -f "$opt/changing"
     forget_versions
     say "$version is in force${running:+ and ${want}}; \`vedette-install rollback\` goes back to $current"
@@ -381,23 +387,48 @@ do_upgrade() {
 
 do_rollback() {
   load_owner
-  [ -n "$(read_link previous)" ] || {
-    [ ! -e "$opt/changing" ] || { rm -f "$opt/changing"; say 'it was cut off before anything was changed'; ctl start "$unit"; return; }
-    die 'there is no version to go back to'
-  }
+  cut_from='' word=''
+  [ ! -r "$opt/changing" ] || read -r cut_from word _ <"$opt/changing"
+  if [ "$word" = to ] && [ "$(read_link current)" = "$cut_from" ]; then
+    say "$cut_from is still in force: starting it"
+    [ "$(read_link previous)" != "$cut_from" ] || run rm -f "$opt/previous" "$opt/kept"
+    put_files "$cut_from"
+    reload
+    ctl start "$unit" || true
+    run rm -f "$opt/changing"
+    return
+  fi
+  [ -n "$(read_link previous)" ] || die 'there is no version to go back to'
   go_back
 }
 
+finish() {  # an upgrade that ends in any other way than it should is undone
+  code=$?
+  trap - EXIT
+  if [ -n "$undo" ]; then
+    undo=''
+    say 'the upgrade was cut off' >&2
+    (do_rollback)
+    [ $code != 0 ] || code=1
+  fi
+  rm -rf "$work"
+  exit $code
+}
+
 go_back() {  # every step may be the last one before a power cut: all of them again is right
+  undo=''
   newer=$(read_link current) older=$(read_link previous)
   [ -n "$dry" ] || echo "$newer back to $older" >"$opt/changing"
   ctl stop "$unit"
   kept=$(cat "$opt/kept" 2>/dev/null || true)
-  [ -z "$kept" ] || [ -n "$dry" ] || ask "$older" put-back "$site" "$kept" | sed '/^$/d; s/^/vedette: /'
+  if [ -n "$kept" ] && [ -z "$dry" ]; then
+    done_=$(ask "$older" put-back "$site" "$kept") || die "$older could not take its data back; mend that, then: vedette-install rollback"
+    [ -z "$done_" ] || say "$done_"
+  fi
   put_files "$older"
   point current "$older"
   reload
-  ctl start "$unit"
+  ctl start "$unit" || true
   wait_until "$older" alive || { journal_end; die "$older does not answer either: journalctl -u $unit"; }
   run rm -f "$opt/previous" "$opt/kept" "$opt/changing"
   say "$older is in force again"
@@ -446,7 +477,7 @@ do_uninstall() {
 
 main() {
   root='' dry='' from='' sha256='' box='' extras=unset listen=0.0.0.0:8080 wait_s=180 python='' apt=1 start=1 purge=''
-  systemctl=unset unit='' owner='' kept='' files=''
+  systemctl=unset unit='' undo='' owner='' kept='' files=''
   [ $# -gt 0 ] || { usage >&2; exit 2; }
   verb=$1; shift
   while [ $# -gt 0 ]; do
@@ -473,7 +504,7 @@ main() {
   opt=$root/opt/vedette site=$root/etc/vedette/site.yaml machine=$(uname -m)
   choices
   work=$(mktemp -d)
-  trap 'rm -rf "$work"' EXIT
+  trap finish EXIT
   trap 'exit 130' INT TERM
   case $verb in
     install | upgrade | rollback | uninstall) begin; "do_$verb" ;;

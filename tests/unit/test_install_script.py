@@ -193,6 +193,35 @@ def test_a_power_cut_in_an_upgrade_is_seen_and_undone(installed: Box) -> None:
     assert (installed.fakes / "database").read_text() == "of 1.0"
 
 
+@pytest.mark.parametrize("cut", ["before the copy", "at the copy", "after the copy"])
+def test_an_upgrade_that_ends_before_the_versions_change_starts_the_one_that_is_there(installed: Box, cut: str) -> None:
+    """Not the one before that, though there is one."""
+    assert installed.do("upgrade", version="2.0")[0] == 0
+    (installed.fakes / "database").write_text("of 2.0")
+    python = installed.fakes / "python3"
+    if cut == "before the copy":
+        systemctl = installed.fakes / "systemctl"
+        systemctl.write_text(
+            SYSTEMCTL.replace("stop | disable)", 'stop) rm -f "$FAKES/running"; kill -9 $PPID ;; disable)')
+        )
+        assert installed.do("upgrade", version="3.0")[0] == -9
+        systemctl.write_text(SYSTEMCTL)
+        assert installed.do("rollback")[0] == 0
+    elif cut == "at the copy":
+        python.write_text(PYTHON.replace('mkdir -p "$FAKES/kept";', "exit 2;"))
+        assert installed.do("upgrade", version="3.0")[0] == 2
+    else:
+        python.write_text(
+            PYTHON.replace('echo "$REPOSITORY/deploy"', 'test -e $FAKES/running && echo "$REPOSITORY/deploy"')
+        )
+        assert installed.do("upgrade", version="3.0")[0] == 1
+        python.write_text(PYTHON)
+        assert installed.do("rollback")[0] == 0
+    assert (installed.link("current"), installed.running()) == ("2.0", "2.0")
+    assert (installed.fakes / "database").read_text() == "of 2.0"
+    assert not (installed.opt / "changing").exists()
+
+
 def test_a_person_may_go_back_once(installed: Box) -> None:
     assert installed.do("rollback")[0] == 2
     assert installed.do("upgrade", version="2.0")[0] == 0
