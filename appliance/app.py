@@ -29,6 +29,7 @@ from appliance.dashboard.tls import DashboardCertificate
 from appliance.errors import MissingDependency, UsageError
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.shareable_still import ShareableStills
+from appliance.health.load_shedding import LoadShedding
 from appliance.machine import load_per_core, temperature_c
 from appliance.malloc import TRIM_EVERY_S, return_large_blocks, trim_heaps
 from appliance.media.recording_reader import LIMITS, SandboxedReader
@@ -164,6 +165,7 @@ class Appliance:
             if config.dashboard.enabled
             else None
         )
+        lasting.box.configure(config.load_shedding, config.health.ignore, self._shed_memory)
         self.url = self._dashboard.url if self._dashboard else ""
         self.fingerprint = self._dashboard.fingerprint if self._dashboard else ""
         self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
@@ -206,9 +208,25 @@ class Appliance:
         self.stores.cameras.configure(cameras)
         self.core.reconfigure(background.core_settings)
         self._lasting.supervisor.reconfigure(config.for_ingest())
+        self._lasting.box.configure(config.load_shedding, config.health.ignore, self._shed_memory)
+        background.preroll.shrink(self._preroll_share())
         if self._dashboard is not None:
             self._dashboard.configure(config, background.dashboard_probes)
         return waiting
+
+    def _shed_memory(self, shed: LoadShedding) -> None:
+        """Memory is short, or not any more: what can be had again is let go of. In the monitor's thread."""
+        self._background.preroll.shrink(self._preroll_share())
+        if shed.memory.step == 0:
+            return
+        for reader in (self._lasting.viewer, self._lasting.cutter, self._lasting.converter):
+            reader.rest()
+        if self._dashboard is not None:
+            self._dashboard.empty_caches()
+
+    def _preroll_share(self) -> float:
+        """A ring on a disk takes no memory, and so gives none back."""
+        return 1.0 if self.config.storage.preroll_dir is None else self._lasting.box.shed.preroll_share
 
     def close(self, clock: Clock) -> None:
         """Write what is buffered; call after the services have stopped."""
@@ -241,6 +259,7 @@ class _Background:
     services: tuple[Service, ...]
     core_settings: CoreSettings
     dashboard_probes: CoreProbes
+    preroll: PrerollRing
 
 
 def keep_until_restart(running: SiteConfig, new: SiteConfig) -> tuple[SiteConfig, tuple[str, ...]]:
@@ -282,7 +301,7 @@ def build(
     viewer = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     cutter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     converter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
-    box = BoxMonitor(config.sensors.root, stores.meter, clock, partial(_count_live, stores.cameras))
+    box = BoxMonitor(config.sensors.root, stores.meter, clock, partial(_count_live, stores.cameras), supervisor)
     lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter, log, converter, box)
     background = _build_background(config, lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
@@ -294,8 +313,11 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     context, notices_due = router_context(config), LoopSignal()
     arming = Arming(config.arming, config.cameras, stores.arming, clock, local_weekday_minute)
     uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
-    probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, arming)
+    probes = _SystemProbes(
+        config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, arming, lasting.box
+    )
     link = probes.link if uplink else None
+    box = lasting.box
     links = SnoozeLinks(root, config.dashboard.public_url, UsedLinkStore(db))
     push = PushMeans(
         VapidKey(root), PushSubscriptionStore(db), partial(_user_sees, UserStore(db)), _contact(config.dashboard)
@@ -308,8 +330,9 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     recheck = RecheckService(
         config.second_look, config.escalation.router, db, stores.meter, clock, supervisor.send, sources
     )
+    ring = _preroll_ring(config, root, db)
     services = [
-        *_storage_services(config, root, db, clock),
+        *_storage_services(config, root, db, clock, ring),
         Service("evidence", evidence.run, partial(_stop_all, evidence.stop, reader.close)),
         Service("rechecks", recheck.run, recheck.stop),
     ]
@@ -325,11 +348,16 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             stores,
             clock,
             system_load=SystemLoadMonitor(
-                link, stores.escalations, clock, pool=(lambda: uplink.pool) if uplink else None
+                link,
+                stores.escalations,
+                clock,
+                pool=(lambda: uplink.pool) if uplink else None,
+                offload=lambda: box.shed.offload,
             ).read,
             context=context,
             listener=_CoreListener(evidence, notifier, recheck),
             arming=arming,
+            box_faults=box.faults,
         ),
         CoreProbes(
             link=link,
@@ -345,8 +373,10 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             boxes=stores.boxes.noted,
             snooze_links=links,
             push=push,
-            box=lambda: lasting.box.status,
+            box=lambda: box.status,
+            shedding=lambda: box.shed,
         ),
+        ring,
     )
 
 
@@ -417,6 +447,7 @@ class _SystemProbes:
     db: Database
     clock: Clock
     arming: Arming
+    box: BoxMonitor
 
     def link(self) -> LinkState:
         """Only where there is an uplink."""
@@ -441,6 +472,7 @@ class _SystemProbes:
             temperature_c=temperature_c(),
             detector_load=status.health.load,
             detector_queue=status.health.queue,
+            hot=self.box.shed.heat.step > 0,
         )
 
     def warning(self) -> str:
@@ -617,11 +649,16 @@ def _build_dashboard(
     )
 
 
-def _storage_services(config: SiteConfig, root: Path, db: Database, clock: Clock) -> tuple[Service, Service]:
-    retention = Retention(db, root, config.storage, config.cameras)
+def _preroll_ring(config: SiteConfig, root: Path, db: Database) -> PrerollRing:
     rings = StorageLimits.of(config.storage, config.cameras).rings
     before_s = max(config.alerts.pre_roll_s, config.escalation.span_s)
-    ring = PrerollRing(db, root, rings, before_s=before_s, after_s=config.alerts.post_roll_s)
+    return PrerollRing(db, root, rings, before_s=before_s, after_s=config.alerts.post_roll_s)
+
+
+def _storage_services(
+    config: SiteConfig, root: Path, db: Database, clock: Clock, ring: PrerollRing
+) -> tuple[Service, Service]:
+    retention = Retention(db, root, config.storage, config.cameras)
     return (
         periodic_service("retention", RETENTION_EVERY_S, retention.run_once, clock),
         periodic_service("ring", RING_EVERY_S, ring.run_once, clock),

@@ -46,6 +46,7 @@ from appliance.types import (
     FrameBoxes,
     Gap,
     HealthEvent,
+    HealthKind,
     IngestHealth,
     IngestMessage,
     PipelineStep,
@@ -115,7 +116,8 @@ class CoreSettings:
     """What the core decides by, made of the site file.
 
     cameras: those that are enabled. maintenance: of the router; None: there is no uplink. severity_after: what a
-    verdict makes of a severity. language: of reasons. arming: which rules report now.
+    verdict makes of a severity. language: of reasons. arming: which rules report now. box_faults: what lasts of the
+    box itself, a sentence each.
     """
 
     cameras: Mapping[str, _CameraContext]
@@ -126,6 +128,7 @@ class CoreSettings:
     severity_after: SeverityAfter
     language: str
     arming: Arming
+    box_faults: Callable[[], Mapping[HealthKind, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,7 @@ class Core:
         self._clock = clock
         self._faults: dict[str, HealthEvent] = {}
         self._rechecks_at = float("-inf")
-        self._database_fault: HealthEvent | None = None
+        self._own_faults: dict[HealthKind, HealthEvent] = {}
 
     @property
     def warning(self) -> str:
@@ -241,7 +244,7 @@ class Core:
         self._backlog.write(partial(self._stores.cameras.mark_all_lost, self._clock.now(), reason))
         self._backlog.write(partial(self._stores.health.end_open, self._clock.now(), reason))
         self._faults.clear()
-        self._database_fault = None
+        self._own_faults.clear()
 
     def close(self) -> None:
         """The appliance stops: write what is held and end open alerts."""
@@ -362,7 +365,7 @@ class Core:
         self._settings.listener.alert_stored()
 
     def _each_second(self) -> None:
-        self._watch_database()
+        self._watch_box()
         self._backlog.retry()
         for camera in self._settings.cameras.values():
             self._flush(camera)
@@ -440,17 +443,25 @@ class Core:
             )
             self._stores.meter.note(message.camera, now)
 
-    def _watch_database(self) -> None:
-        """A file that was moved or deleted is a fault at once, though it is stored only once it is back."""
-        gone, known, now = self._stores.displaced(), self._database_fault, self._clock.now()
-        if gone and known is None:
-            self._database_fault = HealthEvent(
-                camera="", id=uuid4().hex[:16], kind="database", t=now, t_start=now, reason=gone
+    def _watch_box(self) -> None:
+        """Faults that no other process reports: a database that is not where it was, heat, lack of memory. A file that
+        was moved or deleted is a fault at once, though it is stored only once it is back."""
+        now, lasting = self._clock.now(), dict(self._settings.box_faults())
+        if gone := self._stores.displaced():
+            lasting["database"] = gone
+        for kind, reason in lasting.items():
+            known = self._own_faults.get(kind)
+            if known is not None and known.reason == reason:
+                continue
+            event = (
+                HealthEvent(camera="", id=uuid4().hex[:16], kind=kind, t=now, t_start=now, reason=reason)
+                if known is None
+                else replace(known, t=now, reason=reason)
             )
-            self._health(self._database_fault)
-        elif known is not None and not gone:
-            self._database_fault = None
-            self._health(replace(known, t=now, t_end=now))
+            self._own_faults[kind] = event
+            self._health(event)
+        for kind in self._own_faults.keys() - lasting.keys():
+            self._health(replace(self._own_faults.pop(kind), t=now, t_end=now))
 
     def _health(self, event: HealthEvent) -> None:
         """Written, counted when it is new, and logged at each turn."""
@@ -465,6 +476,8 @@ class Core:
         if known is None:
             self._stores.meter.add(event.camera, Metric(MetricName.HEALTH, event.kind), 1)
             logger.warning("%s is ill (%s): %s", who, event.kind, event.reason)
+        elif event.reason != known.reason:
+            logger.warning("%s: %s: now %s", who, event.kind, event.reason)
         if event.attempts > (known.attempts if known else 0):
             logger.info("%s: %s; tried: %s (%d)", who, event.kind, event.recovery, event.attempts)
 
@@ -499,6 +512,7 @@ def core_settings(
     context: RouterContext | None = None,
     listener: CoreListener | None = None,
     arming: Arming | None = None,
+    box_faults: Callable[[], Mapping[HealthKind, str]] = dict,
 ) -> CoreSettings:
     """The parts of the core with the sections that each reads. Reads what was escalated before.
 
@@ -531,6 +545,7 @@ def core_settings(
         config.severity_after,
         config.site.language,
         arming,
+        box_faults,
     )
 
 

@@ -147,6 +147,14 @@ class Sandbox:
         with self._lock:
             self._end()
 
+    def rest(self) -> None:
+        """End the child unless a call is going on; the next call starts another. Never waits."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._end()
+            finally:
+                self._lock.release()
+
     @property
     def pid(self) -> int:
         """Of the child; 0: there is none now."""

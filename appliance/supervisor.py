@@ -168,6 +168,11 @@ class IngestSupervisor:
                 return False
             return True
 
+    @property
+    def starts(self) -> int:
+        """How often the child was started."""
+        return self.status.starts
+
     def stop(self) -> None:
         """Ask the child to end; `run()` returns once it has."""
         self._stop.set()

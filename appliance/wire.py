@@ -20,6 +20,7 @@ from appliance.types import (
     IngestMessage,
     JudgeKind,
     LogLine,
+    Route,
     Severity,
     StreamHeader,
 )
@@ -118,6 +119,8 @@ def _omitted_fields(line: object) -> Any:
         return {"verdict"}
     if isinstance(line, FrameBoxes) and all(found.stood_s is None for found in line.objects):
         return {"objects": {"__all__": {"stood_s"}}}
+    if isinstance(line, Route) and not line.inputs.offload:
+        return {"inputs": {"offload"}}
     if isinstance(line, StreamHeader):
         return unused_header_fields(line)
     return None

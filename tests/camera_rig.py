@@ -55,6 +55,7 @@ class CameraRig:
         self.detector = detector or NumberReader()
         self.streams: dict[str, DetectStream] = {}
         self.cameras: dict[str, CameraRunner] = {}
+        self.substreams: dict[str, SubstreamRing] = {}
         finder, wake = SocketFinder(), threading.Event()
         for name, camera in cameras.items():
             target = RecordTarget(root, name, 2.0, 0, sound=camera.audio)
@@ -71,6 +72,8 @@ class CameraRig:
                 on_session=recorder.on_session if recorder is not None and own else None,
             )
             ring = SubstreamRing(root, name, 0, self.clock) if camera.detect_url is not None else None
+            if ring is not None:
+                self.substreams[name] = ring
             self.cameras[name] = CameraRunner(
                 name, camera, recorder, self.streams[name], finder, self.clock, self.heard, substream=ring
             )

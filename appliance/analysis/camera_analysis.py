@@ -21,7 +21,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.analysis.frame_selector import FrameFilter, FrameSelector
+from appliance.analysis.frame_selector import ALL_WORK, FrameFilter, FrameSelector, WorkShare
 from appliance.analysis.session_tracks import InferenceRequest, ObjectTracker, SessionTracks
 from appliance.config import DetectConfig
 from appliance.decode_policy.keyframe_policy import DecodePolicy
@@ -91,6 +91,7 @@ class CameraAnalysis:
         self._frame_filter = frame_filter
         self._drain = drain
         self._lines = tuple(lines)
+        self._work = ALL_WORK
         self.probe = SessionProbe()
         self._tracks: SessionTracks | None = None
         latency = "lowest" if decode_everything else settings.latency
@@ -147,6 +148,7 @@ class CameraAnalysis:
             self._tracks,
             frame_filter=self._frame_filter,
             on_luma=self._tamper.observe if self._tamper is not None else None,
+            work=lambda: self._work,
         )
         return self.probe.size
 
@@ -182,6 +184,10 @@ class CameraAnalysis:
         if selector is None or self.probe.forced:
             return 0.0
         return self.decode_policy.until_key_s(t) if self.decode_policy.state == "idle" else selector.until_next_s(t)
+
+    def set_work(self, work: WorkShare) -> None:
+        """Do so much of the usual from the next frame on. Any thread."""
+        self._work = work
 
     def force_next(self) -> None:
         """Have the next frame examined whatever motion and rhythm say. Any thread."""

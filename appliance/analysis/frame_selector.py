@@ -14,12 +14,29 @@ from appliance.analysis.region_selector import RegionSelector
 from appliance.analysis.session_tracks import RATE_TUNING, InferenceRequest, SessionTracks
 from appliance.config import DetectConfig
 from appliance.decode_policy import keyframe_policy
-from appliance.detect.detector import Batching, ObjectDetector
+from appliance.detect.detector import Batching, ObjectDetector, VariableInput
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter, upright_size
 from appliance.motion.motion_gate import MotionGate
 from appliance.motion.region_mosaic import contained_share
 from appliance.types import Box
+
+
+@dataclass(frozen=True, slots=True)
+class WorkShare:
+    """How much of the usual work is done. fps: of the frames a second that are examined while something moves; input_:
+    of the sides of what the detector is shown, where it takes any size. Heartbeats stay as they are."""
+
+    fps: float = 1.0
+    input_: float = 1.0
+
+
+ALL_WORK = WorkShare()
+
+
+def _all_work() -> WorkShare:
+    return ALL_WORK
+
 
 FrameFilter = Callable[[int, float, av.VideoFrame], av.VideoFrame]
 """(frame index, t, frame) to the frame that is analysed instead: how a replay makes weather."""
@@ -74,19 +91,23 @@ class FrameSelector:
         *,
         frame_filter: FrameFilter | None = None,
         on_luma: Callable[[float, NDArray[np.uint8]], None] | None = None,
+        work: Callable[[], WorkShare] = _all_work,
     ) -> None:
+        """work: how much of the usual is done now; with less, nothing hurries."""
         self._detector = detector
         self._batching = detector if isinstance(detector, Batching) else None
         self._tracks = tracks
-        self._every_s = min(1 / settings.fps, settings.heartbeat_s)
+        self._work = work
+        self._fps = settings.fps
         self._fast_every_s = 1 / (settings.fps_max or settings.fps)
-        self._by_need = self._fast_every_s < self._every_s
+        self._is_adaptive = self._fast_every_s < min(1 / settings.fps, settings.heartbeat_s)
         self._heartbeat_s = settings.heartbeat_s
-        self._hurries = settings.latency == "lowest"
+        self._may_hurry = settings.latency == "lowest"
         self._frame_filter = frame_filter
         self._on_luma = on_luma
-        self._gate = MotionGate(eager=self._hurries)
-        self._regions = RegionSelector(detector, tracks)
+        self._gate = MotionGate(eager=self._may_hurry)
+        self._takes_any_size = isinstance(detector, VariableInput) and detector.shape_step > 0
+        self._regions = RegionSelector(detector, tracks, self._whole_size)
         self._converter = FrameConverter()
         self._fruitless: deque[tuple[float, tuple[Box, ...]]] = deque(maxlen=FRUITLESS_MAX)
         self._peeked: tuple[av.VideoFrame, NDArray[np.uint8]] | None = None
@@ -122,10 +143,11 @@ class FrameSelector:
         self._fruitless.append((t, tuple(region.box for region in motion.regions)))
         mosaic = self._regions.select(t, av_frame, whole=motion.whole)
         whole = self._detector.preferred_size(*upright_size(av_frame))
-        size = whole if mosaic is None else mosaic.size
+        drawn = self._whole_size(upright_size(av_frame)) if mosaic is None else mosaic.whole
+        size = drawn if mosaic is None else mosaic.size
         area = min(1.0, size[0] * size[1] / (whole[0] * whole[1]))
         size = size if self._batching is None else self._batching.input_size(*size)
-        return InferenceRequest(self._tracks, frame.index, t, av_frame, motion.priority, mosaic, size, area)
+        return InferenceRequest(self._tracks, frame.index, t, av_frame, motion.priority, drawn, mosaic, size, area)
 
     def force_next(self) -> None:
         """Make the next frame due, whatever rhythm and motion gate say of it."""
@@ -154,6 +176,24 @@ class FrameSelector:
         if self._by_need and t - self._tracks.summary.fast_t <= TUNING.fast_s:
             return max(0.0, min(self._next_t, self._request_t + self._fast_every_s) - t)
         return max(0.0, self._next_t - t)
+
+    @property
+    def _every_s(self) -> float:
+        return min(1 / (self._fps * self._work().fps), self._heartbeat_s)
+
+    @property
+    def _by_need(self) -> bool:
+        return self._is_adaptive and self._work().fps == 1
+
+    @property
+    def _hurries(self) -> bool:
+        return self._may_hurry and self._work().fps == 1
+
+    def _whole_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """The (width, height) in which the detector is shown all of a frame of `size`."""
+        width, height = self._detector.preferred_size(*size)
+        share = self._work().input_ if self._takes_any_size else 1.0
+        return (width, height) if share == 1 else (max(1, round(width * share)), max(1, round(height * share)))
 
     def _in_step(self, t: float) -> bool:
         """At most `fps` frames a second, evenly, by camera time; a late frame does not bring two after it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import av
@@ -44,8 +44,11 @@ class RegionSelector:
     camera's thread; of the detector's side it reads `SessionTracks.summary`.
     """
 
-    def __init__(self, detector: ObjectDetector, tracks: SessionTracks) -> None:
-        self._detector = detector
+    def __init__(
+        self, detector: ObjectDetector, tracks: SessionTracks, whole_size: Callable[[tuple[int, int]], tuple[int, int]]
+    ) -> None:
+        """whole_size: of a frame's (width, height): in which the detector is shown all of it."""
+        self._whole_size = whole_size
         self._tracks = tracks
         self._step = detector.shape_step if isinstance(detector, VariableInput) else 0
         self._whole_t = float("-inf")
@@ -88,7 +91,7 @@ class RegionSelector:
             return None
         turns, since_t = quarter_turns(av_frame), self._examined_until(t, summary)
         moved = [upright_box(box, turns) for at, boxes in self._recent if at > since_t for box in boxes]
-        grid = DetectorGrid(self._detector.preferred_size(*upright_size(av_frame)), self._step)
+        grid = DetectorGrid(self._whole_size(upright_size(av_frame)), self._step)
         parts = choose_parts(moved, summary.active_boxes, [each.box for each in summary.objects], grid)
         return lay_mosaic(parts, grid) if parts else None
 

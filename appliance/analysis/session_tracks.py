@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import av
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector
-from appliance.media.frames import FrameConverter, upright_size
+from appliance.media.frames import FrameConverter
 from appliance.motion import region_mosaic
 from appliance.motion.region_mosaic import Mosaic, contained_share
 from appliance.rules.line_polygon_geometry import crossing, foot
@@ -76,10 +76,9 @@ class InferenceRequest:
     t: float  # camera time in seconds
     av_frame: av.VideoFrame
     priority: float  # the share of the frame that moved, 0..1; 0: it is due without motion
+    drawn_size: tuple[int, int]  # (width, height) in which all of the frame is drawn
     mosaic: Mosaic | None = None  # the parts of the frame that the detector is shown; None: all of it
-    input_size: tuple[int, int] = field(
-        default=(0, 0)
-    )  # (width, height) of the detector's input; alike: they may share a run
+    input_size: tuple[int, int] = (0, 0)  # (width, height) of the detector's input; alike: they may share a run
     area: float = 1.0  # of that, as a share of the whole frame's input
 
 
@@ -185,8 +184,7 @@ class SessionTracks:
         Parts of a frame come at the scale of the whole one, as one image whose sides are multiples of
         `VariableInput.shape_step`.
         """
-        size = self._detector.preferred_size(*upright_size(request.av_frame))
-        image = self._converter.bgr(request.av_frame, size)
+        image = self._converter.bgr(request.av_frame, request.drawn_size)
         return image if request.mosaic is None else request.mosaic.draw(image)
 
     def result(self, request: InferenceRequest, detections: Detections | None) -> FrameBoxes:

@@ -32,6 +32,7 @@ from appliance.config.escalation_config import RecheckConfig as RecheckConfig
 from appliance.config.escalation_config import RouterConfig as RouterConfig
 from appliance.config.escalation_config import TtlHoursConfig as TtlHoursConfig
 from appliance.config.escalation_config import UplinkConfig as UplinkConfig
+from appliance.config.load_shedding_config import LoadSheddingConfig as LoadSheddingConfig
 from appliance.config.mqtt_config import MqttConfig as MqttConfig
 from appliance.config.notify_targets import AppriseTarget as AppriseTarget
 from appliance.config.notify_targets import HttpTarget as HttpTarget

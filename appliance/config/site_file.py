@@ -13,6 +13,7 @@ from appliance.config.arming_config import ArmingConfig
 from appliance.config.camera_config import CameraConfig, CameraName
 from appliance.config.cost_config import CostsConfig
 from appliance.config.escalation_config import EscalationConfig, RecheckConfig, UplinkConfig
+from appliance.config.load_shedding_config import LoadSheddingConfig
 from appliance.config.mqtt_config import MqttConfig
 from appliance.config.notify_targets import Target, TargetName
 from appliance.config.secrets_file import variables
@@ -165,7 +166,14 @@ class SiteConfig(ConfigModel):
     arming: ArmingConfig = ArmingConfig()
     costs: CostsConfig = CostsConfig()
     sensors: SensorsConfig = SensorsConfig()
+    load_shedding: LoadSheddingConfig = LoadSheddingConfig()
     dashboard: DashboardConfig = DashboardConfig()
+
+    @model_validator(mode="after")
+    def _can_offload(self) -> SiteConfig:
+        if self.load_shedding.offload and (self.uplink is None or not self.escalation.enabled):
+            raise ValueError("load_shedding.offload needs `uplink`, and escalation.enabled: there is no cloud to ask")
+        return self
 
     @model_validator(mode="after")
     def _known_to_targets(self) -> SiteConfig:

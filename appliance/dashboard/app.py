@@ -222,6 +222,7 @@ def create_app(
 
     configure(config, probes)
     app.state.configure = configure
+    app.state.empty_caches = frames.empty
     app.state.streams = (hub, live)
     app.add_middleware(
         RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access, clock=clock,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request
 
 from appliance.broker import LinkState
+from appliance.health.load_shedding import LoadShedding
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
 from appliance.notify.push_crypto import PushMeans
@@ -57,7 +58,8 @@ class CoreProbes:
     escalate: asks for the escalation of an alert, and answers within seconds; None: there is no uplink.
     arming: which rules report now, and the hands to change it; None: made anew of the store. log: the newest lines of a
     level and above. boxes: of a camera's last examined frames, also those not yet in the store.
-    snooze_links: of messages. push: the browsers that are notified. box: what its sensors say now.
+    snooze_links: of messages. push: the browsers that are notified. box: what its sensors say now;
+    shedding: what it does less of.
     """
 
     link: Callable[[], LinkState] | None = None
@@ -74,6 +76,7 @@ class CoreProbes:
     snooze_links: SnoozeLinks | None = None
     push: PushMeans | None = None
     box: Callable[[], BoxStatus] | None = None
+    shedding: Callable[[], LoadShedding] | None = None
 
 
 NO_PROBES = CoreProbes()

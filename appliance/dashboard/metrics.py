@@ -108,6 +108,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_box_power_watts": ("Power that the box draws, where it is measured; absent: nowhere.",),
     "vedette_box_memory_available_bytes": ("Memory that programs could still get.",),
     "vedette_box_memory_stalled_ratio": ("Share of the last ten seconds in which a task waited for memory.",),
+    "vedette_load_shedding_step": (
+        "What is shed. heat: 1 fewer looks, 2 smaller pictures, 3 offload; memory: 1 caches, 2 rings; 0 nothing.",
+        "against",
+    ),
     "vedette_energy_joules_total": ("Joules that the box drew, by where they were measured.", "source"),
     "vedette_energy_joules_per_camera_hour": ("Joules for an hour of one live camera, since this core started.",),
     "vedette_energy_joules_per_alert": ("Joules for an alert, since this core started.",),
@@ -271,6 +275,10 @@ class ApplianceCollector:
             yield "vedette_box_power_watts", _known(now.watts)
             yield "vedette_box_memory_available_bytes", _known(memory.available_bytes)
             yield "vedette_box_memory_stalled_ratio", _known(memory.stalled)
+        if self.probes.shedding is not None:
+            shed = self.probes.shedding()
+            steps = {"heat": shed.heat.step, "memory": shed.memory.step}
+            yield "vedette_load_shedding_step", [((name,), step) for name, step in steps.items()]
         energy = EnergyAccount.of(totals)
         if energy is not None:
             yield "vedette_energy_joules_per_camera_hour", _known(energy.joules_per_camera_hour)

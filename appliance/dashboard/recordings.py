@@ -102,6 +102,11 @@ class FrameCache:
         self._keep(key, made)
         return made
 
+    def empty(self) -> None:
+        """Forget all pictures: memory is short."""
+        self._kept.clear()
+        self._bytes = 0
+
     def _nearest(self, camera: str, t: float) -> SegmentRow:
         rows = self._segments.covering(camera, t - FRAME_OFF_S_MAX, t + FRAME_OFF_S_MAX)
         if not rows:

@@ -237,6 +237,12 @@ class DashboardServer:
         """Answer by these sections of the site file from the next request on. Any thread."""
         self._app.state.configure(config, probes)
 
+    def empty_caches(self) -> None:
+        """Memory is short. Any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(self._app.state.empty_caches)
+
     @property
     def started(self) -> bool:
         """Are connections answered? (They are accepted, and wait, from the beginning.)"""

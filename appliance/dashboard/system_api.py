@@ -32,6 +32,7 @@ from appliance.detect.detector import locate
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.diagnostics import DiagnosticsSource, stream_bundle
 from appliance.errors import ModelError
+from appliance.health.load_shedding import LoadShedding
 from appliance.savings import EnergyAccount
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.store.cameras import CameraStore
@@ -121,11 +122,27 @@ class EnergyItem(ApiModel):
     joules_per_alert: float | None
 
 
+class SheddingItem(ApiModel):
+    """What the box does less of, against heat or lack of memory. step: 0: nothing; see docs/power.md. reasons: why and
+    what, a sentence each. fps_share, input_share: of detections a second, and of the sides of what the detector sees.
+    """
+
+    heat_step: int
+    memory_step: int
+    fps_share: float
+    input_share: float
+    offload: bool
+    reasons: list[str]
+
+
 class MachineItem(ApiModel):
-    """temperatures: empty where there is no sensor. throttling: why a processor is slowed down, a sentence each; empty:
-    none is; null: nothing here would tell. energy null: nothing measures it. memory_stalled: the share of the last ten
-    seconds in which a task waited for memory. clock_synchronised null: it does not tell, as in many
-    containers; clock_error_s: at most so much off."""
+    """The box now. null: it does not tell.
+
+    temperatures: empty where there is no sensor. throttling: why a processor is slowed down, a sentence each; empty:
+    none is. energy: what was drawn. memory_stalled: the share of the last ten seconds in which a task waited for
+    memory. shedding: what it does less of. clock_synchronised null as in many containers; clock_error_s: at most so
+    much off.
+    """
 
     cores: int
     load_per_core: float | None
@@ -136,6 +153,7 @@ class MachineItem(ApiModel):
     throttling: list[str] | None
     energy: EnergyItem | None
     memory_stalled: float | None
+    shedding: SheddingItem | None
     clock_synchronised: bool | None
     clock_error_s: float | None
     disk_free_bytes: int
@@ -292,6 +310,7 @@ class SystemReader:
             throttling=list(told) if told is not None else None,
             energy=_energy(EnergyAccount.of(self._meter.totals("start")), box.watts if box else None),
             memory_stalled=box.memory.stalled if box else None,
+            shedding=_shedding(self._probes.shedding()) if self._probes.shedding else None,
             clock_synchronised=clock.synchronised, clock_error_s=clock.error_s_max,
             disk_free_bytes=storage.disk_free, disk_total_bytes=storage.disk_total,
             storage_bytes=sum(storage.taken.values()) + storage.scenarios, storage_max_bytes=storage.limits.size_bytes,
@@ -329,6 +348,13 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _shedding(shed: LoadShedding) -> SheddingItem:
+    return SheddingItem(
+        heat_step=shed.heat.step, memory_step=shed.memory.step, fps_share=shed.fps_share,
+        input_share=shed.input_share, offload=shed.offload, reasons=list(shed.faults.values()),
+    )  # fmt: skip
 
 
 def _energy(account: EnergyAccount | None, watts: float | None) -> EnergyItem | None:

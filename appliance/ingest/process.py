@@ -17,9 +17,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
+from appliance.analysis.frame_selector import WorkShare
 from appliance.analysis.session_tracks import ObjectTracker
 from appliance.clock import Clock
-from appliance.detect.detector import ObjectDetector, fallback_reason, prefer_labels
+from appliance.detect.detector import ObjectDetector, VariableInput, fallback_reason, prefer_labels
+from appliance.health.load_shedding import RINGS
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity
 from appliance.inference.detector_watchdog import DetectorHung
@@ -35,7 +37,15 @@ from appliance.recheck.worker import RecheckWorker
 from appliance.rules.known_labels import unknown_labels
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
 from appliance.track.parked_vehicle_memory import StationaryObjects
-from appliance.types import Command, ConfigureCommand, HealthKind, IngestHealth, IngestMessage, RebaselineCommand
+from appliance.types import (
+    Command,
+    ConfigureCommand,
+    HealthKind,
+    IngestHealth,
+    IngestMessage,
+    RebaselineCommand,
+    ShedLoadCommand,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +67,7 @@ class _RunningCamera:
     runner: CameraRunner
     stream: DetectStream
     parked: ParkedVehiclesStore
+    substream: SubstreamRing | None
 
 
 class IngestProcess:
@@ -90,6 +101,7 @@ class IngestProcess:
         self._wake_worker = threading.Event()
         self._finder = SocketFinder()
         self._trimmed_at = clock.monotonic()
+        self._shedding = self._shed = ShedLoadCommand()
         self._cameras = {name: self._make_camera(name, camera) for name, camera in cameras.items() if camera.enabled}
         self._wanted: Mapping[str, config.CameraConfig] | None = None
         worker = InferenceWorker(detector, self._streams(), clock, self._wake_worker)
@@ -144,7 +156,7 @@ class IngestProcess:
         runner = CameraRunner(
             name, camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog, substream=substream
         )
-        return _RunningCamera(camera, analysis, runner, stream, parked)
+        return _RunningCamera(camera, analysis, runner, stream, parked, substream)
 
     def run(self) -> None:
         """Until `stop()`. Raises DetectorHung when the detector does not come back."""
@@ -171,6 +183,8 @@ class IngestProcess:
             self.rebaseline(command.camera, command.kind)
         elif isinstance(command, ConfigureCommand):
             self.configure(command.cameras)
+        elif isinstance(command, ShedLoadCommand):
+            self._shedding = command
         else:
             self._rechecks.submit(command)
 
@@ -216,6 +230,23 @@ class IngestProcess:
                 ", ".join(new) or "none",
             )  # fmt: skip
 
+    def _apply_shedding(self) -> None:
+        """Each second, so that a camera which is added meanwhile does no more than the others."""
+        shedding, before = self._shedding, self._shed
+        self._shed = shedding
+        work = WorkShare(shedding.fps_share, shedding.input_share)
+        for camera in self._cameras.values():
+            camera.analysis.set_work(work)
+            if camera.substream is not None:
+                camera.substream.pause(shedding.memory_step >= RINGS)
+        if shedding.memory_step > before.memory_step:
+            trim_heaps()
+        if shedding != before:
+            logger.info(
+                "asked to do %.0f %% of the detections a second, shown at %.0f %% of the side; memory step %d",
+                100 * shedding.fps_share, 100 * shedding.input_share, shedding.memory_step,
+            )  # fmt: skip
+
     def _unknown_labels(self, name: str, camera: config.CameraConfig) -> list[str]:
         return [f"camera {name}: {each.text}" for each in unknown_labels(camera.rules, self._detector.labels)]
 
@@ -233,6 +264,7 @@ class IngestProcess:
     def _tick(self) -> None:
         worker = self._worker
         self._apply_wanted()
+        self._apply_shedding()
         worker.give_up_stuck_call()
         self._watchdog.tick(worker.watchdog.busy_s(), worker.warning, fallback_reason(self._detector))
         detector = DetectorActivity(worker.load(), self._watchdog.is_detector_stuck)
@@ -261,6 +293,7 @@ class IngestProcess:
 
     def _warnings(self) -> list[str]:
         dropped = self._channel.dropped()
+        fixed = not (isinstance(self._detector, VariableInput) and self._detector.shape_step)
         texts = [
             *(camera.runner.warning for camera in self._cameras.values()),
             self._worker.warning,
@@ -268,6 +301,8 @@ class IngestProcess:
         ]
         for name, running in self._cameras.items():
             texts += self._unknown_labels(name, running.settings)
+        if self._shed.input_share < 1 and fixed:
+            texts.append("the network takes one size alone: the box is hot, and the resolution stays as it is")
         if dropped:
             texts.append(f"{dropped} frames of boxes were dropped because the core did not read")
         return [text for text in texts if text]

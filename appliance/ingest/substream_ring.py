@@ -34,6 +34,7 @@ class SubstreamRing:
         self._root = root
         self._paths: deque[str] = deque()
         self._bytes = 0
+        self._is_paused = False
         for left in (root / FOLDER / camera).glob("*.m[pk][4v]"):
             left.unlink(missing_ok=True)
         target = RecordTarget(root, camera, SEGMENT_S, free_min_bytes, folder=FOLDER)
@@ -43,7 +44,10 @@ class SubstreamRing:
         self._recorder.begin(info, session_id)
 
     def take(self, packet: VideoPacket) -> None:
-        if packet.keyframe or self._bytes < FILE_BYTES_MAX:
+        if self._is_paused:
+            self._recorder.end()
+            self._keep(0)
+        elif packet.keyframe or self._bytes < FILE_BYTES_MAX:
             self._recorder.take(packet)
         else:
             self._recorder.end()
@@ -51,13 +55,20 @@ class SubstreamRing:
     def end(self) -> None:
         self._recorder.end()
 
+    def pause(self, is_paused: bool) -> None:
+        """Memory is short: keep nothing, and delete what there is with the next packet; or go on. Any thread."""
+        self._is_paused = is_paused
+
     def _take_row(self, row: SegmentRow | Gap) -> None:
         if isinstance(row, Gap):
             return
         self._bytes = row.bytes
         if not self._paths or self._paths[-1] != row.path:
             self._paths.append(row.path)
-        while len(self._paths) > FILES_KEPT:
+        self._keep(FILES_KEPT)
+
+    def _keep(self, files: int) -> None:
+        while len(self._paths) > files:
             with contextlib.suppress(OSError):
                 (self._root / self._paths.popleft()).unlink()
 

@@ -176,6 +176,10 @@ class SandboxedReader:
             return None
         return None if found is None else _checked(lambda: _measured(found))
 
+    def rest(self) -> None:
+        """End the child unless it is at work; the next call starts another. Never waits."""
+        self._sandbox.rest()
+
     def close(self) -> None:
         """End the child, also in the middle of a call: that one and all later ones raise SandboxUnavailable."""
         self._sandbox.close()

@@ -67,6 +67,7 @@ class ApplianceStatus:
         load: running tasks per core; None: not known.
         detector_load: share of the time that the detector is busy, 0..1.
         detector_queue: cameras that wait for it.
+        hot: it does less already because of heat.
     """
 
     starts: int = 0
@@ -74,6 +75,7 @@ class ApplianceStatus:
     temperature_c: float | None = None
     detector_load: float = 0.0
     detector_queue: int = 0
+    hot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,8 @@ def find_blocker(
         return "ingest"
     if appliance.detector_load > settings.detector_load_max or appliance.detector_queue > 0:
         return "detector"
+    if appliance.hot:
+        return "box"
     load_max = LOAD_MAX if router.load_max is None else router.load_max
     if appliance.load is not None and appliance.load > load_max:
         return "box"

@@ -174,7 +174,7 @@ class RouterDecision:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemLoad:
     """How link, appliance and workers are doing; None: unknown. load: 1 minute mean of running tasks per core;
-    pool_wait_s, gpu_hour: what the workers announce."""
+    pool_wait_s, gpu_hour: what the workers announce. offload: the appliance is too hot to find out by itself."""
 
     link_up: bool | None = None
     queue_age_s: float | None = None
@@ -182,6 +182,7 @@ class SystemLoad:
     temperature_c: float | None = None
     pool_wait_s: float | None = None
     gpu_hour: float | None = None
+    offload: bool = False
 
 
 def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
@@ -192,7 +193,7 @@ def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
     refused = _refused(case, settings)
     if refused:
         return RouterDecision("never", refused, edge=edge)
-    first: EvidenceStep = "facts" if inputs.privacy == "image_free" else settings.first
+    first = _first_evidence(inputs, settings, edge)
     value = value_of(inputs, case.cost(first))
     kept = _Kept() if case.requested else _kept(inputs, value, settings.router)
     if kept.reason and not in_sample(case.alert, kept.share):
@@ -317,7 +318,7 @@ def _kept(inputs: RouteInputs, value: float, settings: RouterConfig) -> _Kept:
     edge = edge_answer(inputs)
     if inputs.repeat:
         return _Kept(f"this {inputs.label} stands where it was asked about before", settings.audit_share, "doubtful")
-    if edge == "doubtful":
+    if edge == "doubtful" and not inputs.offload:
         return _Kept("such alerts are hardly ever real", settings.audit_share, "doubtful")
     if value < settings.value_min:
         return _Kept("the answer is worth less than its bytes", settings.audit_share, "doubtful")
@@ -383,8 +384,19 @@ def _postponed(decided: RouterDecision, case: RouterCase, settings: EscalationCo
     return replace(decided, when="later", reason=f"{decided.reason}; it {_WAITS[wait.why]}", wait=wait)
 
 
+def _first_evidence(inputs: RouteInputs, settings: EscalationConfig, edge: EdgeAnswer) -> EvidenceStep:
+    """What it begins with: of what a hot appliance is not sure of, whole frames."""
+    if inputs.privacy == "image_free":
+        return "facts"
+    if inputs.offload and edge != "sure":
+        return max(settings.first, "frames", key=EVIDENCE_STEPS.index)
+    return settings.first
+
+
 def _strained(inputs: RouteInputs, settings: RouterConfig) -> bool:
-    """Whether the appliance is busier or hotter than the site file allows."""
+    """Whether the appliance is busier or hotter than the site file allows; not when the cloud shall relieve it."""
+    if inputs.offload:
+        return False
     hot = inputs.temperature_c is not None and settings.temperature_max_c is not None
     busy = inputs.load is not None and settings.load_max is not None
     return bool(

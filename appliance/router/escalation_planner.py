@@ -178,7 +178,7 @@ class EscalationPlanner:
         load = self._context.system_load
         inputs = replace(
             known, privacy=self._context.privacy(event), audit_share=0.0, audit_of="", link_up=load.link_up,
-            queue_age_s=load.queue_age_s, pool_wait_s=load.pool_wait_s, gpu_hour=load.gpu_hour,
+            queue_age_s=load.queue_age_s, pool_wait_s=load.pool_wait_s, gpu_hour=load.gpu_hour, offload=load.offload,
         )  # fmt: skip
         case = RouterCase(
             alert=alert.id, rule=rule.name, escalate=rule.escalate, uplink=self._context.uplink, inputs=inputs,
@@ -293,6 +293,7 @@ class EscalationPlanner:
             crowd=self._tracks.crowd,
             pool_wait_s=load.pool_wait_s,
             gpu_hour=load.gpu_hour,
+            offload=load.offload,
         )
 
     def _tracks_of(self, alert: Alert, event: Event) -> list[TrackStats]:

@@ -121,6 +121,7 @@ class RouterMaintenance:
             off_peak_in_s=context.off_peak_in_s(now) if known and context.off_peak_in_s else None,
             pool_wait_s=load.pool_wait_s,
             gpu_hour=load.gpu_hour,
+            offload=load.offload,
         )
         cost = context.costs(row.camera)[_step(row, settings)]
         return must_wait(inputs, cost, context.budget.limits(now), settings, now, urgent)

@@ -35,7 +35,10 @@ class SystemLoadMonitor:
         clock: Clock,
         thermal: Path = THERMAL,
         pool: Callable[[], AnnouncedPool] | None = None,
+        offload: Callable[[], bool] = bool,
     ) -> None:
+        """offload: whether the box is too hot to find out by itself what it is not sure of."""
+        self._offload = offload
         self._link = link
         self._pool = pool
         self._escalations = escalations
@@ -62,4 +65,5 @@ class SystemLoadMonitor:
             temperature_c=last.temperature_c,
             pool_wait_s=pool.wait_s if pool else None,
             gpu_hour=pool.gpu_hour if pool else None,
+            offload=self._offload(),
         )

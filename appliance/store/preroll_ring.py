@@ -68,8 +68,13 @@ class PrerollRing:
         self._db = db
         self._root = root
         self._rings = rings
+        self._share = 1.0
         self._deletions = DeletionLedger(db)
         self._repeats = LogThrottle(logger, db.clock, every_s=60.0)
+
+    def shrink(self, share: float) -> None:
+        """Each ring may take this share of its bytes from the next run on. Any thread."""
+        self._share = share
 
     def run_once(self) -> None:
         """Raises StoreError."""
@@ -84,7 +89,7 @@ class PrerollRing:
                 "SELECT camera, bytes FROM usage WHERE class = 'pre_roll' AND files > 0"
             ).fetchall()
         for row in taken:
-            self._go_round(row["camera"], row["bytes"] - self._rings.get(row["camera"], 0))
+            self._go_round(row["camera"], row["bytes"] - self._rings.get(row["camera"], 0) * self._share)
         self._let_go()
 
     def _needed(self) -> list[PrunableSegment]:

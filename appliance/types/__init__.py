@@ -33,6 +33,7 @@ from appliance.types.ingest_messages import RecheckCommand as RecheckCommand
 from appliance.types.ingest_messages import RecheckDetection as RecheckDetection
 from appliance.types.ingest_messages import RecheckResult as RecheckResult
 from appliance.types.ingest_messages import SegmentRow as SegmentRow
+from appliance.types.ingest_messages import ShedLoadCommand as ShedLoadCommand
 from appliance.types.literals import AGE_EDGES_MS as AGE_EDGES_MS
 from appliance.types.literals import CONFIRMING_KINDS as CONFIRMING_KINDS
 from appliance.types.literals import DROP_REASONS as DROP_REASONS

@@ -104,7 +104,7 @@ class RouteInputs:
     alerts no larger share is wrong, with 95 % confidence. learn_share: below 1 the share of likely sure alerts that is
     still asked about while the appliance learns. crowd: objects in view. rechecked: what the appliance's own second
     detection said. pool_wait_s: for how long an escalation is expected to wait for a worker; gpu_hour: the price that
-    the workers announce.
+    the workers announce. offload: the box is hot, and what it is not sure of goes to the cloud.
     """
 
     label: str = ""
@@ -135,6 +135,7 @@ class RouteInputs:
     rechecked: Decision | None = None
     pool_wait_s: float | None = None
     gpu_hour: float | None = None
+    offload: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -235,6 +235,20 @@ class ConfigureCommand:
     cameras: Mapping[str, object]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShedLoadCommand:
+    """To the ingest process: do less from now on, or all of it again.
+
+    fps_share: of the detections a second that a camera gets while something moves; input_share: of the sides of what
+    the detector is shown of a whole frame. memory_step: 0: nothing; see appliance/health/load_shedding.py.
+    """
+
+    type: Literal["shed_load"] = "shed_load"
+    fps_share: float = 1.0
+    input_share: float = 1.0
+    memory_step: int = 0
+
+
 IngestMessage = (
     StreamHeader
     | FrameBoxes
@@ -246,5 +260,5 @@ IngestMessage = (
     | HealthEvent
     | RecheckResult
 )
-Command = RebaselineCommand | RecheckCommand | ConfigureCommand
+Command = RebaselineCommand | RecheckCommand | ConfigureCommand | ShedLoadCommand
 """What the core says to the ingest process."""

@@ -41,10 +41,12 @@ HealthKind = Literal[
     "overloaded",
     "database",
     "fallback",
+    "hot",
+    "memory",
 ]
 HEALTH_KINDS: tuple[HealthKind, ...] = (
     "stalled", "frozen", "black", "covered", "moved", "clock", "offset", "detector", "unexamined", "overloaded",
-    "database", "fallback",
+    "database", "fallback", "hot", "memory",
 )  # fmt: skip
 HEALTH_TITLES: dict[HealthKind, str] = {
     "stalled": "No picture comes",
@@ -59,6 +61,8 @@ HEALTH_TITLES: dict[HealthKind, str] = {
     "overloaded": "Too few inferences",
     "database": "Database gone",
     "fallback": "Detector not as asked",
+    "hot": "Hot or throttled",
+    "memory": "Short of memory",
 }
 SCHEMA = 1  # of the ingest channel and the replay log
 SegmentKind = Literal["continuous", "pre_roll", "alert"]

@@ -207,5 +207,7 @@ def test_a_wall_gets_the_second_stream_from_the_session_that_there_is(tmp_path: 
                 until(lambda: len(list(folder.iterdir())) <= 2, what="only the last files are kept")
             assert numbers == [1000 + (numbers[0] - 1000 + n) % 400 for n in range(len(numbers))]
             assert max(large.numbers()) < 1000, "the recording is of the main stream"
+            rig.substreams["gate"].pause(True)
+            until(lambda: list(folder.iterdir()) == [], what="a box that is short of memory keeps none")
             assert not any("substreams" in row.path for row in rig.of("gate", SegmentRow))
         site.close()

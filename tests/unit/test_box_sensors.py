@@ -11,6 +11,7 @@ from appliance.box_monitor import BoxMonitor
 from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
+from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.machine import Temperature
 from appliance.savings import EnergyAccount
 from appliance.sensors.box_sensors import BoxSensors, BoxStatus
@@ -19,8 +20,9 @@ from appliance.sensors.memory_pressure import MemoryReading, MemorySensor
 from appliance.sensors.readings import EnergyReading, SensorReading
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
+from appliance.supervisor import IngestSupervisor
 from tests.box_files import heat, memory, write_files
-from tests.dashboard_site import Site
+from tests.dashboard_site import Site, config_of
 
 T0 = 1_700_000_000.0
 MB = 1024 * 1024
@@ -86,7 +88,7 @@ def test_the_monitor_counts_what_was_drawn_and_for_how_many_cameras(tmp_path: Pa
     write_files(
         tmp_path, {f"{zone}/name": "package-0", f"{zone}/energy_uj": "0", f"{zone}/max_energy_range_uj": "9" * 9}
     )
-    monitor = BoxMonitor(tmp_path, meter, clock, lambda: 2)
+    monitor = BoxMonitor(tmp_path, meter, clock, lambda: 2, IngestSupervisor(config_of().for_ingest(), clock))
     assert EnergyAccount.of(meter.totals("start")) is None
     for joules in (0, 7.5, 15, 22.5, 30):
         write_files(tmp_path, {f"{zone}/energy_uj": f"{joules * 1e6:.0f}"})
@@ -103,10 +105,10 @@ def test_the_monitor_counts_what_was_drawn_and_for_how_many_cameras(tmp_path: Pa
 
 def test_the_page_the_api_and_the_metrics_say_it_and_where_it_is_from(tmp_path: Path) -> None:
     site = Site(tmp_path, ManualClock(T0))
-    status = BoxStatus(SensorReading(), MemoryReading(), None)
+    status, shed = BoxStatus(SensorReading(), MemoryReading(), None), LoadShedding()
     app = create_app(
         db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock,
-        probes=CoreProbes(box=lambda: status),
+        probes=CoreProbes(box=lambda: status, shedding=lambda: shed),
     )  # fmt: skip
     with TestClient(app, base_url="http://127.0.0.1:8080") as http:
         bare = http.get("/api/v1/system").json()["machine"]
@@ -123,10 +125,12 @@ def test_the_page_the_api_and_the_metrics_say_it_and_where_it_is_from(tmp_path: 
             SensorReading((Temperature("GPU 0", 81.0),), ("the GPU is slowed down by heat",)),
             MemoryReading(300 * MB, 4000 * MB, 0.2), 7.25,
         )  # fmt: skip
+        shed = LoadShedding(SheddingStep(2, "81 °C at GPU 0"), SheddingStep(), 0.5, 0.75)
         site.meter.add("", Metric(MetricName.ENERGY_J, "Jetson VDD_IN"), 72_000)
         site.meter.add("", Metric(MetricName.ENERGY_CAMERA_S), 14_400)
         site.meter.add("gate", Metric(MetricName.ALERTS), 5)
         box = http.get("/api/v1/system").json()["machine"]
+        german = http.get("/system", headers={"Accept-Language": "de"}).text
         page, told = http.get("/system").text, http.get("/metrics").text
     site.close()
     assert box["throttling"] == ["the GPU is slowed down by heat"]
@@ -134,7 +138,13 @@ def test_the_page_the_api_and_the_metrics_say_it_and_where_it_is_from(tmp_path: 
         "joules": 72_000, "sources": ["Jetson VDD_IN"], "watts": 7.25, "joules_per_camera_hour": 18_000.0,
         "joules_per_alert": 14_400.0,
     }  # fmt: skip
+    assert box["shedding"] == {
+        "heat_step": 2, "memory_step": 0, "fps_share": 0.5, "input_share": 0.75, "offload": False,
+        "reasons": ["the box is hot or throttled (81 °C at GPU 0): fewer detections a second, at a lower resolution"],
+    }  # fmt: skip
+    assert "heiß oder gedrosselt (81 °C an GPU 0): weniger Erkennungen je Sekunde, in kleinerer Auflösung" in german
     for words in (
+        "the box is hot or throttled (81 °C at GPU 0)",
         "81 °C",
         "slowed down by heat",
         "7.2 W",
@@ -146,6 +156,7 @@ def test_the_page_the_api_and_the_metrics_say_it_and_where_it_is_from(tmp_path: 
     for line in (
         'vedette_box_temperature_celsius{sensor="GPU 0"} 81.0', "vedette_box_throttled 1.0",
         "vedette_box_power_watts 7.25", "vedette_box_memory_stalled_ratio 0.2",
+        'vedette_load_shedding_step{against="heat"} 2.0',
         'vedette_energy_joules_total{source="Jetson VDD_IN"} 72000.0',
         "vedette_energy_joules_per_camera_hour 18000.0", "vedette_energy_joules_per_alert 14400.0",
     ):  # fmt: skip

@@ -15,6 +15,7 @@ from appliance.clock import ManualClock
 from appliance.dashboard import metrics
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
+from appliance.health.load_shedding import LoadShedding
 from appliance.machine import Temperature
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
@@ -174,6 +175,8 @@ vedette_box_memory_available_bytes gauge -
     Memory that programs could still get.
 vedette_box_memory_stalled_ratio gauge -
     Share of the last ten seconds in which a task waited for memory.
+vedette_load_shedding_step gauge against
+    What is shed. heat: 1 fewer looks, 2 smaller pictures, 3 offload; memory: 1 caches, 2 rings; 0 nothing.
 vedette_energy_joules_total counter source
     Joules that the box drew, by where they were measured.
 vedette_energy_joules_per_camera_hour gauge -
@@ -219,6 +222,7 @@ def text(tmp_path: Path) -> Iterator[str]:
         health=lambda: SystemHealth(ingest_running=True, age_p95_ms=120.0),
         targets=lambda: (TargetStatus(name="phone", kind="ntfy", host="h"),),
         mqtt=lambda: MqttStatus(connected=True, messages=3),
+        shedding=LoadShedding,
         box=lambda: BoxStatus(
             SensorReading((Temperature("cpu", 50.0),), throttling=()), MemoryReading(10**9, 4 * 10**9, 0.0), 6.5
         ),

@@ -76,6 +76,13 @@ def test_the_ring_goes_round_within_its_bytes_and_nothing_reaches_the_disk(box: 
         assert newest_deletions(connection, 9) == []
 
 
+def test_a_box_short_of_memory_keeps_a_part_of_the_ring(box: Box) -> None:
+    box.record(*range(5))
+    box.ring.shrink(0.5)
+    box.ring.run_once()
+    assert box.files("preroll") == [3, 4]
+
+
 def test_an_alert_takes_its_part_out_of_the_ring_and_evidence_finds_it_all_along(box: Box) -> None:
     box.record(*range(5))
     AlertStore(box.db).apply(opened(t=T0 + 18), escalation=None, priority="")

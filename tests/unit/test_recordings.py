@@ -259,6 +259,9 @@ def test_pictures_that_were_not_looked_at_for_longest_make_room(site: Site, monk
     assert frames.cuts == 3
     asyncio.run(look(1.5))
     assert frames.cuts == 4
+    frames.empty()
+    asyncio.run(look(1.5))
+    assert frames.cuts == 5, "a box short of memory keeps none"
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libx265"])

@@ -58,6 +58,14 @@ def test_it_starts_the_child_when_first_called_and_again_after_it_was_idle(media
     assert sandbox.pid == 0
 
 
+def test_it_rests_until_it_is_called_again(sandbox: Sandbox) -> None:
+    sandbox.call("echo", 1)
+    first = sandbox.pid
+    sandbox.rest()
+    assert (first > 0, sandbox.pid) == (True, 0)
+    assert sandbox.call("echo", 2) == 2
+
+
 def test_an_expected_error_is_raised_as_it_is_and_any_other_as_a_failure(sandbox: Sandbox) -> None:
     with pytest.raises(EvidenceError, match="the segment is torn"):
         sandbox.call("fail", "the segment is torn")

@@ -1,0 +1,159 @@
+"""What the box does less of when it is hot, throttled or short of memory: in steps, with hysteresis. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from appliance.config import LoadSheddingConfig
+from appliance.sensors.box_sensors import BoxStatus
+from appliance.sensors.memory_pressure import MemoryReading
+from appliance.sensors.readings import SensorReading
+from appliance.types import HealthKind
+
+RATE, RESOLUTION, OFFLOAD = 1, 2, 3
+"""Steps against heat, each with those before it."""
+CACHES, RINGS = 1, 2
+"""Steps against lack of memory."""
+MEMORY_STEP_S = 10.0  # PSI's shortest mean: what a step gave back is seen then
+MEMORY_CLEAR_S = 60.0
+CLEAR_FACTOR = 1.25  # so much more than the limit is free again before anything is taken back
+_MB = 1_000_000
+HEAT_STEPS: Mapping[int, str] = {
+    RATE: "fewer detections a second",
+    RESOLUTION: "fewer detections a second, at a lower resolution",
+    OFFLOAD: "fewer detections a second, at a lower resolution, and what is doubtful goes to the cloud",
+}
+MEMORY_STEPS: Mapping[int, str] = {
+    CACHES: "caches are emptied, and pre-roll in memory is halved",
+    RINGS: "caches are emptied, pre-roll in memory is quartered, and no second stream is kept for live views",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SheddingStep:
+    """How far it has come. step: 0: nothing is shed. reason: why, as of the last step up."""
+
+    step: int = 0
+    reason: str = ""
+
+
+class StepHysteresis:
+    """Goes up one step when it is too much for `hold_s`, and then every `step_s` as long as it stays so; down one when
+    it is well for `clear_s`. What is neither, or not known, changes nothing.
+
+    State: the step, and since when it is as it is. Owner: one thread.
+    """
+
+    def __init__(self, *, hold_s: float, step_s: float, clear_s: float) -> None:
+        self._hold_s, self._step_s, self._clear_s = hold_s, step_s, clear_s
+        self._since: float | None = None
+        self._was: bool | None = None
+        self.now = SheddingStep()
+
+    def update(self, at: float, too_much: bool | None, why: str, steps_max: int) -> SheddingStep:
+        """at: monotonic seconds. too_much: False: it is well; None: neither, or not known."""
+        if too_much is not self._was or self._since is None:
+            self._was, self._since = too_much, at
+        step, passed_s = self.now.step, at - self._since
+        if step > steps_max:
+            self._move(steps_max, at, self.now.reason)
+        elif too_much and step < steps_max and passed_s >= (self._step_s if step else self._hold_s):
+            self._move(step + 1, at, why)
+        elif too_much is False and step and passed_s >= self._clear_s:
+            self._move(step - 1, at, self.now.reason)
+        return self.now
+
+    def _move(self, step: int, at: float, why: str) -> None:
+        self.now, self._since = SheddingStep(step, why if step else ""), at
+
+
+@dataclass(frozen=True, slots=True)
+class LoadShedding:
+    """What is shed now. fps_share, input_share: of detections a second, and of the sides of what the detector is
+    shown; preroll_share: of the rings that lie in memory."""
+
+    heat: SheddingStep = SheddingStep()
+    memory: SheddingStep = SheddingStep()
+    fps_share: float = 1.0
+    input_share: float = 1.0
+
+    @property
+    def offload(self) -> bool:
+        """What is doubtful goes to the cloud at once."""
+        return self.heat.step >= OFFLOAD
+
+    @property
+    def preroll_share(self) -> float:
+        return 0.5**self.memory.step
+
+    @property
+    def faults(self) -> Mapping[HealthKind, str]:
+        """A sentence for each of the two that lasts."""
+        found: dict[HealthKind, str] = {}
+        if self.heat.step:
+            found["hot"] = f"the box is hot or throttled ({self.heat.reason}): {HEAT_STEPS[self.heat.step]}"
+        if self.memory.step:
+            found["memory"] = f"the box is short of memory ({self.memory.reason}): {MEMORY_STEPS[self.memory.step]}"
+        return found
+
+
+NOTHING_SHED = LoadShedding()
+
+
+class LoadShedder:
+    """Decides from the box's status what is shed. State: the two hystereses. Owner: one thread."""
+
+    def __init__(self, settings: LoadSheddingConfig) -> None:
+        self._settings = settings
+        self._heat = StepHysteresis(hold_s=settings.hold_s, step_s=settings.step_s, clear_s=settings.clear_s)
+        self._memory = StepHysteresis(hold_s=0.0, step_s=MEMORY_STEP_S, clear_s=MEMORY_CLEAR_S)
+
+    def update(self, at: float, status: BoxStatus) -> LoadShedding:
+        """at: monotonic seconds."""
+        settings = self._settings
+        if not settings.enabled:
+            return NOTHING_SHED
+        hot, why_hot = _heat(status.reading, settings)
+        short, why_short = _shortage(status.memory, settings)
+        heat = self._heat.update(at, hot, why_hot, OFFLOAD if settings.offload else RESOLUTION)
+        memory = self._memory.update(at, short, why_short, RINGS)
+        return LoadShedding(
+            heat,
+            memory,
+            settings.fps_share if heat.step >= RATE else 1.0,
+            settings.input_share if heat.step >= RESOLUTION else 1.0,
+        )
+
+
+def _heat(reading: SensorReading, settings: LoadSheddingConfig) -> tuple[bool | None, str]:
+    """Too hot or throttled: True; well: False; in between, or not known: None. And why."""
+    hottest = reading.hottest
+    if reading.throttling:
+        return True, reading.throttling[0]
+    if hottest is None:
+        return (None if reading.throttling is None else False), ""
+    if hottest.celsius >= settings.temperature_max_c:
+        return True, f"{hottest.celsius:.0f} °C at {hottest.name}"
+    return (False if hottest.celsius < settings.temperature_clear_c else None), ""
+
+
+def _shortage(memory: MemoryReading, settings: LoadSheddingConfig) -> tuple[bool | None, str]:
+    """The same of memory: as full as the worst of its three measures, where 1 is the limit."""
+    least = settings.memory_available_min_mb * _MB
+    measured: list[tuple[float, str]] = []
+    if memory.available_bytes is not None and least:
+        left = f"{memory.available_bytes / _MB:.0f} MB are left"
+        measured.append((least / max(1, memory.available_bytes), left))
+    if memory.stalled is not None:
+        waits = f"tasks wait for it {memory.stalled:.0%} of the time"
+        measured.append((memory.stalled / settings.memory_stalled_max, waits))
+    if memory.group_bytes is not None and memory.group_max_bytes:
+        share = memory.group_bytes / memory.group_max_bytes
+        measured.append((share / settings.memory_group_share_max, f"{share:.0%} of its control group's limit are used"))
+    if not measured:
+        return None, ""
+    worst, why = max(measured)
+    if worst >= 1:
+        return True, why
+    return (False if worst * CLEAR_FACTOR <= 1 else None), ""
