@@ -38,7 +38,7 @@ def free(model: onnx.ModelProto) -> onnx.ModelProto:
         return _of_any_batch(model)
     if not set(GRID) <= {each.name for each in graph.initializer}:
         raise NotOurs(f"no constants {', '.join(GRID)}")
-    rows = _rows(graph)
+    rows = level_rows(graph)
     keep = [each for each in graph.initializer if each.name not in GRID]
     channels = _sides(graph.output[0])[1]
     keep += [each for level, stride in enumerate(STRIDES) for each in _rulers(level, stride)]
@@ -62,7 +62,7 @@ def fix(model: onnx.ModelProto, width: int, height: int) -> onnx.ModelProto:
     sides = [(width // stride, height // stride) for stride in STRIDES]
     channels = _sides(graph.output[0])[1]
     keep = [each for each in graph.initializer if not each.name.startswith(_OURS)]
-    for level, (node, (across, down)) in enumerate(zip(_rows(graph), sides, strict=True)):
+    for level, (node, (across, down)) in enumerate(zip(level_rows(graph), sides, strict=True)):
         node.input[1] = f"rows.{level}"
         keep.append(numpy_helper.from_array(np.array([1, channels, across * down]), f"rows.{level}"))
     cells = _cells(sides)
@@ -123,7 +123,7 @@ def _cells(sides: Sequence[tuple[int, int]]) -> NDArray[np.float32]:
     return np.concatenate(parts, axis=1)[None]
 
 
-def _rows(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+def level_rows(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """The three Reshapes that lay each level's answer out in one row, in order."""
     makers = {output: node for node in graph.node for output in node.output}
     for node in graph.node:

@@ -1,0 +1,254 @@
+"""What Hailo's compiler wants, for a network of ours or of Hailo's zoo: python -m models.hailo_recipe NAME --out DIR.
+
+The Dataflow Compiler and the model zoo's `hailomz` are Hailo's, behind a login, and run on x86-64 alone: they are not
+called here. FOLDER gets everything they need, and compile.sh, which calls them:
+
+- vedette-nano (or a path to an .onnx that models.train.export wrote): the network for one shape, cut behind its last
+  convolutions, since what follows (exponents, grid, sigmoid) is wasted on integers and done by `HailoGridHead`; a
+  calibration set (N, height, width, 3) uint8 RGB as the appliance lays frames out; the model script (normalisation on
+  the chip, outputs in 16 bits, for a side of 13 cells has to be told from one of 13.4); the notes for the .hef.
+- yolox_s_leaky (Apache-2.0): the zoo has network and script; FOLDER gets the calibration images and the notes.
+
+`--clip` is footage of the site, the more like its cameras the better; without it the two clips of fixtures/ are taken,
+which is enough to try the tools and too little for use. `--check FOLDER` says whether what came out fits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx.utils import Extractor
+
+from appliance.detect import hef_file
+from appliance.detect.letterbox import Letterbox
+from appliance.detect.network_inputs import packed_frame
+from appliance.errors import ModelError
+from models import shapes
+from models.train import film
+
+MODELS = Path(__file__).parent
+CLIPS = MODELS.parent / "fixtures" / "clips"
+OWN = "vedette-nano"
+ARCHITECTURES = ("hailo8", "hailo8l", "hailo8r")  # of Dataflow Compiler 3.x and zoo 2.x
+COUNT, COUNT_MIN = 1024, 64  # the compiler's finer optimisations want 1024; calibration alone 64
+EVERY = 25
+RECIPE = "recipe.json"
+OPS = frozenset(["Conv", "Relu", "Concat", "Resize", "MaxPool", "Constant"])
+SCRIPT = """\
+normalization1 = normalization([0.0, 0.0, 0.0], [255.0, 255.0, 255.0])
+model_optimization_config(calibration, batch_size=8, calibset_size={count})
+quantization_param({{output_layer*}}, precision_mode=a16_w16)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ZooNetwork:
+    """A network of Hailo's model zoo 2.x. size: of its input; placing: as its yaml lays images out."""
+
+    size: tuple[int, int]
+    placing: Literal["corner", "centre", "stretch"]
+
+
+# hailo_model_zoo/cfg/base/yolox.yaml: centered false, padding_color 114; input_conversion(bgr_to_rgb) in its script.
+ZOO = {"yolox_s_leaky": ZooNetwork((640, 640), "corner")}
+
+
+class RecipeFault(ValueError):
+    """It cannot be written, or what came out does not fit; the text says why."""
+
+
+def cut_behind_convolutions(model: onnx.ModelProto, width: int, height: int) -> onnx.ModelProto:
+    """A copy for one shape that ends with the convolutions of each stride: `sides_8` (1, 4, h, w), natural logarithms
+    of distances in strides, and `classes_8` (1, classes, h, w), logits; and so on for 16 and 32. Raises NotOurs."""
+    fixed = shapes.fix(model, width, height)
+    makers = {output: node for node in fixed.graph.node for output in node.output}
+    ends: dict[str, str] = {}
+    for stride, row in zip(shapes.STRIDES, shapes.level_rows(fixed.graph), strict=True):
+        joined = makers.get(row.input[0])
+        if joined is None or joined.op_type != "Concat" or len(joined.input) != 2:
+            raise shapes.NotOurs(f"the answer of stride {stride} is not sides and classes side by side")
+        ends |= {joined.input[0]: f"sides_{stride}", joined.input[1]: f"classes_{stride}"}
+    inferred = onnx.shape_inference.infer_shapes(fixed)
+    cut = Extractor(inferred).extract_model([inferred.graph.input[0].name], list(ends))
+    for node in cut.graph.node:
+        node.output[:] = [ends.get(each, each) for each in node.output]
+        node.input[:] = [ends.get(each, each) for each in node.input]
+    for output in cut.graph.output:
+        output.name = ends[output.name]
+    del cut.graph.value_info[:]
+    onnx.helper.set_model_props(cut, _notes(model))
+    onnx.checker.check_model(cut, full_check=True)
+    if strange := sorted({node.op_type for node in cut.graph.node} - OPS):
+        raise shapes.NotOurs(f"it has {', '.join(strange)}, which Hailo's compiler was not seen to take")
+    return cut
+
+
+def write_own(model: Path, folder: Path, architecture: str, clips: Sequence[Path], count: int, every: int) -> str:
+    """Everything for a network of ours. Returns the name that the .hef will have. Raises RecipeFault, NotOurs."""
+    source = onnx.load(str(model))
+    told = _notes(source)
+    height, width = (int(side) for side in told["imgsz"].strip("[]").split(","))
+    stem, name = model.stem, model.stem.replace("-", "_")  # the compiler's names of layers have no dashes
+    onnx.save(cut_behind_convolutions(source, width, height), str(folder / f"{name}.onnx"))
+    written = write_calibration(folder / "calibration.npy", clips, count, every, Letterbox(width, height, "centre"))
+    (folder / f"{name}.alls").write_text(SCRIPT.format(count=written))
+    names = ast.literal_eval(told["names"])
+    hef = f"{stem}.{architecture}.hef"
+    _write_notes(folder / hef, {"names": list(names.values()), "scores": "logits", "sides": "exponent"})
+    _write_commands(
+        folder,
+        ["hailo", "parser", "onnx", f"{name}.onnx", "--hw-arch", architecture, "--har-path", f"{name}.har"],
+        ["hailo", "optimize", f"{name}.har", "--hw-arch", architecture, "--calib-set-path", "calibration.npy",
+         "--model-script", f"{name}.alls", "--output-har-path", f"{name}_optimized.har"],
+        ["hailo", "compiler", f"{name}_optimized.har", "--hw-arch", architecture, "--output-dir", "."],
+        ["mv", f"{name}.hef", hef],
+    )  # fmt: skip
+    _write_recipe(folder, stem, architecture, hef, written, [height, width, 3])
+    return hef
+
+
+def write_zoo(name: str, folder: Path, architecture: str, clips: Sequence[Path], count: int, every: int) -> str:
+    """Everything for a network of Hailo's zoo that its tools do not bring. As `write_own`."""
+    images = folder / "calibration"
+    images.mkdir(exist_ok=True)
+    written = 0
+    for written, frame in enumerate(_frames(clips, count, every), 1):
+        cv2.imwrite(str(images / f"{written:05}.png"), frame)
+    _must_be_enough(written)
+    hef = f"{name}.{architecture}.hef"
+    _write_notes(folder / hef, {"names": "coco-80", "placing": ZOO[name].placing})
+    _write_commands(
+        folder,
+        ["hailomz", "compile", name, "--hw-arch", architecture, "--calib-path", "calibration/"],
+        ["mv", f"{name}.hef", hef],
+    )
+    width, height = ZOO[name].size
+    _write_recipe(folder, name, architecture, hef, written, [height, width, 3])
+    return hef
+
+
+def write_calibration(target: Path, clips: Sequence[Path], count: int, every: int, box: Letterbox) -> int:
+    """At most `count` frames, laid out as the appliance does, RGB. Returns how many there were. Raises RecipeFault."""
+    room = target.with_suffix(".part")  # half a gigabyte need not lie in memory
+    rows = np.lib.format.open_memmap(room, "w+", np.uint8, (count, box.height, box.width, 3))
+    written = 0
+    for written, frame in enumerate(_frames(clips, count, every), 1):
+        rows[written - 1] = packed_frame(box.lay(frame), "NHWC", rgb=True)
+    np.save(target, rows[:written])
+    room.unlink()
+    _must_be_enough(written)
+    return written
+
+
+def check(folder: Path) -> str:
+    """What came out of the compiler, in a line. Raises RecipeFault: it is missing, or for something else."""
+    try:
+        recipe: dict[str, Any] = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecipeFault(f"{folder}: no recipe was written there: {error}") from None
+    hef = folder / recipe["hef"]
+    if not hef.is_file():
+        raise RecipeFault(f"{hef} is not there: run compile.sh where Hailo's tools are, and copy it back")
+    try:
+        header, notes = hef_file.read_header(hef), hef_file.read_notes(hef)
+    except ModelError as error:
+        raise RecipeFault(str(error)) from None
+    if header.architecture != recipe["architecture"]:
+        raise RecipeFault(f"{hef} was compiled for {header.architecture or '?'}, not {recipe['architecture']}")
+    if not notes.labels:
+        raise RecipeFault(f"{hef_file.notes_file(hef)} names no classes: copy it beside the .hef")
+    return (
+        f"{hef}: for {header.architecture}, by Dataflow Compiler {header.compiler or '?'}, {len(notes.labels)} classes"
+    )
+
+
+def _frames(clips: Sequence[Path], count: int, every: int) -> Iterator[NDArray[np.uint8]]:
+    """Of each clip the same share, so that no camera crowds out another."""
+    share = -(-count // max(1, len(clips)))
+    left = count
+    for clip in clips:
+        for taken, (_, frame, _) in enumerate(film.frames(clip, every), 1):
+            yield frame
+            left -= 1
+            if taken >= share or not left:
+                break
+        if not left:
+            return
+
+
+def _must_be_enough(written: int) -> None:
+    if written < COUNT_MIN:
+        raise RecipeFault(
+            f"{written} frames are too few to calibrate with, {COUNT_MIN} the least: --clip, or --every 1"
+        )
+
+
+def _notes(model: onnx.ModelProto) -> dict[str, str]:
+    return {each.key: each.value for each in model.metadata_props}
+
+
+def _write_notes(hef: Path, notes: dict[str, object]) -> None:
+    hef_file.notes_file(hef).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_commands(folder: Path, *commands: list[str]) -> None:
+    script = folder / "compile.sh"
+    lines = [shlex.join(each) for each in commands]
+    script.write_text('#!/bin/sh\nset -eu\ncd "$(dirname "$0")"\n' + "\n".join(lines) + "\n", encoding="utf-8")
+    script.chmod(0o755)
+
+
+def _write_recipe(folder: Path, name: str, architecture: str, hef: str, frames: int, shape: list[int]) -> None:
+    recipe = {"network": name, "architecture": architecture, "hef": hef, "frames": frames, "input": shape}
+    (folder / RECIPE).write_text(json.dumps(recipe, indent=1) + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and write, or check; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m models.hailo_recipe", description=__doc__)
+    parser.add_argument("network", nargs="?", help=f"{OWN}, {', '.join(ZOO)}, or a path to an .onnx of ours")
+    parser.add_argument("--out", type=Path, help="the folder to write")
+    parser.add_argument("--arch", choices=ARCHITECTURES, default="hailo8l", help="of the device (default hailo8l)")
+    parser.add_argument("--clip", type=Path, action="append", default=[], help="footage to calibrate with; repeatable")
+    parser.add_argument("--count", type=int, default=COUNT, help=f"frames at most (default {COUNT})")
+    parser.add_argument("--every", type=int, default=EVERY, help=f"take every Nth frame (default {EVERY})")
+    parser.add_argument("--check", type=Path, metavar="FOLDER", help="say whether what was compiled there fits")
+    options = parser.parse_args(arguments)
+    try:
+        if options.check:
+            print(check(options.check))
+            return 0
+        if not options.network or not options.out:
+            parser.error("a network and --out, or --check")
+        options.out.mkdir(parents=True, exist_ok=True)
+        clips = options.clip or sorted(CLIPS.glob("*.mp4"))
+        model = MODELS / f"{OWN}.onnx" if options.network == OWN else Path(options.network)
+        asked = (options.out, options.arch, clips, options.count, options.every)
+        if options.network in ZOO:
+            hef = write_zoo(options.network, *asked)
+        elif model.is_file():
+            hef = write_own(model, *asked)
+        else:
+            raise RecipeFault(f"{options.network} is neither {OWN}, {', '.join(ZOO)} nor a file")
+    except (RecipeFault, shapes.NotOurs, film.IndexFault, KeyError) as error:
+        print(f"hailo_recipe: {error}")
+        return 2
+    print(
+        f"{options.out}: run compile.sh where Hailo's tools are, then --check; the appliance wants {hef} and its .json"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
