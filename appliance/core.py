@@ -425,6 +425,7 @@ class Core:
             Metric(MetricName.RECONNECTS): message.reconnects,
             Metric(MetricName.UNRECORDED): message.unrecorded,
             Metric(MetricName.RETRIED): message.retried,
+            Metric(MetricName.DECODER_FAILED): message.decoder_failures,
         }
         counted |= {Metric(MetricName.UNEXAMINED, reason): count for reason, count in message.why.items()}
         edges = (*map(str, AGE_EDGES_MS), "more", "sum")
@@ -440,6 +441,7 @@ class Core:
                 message.behind_s,
                 message.promised_fps,
                 message.examined_fps,
+                message.decoder,
             )
             self._stores.meter.note(message.camera, now)
 

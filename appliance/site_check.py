@@ -28,6 +28,7 @@ from appliance.detect.model_files import model_bundles
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.variant_measurement import variant_advice
 from appliance.errors import MissingDependency, ModelError, SourceError, SourceRefused, StoreError
+from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.camera_probe import ProbeResult, probe
 from appliance.ingest.process import RING_FREE_BYTES_MIN
 from appliance.model_advice import DetectorLoad, better_models, measure_load
@@ -38,6 +39,7 @@ from appliance.store.paths import DATABASE, PREROLL
 from appliance.store.quotas import StorageLimits
 from appliance.store.storage_report import read_storage_offline
 from appliance.store.users import stored_users
+from appliance.types import HARDWARE_KINDS
 
 Lines = Mapping[tuple[str | int, ...], int]
 Level = Literal["ok", "warning", "unreachable", "wrong"]
@@ -87,6 +89,7 @@ def _findings(site: SiteConfig, lines: Lines, *, contact: bool) -> Iterator[Find
     yield from _preroll(site)
     yield from _forecast(site, SystemClock())
     yield from _detector(site, lines, loads)
+    yield from _hardware_decode(site)
     yield _dashboard(site)
     if not site.cameras:
         yield Finding("cameras", "warning", "no camera yet: add one on the dashboard, or here")
@@ -239,6 +242,23 @@ def _variant(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:
         advice = variant_advice(found.path, loaded.runtime.metadata)
         if advice is not None:
             yield Finding("detector.model", "ok" if advice[0] else "warning", advice[1])
+
+
+def _hardware_decode(site: SiteConfig, decoders: HardwareDecoders | None = None) -> Iterator[Finding]:
+    """What the hardware that is asked for gives; nothing where software decodes every camera. decoders: as probed."""
+    decoders = decoders or HardwareDecoders(site.decode)
+    asked = {name: decoders.settings.hardware_of(camera.decode) for name, camera in site.cameras.items()}
+    if "auto" in asked.values():
+        for probed in decoders.probed():
+            yield Finding(f"decode.hardware {probed.kind}", "ok", probed.text if probed.works else probed.reason)
+    for name, camera in site.cameras.items():
+        try:
+            decoders.must_have({name: camera})
+        except MissingDependency as error:
+            yield Finding(f"cameras.{name}.decode", "wrong", str(error))
+    for probed in decoders.probed([kind for kind in HARDWARE_KINDS if kind in asked.values()]):
+        level: Level = "ok" if probed.works else "warning"
+        yield Finding(f"decode.hardware {probed.kind}", level, probed.text)
 
 
 def _recheck_model(site: SiteConfig) -> Iterator[Finding]:

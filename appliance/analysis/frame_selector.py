@@ -16,7 +16,7 @@ from appliance.config import DetectConfig
 from appliance.decode_policy import keyframe_policy
 from appliance.detect.detector import Batching, ObjectDetector, VariableInput
 from appliance.media.decoder import DecodedFrame
-from appliance.media.frames import FrameConverter, upright_size
+from appliance.media.frames import FrameConverter, at_host, upright_size
 from appliance.motion.motion_gate import MotionGate
 from appliance.motion.region_mosaic import contained_share
 from appliance.types import Box
@@ -110,7 +110,7 @@ class FrameSelector:
         self._regions = RegionSelector(detector, tracks, self._whole_size)
         self._converter = FrameConverter()
         self._fruitless: deque[tuple[float, tuple[Box, ...]]] = deque(maxlen=FRUITLESS_MAX)
-        self._peeked: tuple[av.VideoFrame, NDArray[np.uint8]] | None = None
+        self._peeked: tuple[av.VideoFrame, av.VideoFrame, NDArray[np.uint8]] | None = None
         self._next_t: float | None = None
         self._request_t = self._motion_t = self._luma_t = float("-inf")
         self._between_t = float("-inf")
@@ -126,9 +126,11 @@ class FrameSelector:
         t, av_frame = frame.t, frame.av_frame
         if not self._in_step(t) and not (self._must_confirm(t) or self._must_hurry(t)):
             return None
-        if self._frame_filter is not None:
-            av_frame = self._frame_filter(frame.index, t, av_frame)
-        plane = self._motion_plane(av_frame)
+        if self._frame_filter is None:
+            av_frame, plane = self._motion_plane(av_frame)
+        else:  # everything is decoded, and nothing was peeked at
+            av_frame = self._frame_filter(frame.index, t, at_host(av_frame))
+            plane = self._converter.motion_plane(av_frame)
         self._show_luma(t, av_frame)
         motion = self._gate.measure(plane)
         if motion.priority > 0:
@@ -166,8 +168,10 @@ class FrameSelector:
         return self._heartbeat_due(t)
 
     def shows_change(self, av_frame: av.VideoFrame) -> bool:
-        self._peeked = av_frame, self._converter.motion_plane(av_frame)  # it is wanted again in a moment, by `select`
-        return self._gate.peek_priority(self._peeked[1]) > 0
+        here = at_host(av_frame)
+        plane = self._converter.motion_plane(here)
+        self._peeked = av_frame, here, plane  # it is wanted again in a moment, by `select`
+        return self._gate.peek_priority(plane) > 0
 
     def until_next_s(self, t: float) -> float:
         """Seconds from camera time `t` on until another frame can be due."""
@@ -276,6 +280,11 @@ class FrameSelector:
             return
         self._on_luma(t, self._converter.small_luma(av_frame))
 
-    def _motion_plane(self, av_frame: av.VideoFrame) -> NDArray[np.uint8]:
+    def _motion_plane(self, av_frame: av.VideoFrame) -> tuple[av.VideoFrame, NDArray[np.uint8]]:
+        """The frame where its pixels can be read, and its plane. A frame that a device decoded is copied from there
+        only now: most are never looked at."""
         peeked, self._peeked = self._peeked, None
-        return peeked[1] if peeked is not None and peeked[0] is av_frame else self._converter.motion_plane(av_frame)
+        if peeked is not None and peeked[0] is av_frame:
+            return peeked[1], peeked[2]
+        here = at_host(av_frame)
+        return here, self._converter.motion_plane(here)

@@ -24,6 +24,8 @@ from appliance.config.camera_config import rule_labels as rule_labels
 from appliance.config.cost_config import CloudCostConfig as CloudCostConfig
 from appliance.config.cost_config import CostsConfig as CostsConfig
 from appliance.config.cost_config import EdgeCostConfig as EdgeCostConfig
+from appliance.config.decode_config import CameraDecodeConfig as CameraDecodeConfig
+from appliance.config.decode_config import DecodeConfig as DecodeConfig
 from appliance.config.escalation_config import BudgetConfig as BudgetConfig
 from appliance.config.escalation_config import EscalationConfig as EscalationConfig
 from appliance.config.escalation_config import OffPeakConfig as OffPeakConfig

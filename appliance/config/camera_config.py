@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from appliance.config.decode_config import CameraDecodeConfig
 from appliance.config.storage_config import CameraQuotaConfig, RecordingMode
 from appliance.config.values import Schedule, Seconds, Share, SharePoint, VerdictSeverityConfig
 from appliance.types import HealthKind, Severity
@@ -145,6 +146,7 @@ class CameraConfig(ConfigModel):
     stall_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     loop: bool = True
     detect: DetectConfig = DetectConfig()
+    decode: CameraDecodeConfig = CameraDecodeConfig()
     health_ignore: tuple[HealthKind, ...] = ()
     zones: dict[str, tuple[SharePoint, ...]] = {}
     ignore: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from appliance import yamlfile
 from appliance.config.arming_config import ArmingConfig
 from appliance.config.camera_config import CameraConfig, CameraName
 from appliance.config.cost_config import CostsConfig
+from appliance.config.decode_config import DecodeConfig
 from appliance.config.escalation_config import EscalationConfig, RecheckConfig, UplinkConfig
 from appliance.config.load_shedding_config import LoadSheddingConfig
 from appliance.config.mqtt_config import MqttConfig
@@ -144,6 +145,7 @@ class IngestConfig(ConfigModel):
 
     storage: StorageConfig = StorageConfig()
     detector: DetectorConfig = DetectorConfig()
+    decode: DecodeConfig = DecodeConfig()
     cameras: dict[CameraName, CameraConfig]
     health: HealthConfig = HealthConfig()
     second_look: RecheckConfig = RecheckConfig()
@@ -155,6 +157,7 @@ class SiteConfig(ConfigModel):
     site: SiteIdentity = SiteIdentity()
     storage: StorageConfig = StorageConfig()
     detector: DetectorConfig = DetectorConfig()
+    decode: DecodeConfig = DecodeConfig()
     cameras: dict[CameraName, CameraConfig]
     alerts: AlertsConfig = AlertsConfig()
     health: HealthConfig = HealthConfig()
@@ -185,6 +188,21 @@ class SiteConfig(ConfigModel):
         return self
 
     @model_validator(mode="after")
+    def _decoder_sessions(self) -> SiteConfig:
+        bound = [
+            name
+            for name, camera in self.cameras.items()
+            if camera.enabled and self.decode.hardware_of(camera.decode) != "off"
+            if not self.decode.falls_back(camera.decode)
+        ]
+        if len(bound) > self.decode.sessions_max:
+            raise ValueError(
+                f"decode.sessions_max: {len(bound)} cameras are to be decoded by hardware, and it allows "
+                f"{self.decode.sessions_max}: raise it, or set decode.fallback to true"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _known_to_profiles(self) -> SiteConfig:
         if missing := self.arming.unknown_profile():
             raise ValueError(f"arming: there is no profile `{missing}`: it has {', '.join(self.arming.names)}")
@@ -203,6 +221,7 @@ class SiteConfig(ConfigModel):
         return IngestConfig(
             storage=self.storage,
             detector=self.detector,
+            decode=self.decode,
             cameras=self.cameras,
             health=self.health,
             second_look=self.second_look,

@@ -70,7 +70,8 @@ class CameraFull(CameraItem):
     """One camera with its numbers: fps of the newest recording, examined frames a second now, today's sums.
 
     decoding: all of its frames (`everything`, by order or because the stream allows nothing else), all while
-    something may happen (`active`), key frames only (`idle`); null: not known yet. skipped_today: packets not decoded.
+    something may happen (`active`), key frames only (`idle`); null: not known yet. decoder: `software`, or which
+    hardware decodes it; empty: nothing does. skipped_today: packets not decoded.
     unexamined_why_today: `unexamined_today` by reason, see docs/scheduling.md. behind_s:
     how late its packets are read; beyond 2 s they are recorded and not examined. promised_fps: inferences a second that
     were due over the last seconds, examined_fps: those that came; null: not known now. held_back_today: events that a
@@ -88,6 +89,7 @@ class CameraFull(CameraItem):
     reconnects_today: int = 0
     decoding: DecodeState | None = None
     decoding_reason: str = ""
+    decoder: str = ""
     behind_s: float = 0.0
     promised_fps: float | None = None
     examined_fps: float | None = None
@@ -144,6 +146,7 @@ class CameraReader:
             reconnects_today=today[Metric(MetricName.RECONNECTS)],
             decoding=decoding.state if decoding else None,
             decoding_reason=decoding.reason if decoding else "",
+            decoder=decoding.decoder if decoding else "",
             behind_s=round(decoding.behind_s, 1) if decoding else 0.0,
             promised_fps=decoding.promised_fps if decoding else None,
             examined_fps=decoding.examined_fps if decoding else None,

@@ -40,6 +40,7 @@ router = APIRouter(tags=["health"])
 FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_camera_state": ("1 for the state that the camera is in.", "camera", "state"),
     "vedette_camera_decoding": ("1 for what of its pictures is decoded.", "camera", "decoding"),
+    "vedette_camera_decoder": ("1 for what decodes it: software, or a kind of hardware.", "camera", "decoder"),
     "vedette_camera_behind_seconds": ("How late its packets are read from the socket.", "camera"),
     "vedette_camera_promised_fps": ("Looks a second that were due, over the last seconds.", "camera"),
     "vedette_camera_examined_fps": ("Looks a second that came, over the last seconds.", "camera"),
@@ -53,6 +54,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_frames_unexamined_total": ("Frames due for a look that did not get one.", "camera"),
     "vedette_frames_unexamined_by_reason_total": ("Frames that did not get their look, and why.", "camera", "reason"),
     "vedette_looks_retried_total": ("Looks asked for again because the detector failed.", "camera"),
+    "vedette_hardware_decoder_failures_total": ("Times that a hardware decoder failed.", "camera"),
     "vedette_second_looks_total": (
         "Second looks of the box: rechecked, unsure, failed, retried, missed (no time), late (the cloud was faster).",
         "camera",
@@ -137,6 +139,7 @@ _UNLABELLED = {
     MetricName.EXAMINED: "vedette_frames_examined_total",
     MetricName.UNEXAMINED: "vedette_frames_unexamined_total",
     MetricName.RETRIED: "vedette_looks_retried_total",
+    MetricName.DECODER_FAILED: "vedette_hardware_decoder_failures_total",
     MetricName.UNRECORDED: "vedette_packets_unrecorded_total",
     MetricName.RECONNECTS: "vedette_camera_reconnects_total",
     MetricName.OUTBOX_DROPPED: "vedette_outbox_dropped_total",
@@ -201,6 +204,7 @@ class ApplianceCollector:
         yield "vedette_camera_state", [((row.name, each), row.state == each) for row in rows for each in states]
         kinds = get_args(DecodeState)
         yield "vedette_camera_decoding", [((name, each), now.state == each) for name, now in decoding for each in kinds]
+        yield "vedette_camera_decoder", [((name, now.decoder), 1) for name, now in decoding if now.decoder]
         yield "vedette_camera_behind_seconds", [((name,), now.behind_s) for name, now in decoding]
         rated = [(name, now.promised_fps, now.examined_fps) for name, now in decoding]
         yield "vedette_camera_promised_fps", [((name,), fps) for name, fps, _ in rated if fps is not None]

@@ -38,6 +38,7 @@ SENTENCES: tuple[str, ...] = (
     "Clock jumped",
     "Streams apart in time",
     "Detector stuck",
+    "Hardware decoder failed",
     "Not examined",
     "Too few inferences",
     "Database gone",

@@ -126,8 +126,16 @@ class DecodeSession:
         self._key_index, self._key_count = 0, gops.count
         self._shown_t = self._next_key_t = float("-inf")
 
+    @property
+    def _is_in_sync(self) -> bool:
+        """The decoder can go on from where it is: it was not led elsewhere, and its hardware has not failed."""
+        return self._in_sync and self._decoder.in_sync
+
     def decode(self, packet: VideoPacket) -> list[DecodedFrame]:
-        """Decode a packet, where every one of them is."""
+        """Decode a packet, where every one of them is. It is skipped while the decoder waits for a key frame, since its
+        hardware has failed."""
+        if not self._decoder.in_sync and not packet.keyframe:
+            self._counts.skipped += 1
         return self._decoder.decode(packet)
 
     def decode_all(self, packet: VideoPacket) -> Iterator[DecodedFrame]:
@@ -135,7 +143,7 @@ class DecodeSession:
         if packet.keyframe:
             before = self.held
             self._start_gop(packet)
-            if before.pending or not self._in_sync:
+            if before.pending or not self._is_in_sync:
                 self.count_skipped(self.gops.count - 1)
                 self._decoder.restart(self._key_index)
                 self._in_sync = True
@@ -145,7 +153,7 @@ class DecodeSession:
 
     def catch_up(self) -> Iterator[DecodedFrame]:
         """Decode what is held and was not; from the key frame on where the decoder is out of sync."""
-        if not self._in_sync and self.held.starts_with_key:
+        if not self._is_in_sync and self.held.starts_with_key:
             self._decoder.restart(self._key_index)
             self.held.decoded_count, self._in_sync = 0, True
         pending = self.held.pending
@@ -192,7 +200,7 @@ class DecodeSession:
 
     def flush(self) -> Iterator[DecodedFrame]:
         """The frames that the decoder still holds back at the end of the stream, if every packet was decoded."""
-        if not self.held.pending and self._in_sync:
+        if not self.held.pending and self._is_in_sync:
             for frame in self._decoder.flush():
                 yield from self.hand_on(frame)
 

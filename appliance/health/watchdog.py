@@ -43,6 +43,7 @@ class CameraActivity:
         waiting: more comes than can be read, so that no packet was taken says nothing.
         apart_s: by how much camera time of the detect stream is ahead of the main stream's; None: not known, or one
             stream.
+        decoder_fault: why the hardware that was asked for does not decode it, or ''.
     """
 
     packets: tuple[int, ...]
@@ -56,6 +57,7 @@ class CameraActivity:
     lagging: bool = False
     apart_s: float | None = None
     waiting: bool = False
+    decoder_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class CameraWatchdog:
         self._disabled = frozenset(settings.ignore) | frozenset(disabled)
         self._stalled = HealthCondition(camera, "stalled", report, hold_s=settings.stalled_s)
         self._unexamined = HealthCondition(camera, "unexamined", report, hold_s=0.0)
+        self._decoder = HealthCondition(camera, "decoder", report, hold_s=0.0)
         self._overloaded = HealthCondition(camera, "overloaded", report, hold_s=0.0, clear_s=OVERLOAD_CLEAR_S)
         self._overloaded_s = settings.overloaded_s
         self._below_s = 0.0  # for so long it got less than was promised, quiet times left out
@@ -112,6 +115,8 @@ class CameraWatchdog:
         """Judge what the camera did since the last call. `rates` are then those of now; None: not known."""
         now, at = self._clock.now(), self._clock.monotonic()
         self._note_activity(activity, at)
+        if "decoder" not in self._disabled:
+            self._decoder.update(now, bool(activity.decoder_fault), activity.decoder_fault)
         if activity.state == "ended":
             self._stalled.update(now, None)
             self._overloaded.update(now, False)

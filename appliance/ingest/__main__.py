@@ -26,6 +26,7 @@ from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.errors import UsageError
 from appliance.inference.detector_watchdog import DetectorHung
+from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
 from appliance.malloc import return_large_blocks
@@ -50,6 +51,8 @@ def main() -> int:
     return_large_blocks()
     try:
         site = _read_site()
+        hardware = HardwareDecoders(site.decode)
+        hardware.must_have(site.cameras)
         shared = detector.load(runtime_choice.settle_runtime(site.detector, site.storage.dir))
         ingest = IngestProcess(
             site.cameras,
@@ -60,6 +63,7 @@ def main() -> int:
             IngestChannel(out),
             SystemClock(),
             load_recheck_detector=_recheck_detector(site.second_look, site.detector),
+            hardware=hardware,
         )
     except UsageError as error:
         print(f"vedette ingest: {error}", file=sys.stderr)

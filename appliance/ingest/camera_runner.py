@@ -79,6 +79,7 @@ class CameraStates:
                 lagging,
                 _streams_apart_s(readers),
                 any(counts.waiting for counts in readers.values()),
+                detect.decoder_fault,
             )
 
 
@@ -258,6 +259,8 @@ class CameraRunner:
             retried=now.detect.retries - before.detect.retries,
             promised_fps=None if rates is None else round(rates.promised, 2),
             examined_fps=None if rates is None else round(rates.examined, 2),
+            decoder=now.detect.decoder,
+            decoder_failures=now.detect.decoder_failures - before.detect.decoder_failures,
             detect_received=received.get(DETECT_STREAM, 0) if MAIN_STREAM in received else 0,
         )
 

@@ -10,7 +10,8 @@ from appliance.decode_policy.keyframe_policy import DecodeCounts, DecodePolicy
 from appliance.errors import SourceError
 from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame, Decoder
-from appliance.media.source import StreamInfo
+from appliance.media.hardware_codec import HardwareSource
+from appliance.media.source import StreamInfo, VideoPacket
 
 
 class ClipReader:
@@ -20,9 +21,11 @@ class ClipReader:
     went, and `t` where it ended. last_packet_t: of the latest packet before the one whose frame came last.
     """
 
-    def __init__(self, url: str, name: str = "clip") -> None:
+    def __init__(self, url: str, name: str = "clip", *, hardware: HardwareSource | None = None) -> None:
+        """hardware: what decodes; None: software."""
         self._name = name
         self._source = FileSource(name, url)
+        self._hardware = hardware
         self._decoder: Decoder | None = None
         self._info: StreamInfo | None = None
         self._counts: Callable[[], DecodeCounts] = DecodeCounts
@@ -33,12 +36,14 @@ class ClipReader:
     def __enter__(self) -> ClipReader:
         """Raises SourceError with one sentence when it is not a video."""
         self._info = self._source.open()
-        self._decoder = Decoder(self._name, self._info)
+        self._decoder = Decoder(self._name, self._info, self._hardware)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._decoder is not None:
+            self._decoder.close()
         self._source.close()
 
     @property
@@ -66,6 +71,10 @@ class ClipReader:
     def jumps(self) -> int:
         """Places where the file's time stamps made no sense and time was anchored anew."""
         return self._source.jumps
+
+    def packets(self) -> Iterator[VideoPacket]:
+        """As they are, for whoever decodes them."""
+        return self._source.packets()
 
     def frames(
         self, policy: DecodePolicy | None = None, base_s: float = 0.0, *, continues: bool = False

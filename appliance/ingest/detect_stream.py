@@ -16,6 +16,7 @@ from appliance.errors import SourceLost
 from appliance.inference.camera_queue import CameraQueue, priority_of
 from appliance.inference.frame_age import FrameAges, PacketArrivals
 from appliance.inference.inference_worker import QueuedInference
+from appliance.ingest.camera_hardware import SOFTWARE, CameraHardware
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.types import DecodeState, Detections, DropReason, FrameBoxes, HealthKind, StreamHeader
@@ -40,6 +41,9 @@ class DetectCounts:
     dropped: Mapping[DropReason, int] = field(default_factory=dict)  # `unexamined` by reason
     ages: tuple[int, ...] = ()  # see `FrameAges.counts`
     retries: int = 0  # inferences that were repeated
+    decoder: str = SOFTWARE  # what decodes now: it, or a kind of hardware; "": nothing does
+    decoder_fault: str = ""  # why the hardware that was asked for does not
+    decoder_failures: int = 0  # how often it has failed
 
     @property
     def crowded_out(self) -> int:
@@ -76,10 +80,11 @@ class DetectStream:
         wake: threading.Event | None = None,
         on_session: OnSession | None = None,
         known_before: bool = False,
+        hardware: CameraHardware | None = None,
     ) -> None:
         """model: the detector's name, for headers. wake: set when a frame waits. on_session: called by the camera's
         thread, before the packet goes to the sinks after this one. known_before: what stood there before the first
-        session is known; of later ones it always is."""
+        session is known; of later ones it always is. hardware: what decodes; None: software."""
         self._camera = camera
         self._analysis = analysis
         self._model = model
@@ -88,6 +93,7 @@ class DetectStream:
         self._wake = wake or threading.Event()
         self._on_session = on_session
         self._known_before = known_before
+        self._hardware = hardware
         self._reconnect_reason = ""
         self._lock = threading.Lock()
         late_max = keyframe_policy.TUNING.late_frames_max + 1  # and the key frame before them
@@ -105,7 +111,7 @@ class DetectStream:
         self._examined = 0
 
     def begin(self, info: StreamInfo, session_id: str) -> None:
-        self._decoder = Decoder(f"camera {self._camera}", info)
+        self._decoder = Decoder(f"camera {self._camera}", info, self._hardware)
         self._analysis.open(self._decoder, info)
         self._label, self._session_id, self._has_header = info.label, session_id, False
 
@@ -127,6 +133,7 @@ class DetectStream:
             self._consider(frame)
         self._past_decoded += decoder.decoded
         self._past_damaged += decoder.damaged
+        decoder.close()
 
     def reconnect(self, reason: str) -> None:
         """End the connection with the next packet. Any thread."""
@@ -162,6 +169,7 @@ class DetectStream:
 
     def counts(self) -> DetectCounts:
         decoder, policy, dropped = self._decoder, self._analysis.decode_policy, self.queue.dropped()
+        hardware = self._hardware
         return DetectCounts(
             decoded=self._past_decoded + (decoder.decoded if decoder else 0),
             damaged=self._past_damaged + (decoder.damaged if decoder else 0),
@@ -173,6 +181,9 @@ class DetectStream:
             dropped=dropped,
             ages=self.ages.counts(),
             retries=self.queue.retries,
+            decoder=SOFTWARE if hardware is None else hardware.device,
+            decoder_fault="" if hardware is None else hardware.fault,
+            decoder_failures=0 if hardware is None else hardware.failures,
         )
 
     def _consider(self, frame: DecodedFrame) -> None:

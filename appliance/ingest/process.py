@@ -26,6 +26,7 @@ from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity
 from appliance.inference.detector_watchdog import DetectorHung
 from appliance.inference.inference_worker import InferenceWorker
+from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.camera_runner import CameraRunner
 from appliance.ingest.channel import ChannelClosed, IngestChannel
 from appliance.ingest.detect_stream import DetectStream
@@ -88,8 +89,10 @@ class IngestProcess:
         clock: Clock,
         *,
         load_recheck_detector: Callable[[], ObjectDetector] | None = None,
+        hardware: HardwareDecoders | None = None,
     ) -> None:
-        """load_recheck_detector: called with the first re-check; None: the shared detector does it when idle."""
+        """load_recheck_detector: called with the first re-check; None: the shared detector does it when idle. hardware:
+        what may decode; None: software does."""
         self._health = health
         self._storage = storage
         self._detector = detector
@@ -97,6 +100,7 @@ class IngestProcess:
         self._new_tracker = new_tracker
         self._channel = channel
         self._clock = clock
+        self._hardware = hardware or HardwareDecoders(config.DecodeConfig())
         self._stop = threading.Event()
         self._wake_worker = threading.Event()
         self._finder = SocketFinder()
@@ -146,6 +150,7 @@ class IngestProcess:
             wake=self._wake_worker,
             on_session=recorder.on_session if recorder is not None and camera.detect_url is None else None,
             known_before=len(parked.objects) > 0,
+            hardware=self._hardware.of(name, camera),
         )
         for unknown in self._unknown_labels(name, camera):
             logger.warning("%s", unknown)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import av
 
 from appliance.errors import SourceLost
+from appliance.media.hardware_codec import FrameCodec, HardwareFailed, HardwareSource
 from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
 
 DAMAGED_IN_A_ROW_MAX = 300
@@ -32,56 +33,117 @@ class Decoder:
     and frame threads add delay. Without the loop filter, a fifth of the work: it smooths the edges of blocks for
     people, and motion gate and network get a sixteenth of the pixels (docs/decode.md has how little it changes). What
     people are shown is decoded elsewhere, with it.
+
+    A hardware codec that fails is closed. Software goes on, where it may, with the next key frame or from `restart` on;
+    until then it is not `in_sync`, and no frame comes. At key frames the hardware is asked for again.
     """
 
-    def __init__(self, name: str, info: StreamInfo) -> None:
+    def __init__(self, name: str, info: StreamInfo, hardware: HardwareSource | None = None) -> None:
+        """hardware: None: software decodes."""
         self.decoded = 0
         self.damaged = 0
         self.in_sync = True
         self._name = name
-        self._context = info.stream.codec_context
-        self._context.options = _NO_LOOP_FILTER
-        self._frame_s = info.frame_s
+        self._info = info
+        self._software = info.stream.codec_context
+        self._software.options = _NO_LOOP_FILTER
+        self._source = hardware
+        self._hardware = None if hardware is None else hardware.open(info)
+        self._codec: FrameCodec | None = self._software
+        if hardware is not None:
+            self._codec = self._hardware or (self._software if hardware.may_fall_back else None)
         self._damaged_in_a_row = 0
         self._index = 0
         self._last_t: float | None = None
 
     def decode(self, packet: VideoPacket) -> list[DecodedFrame]:
         """The frames that this packet completes. Raises SourceLost when nothing can be decoded any more."""
-        return self._decode(packet.packet)
+        left = self._regain(packet.t) if packet.keyframe else []
+        if self._codec is None:
+            self.damaged += 1
+            return left
+        if not self.in_sync and not packet.keyframe:
+            return left
+        self.in_sync = True
+        failed = self._hardware
+        frames = self._decode(self._codec, packet.packet)
+        if packet.keyframe and failed is not None and self._hardware is None and self._codec is not None:
+            self.in_sync = True
+            frames = self._decode(self._codec, packet.packet)
+        return left + frames
 
     def flush(self) -> list[DecodedFrame]:
         """The frames still held back for their order, at the end of a clip."""
-        return self._decode(None)
+        return self._decode(self._codec, None) if self._codec is not None else []
 
     def restart(self, index: int) -> None:
         """Forget the frames so far: what comes next is a key frame, and its frame has the number `index`."""
-        self._context.flush_buffers()
+        if self._codec is not None:
+            self._codec.flush_buffers()
         self._index, self._last_t, self.in_sync = index, None, True
 
     def decode_key_frame(self, packet: VideoPacket) -> DecodedFrame | None:
         """The frame of a key frame's packet, after `restart`; None: it is damaged.
 
-        A decoder that holds frames back for their order must be drained, and then is not `in_sync` any more.
+        A decoder that holds frames back for their order must be drained, and then is not `in_sync` any more. One that
+        cannot be drained at little cost is left alone: software decodes this one frame.
         """
-        damaged = self.damaged
+        damaged, hardware = self.damaged, self._hardware
+        if hardware is not None and not hardware.alone:
+            frames = self._decode(self._software, packet.packet) + self._decode(self._software, None)
+            self._software.flush_buffers()
+            self.in_sync = False
+            return frames[0] if frames else None
         frames = self.decode(packet)
-        if not frames and self.damaged == damaged:
+        if not frames and self.damaged == damaged and self._codec is not None:
             frames = self.flush()
-            self._context.flush_buffers()
+            if self._codec is not None:
+                self._codec.flush_buffers()
             self.in_sync = False
         return frames[0] if frames else None
 
-    def _decode(self, packet: av.Packet[av.VideoStream] | None) -> list[DecodedFrame]:
+    def close(self) -> None:
+        """Give the hardware back. May be called twice."""
+        if self._hardware is not None and self._source is not None:
+            self._hardware.close()
+            self._source.release()
+        self._hardware = self._source = None
+
+    def _regain(self, t: float) -> list[DecodedFrame]:
+        """Ask for the hardware again, if it is not at work; the frames that software still held back."""
+        if self._source is None or self._hardware is not None:
+            return []
+        self._hardware = self._source.open(self._info, t)
+        if self._hardware is None:
+            return []
+        left = self._decode(self._software, None) if self._codec is not None and self.in_sync else []
+        self._software.flush_buffers()
+        self._codec = self._hardware
+        return left
+
+    def _decode(self, codec: FrameCodec, packet: av.Packet[av.VideoStream] | None) -> list[DecodedFrame]:
         try:
-            frames = self._context.decode(packet)
+            frames = codec.decode(packet)
         except av.error.EOFError:
             return []
         except av.error.FFmpegError:
             self._count_damage()
             return []
+        except HardwareFailed as error:
+            self._give_up(error)
+            return []
         self._damaged_in_a_row = 0
         return [self._frame(av_frame) for av_frame in frames]
+
+    def _give_up(self, error: HardwareFailed) -> None:
+        """The hardware has failed."""
+        assert self._hardware is not None
+        assert self._source is not None
+        self._hardware.close()
+        self._source.release(error)
+        self._hardware, self.in_sync = None, False
+        self._software.flush_buffers()
+        self._codec = self._software if self._source.may_fall_back else None
 
     def _count_damage(self) -> None:
         self.damaged += 1
@@ -102,5 +164,5 @@ class Decoder:
         if self._last_t is None:
             return (stamp or 0) / SECOND_US
         if stamp is None:
-            return round(self._last_t + self._frame_s, 6)
+            return round(self._last_t + self._info.frame_s, 6)
         return max(stamp / SECOND_US, round(self._last_t + 1 / SECOND_US, 6))

@@ -35,6 +35,12 @@ def upright_box(box: Box, turns: int) -> Box:
     return box
 
 
+def at_host(frame: av.VideoFrame) -> av.VideoFrame:
+    """A frame that a device has decoded, copied from there in the format it has there; any other as it is."""
+    there = frame.sw_format
+    return frame if there is None else frame.reformat(format=there.name)
+
+
 class FrameConverter:
     """Converts frames to arrays. State: scaler contexts, costly to make, hence one of these per camera and thread."""
 

@@ -31,6 +31,7 @@ class MetricName(str, Enum):
     EXAMINED = "examined"
     UNEXAMINED = "unexamined"  # label: a DropReason; "" for all reasons together
     RETRIED = "retried"
+    DECODER_FAILED = "decoder_failed"
     UNRECORDED = "unrecorded"
     RECONNECTS = "reconnects"
     CAMERA_BYTES = "camera_bytes"  # label: "" as the kernel counted them, "estimated" from packet sizes
@@ -108,13 +109,15 @@ class PeriodTotals:
 @dataclass(frozen=True, slots=True)
 class DecodeStatus:
     """Which of a camera's frames are decoded now, why, where there is a reason, how late its packets are read, and how
-    many inferences a second it was promised and gets (None: not known)."""
+    many inferences a second it was promised and gets (None: not known). decoder: `software`, or which hardware decodes
+    it; '': nothing does."""
 
     state: DecodeState
     reason: str = ""
     behind_s: float = 0.0
     promised_fps: float | None = None
     examined_fps: float | None = None
+    decoder: str = "software"
 
 
 class Meter:

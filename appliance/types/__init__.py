@@ -38,6 +38,7 @@ from appliance.types.literals import AGE_EDGES_MS as AGE_EDGES_MS
 from appliance.types.literals import CONFIRMING_KINDS as CONFIRMING_KINDS
 from appliance.types.literals import DROP_REASONS as DROP_REASONS
 from appliance.types.literals import EVIDENCE_STEPS as EVIDENCE_STEPS
+from appliance.types.literals import HARDWARE_KINDS as HARDWARE_KINDS
 from appliance.types.literals import HEALTH_KINDS as HEALTH_KINDS
 from appliance.types.literals import HEALTH_TITLES as HEALTH_TITLES
 from appliance.types.literals import JUDGE_KINDS as JUDGE_KINDS
@@ -48,11 +49,13 @@ from appliance.types.literals import AuditSide as AuditSide
 from appliance.types.literals import Box as Box
 from appliance.types.literals import CameraStateName as CameraStateName
 from appliance.types.literals import Decision as Decision
+from appliance.types.literals import DecodeHardware as DecodeHardware
 from appliance.types.literals import DecodeState as DecodeState
 from appliance.types.literals import DropReason as DropReason
 from appliance.types.literals import EdgeAnswer as EdgeAnswer
 from appliance.types.literals import EventKind as EventKind
 from appliance.types.literals import EvidenceStep as EvidenceStep
+from appliance.types.literals import HardwareKind as HardwareKind
 from appliance.types.literals import HealthKind as HealthKind
 from appliance.types.literals import JudgeKind as JudgeKind
 from appliance.types.literals import Point as Point

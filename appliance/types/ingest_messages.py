@@ -150,6 +150,7 @@ class CameraMeter:
     them, then the sum in milliseconds; () from an older process. retried: inferences that were requested once more
     because the detector failed. behind_s: how late, at most, packets were read since the last message. promised_fps:
     inferences a second that were due, examined_fps: those that came, both over the last seconds; None: not known.
+    decoder: what decodes now, `software` or a kind of hardware; '': nothing does. decoder_failures: of the hardware.
     """
 
     type: Literal["meter"] = "meter"
@@ -173,6 +174,8 @@ class CameraMeter:
     promised_fps: float | None = None
     examined_fps: float | None = None
     detect_received: int = 0
+    decoder: str = "software"
+    decoder_failures: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

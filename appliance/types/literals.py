@@ -37,6 +37,7 @@ HealthKind = Literal[
     "clock",
     "offset",
     "detector",
+    "decoder",
     "unexamined",
     "overloaded",
     "database",
@@ -45,8 +46,8 @@ HealthKind = Literal[
     "memory",
 ]
 HEALTH_KINDS: tuple[HealthKind, ...] = (
-    "stalled", "frozen", "black", "covered", "moved", "clock", "offset", "detector", "unexamined", "overloaded",
-    "database", "fallback", "hot", "memory",
+    "stalled", "frozen", "black", "covered", "moved", "clock", "offset", "detector", "decoder", "unexamined",
+    "overloaded", "database", "fallback", "hot", "memory",
 )  # fmt: skip
 HEALTH_TITLES: dict[HealthKind, str] = {
     "stalled": "No picture comes",
@@ -57,6 +58,7 @@ HEALTH_TITLES: dict[HealthKind, str] = {
     "clock": "Clock jumped",
     "offset": "Streams apart in time",
     "detector": "Detector stuck",
+    "decoder": "Hardware decoder failed",
     "unexamined": "Not examined",
     "overloaded": "Too few inferences",
     "database": "Database gone",
@@ -69,6 +71,10 @@ SegmentKind = Literal["continuous", "pre_roll", "alert"]
 DecodeState = Literal["everything", "active", "idle"]
 """Which of a camera's frames are decoded: all (as configured, or because the stream allows nothing else), all as long
 as something may happen, key frames only."""
+HardwareKind = Literal["cuda", "v4l2", "drm", "vaapi", "qsv"]
+"""NVDEC; V4L2's stateful decoders (Jetson); its stateless ones (Raspberry Pi 5); VA-API; Intel's oneVPL."""
+HARDWARE_KINDS: tuple[HardwareKind, ...] = ("cuda", "v4l2", "drm", "vaapi", "qsv")
+DecodeHardware = Literal["off", "auto", "cuda", "v4l2", "drm", "vaapi", "qsv"]
 DropReason = Literal["newer", "capped", "late", "run", "failed", "stuck"]
 """Why a frame that was due was not examined: a newer one took its place; the same, of a camera that had taken more than
 its part of the detector; it was decoded late and waited too long; its session was over; the detector failed; the

@@ -33,6 +33,8 @@ vedette_camera_state gauge camera,state
     1 for the state that the camera is in.
 vedette_camera_decoding gauge camera,decoding
     1 for what of its pictures is decoded.
+vedette_camera_decoder gauge camera,decoder
+    1 for what decodes it: software, or a kind of hardware.
 vedette_camera_behind_seconds gauge camera
     How late its packets are read from the socket.
 vedette_camera_promised_fps gauge camera
@@ -55,6 +57,8 @@ vedette_frames_unexamined_total counter camera
     Frames due for a look that did not get one.
 vedette_looks_retried_total counter camera
     Looks asked for again because the detector failed.
+vedette_hardware_decoder_failures_total counter camera
+    Times that a hardware decoder failed.
 vedette_packets_unrecorded_total counter camera
     Video packets that could not be kept: the disk was full.
 vedette_camera_reconnects_total counter camera
@@ -205,7 +209,7 @@ def text(tmp_path: Path) -> Iterator[str]:
     site.answer(site.raise_alert("a", T0))
     site.spend("gate", 1000, 10)
     site.spend("gate", 1000, 10, exact=False)
-    for name in ("PACKETS", "DECODED", "RETRIED", "UNRECORDED", "RECONNECTS", "OUTBOX_DROPPED"):
+    for name in ("PACKETS", "DECODED", "RETRIED", "DECODER_FAILED", "UNRECORDED", "RECONNECTS", "OUTBOX_DROPPED"):
         site.meter.add("gate", Metric(MetricName[name]), 3)
     site.meter.add("gate", Metric(MetricName.HEALTH, "moved"), 1)
     site.meter.add("gate", Metric(MetricName.HELD_BACK, "intruder"), 1)

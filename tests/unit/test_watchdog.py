@@ -29,7 +29,7 @@ class DrivenCamera:
     def run(
         self, seconds: int, *, packets: int = 10, decoded: int = 10, examined: int = 5, crowded_out: int = 0,
         blind: bool = False, lagging: bool = False, state: CameraStateName = "live", reason: str = "",
-        apart_s: float | None = None, waiting: bool = False,
+        apart_s: float | None = None, waiting: bool = False, decoder_fault: str = "",
     ) -> None:  # fmt: skip
         for _ in range(seconds):
             self.clock.advance(1.0)
@@ -39,7 +39,7 @@ class DrivenCamera:
             self.crowded_out += crowded_out
             activity = CameraActivity(
                 (self.packets,), self.decoded, self.examined, state, reason, self.tries, self.breaks, self.crowded_out,
-                lagging, apart_s, waiting,
+                lagging, apart_s, waiting, decoder_fault,
             )  # fmt: skip
             remedy = self.watchdog.tick(activity, DetectorActivity(load=0.97, stuck=blind))
             if remedy:
@@ -195,6 +195,17 @@ def test_two_streams_of_different_clocks_are_told_and_which_is_ahead() -> None:
     assert len(camera.events) == 2, "while it is read late, nobody can tell"
     ignoring = DrivenCamera(ignore=["offset"])
     ignoring.run(30, apart_s=5.0)
+    assert ignoring.events == []
+
+
+def test_a_hardware_decoder_that_fails_is_an_event_until_it_decodes_again() -> None:
+    camera = DrivenCamera()
+    camera.run(3, decoder_fault="cuda does not decode this stream; decoded in software meanwhile")
+    camera.run(8)
+    assert [(each.kind, each.t_end is None) for each in camera.events] == [("decoder", True), ("decoder", False)]
+    assert camera.events[0].reason.endswith("decoded in software meanwhile")
+    ignoring = DrivenCamera(ignore=["decoder"])
+    ignoring.run(3, decoder_fault="cuda does not decode this stream")
     assert ignoring.events == []
 
 

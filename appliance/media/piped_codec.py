@@ -1,0 +1,267 @@
+"""A decoder in a child process: the system's own `ffmpeg`, with decoders that the FFmpeg inside PyAV does not have.
+
+Packets go to its standard input and frames come from its standard output, both in NUT, FFmpeg's own container: each
+frame comes back with the time stamp that its packet was given. Time stamps in the child only ever rise, whatever is
+decoded again; `_sent` has what they stand for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import select
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import av
+
+from appliance.media.hardware_codec import DecodeWay, HardwareFailed, decoder_of
+from appliance.media.source import SECOND_US, StreamInfo
+from appliance.sandbox import child_environment
+
+START_S_MAX = 6.0  # from the first packet to the first frame: a Jetson's libraries take their time
+FRAME_S_MAX = 0.5  # then from a packet to the frame that it completes
+DELAY_FRAMES_MAX = 16  # held back by the decoder, beyond what the probe saw: as many as H.264 allows
+END_S_MAX = 3.0
+FRAMES_MAX = 64  # that wait in this process; the child stops when they are not taken
+_PIPE_BYTES = 1 << 20  # F_SETPIPE_SZ: with the usual 64 kB a frame of 1080p takes fifty turns
+_STEP_US = SECOND_US  # between two beginnings, in the child's time
+_ERROR_BYTES_MAX = 2000
+_ADDRESS = re.compile(r" @ 0x[0-9a-f]+")
+
+
+def arguments(way: DecodeWay, codec: str) -> list[str]:
+    """The child's command line. Raises HardwareFailed: it has no decoder for this codec."""
+    decoder = decoder_of(way, codec)
+    accel = ["-hwaccel", way.accel] if way.accel else []
+    device = ["-hwaccel_device", way.device] if way.accel and way.device else []
+    return [
+        way.program, "-hide_banner", "-nostats", "-loglevel", "error", *accel, *device, "-noautorotate",
+        # NUT says what it holds: nothing to be probed, nothing to be waited for.
+        "-threads", "1", "-probesize", "32", "-analyzeduration", "0", "-flags", "low_delay",
+        "-c:v", decoder, "-f", "nut", "-i", "pipe:0",
+        "-map", "0:v:0", "-fps_mode", "passthrough", "-copyts", "-enc_time_base", "1:1000000",
+        "-c:v", "rawvideo", "-flush_packets", "1", "-f", "nut", "pipe:1",
+    ]  # fmt: skip
+
+
+class _ChildInput:
+    """The child's standard input as a file. Writing waits for it, for at most START_S_MAX. Raises HardwareFailed."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        os.set_blocking(fd, False)
+
+    def write(self, data: bytes) -> int:
+        view = memoryview(data)
+        while view:
+            if not select.select([], [self._fd], [], START_S_MAX)[1]:
+                raise HardwareFailed("ffmpeg takes no more packets")
+            try:
+                view = view[os.write(self._fd, view) :]
+            except BrokenPipeError:
+                raise HardwareFailed("ffmpeg has ended") from None
+        return len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What a time stamp of the child stands for."""
+
+    pts: int
+    dts: int | None
+
+
+class PipedCodec:
+    """A `HardwareCodec` whose decoder is a child process. Owner: the camera's thread; a thread named `decoded` reads
+    the child's frames.
+
+    State: what was sent and has not come back, how many frames the decoder holds back, the frames that came. Invariant:
+    `decode` waits for at most FRAME_S_MAX, and only until as many frames are out as the decoder has shown to hold.
+    """
+
+    alone = False
+
+    def __init__(self, way: DecodeWay, info: StreamInfo) -> None:
+        """Raises HardwareFailed."""
+        self.delay = self._least_delay = way.delay
+        self._kind = way.kind
+        self._info = info
+        self._arrived = threading.Condition()
+        self._frames: deque[av.VideoFrame] = deque()
+        self._sent: dict[int, _Sent] = {}
+        self._offset = self._last = 0
+        self._begins = True
+        self._came = self._ended = False
+        self._muxer: av.container.OutputContainer | None = None
+        self._child = self._start(arguments(way, info.codec))
+        self._reader = threading.Thread(target=self._read, name="decoded", daemon=True)
+        self._reader.start()
+
+    def decode(self, packet: av.Packet[av.VideoStream] | None = None) -> Sequence[av.VideoFrame]:
+        if packet is None:
+            return self._drain()
+        with self._arrived:  # a machine that was busy for a moment is no decoder that holds back more
+            self.delay = max(self._least_delay, min(self.delay, self._due()))
+        if packet.size:
+            self._send(packet)
+        return self._take()
+
+    def flush_buffers(self) -> None:
+        self._sent.clear()
+        self._begins = True
+
+    def close(self) -> None:
+        if self._child.poll() is None:
+            self._child.kill()
+        self._child.wait()
+        self._reader.join(END_S_MAX)
+        with contextlib.suppress(av.error.FFmpegError, HardwareFailed):
+            if self._muxer is not None:
+                self._muxer.close()
+        for pipe in (self._child.stdin, self._child.stdout, self._said):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        said, says = os.pipe()
+        self._said = os.fdopen(said, "rb", buffering=0)
+        for fd in (said, says):
+            os.set_blocking(fd, False)  # a child with much to say is not held up: what does not fit is lost
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=says, bufsize=0,
+                env=child_environment(("LD_LIBRARY_PATH", "LIBVA_DRIVER_NAME", "LIBVA_DRIVERS_PATH")),
+            )  # fmt: skip
+        except OSError as error:
+            self._said.close()
+            raise HardwareFailed(f"{self._kind}: {command[0]} cannot be run: {error.strerror}") from None
+        finally:
+            os.close(says)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for pipe in (child.stdin, child.stdout):
+            with contextlib.suppress(OSError):  # beyond what this user may have: slower, no worse
+                fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        try:
+            self._muxer = av.open(_ChildInput(child.stdin.fileno()), "w", format="nut", options={"flush_packets": "1"})
+            self._stream = self._muxer.add_stream_from_template(self._info.stream)
+            self._stream.time_base = Fraction(1, SECOND_US)
+        except (av.error.FFmpegError, ValueError) as error:
+            child.kill()
+            child.wait()
+            raise HardwareFailed(f"{self._kind}: this stream cannot be given to ffmpeg: {error}") from error
+        return child
+
+    def _send(self, packet: av.Packet[av.VideoStream]) -> None:
+        """Raises HardwareFailed."""
+        pts = packet.pts if packet.pts is not None else packet.dts
+        if pts is None:
+            raise HardwareFailed(f"{self._kind}: the camera's packets carry no time stamps")
+        dts = packet.dts if packet.dts is not None else pts
+        if self._begins:
+            self._offset, self._begins = self._last + _STEP_US - dts, False
+        there = av.Packet(bytes(packet))
+        there.time_base = Fraction(1, SECOND_US)
+        there.pts, there.dts = pts + self._offset, max(dts + self._offset, self._last + 1)
+        there.is_keyframe = packet.is_keyframe
+        there.stream = self._stream
+        self._last = there.dts
+        self._sent[there.pts] = _Sent(pts, packet.dts)
+        assert self._muxer is not None
+        try:
+            self._muxer.mux(there)
+        except (av.error.FFmpegError, ValueError) as error:
+            raise HardwareFailed(f"{self._kind}: {self._last_words() or error}") from error
+        except HardwareFailed as error:
+            raise HardwareFailed(f"{self._kind}: {self._last_words() or error}") from error
+
+    def _take(self) -> list[av.VideoFrame]:
+        """Wait until no more frames are out than the decoder holds back. Raises HardwareFailed."""
+        with self._arrived:
+            wait_s = FRAME_S_MAX if self._came else START_S_MAX
+            if not self._arrived.wait_for(lambda: self._ended or self._due() <= self.delay, wait_s):
+                if self._due() > DELAY_FRAMES_MAX or (not self._came and self.delay >= DELAY_FRAMES_MAX):
+                    raise HardwareFailed(f"{self._kind}: ffmpeg gives no picture back")
+                self.delay += 1
+            if self._ended:
+                raise HardwareFailed(f"{self._kind}: {self._last_words() or 'ffmpeg has ended'}")
+            return self._taken()
+
+    def _drain(self) -> list[av.VideoFrame]:
+        """All that is left; then the child is at its end."""
+        with contextlib.suppress(av.error.FFmpegError, HardwareFailed, OSError):
+            if self._muxer is not None:
+                self._muxer.close()
+            self._muxer = None
+            if self._child.stdin is not None:
+                self._child.stdin.close()
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._ended, START_S_MAX)
+            if not self._came:
+                raise HardwareFailed(f"{self._kind}: {self._last_words() or 'ffmpeg gave no picture'}")
+            return self._taken()
+
+    def _due(self) -> int:
+        """Packets without a frame; one that was damaged has none, and counts no more once a later frame has come."""
+        waiting = {stamp for frame in self._frames if (stamp := _stamp(frame)) is not None}
+        newest = max(waiting, default=None)
+        if newest is not None:
+            return sum(stamp > newest for stamp in self._sent)
+        return len(self._sent)
+
+    def _taken(self) -> list[av.VideoFrame]:
+        """The frames of what was sent since the last beginning, with their own time stamps."""
+        frames = []
+        while self._frames:
+            frame = self._frames.popleft()
+            stamp = _stamp(frame)
+            self._arrived.notify()
+            if stamp is None or stamp not in self._sent:
+                continue
+            was = self._sent[stamp]
+            self._sent = {each: sent for each, sent in self._sent.items() if each > stamp}
+            frame.pts, frame.time_base = was.pts, Fraction(1, SECOND_US)
+            frames.append(frame)
+        return frames
+
+    def _read(self) -> None:
+        """In a thread of its own, until the child ends."""
+        assert self._child.stdout is not None
+        try:
+            source = f"pipe:{self._child.stdout.fileno()}"
+            with av.open(source, format="nut", options={"probesize": "32", "analyzeduration": "0"}) as container:
+                for frame in container.decode(video=0):
+                    with self._arrived:
+                        self._arrived.wait_for(lambda: len(self._frames) < FRAMES_MAX, END_S_MAX)
+                        self._frames.append(frame)
+                        self._came = True
+                        self._arrived.notify()
+        except (av.error.FFmpegError, ValueError, IndexError):
+            pass  # it has ended, or says so on its standard error
+        finally:
+            with self._arrived:
+                self._ended = True
+                self._arrived.notify()
+
+    def _last_words(self) -> str:
+        """What ffmpeg said last, on one line."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(1.0)
+        said = (self._said.read(_ERROR_BYTES_MAX) or b"").decode(errors="replace")
+        lines = [_ADDRESS.sub("", line).strip() for line in said.splitlines() if line.strip()]
+        return "ffmpeg: " + lines[0][:200] if lines else ""
+
+
+def _stamp(frame: av.VideoFrame) -> int | None:
+    """In the child's microseconds."""
+    if frame.pts is None or not frame.time_base:
+        return None
+    return round(frame.pts * frame.time_base * SECOND_US)

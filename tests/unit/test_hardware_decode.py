@@ -1,0 +1,302 @@
+"""Decoding by hardware: the same frames, what fails is told, and nothing of it is silent. Without a device: see
+`devices`; what a real one does is unmeasured (docs/hardware.md)."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+from av.codec.hwaccel import HWAccel
+from devices import Device, FakeAccel, fake_ffmpeg
+from places import Lookout, place
+from streams import FrameByFrame, clip
+
+from appliance import config
+from appliance.config import CameraConfig, CameraDecodeConfig, DecodeConfig, DetectConfig, LatencyMode
+from appliance.errors import ConfigError, MissingDependency
+from appliance.ingest.camera_hardware import AGAIN_S, CameraHardware
+from appliance.ingest.clip_reader import ClipReader
+from appliance.media.decoder import Decoder
+from appliance.media.hardware_codec import (
+    DAMAGED_IN_A_ROW_MAX,
+    DecodeWay,
+    HardwareCodec,
+    HardwareFailed,
+    LibavCodec,
+    ways,
+)
+from appliance.media.hardware_probe import probe_kind, proof_clip, same_frames, software_frames
+from appliance.media.piped_codec import PipedCodec
+from appliance.site_check import _hardware_decode
+from appliance.track.tracker import Tracker
+
+CUDA = DecodeConfig(hardware="cuda")
+CAMERA = CameraConfig(url="rtsp://camera/main")
+SECONDS = 7.0
+VISIT = ((4.2, 5.6),)
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return place(tmp_path_factory.mktemp("film") / "place.mp4", SECONDS, VISIT, gop=15, bframes="0")
+
+
+@dataclass
+class Outcome:
+    """What came of a film."""
+
+    shown: list[float]
+    examined: list[float]
+    hardware: CameraHardware | None
+    sessions: int = 0
+
+
+def watch(path: Path, latency: LatencyMode = "normal", device: Device | None = None, **decode: Any) -> Outcome:
+    hardware = None
+    if device is not None:
+        decoders = device.decoders(DecodeConfig(**{"hardware": "cuda", **decode}))
+        hardware = decoders.of("gate", CAMERA)
+    settings = DetectConfig(latency=latency, heartbeat_s=2)
+    driver = FrameByFrame("gate", Lookout(), Tracker(("person",)), settings)
+    shown, examined = [], []
+    with ClipReader(str(path), hardware=hardware) as reader:
+        for frame in reader.frames(driver.analysis.decode_policy):
+            shown.append(frame.t)
+            request = driver.select(frame.index, frame.t, frame.av_frame, next_s=frame.next_s)
+            if request is not None:
+                examined.append(driver.infer(request).t)
+    return Outcome(shown, examined, hardware, 0 if hardware is None else hardware.decoders.sessions)
+
+
+@functools.cache
+def in_software(path: Path, latency: LatencyMode = "normal") -> Outcome:
+    return watch(path, latency)
+
+
+@pytest.mark.parametrize("latency", ["normal", "lowest"])
+def test_a_device_gives_the_same_frames_in_every_state_of_the_decode_policy(film: Path, latency: LatencyMode) -> None:
+    device = Device()
+    found, wanted = watch(film, latency, device), in_software(film, latency)
+    assert (found.shown, found.examined) == (wanted.shown, wanted.examined)
+    assert found.hardware is not None
+    assert (found.hardware.device, found.hardware.fault) == ("cuda", "")
+    assert all(not each.allow_software_fallback and each.is_hw_owned for each in device.accels)
+    assert found.sessions == 0, "given back at the end"
+
+
+def test_only_frames_that_are_looked_at_are_copied_from_the_device(film: Path) -> None:
+    device = Device()
+    found = watch(film, "lowest", device)
+    assert len(found.shown) == SECONDS * 15
+    assert len(found.examined) <= device.copies <= len(found.shown) / 2, "the gate sees five of fifteen a second"
+
+
+@pytest.mark.parametrize("latency", ["normal", "lowest"])
+def test_a_decoder_that_fails_is_followed_by_software_and_is_told(film: Path, latency: LatencyMode) -> None:
+    found = watch(film, latency, Device(fails_at=20), fallback=True)
+    wanted = in_software(film, latency)
+    assert found.hardware is not None
+    assert (found.hardware.device, found.hardware.failures, found.sessions) == ("software", 1, 0)
+    assert "a scripted failure; decoded in software meanwhile" in found.hardware.fault
+    lost = [t for t in wanted.shown if t not in found.shown]
+    # Where packets are held none is lost; else those up to the next key frame, the twentieth to the thirtieth.
+    assert len(lost) == (0 if latency == "normal" else 11)
+    assert len(set(found.shown)) == len(found.shown)
+
+
+def test_a_stream_that_the_device_refuses_from_the_first_packet_on_loses_nothing(film: Path) -> None:
+    device = Device(fails_at=1, error=av.error.InvalidDataError)
+    found = watch(film, "lowest", device, fallback=True)
+    assert found.shown == in_software(film, "lowest").shown
+
+
+def test_without_leave_nothing_falls_back_and_the_device_is_asked_again(film: Path) -> None:
+    device = Device(fails_at=1)
+    hardware = device.decoders(CUDA).of("gate", CAMERA)
+    assert hardware is not None
+    with ClipReader(str(film)) as reader:
+        decoder = Decoder("gate", reader.info, hardware)
+        packets = list(reader.packets())
+        assert not any(decoder.decode(packet) for packet in packets)
+        assert hardware.device == ""
+        assert "nothing of this camera is decoded: mend it, or set decode.fallback to true" in hardware.fault
+        device.fails_at = None
+        later = [_later(packet, AGAIN_S + 1) for packet in packets]
+        assert sum(len(decoder.decode(packet)) for packet in later) == len(later)
+        assert (hardware.device, hardware.fault, hardware.failures) == ("cuda", "", 1)
+
+
+def test_sessions_are_bounded_over_all_cameras_and_free_again_when_one_ends(film: Path) -> None:
+    decoders = Device().decoders(DecodeConfig(hardware="cuda", sessions_max=1, fallback=True))
+    first, second = (decoders.of(name, CAMERA) for name in ("gate", "yard"))
+    assert first is not None
+    assert second is not None
+    with ClipReader(str(film)) as reader:
+        one, two = (Decoder("camera", reader.info, each) for each in (first, second))
+        assert (first.device, second.device, decoders.sessions) == ("cuda", "software", 1)
+        assert "all 1 sessions of decode.sessions_max are taken" in second.fault
+        two.close()
+        one.close()
+        one.close()
+        assert decoders.sessions == 0
+        Decoder("camera", reader.info, second)
+        assert (second.device, second.fault) == ("cuda", "")
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        (Device(present=False), "cuda does not come up: Operation not permitted"),
+        (Device(not_implemented=True), "cuda: there is no such device"),  # PyAV decodes in software without a word
+        (Device(to_software=True), "FFmpeg went on in software"),
+    ],
+)
+def test_what_pyav_would_pass_over_in_silence_is_a_failure(film: Path, device: Device, said: str) -> None:
+    with ClipReader(str(film)) as reader, pytest.raises(HardwareFailed, match=said):
+        _decode_all(reader, device)
+
+
+def test_one_damaged_packet_is_no_failure_of_the_device_and_many_are(film: Path) -> None:
+    device = Device(error=av.error.InvalidDataError, fails_at=3)
+    with ClipReader(str(film)) as reader:
+        codec = LibavCodec(ways("cuda", None, "")[0], reader.info, device.libav())
+        packets = [each.packet for each in reader.packets()]
+        codec.decode(packets[0])
+        codec.decode(packets[1])
+        with pytest.raises(av.error.InvalidDataError):
+            codec.decode(packets[2])
+        for n in range(4, 3 + DAMAGED_IN_A_ROW_MAX):
+            device.fails_at = n
+            with pytest.raises(av.error.InvalidDataError):
+                codec.decode(packets[3])
+        device.fails_at = 3 + DAMAGED_IN_A_ROW_MAX
+        with pytest.raises(HardwareFailed):
+            codec.decode(packets[3])
+
+
+def test_the_fake_has_the_signature_of_the_real_one() -> None:
+    fake = inspect.signature(FakeAccel)
+    assert (HWAccel.__doc__ or "").splitlines()[0] == f"HWAccel({', '.join(map(_plain, fake.parameters.values()))})"
+    plain = av.CodecContext.create("h264", "r", hwaccel=None)
+    assert not plain.is_hwaccel
+    with pytest.raises(HardwareFailed):  # none here; where there is one, this test has to be told of it
+        LibavCodec(ways("cuda", None, "")[0], proof_clip("libx264").info)
+
+
+def test_auto_takes_what_costs_less_than_software_and_nothing_else(film: Path) -> None:
+    auto = DecodeConfig(hardware="auto")
+    with ClipReader(str(film)) as reader:
+        for cpu_ms, device in ((0.5, "cuda"), (2.0, "software")):
+            hardware = Device().decoders(auto, cpu_ms=cpu_ms).of("gate", CAMERA)
+            assert hardware is not None
+            Decoder("gate", reader.info, hardware)
+            assert (hardware.device, hardware.fault) == (device, "")
+
+
+def test_what_is_asked_for_and_not_there_is_refused_with_the_key_and_the_cure() -> None:
+    decoders = Device().decoders(DecodeConfig())
+    lacking = CameraConfig(url="rtsp://camera/main", decode=CameraDecodeConfig(hardware="vaapi"))
+    with pytest.raises(
+        MissingDependency, match=r"cameras\.gate\.decode\.hardware vaapi .*renderD128.*fallback to true"
+    ):
+        decoders.must_have({"gate": lacking})
+    allowed = lacking.model_copy(update={"decode": CameraDecodeConfig(hardware="vaapi", fallback=True)})
+    decoders.must_have({"gate": allowed, "yard": CAMERA, "off": lacking.model_copy(update={"enabled": False})})
+    site = config.SiteConfig(cameras={"gate": lacking, "yard": allowed})
+    found = [(each.about, each.level) for each in _hardware_decode(site, decoders)]
+    assert found == [("cameras.gate.decode", "wrong"), ("decode.hardware vaapi", "warning")]
+
+
+def test_the_section_is_read_as_yaml_writes_it_and_sessions_must_suffice(tmp_path: Path) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text(
+        "decode: {hardware: cuda, sessions_max: 1}\n"
+        "cameras:\n  gate: {url: 'rtsp://a/b'}\n  yard: {url: 'rtsp://a/c', decode: {hardware: off}}\n",
+        encoding="utf-8",
+    )
+    site = config.load(path)
+    assert [site.decode.hardware_of(each.decode) for each in site.cameras.values()] == ["cuda", "off"]
+    assert site.for_ingest().decode == site.decode
+    path.write_text(path.read_text(encoding="utf-8").replace("off", "qsv"), encoding="utf-8")
+    with pytest.raises(ConfigError, match="2 cameras are to be decoded by hardware, and it allows 1"):
+        config.load(path)
+
+
+def test_a_probe_proves_times_and_pixels() -> None:
+    frames, _ = software_frames(proof_clip("libx264"))
+    same_frames("cuda", frames, frames)
+    late = [(pts + 1, luma) for pts, luma in frames]
+    other = [*frames[:-1], (frames[-1][0], frames[-1][1] ^ 4)]
+    for wrong, said in ((late, "or at other times"), (frames[1:], "gives 23 frames"), (other, "its frame 23 is not")):
+        with pytest.raises(HardwareFailed, match=said):
+            same_frames("cuda", wrong, frames)
+
+
+def test_nothing_of_this_machine_is_taken_for_what_it_is_not() -> None:
+    """Here there is no such device; where there is one, it proves itself."""
+    for kind in ("cuda", "drm", "vaapi"):
+        probed = probe_kind(kind, None, "no-such-ffmpeg")
+        assert probed.works or (probed.reason and "it needs" in probed.text)
+
+
+def test_frames_of_the_systems_ffmpeg_are_those_of_software_also_when_it_begins_anew(tmp_path: Path) -> None:
+    source = clip(tmp_path / "numbers.mp4", 30, gop=10)
+    way = DecodeWay("v4l2", "ffmpeg", {"h264": "h264_nvv4l2dec"}, program=str(fake_ffmpeg(tmp_path)))
+    with ClipReader(str(source)) as reader:
+        packets = [each.packet for each in reader.packets()]
+        wanted = [packet.pts for packet in packets]
+        codec = PipedCodec(way, reader.info)
+        try:
+            first = [frame.pts for packet in packets[:15] for frame in codec.decode(packet)]
+            codec.flush_buffers()  # as after a cue: from the key frame on once more, so back in time
+            again = [frame.pts for packet in packets[10:] for frame in codec.decode(packet)]
+            again += [frame.pts for frame in codec.decode(None)]
+        finally:
+            codec.close()
+    assert first == wanted[: len(first)]
+    assert len(first) >= 14
+    assert again == wanted[10:]
+
+
+def test_an_ffmpeg_that_lacks_the_decoder_or_dies_says_so(tmp_path: Path) -> None:
+    source = clip(tmp_path / "numbers.mp4", 30, gop=10)
+    with ClipReader(str(source)) as reader:
+        packets = [each.packet for each in reader.packets()]
+        for knows, dies_after, said in (
+            ("hevc_nvv4l2dec", 0, r"v4l2: ffmpeg: \[dec:x\] Unknown decoder 'h264_nvv4l2dec'"),
+            ("h264_nvv4l2dec", 5, "v4l2: ffmpeg: the decoder hung itself up"),
+        ):
+            way = DecodeWay(
+                "v4l2", "ffmpeg", {"h264": "h264_nvv4l2dec"},
+                program=str(fake_ffmpeg(tmp_path, knows=knows, dies_after=dies_after)),
+            )  # fmt: skip
+            codec = PipedCodec(way, reader.info)
+            with pytest.raises(HardwareFailed, match=said):
+                _give(codec, packets)
+            codec.close()
+
+
+def _decode_all(reader: ClipReader, device: Device) -> None:
+    codec = LibavCodec(ways("cuda", None, "")[0], reader.info, device.libav())
+    _give(codec, [each.packet for each in reader.packets()])
+
+
+def _give(codec: HardwareCodec, packets: list[Any]) -> None:
+    for packet in packets:
+        codec.decode(packet)
+
+
+def _plain(parameter: inspect.Parameter) -> str:
+    return parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default}"
+
+
+def _later(packet: Any, seconds: float) -> Any:
+    there = av.Packet(bytes(packet.packet))
+    there.time_base, there.is_keyframe = packet.packet.time_base, packet.keyframe
+    there.pts, there.dts = (each + round(seconds * 1_000_000) for each in (packet.packet.pts, packet.packet.dts))
+    return replace(packet, packet=there, t=packet.t + seconds)
