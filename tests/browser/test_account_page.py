@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -14,18 +13,13 @@ from appliance.dashboard.totp import STEP_S, code_at
 from appliance.passwords import hashed
 from appliance.store.users import UserRow, UserStore
 from tests.dashboard_site import Site, running
+from tests.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
 PASSWORD = "four words to remember"
-
-
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
-    if os.environ.get("VEDETTE_SHOTS"):
-        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
 
 
 def sign_in(page: Page) -> None:

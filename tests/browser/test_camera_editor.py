@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from appliance.demo.rtsp_server import RtspServer
 from appliance.settings.settings_service import SettingsService
 from appliance.types import Event
 from tests.dashboard_site import Site, running
+from tests.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Locator, Page, Route, expect
@@ -91,13 +91,6 @@ def page(request: pytest.FixtureRequest, browser: Browser, editing: Editing) -> 
     context.close()
 
 
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
-    if os.environ.get("VEDETTE_SHOTS"):
-        page.emulate_media(color_scheme="dark")
-        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
-
-
 def corners(page: Page) -> Locator:
     return page.locator("#paper .corner")
 
@@ -148,7 +141,7 @@ def test_a_zone_is_drawn_a_rule_told_tried_and_saved(page: Page, editing: Editin
     page.get_by_role("button", name="Try on the last day").click()
     page.get_by_text("These rules would have alerted once").wait_for()
     assert editing.in_force == []
-    shot(page, f"editor-{page.viewport_size['width']}")  # type: ignore[index]
+    shot(page, "editor")
     page.get_by_role("button", name="Save").click()
     page.get_by_text("Saved and in force").first.wait_for()
     zones = editing.gate["zones"]
@@ -251,7 +244,7 @@ def test_a_camera_is_added_by_its_address(page: Page, editing: Editing, tmp_path
         page.get_by_label("Password").fill("geheim")
         page.get_by_role("button", name="Try it").click()
         page.get_by_text("10 pictures a second").wait_for()
-        shot(page, f"add-{page.viewport_size['width']}")  # type: ignore[index]
+        shot(page, "add")
         page.get_by_label("Name of the camera").fill("yard")
         page.get_by_role("button", name="Add this camera").click()
         page.wait_for_url("**/cameras/yard/edit")
@@ -264,7 +257,7 @@ def test_an_edit_by_hand_is_offered_and_a_version_brought_back(page: Page, editi
     editing.path.write_text(text + "alerts: {merge_s: 3}\n")
     page.goto(f"{editing.url}/settings")
     expect(page.locator(".edited .diff")).to_contain_text("+alerts: {merge_s: 3}")
-    shot(page, f"settings-{page.viewport_size['width']}")  # type: ignore[index]
+    shot(page, "settings")
     page.get_by_role("button", name="Take the change").click()
     expect(page.locator(".edited")).to_have_count(0)
     assert editing.in_force[-1].alerts.merge_s == 3
@@ -292,7 +285,7 @@ def test_what_false_alarms_propose_is_opened_prefilled_and_only_saved_by_a_perso
     expect(page.locator("#paper .place")).to_have_count(1)
     assert editing.in_force == []
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]  # type: ignore[index]
-    shot(page, f"proposal-{page.viewport_size['width']}")  # type: ignore[index]
+    shot(page, "proposal")
     page.get_by_role("button", name="Save").click()
     page.get_by_text("Saved and in force.").first.wait_for()
     assert editing.gate["rules"][0]["score_min"] == 0.61  # type: ignore[index]
@@ -309,7 +302,7 @@ def test_limits_are_shown_as_boxes_and_places_ignored_by_a_click(page: Page, edi
     expect(page.locator(".zones.ignored")).to_have_count(1)
     page.get_by_label("Name of the zone zone").fill("flag")
     page.get_by_label("Name of the zone zone").blur()
-    shot(page, f"editor-limits-{page.viewport_size['width']}")  # type: ignore[index]
+    shot(page, "editor-limits")
     page.get_by_role("button", name="Save").click()
     expect(page.locator("#outcome")).to_contain_text("Saved and in force.")
     assert editing.gate["ignore"] == ["flag"]

@@ -23,7 +23,9 @@ from waiting import until
 from appliance.demo.rtsp_server import RtspServer
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
+
+from tests.screenshots import shot
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parents[2]
@@ -61,12 +63,6 @@ class FirstRun:
 
     def site(self) -> dict[str, object]:
         return dict(yaml.safe_load((self.folder / "site.yaml").read_text()))
-
-
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
-    if os.environ.get("VEDETTE_SHOTS"):
-        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +11,7 @@ from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import DecodeStatus, Metric, MetricName
 from appliance.types import HealthEvent
 from tests.browser.conftest import House
+from tests.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Page, expect
@@ -25,12 +24,6 @@ REASON = (
     "it gets 0.7 of 5.0 inferences a second: the detector is at work 97% of the time; lower detect.fps, take a quicker "
     "network, or fewer cameras"
 )
-
-
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
-    if os.environ.get("VEDETTE_SHOTS"):
-        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

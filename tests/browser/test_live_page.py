@@ -19,6 +19,7 @@ from appliance import config
 from appliance.clock import SystemClock
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from tests.dashboard_site import Site, config_of, running
+from tests.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, expect
@@ -84,11 +85,6 @@ def live(tmp_path: Path, browser: Browser, request: pytest.FixtureRequest) -> It
 
 def playing(page: Page, where: str = ".stage") -> None:
     expect(page.locator(f"{where}.playing")).to_be_visible(timeout=60_000 * PATIENCE)
-
-
-def shot(page: Page, name: str) -> None:
-    if SHOTS:
-        page.screenshot(path=f"{SHOTS}/{name}.png")
 
 
 def test_a_camera_plays_close_to_now_with_its_boxes(live: LiveHouse, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from appliance.settings.settings_service import SettingsService
 from appliance.store.arming import ArmingStore
 from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
 from tests.dashboard_site import Site, running
+from tests.screenshots import shot
 
 pytestmark = pytest.mark.browser
 SIZES = pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")], ids=["desk", "phone"])
@@ -34,12 +34,6 @@ cameras:
 notify:
   browsers: {kind: push}
 """
-
-
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
-    if os.environ.get("VEDETTE_SHOTS"):
-        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
 
 
 class NotifyingHouse:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from appliance.config import SiteConfig
 from appliance.demo.rtsp_server import RtspServer
 from appliance.settings.settings_service import SettingsService
 from tests.dashboard_site import Site, running
+from tests.screenshots import shot
 from tests.servers.onvif_camera import OnvifCamera, Stream
 from tests.waiting import until
 
@@ -87,14 +87,6 @@ def page(request: pytest.FixtureRequest, browser: Browser, adding: Adding) -> It
     assert faults == []
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
     context.close()
-
-
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
-    if os.environ.get("VEDETTE_SHOTS"):
-        size = page.viewport_size
-        assert size is not None
-        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}-{size['width']}.png"), full_page=True)
 
 
 def test_a_camera_turns_while_a_button_or_key_is_held(page: Page, adding: Adding, camera: OnvifCamera) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from appliance.dashboard.server import DashboardServer
 from appliance.settings.settings_service import SettingsService
 from tests.browser.conftest import House
 from tests.dashboard_site import Site, running
+from tests.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, expect
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.browser
 
 Visit = Callable[..., Page]
 SIZES = {"phone": (390, 844), "desk": (1440, 900)}
-
-
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
-    if os.environ.get("VEDETTE_SHOTS"):
-        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
 
 
 def a_month(site: Site) -> None:

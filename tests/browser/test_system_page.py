@@ -15,19 +15,14 @@ from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
 from appliance.telemetry import LogRing
 from tests.dashboard_site import Site, running
+from tests.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 pytestmark = pytest.mark.browser
 
 SIZES = {"phone": (390, 844), "desk": (1440, 900)}
-
-
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
-    if os.environ.get("VEDETTE_SHOTS"):
-        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
 
 
 class Box:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from appliance.media.segment_reader import RecordedSegment
 from appliance.types import Gap, SegmentRow
 from tests import media
 from tests.media import beeping
+from tests.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Page, expect
@@ -37,12 +37,6 @@ def page(request: pytest.FixtureRequest, visit: Visit, house: House) -> Page:
     opened = visit(f"/cameras/gate/timeline?t={house.t0 + 3:.1f}", **request.param)
     opened.locator("#timeline[data-loaded]").wait_for()
     return opened
-
-
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
-    if os.environ.get("VEDETTE_SHOTS"):
-        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
 
 
 def picture_is_of(page: Page, t: float) -> None:

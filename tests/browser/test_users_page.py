@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from appliance.clock import SystemClock
 from tests.dashboard_site import Site, running
+from tests.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 pytestmark = pytest.mark.browser
 PASSWORD = "four words to remember"
-
-
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
-    if os.environ.get("VEDETTE_SHOTS"):
-        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")], ids=["desk", "phone"])

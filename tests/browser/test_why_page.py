@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,18 +11,13 @@ from conftest import House
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Page, expect
 
+from tests.screenshots import shot
+
 pytestmark = pytest.mark.browser
 
 CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "gate.mp4"
 JOB_MS = 90_000
 DESK, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844, "scheme": "dark"}
-
-
-def shot(page: Page, name: str) -> None:
-    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
-    if os.environ.get("VEDETTE_SHOTS"):
-        width = page.viewport_size["width"]  # type: ignore[index]
-        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}-{width}.png"), full_page=True)
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
