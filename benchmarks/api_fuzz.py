@@ -14,55 +14,21 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from appliance.clock import SystemClock
-from appliance.passwords import hashed
-from appliance.settings.settings_service import SettingsService
-from appliance.store.health_events import HealthEventStore
-from appliance.store.rows import alert_of
-from appliance.store.users import Role, UserRow, UserStore
-from appliance.types import HealthEvent
-from tests.dashboard_site import Site, config_of, running
+from appliance.store.users import Role
+from tests.dashboard_site import config_of, furnished
 
 TOKEN = "correct horse battery staple"
-PASSWORD = "four words to remember"
-PEOPLE: dict[str, Role] = {"anna": "admin", "rita": "reviewer"}
+PEOPLE: dict[str, tuple[Role, None]] = {"anna": ("admin", None), "rita": ("reviewer", None)}
 ENDLESS = ("/api/v1/stream", "/api/v1/live")  # answer as long as one listens: tests of their own
 LEAVES_THE_BOX = tuple(f"/api/v1/setup/{each}" for each in ("probe", "onvif", "discover"))  # each address made up
 
 
-@contextmanager
-def served(folder: Path, *, people: bool = False) -> Iterator[str]:
+def served(folder: Path, *, people: bool = False) -> AbstractContextManager[str]:
     """A dashboard with something behind each route; yields its address. people: with users, too."""
-    folder.mkdir(parents=True, exist_ok=True)
-    site = Site(folder, SystemClock(), config=config_of(token=TOKEN))
-    t0 = site.clock.now() - 20
-    for camera in ("gate", "dock"):
-        site.live(camera, t0)
-        site.record(camera, t0)
-        for n in range(3):
-            site.raise_alert(f"a{n}-{camera}", t0 + 2 + n / 10, camera=camera)
-            found = site.alerts.get(f"a{n}-{camera}")
-            assert found is not None
-            site.cut(alert_of(found.alert))
-        fault = HealthEvent(
-            id=f"fault-{camera}", camera=camera, kind="moved", t_start=t0, t_end=None, t=t0, reason="", recovery="",
-            attempts=0, times=1,
-        )  # fmt: skip
-        HealthEventStore(site.db).put(fault)
-    site.spend("gate", 420_000_000, 150_000)
-    if people:
-        for name, role in PEOPLE.items():
-            UserStore(site.db).add(UserRow(name=name, role=role, cameras=None, password=hashed(PASSWORD)))
-    site_file = folder / "site.yaml"
-    site_file.write_text("site: {name: depot-7}\ncameras: {gate: {url: 'rtsp://a/b'}, dock: {url: 'rtsp://a/c'}}\n")
-    settings = SettingsService(site_file, folder, site.clock, lambda config: ())
-    with running(site.serve(settings=settings)) as url:
-        yield url
-    site.close()
+    return furnished(folder, PEOPLE if people else {}, config=config_of(token=TOKEN))
 
 
 def fuzz(url: str, folder: Path, examples: int, *more: str) -> subprocess.CompletedProcess[str]:

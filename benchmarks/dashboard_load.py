@@ -15,9 +15,9 @@ import resource
 import shutil
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -34,6 +34,7 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import Alert, AlertChange, BestView, Event
 from benchmarks.review_search import CAMERAS, NOW, TIMES, fill
+from tests.dashboard_site import running
 
 PAGES = (
     "/", "/?review=open", "/live", "/timeline", "/cameras", "/cameras/cam3", "/cameras/cam3/timeline", "/savings",
@@ -116,17 +117,9 @@ def idle(alerts: int) -> None:
         print(f"{BROWSERS} browsers, nothing happening: {used:.2f} CPU-s in {took:.0f} s, {used / took:.1%} of a core")
 
 
-@contextlib.contextmanager
-def served(app: FastAPI) -> Iterator[str]:
+def served(app: FastAPI) -> AbstractContextManager[str]:
     """The dashboard on a free port of the loopback; yields its URL."""
-    server = DashboardServer(app, "127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, name="dashboard")
-    thread.start()
-    try:
-        yield server.url.rstrip("/")
-    finally:
-        server.stop()
-        thread.join(60)
+    return running(DashboardServer(app, "127.0.0.1", 0))
 
 
 def chromium(driver: playwright.Playwright) -> playwright.Browser:

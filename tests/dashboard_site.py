@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 
 from appliance import wire
 from appliance.broker import LinkState
-from appliance.clock import Clock, ManualClock, local_day
+from appliance.clock import Clock, ManualClock, SystemClock, local_day
 from appliance.config import SiteConfig
 from appliance.dashboard.acceptor import ConnectionLimits
 from appliance.dashboard.app import create_app
@@ -29,16 +29,19 @@ from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.clips import cut_clip
 from appliance.media.segment_reader import RecordedSegment
 from appliance.media.stills import cut_still, encode_jpeg
+from appliance.passwords import hashed
 from appliance.settings.settings_service import SettingsService
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
+from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
 from appliance.store.paths import evidence_folder
-from appliance.store.rows import EvidenceRow
+from appliance.store.rows import EvidenceRow, alert_of
 from appliance.store.segments import SegmentStore
+from appliance.store.users import Role, UserRow, UserStore
 from appliance.types import (
     Alert,
     AlertChange,
@@ -47,6 +50,7 @@ from appliance.types import (
     Decision,
     Event,
     FrameBoxes,
+    HealthEvent,
     SegmentRow,
     Severity,
     StreamHeader,
@@ -55,6 +59,7 @@ from appliance.types import (
 from tests import media
 
 RUN = "run-1"
+PASSWORD = "four words to remember"
 
 
 def config_of(**dashboard: object) -> SiteConfig:
@@ -249,6 +254,42 @@ class Site:
             self.app(settings, certificate), "127.0.0.1", 0,
             trusted_proxies=served.trusted_proxies, limits=limits, certificate=certificate,
         )  # fmt: skip
+
+
+@contextlib.contextmanager
+def furnished(
+    folder: Path, people: Mapping[str, tuple[Role, tuple[str, ...] | None]], *, config: SiteConfig | None = None
+) -> Iterator[str]:
+    """A served dashboard with something behind each route; yields its URL without the last slash.
+
+    Each camera has footage, a fault and the alerts open-CAMERA, reviewed-CAMERA and deleted-CAMERA, none of which is
+    reviewed or deleted yet. people: role and cameras (None: all) of each user; the password is PASSWORD.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    site = Site(folder, SystemClock(), config=config or config_of())
+    for name, (role, cameras) in sorted(people.items()):
+        UserStore(site.db).add(UserRow(name=name, role=role, cameras=cameras, password=hashed(PASSWORD)))
+    t0 = site.clock.now() - 20
+    for camera in ("gate", "dock"):
+        site.live(camera, t0)
+        site.record(camera, t0)
+        for n, state in enumerate(("open", "reviewed", "deleted")):
+            site.raise_alert(f"{state}-{camera}", t0 + 2 + n / 10, camera=camera)
+            found = site.alerts.get(f"{state}-{camera}")
+            assert found is not None
+            site.cut(alert_of(found.alert))
+        fault = HealthEvent(
+            id=f"fault-{camera}", camera=camera, kind="moved", t_start=t0, t_end=None, t=t0, reason="", recovery="",
+            attempts=0, times=1,
+        )  # fmt: skip
+        HealthEventStore(site.db).put(fault)
+    site.spend("gate", 420_000_000, 150_000)
+    site_file = folder / "site.yaml"
+    site_file.write_text("site: {name: depot-7}\ncameras: {gate: {url: 'rtsp://a/b'}, dock: {url: 'rtsp://a/c'}}\n")
+    settings = SettingsService(site_file, folder, site.clock, lambda config: ())
+    with running(site.serve(settings=settings)) as url:
+        yield url
+    site.close()
 
 
 def walk(camera: str, t0: float, n: int) -> FrameBoxes:

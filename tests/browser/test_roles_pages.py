@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from waiting import until
 
-from appliance.clock import SystemClock
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.schemas import API
-from appliance.passwords import hashed
-from appliance.settings.settings_service import SettingsService
-from appliance.store.health_events import HealthEventStore
-from appliance.store.rows import alert_of
-from appliance.store.users import UserRow, UserStore
-from appliance.types import HealthEvent
-from tests.dashboard_site import Site, running
+from appliance.store.users import Role
+from tests.dashboard_site import PASSWORD, furnished
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, Request, Response, Route
 
 pytestmark = pytest.mark.browser
-PASSWORD = "four words to remember"
-USERS = {
+USERS: dict[str, tuple[Role, tuple[str, ...] | None]] = {
     "vic": ("viewer", None), "gatevic": ("viewer", ("gate",)), "rita": ("reviewer", None),
     "gatehouse": ("reviewer", ("gate",)), "anna": ("admin", None),
 }  # fmt: skip
@@ -113,33 +105,9 @@ class Walker:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A site with footage, alerts in each state, faults, a kept scenario and a user of each kind."""
-    folder: Path = tmp_path_factory.mktemp("roles")
-    site = Site(folder, SystemClock())
-    users = UserStore(site.db)
-    for name, (role, cameras) in sorted(USERS.items()):
-        users.add(UserRow(name=name, role=role, cameras=cameras, password=hashed(PASSWORD)))  # type: ignore[arg-type]
-    t0 = site.clock.now() - 20
-    for camera in ("gate", "dock"):
-        site.live(camera, t0)
-        site.record(camera, t0)
-        for n, state in enumerate(("open", "reviewed", "deleted")):
-            site.raise_alert(f"{state}-{camera}", t0 + 2 + n / 10, camera=camera)
-            found = site.alerts.get(f"{state}-{camera}")
-            assert found is not None
-            site.cut(alert_of(found.alert))
-        fault = HealthEvent(
-            id=f"fault-{camera}", camera=camera, kind="moved", t_start=t0, t_end=None, t=t0, reason="", recovery="",
-            attempts=0, times=1,
-        )  # fmt: skip
-        HealthEventStore(site.db).put(fault)
-    site.spend("gate", 420_000_000, 150_000)
-    site_file = folder / "site.yaml"
-    site_file.write_text("site: {name: depot-7}\ncameras: {gate: {url: 'rtsp://a/b'}, dock: {url: 'rtsp://a/c'}}\n")
-    settings = SettingsService(site_file, folder, site.clock, lambda config: ())
-    with running(site.serve(settings=settings)) as served:
+    """A site with footage, alerts, faults and a user of each kind."""
+    with furnished(tmp_path_factory.mktemp("roles"), USERS) as served:
         yield served
-    site.close()
 
 
 def pages() -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tcp_clients import address_of, connections, is_closed
 from waiting import until
 
 from appliance.clock import ManualClock
@@ -32,27 +33,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path, ManualClock(), config=config_of(token=TOKEN))
     yield made
     made.close()
-
-
-def address_of(url: str) -> tuple[str, int]:
-    host, _, port = url.removeprefix("http://").partition(":")
-    return host, int(port)
-
-
-@contextlib.contextmanager
-def connections(url: str, count: int) -> Iterator[list[socket.socket]]:
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(socket.create_connection(address_of(url), 20)) for _ in range(count)]
-
-
-def is_closed(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        return connection.recv(65536) == b""
-    except BlockingIOError:
-        return False
-    except ConnectionError:
-        return True
 
 
 def test_silent_connections_are_closed_so_that_others_are_served(site: Site) -> None:

@@ -18,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tcp_clients import address_of, connections, is_closed
 from waiting import until
 
 from appliance.app import keep_until_restart
@@ -75,35 +76,14 @@ class Authority:
         return ssl.create_default_context(cadata=text)
 
 
-def place(url: str) -> tuple[str, int]:
-    host, _, port = url.removeprefix("https://").partition(":")
-    return host, int(port)
-
-
 def shown(url: str) -> str:
     """The SHA-256 of the certificate that a client is shown, as browsers write it."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(place(url), 20) as plain, context.wrap_socket(plain) as connection:
+    with socket.create_connection(address_of(url), 20) as plain, context.wrap_socket(plain) as connection:
         data = connection.getpeercert(binary_form=True)
     assert data is not None
     return x509.load_der_x509_certificate(data).fingerprint(hashes.SHA256()).hex(":").upper()
-
-
-@contextlib.contextmanager
-def connections(url: str, count: int) -> Iterator[list[socket.socket]]:
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(socket.create_connection(place(url), 20)) for _ in range(count)]
-
-
-def is_closed(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        return connection.recv(65536) == b""
-    except BlockingIOError:
-        return False
-    except ConnectionError:
-        return True
 
 
 @pytest.mark.parametrize(
@@ -240,7 +220,7 @@ def test_what_is_set_for_https_waits_for_a_restart(tmp_path: Path) -> None:
 
 def test_plain_http_on_the_port_is_led_to_https_or_told(site: Site) -> None:
     with running(site.serve()) as url:
-        plain = url.replace("https://", "http://")
+        plain = url.readdress_of("https://", "http://")
         page = httpx.get(f"{plain}/cameras?a=b%26c", headers={"Accept": "text/html"})
         assert (page.status_code, page.headers["Location"]) == (308, f"{url}/cameras?a=b%26c")
         told = httpx.get(f"{plain}/api/v1/alerts", headers=BEARER)
@@ -261,7 +241,7 @@ def test_old_versions_are_refused(site: Site, version: ssl.TLSVersion) -> None:
     context.minimum_version = context.maximum_version = version
     with (
         running(site.serve()) as url,
-        socket.create_connection(place(url), 20) as plain,
+        socket.create_connection(address_of(url), 20) as plain,
         pytest.raises((ssl.SSLError, ConnectionError)),
     ):
         context.wrap_socket(plain)
@@ -329,7 +309,7 @@ def test_rubbish_is_no_bug_and_no_log(site: Site, caplog: pytest.LogCaptureFixtu
     with running(site.serve(LIMITS)) as url:
         records = b"\x16" + os.urandom(200), b"\x16\x03\x01\x02\x00" + b"\0" * 512, hello()[:-9]
         for rubbish in (os.urandom(200), *records):
-            with socket.create_connection(place(url), 20) as each, contextlib.suppress(ConnectionError):
+            with socket.create_connection(address_of(url), 20) as each, contextlib.suppress(ConnectionError):
                 each.sendall(rubbish)
                 each.shutdown(socket.SHUT_WR)
                 while each.recv(65536):

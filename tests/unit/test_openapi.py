@@ -16,7 +16,7 @@ from appliance.clock import SystemClock
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.schemas import API
 from benchmarks import api_fuzz
-from tests.dashboard_site import Site, config_of
+from tests.dashboard_site import PASSWORD, Site, config_of
 
 BEARER = {"Authorization": f"Bearer {api_fuzz.TOKEN}"}
 FILES = ("image/", "video/", "text/", "application/zip", "application/vnd.", "multipart/")
@@ -149,7 +149,7 @@ print("ok")
 def test_a_client_that_is_made_from_it_signs_in_lists_reviews_and_fetches(tmp_path: Path) -> None:
     pytest.importorskip("openapi_python_client")
     with api_fuzz.served(tmp_path / "site", people=True) as url:
-        token = httpx.post(f"{url}/login", json={"name": "anna", "password": api_fuzz.PASSWORD}, timeout=60).cookies
+        token = httpx.post(f"{url}/login", json={"name": "anna", "password": PASSWORD}, timeout=60).cookies
         (tmp_path / "openapi.json").write_bytes(httpx.get(f"{url}/api/openapi.json", cookies=token, timeout=60).content)
         (tmp_path / "made.yaml").write_text(CLIENT_SETTINGS)
         made = subprocess.run(
@@ -161,7 +161,7 @@ def test_a_client_that_is_made_from_it_signs_in_lists_reviews_and_fetches(tmp_pa
         )  # fmt: skip
         assert made.returncode == 0, made.stdout + made.stderr
         done = subprocess.run(
-            [sys.executable, "-c", CLIENT, url, api_fuzz.PASSWORD],
+            [sys.executable, "-c", CLIENT, url, PASSWORD],
             cwd=tmp_path,
             capture_output=True,
             text=True,

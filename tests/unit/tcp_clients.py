@@ -1,0 +1,34 @@
+"""Plain TCP connections to a server under test, and whether it has closed them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+
+def address_of(url: str) -> tuple[str, int]:
+    """Host and port of `http://host:port` or `https://host:port`."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    return parts.hostname, parts.port
+
+
+@contextlib.contextmanager
+def connections(url: str, count: int) -> Iterator[list[socket.socket]]:
+    """So many open connections on which nothing was sent."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(socket.create_connection(address_of(url), 20)) for _ in range(count)]
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has ended it. Reads what it sent, and does not wait."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(65536) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
