@@ -7,6 +7,7 @@ which is at t_start.
 
 from __future__ import annotations
 
+import functools
 import io
 from dataclasses import dataclass
 from fractions import Fraction
@@ -56,6 +57,7 @@ def number(image: NDArray[np.uint8]) -> int:
     return found
 
 
+@functools.lru_cache(maxsize=16)  # the same film is recorded by many tests of a process
 def film(
     first: int,
     count: int,
