@@ -6,6 +6,8 @@ CLIP ?=
 VLM ?=
 VLM_MODEL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Empty, which is off: the tests start hundreds of processes, each of which would compile the sources again.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto attack fuzz lock sbom
 
@@ -19,6 +21,7 @@ $(VENV)/.ready: pyproject.toml deploy/requirements-nats.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "creating the virtual environment failed; on Debian and Ubuntu: apt install python3-venv" >&2; rm -rf $(VENV); exit 2; }
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r deploy/requirements-nats.txt
+	$(BIN)/python -m compileall -q appliance cloud_worker
 	@touch $@
 
 demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dashboard (CLIP=path for your own footage, VLM=http://... for a real judge)

@@ -32,7 +32,15 @@ def found_by_axe(page: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1440, "dark"), (1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1440, "light"),
+        (390, "dark"),
+        pytest.param(390, "light", marks=pytest.mark.slow),
+        pytest.param(1440, "dark", marks=pytest.mark.slow),
+    ],
+)
 def test_axe_finds_nothing_serious(visit: Callable[..., Page], house: House, width: int, scheme: str) -> None:
     page = visit("/", width=width, scheme=scheme)
     faults = {}

@@ -132,6 +132,7 @@ def test_the_beginning_of_the_yard_replayed_twice_gives_the_same_bytes(yard: Sce
     assert sum(b'"type":"event"' in line for line in seen) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.timeout(300)
 def test_the_beginning_of_pets_replayed_twice_gives_the_same_bytes(pets: Scene, tmp_path: Path) -> None:

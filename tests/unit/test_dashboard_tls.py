@@ -220,7 +220,7 @@ def test_what_is_set_for_https_waits_for_a_restart(tmp_path: Path) -> None:
 
 def test_plain_http_on_the_port_is_led_to_https_or_told(site: Site) -> None:
     with running(site.serve()) as url:
-        plain = url.readdress_of("https://", "http://")
+        plain = url.replace("https://", "http://")
         page = httpx.get(f"{plain}/cameras?a=b%26c", headers={"Accept": "text/html"})
         assert (page.status_code, page.headers["Location"]) == (308, f"{url}/cameras?a=b%26c")
         told = httpx.get(f"{plain}/api/v1/alerts", headers=BEARER)

@@ -84,7 +84,14 @@ CODINGS = {
 }
 
 
-@pytest.fixture(scope="module", params=list(CODINGS))
+# Of each kind one; all of them with `make test-slow`.
+USUAL = ("gop 30", "gop 175, 11.7 s", "b-frames", "hevc b-frames", "mjpeg")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in CODINGS],
+)
 def coding(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     folder = tmp_path_factory.mktemp("coding")
     how = {**CODINGS[request.param]}

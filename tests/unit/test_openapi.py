@@ -107,6 +107,7 @@ def test_a_second_stream_without_a_host_is_refused(served: str) -> None:
         assert (answer.status_code, "detect_url" in answer.json()["detail"]) == (422, True), answer.text
 
 
+@pytest.mark.slow
 def test_made_up_requests_find_nothing_that_it_does_not_say(served: str, tmp_path: Path) -> None:
     """A sample; `python -m benchmarks.api_fuzz` asks more than 20,000."""
     pytest.importorskip("schemathesis")
