@@ -191,7 +191,10 @@ def locate(settings: DetectorConfig) -> ModelFile | None:
     if model.endswith(".hef"):
         raise ModelError(f"{model} was compiled for a Hailo device: set detector.backend to hailo")
     # OpenVINO and TensorRT multiply a file in the precision they are told; for ONNX Runtime it is a matter of the file.
-    told = backend in ("openvino", "tensorrt") and settings.precision in ("bf16", "fp16")
+    told = (backend in ("openvino", "tensorrt") or settings.provider == "tensorrt") and settings.precision in (
+        "bf16",
+        "fp16",
+    )
     return model_files.find_model(model, precision="auto" if told else settings.precision)
 
 
@@ -249,6 +252,10 @@ def _open_runtime(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
         return _open_hailo(settings, found)
     if settings.dla_core is not None:
         raise ModelError("detector.dla_core is TensorRT's: set detector.backend to tensorrt, or dla_core to null")
+    if settings.provider != "cuda" and settings.device != "cuda":
+        raise ModelError(
+            f"detector.provider {settings.provider} runs on NVIDIA's GPUs alone: set detector.device to cuda"
+        )
     if settings.device not in ("cpu", "cuda"):
         raise ModelError(
             f"detector.device {settings.device} is OpenVINO's: set detector.backend to openvino, or device to cpu"
@@ -260,7 +267,14 @@ def _open_runtime(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
             "detector.backend onnx needs the package onnxruntime: pip install onnxruntime (for device cuda: "
             "onnxruntime-gpu)"
         ) from None
-    return OnnxRuntime(found.path, threads=settings.threads, device=settings.device, bf16=found.bf16)
+    return OnnxRuntime(
+        found.path,
+        threads=settings.threads,
+        device=settings.device,
+        bf16=found.bf16,
+        provider=settings.provider,
+        precision=settings.precision,
+    )
 
 
 def _open_hailo(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:

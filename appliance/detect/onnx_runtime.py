@@ -1,22 +1,35 @@
-"""ONNX Runtime as a NetworkRuntime: on the CPU, or on an NVIDIA GPU by CUDA."""
+"""ONNX Runtime as a NetworkRuntime: on the CPU, or on an NVIDIA GPU by CUDA or TensorRT."""
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from appliance.detect.network_runtime import CLOSED, Array, TensorSpec, first_line
+from appliance.detect.onnx_providers import (
+    CUDA,
+    GPU_BATCH_SIZES,
+    TENSORRT,
+    ProviderOptions,
+    gpu_input_sizes,
+    gpu_providers,
+    keep_few,
+)
+from appliance.detect.tensorrt_plan_cache import PlanCache, engine_folder
+from appliance.detector_config import Precision, Provider
 from appliance.errors import DetectorError, ModelError
 
 VERSION = f"onnxruntime {ort.__version__}"
 NUMPY_NAMES = {
     "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64", "tensor(uint8)": "uint8",
 }  # fmt: skip
-GPU_BATCH_SIZES = (1, 2, 4, 8)
 ORT_ERRORS = (
     ort_errors.Fail,
     ort_errors.InvalidArgument,
@@ -30,7 +43,10 @@ ORT_ERRORS = (
     ValueError,
 )
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-CUDA_NEEDS = "it needs NVIDIA's driver (nvidia-smi), CUDA 12 and cuDNN 9: pip install 'onnxruntime-gpu[cuda,cudnn]'"
+CUDA_NEEDS = "it needs NVIDIA's driver (nvidia-smi), CUDA 13 and cuDNN 9: pip install 'onnxruntime-gpu[cuda,cudnn]'"
+TENSORRT_NEEDS = "it needs TensorRT 10 beside that (libnvinfer.so.10; 11 is not loaded): pip install 'tensorrt-cu13<11'"
+BOUND_MAX = 12  # three input sizes in four batch sizes
+Shapes = tuple[tuple[int, ...], ...]
 
 
 class OnnxRuntime:
@@ -41,22 +57,37 @@ class OnnxRuntime:
     """
 
     def __init__(
-        self, path: Path, *, threads: int = 1, device: Literal["cpu", "cuda"] = "cpu", bf16: bool = False
+        self,
+        path: Path,
+        *,
+        threads: int = 1,
+        device: Literal["cpu", "cuda"] = "cpu",
+        bf16: bool = False,
+        provider: Provider = "cuda",
+        precision: Precision = "auto",
+        bound: bool | None = None,
     ) -> None:
         """Raises ModelError. bf16: products in bfloat16 where ONNX Runtime has them, on arm64 (see
-        `model_files.cpu_has_bf16`); elsewhere it does nothing."""
-        session = _open(path, threads, device, bf16)
+        `model_files.cpu_has_bf16`); elsewhere it does nothing. provider, precision: on a GPU. bound: whether inputs
+        stay where the device reads them from run to run (IOBinding); None: on a GPU."""
+        session = _open(path, threads, bf16, _providers(path, device, provider, precision))
         self._session: ort.InferenceSession | None = session
         self._outputs = [output.name for output in session.get_outputs()]
         self.version = f"{VERSION}, {device}"
         self.mark = "" if device == "cpu" else f"onnx-{device}"
+        if device == "cuda" and provider == "tensorrt":
+            as_built = "fp16" if precision == "auto" else precision
+            self.version, self.mark = f"{VERSION}, cuda, tensorrt {as_built}", f"onnx-tensorrt-{as_built}"
         self.takes_any_shape = device == "cpu"  # cuDNN searches its algorithms for each
         self.batch_sizes = (1,) if device == "cpu" else GPU_BATCH_SIZES
         self.inputs = tuple(
             TensorSpec(each.name, NUMPY_NAMES.get(each.type, each.type), tuple(each.shape))
             for each in session.get_inputs()
         )
-        self.input_sizes: tuple[tuple[int, int], ...] = ()
+        self.input_sizes = () if device == "cpu" else gpu_input_sizes(path)
+        self._device = device
+        self._bound = (device == "cuda") if bound is None else bound
+        self._mine = threading.local()
         self.metadata: Mapping[str, str] = dict(session.get_modelmeta().custom_metadata_map)
 
     def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -68,16 +99,66 @@ class OnnxRuntime:
         if session is None:
             raise DetectorError(CLOSED)
         try:
-            return dict(zip(self._outputs, session.run(self._outputs, dict(feed)), strict=True))
+            answers = self._run_bound(session, feed) if self._bound else session.run(self._outputs, dict(feed))
         except ORT_ERRORS as error:
             raise DetectorError(first_line(error)) from None
+        return dict(zip(self._outputs, answers, strict=True))
+
+    def _run_bound(self, session: ort.InferenceSession, feed: Mapping[str, Array]) -> list[Array]:
+        """In this thread's own memory on the device, which is kept for each shape; the least used goes."""
+        given = [(each.name, np.ascontiguousarray(feed[each.name])) for each in self.inputs]
+        for (name, array), spec in zip(given, self.inputs, strict=True):
+            if array.dtype != spec.dtype:
+                raise ValueError(f"{name} is {array.dtype}, and the network takes {spec.dtype}")
+        kept: OrderedDict[Shapes, BoundInputs] = self._mine.__dict__.setdefault("kept", OrderedDict())
+        shapes = tuple(array.shape for _, array in given)
+        if shapes not in kept:
+            made = BoundInputs(session, dict(given), self._outputs, self._device)
+            while len(kept) >= BOUND_MAX:
+                kept.popitem(last=False)
+            kept[shapes] = made
+        kept.move_to_end(shapes)
+        return kept[shapes].run(dict(given))
 
     def close(self) -> None:
         """A run that is under way keeps the session until it ends."""
         self._session = None
+        self._mine = threading.local()
 
 
-def _open(path: Path, threads: int, device: str, bf16: bool) -> ort.InferenceSession:
+class BoundInputs:
+    """Inputs of one shape that stay on the device (IOBinding): no memory is taken for them at a run."""
+
+    def __init__(
+        self, session: ort.InferenceSession, feed: Mapping[str, Array], outputs: Sequence[str], device: str
+    ) -> None:
+        self._session = session
+        self._binding = session.io_binding()
+        self._values = {name: ort.OrtValue.ortvalue_from_numpy(array, device, 0) for name, array in feed.items()}
+        for name, value in self._values.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name in outputs:
+            self._binding.bind_output(name, device)
+
+    def run(self, feed: Mapping[str, Array]) -> list[Array]:
+        """The answers in the host's memory. Raises as the session does."""
+        for name, array in feed.items():
+            self._values[name].update_inplace(array)
+        self._session.run_with_iobinding(self._binding)
+        return list(self._binding.copy_outputs_to_cpu())
+
+
+def _providers(path: Path, device: str, provider: Provider, precision: Precision) -> tuple[ProviderOptions, ...]:
+    if device == "cpu":
+        return (("CPUExecutionProvider", {}),)
+    check_cuda(path, ort.get_available_providers(), provider=provider)
+    engines = PlanCache(engine_folder()).subfolder("onnxruntime") if provider == "tensorrt" else None
+    if engines is not None:
+        keep_few(engines)
+    return gpu_providers(provider, path, precision, engines)
+
+
+def _open(path: Path, threads: int, bf16: bool, providers: Sequence[ProviderOptions]) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -87,23 +168,26 @@ def _open(path: Path, threads: int, device: str, bf16: bool) -> ort.InferenceSes
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if bf16:
         options.add_session_config_entry("mlas.enable_gemm_fastmath_arm64_bfloat16", "1")
-    provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
-    if device == "cuda":
-        check_cuda(path, ort.get_available_providers())
+    wanted = providers[0][0]
+    needs = {CUDA: f"CUDA did not come up; {CUDA_NEEDS}", TENSORRT: f"TensorRT did not come up; {TENSORRT_NEEDS}"}
     try:
         # Without enable_fallback=0 a CUDA that does not come up silently becomes a CPU session.
-        session = ort.InferenceSession(str(path), options, providers=[provider], enable_fallback=0)
+        session = ort.InferenceSession(str(path), options, providers=list(providers), enable_fallback=0)
     except ORT_ERRORS as error:
-        what = f"CUDA did not come up; {CUDA_NEEDS}" if device == "cuda" else "not a usable ONNX file"
-        raise ModelError(f"{path}: {what}: {first_line(error)}") from None
-    if session.get_providers()[0] != provider:
-        raise ModelError(f"{path}: device cuda was asked for, but CUDA did not come up; {CUDA_NEEDS}")
+        raise ModelError(f"{path}: {needs.get(wanted, 'not a usable ONNX file')}: {first_line(error)}") from None
+    if session.get_providers()[0] != wanted:
+        raise ModelError(f"{path}: device cuda was asked for, and {needs[wanted]}")
     return session
 
 
-def check_cuda(path: Path, providers: Sequence[str], driver: Path = NVIDIA_DRIVER) -> None:
+def check_cuda(path: Path, providers: Sequence[str], driver: Path = NVIDIA_DRIVER, provider: Provider = "cuda") -> None:
     """Package first, then driver: each with its cure. Raises ModelError."""
-    if "CUDAExecutionProvider" not in providers:
+    if provider == "tensorrt" and CUDA in providers and TENSORRT not in providers:
+        raise ModelError(
+            f"{path}: detector.provider tensorrt: this onnxruntime-gpu {ort.__version__} is built without it, "
+            "as that for arm64 is: set detector.backend to tensorrt, or detector.provider to cuda"
+        )
+    if CUDA not in providers:
         raise ModelError(
             f"{path}: device cuda needs the package onnxruntime-gpu, and this is onnxruntime {ort.__version__} for the "
             "CPU: pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu, or set detector.device "

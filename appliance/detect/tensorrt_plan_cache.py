@@ -90,6 +90,14 @@ class PlanCache:
             log.warning("TensorRT: others may write to %s, so no engine is read from it: chmod go-w it", folder)
             self._folder = None
 
+    def subfolder(self, name: str) -> Path | None:
+        """A folder in it for what another library keeps; None: there is none that can be used."""
+        if self._folder is None:
+            return None
+        made = self._folder / name
+        made.mkdir(mode=0o700, exist_ok=True)
+        return made
+
     def load(self, key: PlanKey) -> bytes | None:
         """The engine for `key`, as it was stored; None: build it."""
         path = self._path(f"{key.digest}.plan")

@@ -508,6 +508,15 @@ def test_without_a_driver_cuda_is_refused_before_it_is_tried(tmp_path: Path) -> 
         onnx_runtime.check_cuda(tmp_path / "n.onnx", ["CUDAExecutionProvider"], tmp_path / "no-driver")
 
 
+def test_tensorrt_within_onnx_runtime_is_refused_where_it_is_not(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"detector\.backend to tensorrt, or detector\.provider to cuda"):
+        onnx_runtime.check_cuda(tmp_path / "n.onnx", ["CUDAExecutionProvider"], provider="tensorrt")
+    with pytest.raises(
+        ModelError, match=r"provider tensorrt runs on NVIDIA's GPUs alone: set detector\.device to cuda"
+    ):
+        detector.load(config.DetectorConfig(provider="tensorrt"))
+
+
 def test_a_backend_that_is_not_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "appliance.detect.onnx_runtime", None)
     with pytest.raises(MissingDependency, match="pip install onnxruntime"):

@@ -41,6 +41,7 @@ def tensorrt(path: Path, version: str) -> NetworkRuntime:
 RUNTIMES: dict[str, Callable[[Path], NetworkRuntime]] = {
     "scripted": lambda path: ScriptedRuntime(),
     "onnx": OnnxRuntime,
+    "onnx-bound": lambda path: OnnxRuntime(path, bound=True),  # as on a GPU, in the CPU's memory
     "openvino": lambda path: openvino(path, "fp32"),
     "openvino-bf16": lambda path: openvino(path, "bf16"),
     "tensorrt-10": lambda path: tensorrt(path, "10.3.0"),
