@@ -158,9 +158,8 @@ def _fallback_settings(settings: DetectorConfig) -> DetectorConfig | None:
     if settings.fallback != "cpu" or (settings.device == "cpu" and settings.backend in ("auto", "onnx", "hog")):
         return None
     model = settings.model if not settings.model.endswith(".hef") else model_files.AUTO_MODEL
-    return settings.model_copy(
-        update={"model": model, "backend": "onnx", "device": "cpu", "precision": "auto", "fallback": "refuse"}
-    )
+    plain = {"backend": "onnx", "device": "cpu", "provider": "cuda", "dla_core": None, "precision": "auto"}
+    return settings.model_copy(update={"model": model, "fallback": "refuse", **plain})
 
 
 def _load(settings: DetectorConfig) -> NetworkDetector | HogDetector:

@@ -490,6 +490,8 @@ def test_the_cpu_stands_in_only_where_the_site_file_says_so_and_says_for_what() 
     assert reason.endswith("set detector.device to one"), "the cure"
     assert reason in found.warning
     assert detector.fallback_reason(detector.load(config.DetectorConfig(fallback="cpu"))) == ""
+    orin = config.DetectorConfig(backend="tensorrt", dla_core=0, fallback="cpu")
+    assert "tensorrt" in detector.fallback_reason(detector.load(orin))
 
 
 @pytest.mark.parametrize("settings", [{"model": "no-such-network", "device": "npu"}, {"precision": "fp16"}], ids=str)

@@ -63,9 +63,16 @@ def test_the_engine_alone_is_enough(tmp_path: Path) -> None:
     assert config.load(tmp_path / "least.yaml").engine.kind == "redetect"
 
 
+def keys_in(value: object) -> set[str]:
+    """Every key of a file, however deep."""
+    if not isinstance(value, dict):
+        return set()
+    return {*value, *(key for each in value.values() for key in keys_in(each))}
+
+
 def test_the_example_shows_every_key_of_both_engines() -> None:
     first, second = yaml.safe_load(EXAMPLE.read_text()), yaml.safe_load(uncommented())
-    shown = set(first) | {key for part in (*first.values(), *second.values()) for key in part}
+    shown = keys_in(first) | keys_in(second)
     assert keys_of(config.WorkerConfig) <= shown
     assert yamlfile.loads(uncommented(), config.WorkerConfig).engine.kind == "openai"
 
