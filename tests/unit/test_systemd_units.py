@@ -167,6 +167,7 @@ def test_a_box_lets_in_the_devices_it_has_and_no_more_than_that() -> None:
     """What else the unit closes stays closed: a drop-in never empties a list and never gives rights back."""
     assert [box.stem for box in BOXES] == ["cpu", "intel", "jetson", "nvidia", "pi"]
     allowed = {"MemoryDenyWriteExecute", "PrivateDevices", "SupplementaryGroups", "DeviceAllow"}
+    allowed |= {"CacheDirectory", "CacheDirectoryMode", "TimeoutStartSec"}  # for the engines that TensorRT builds
     for box in BOXES:
         service = read(box)["Service"]
         assert set(service) <= allowed, box
@@ -185,3 +186,10 @@ def test_device_rules_give_nodes_to_groups_and_to_nobody_else() -> None:
         assert not re.search(r"MODE=\"0..[1-7]", rule), "for everybody"
     covered = set(re.findall(r'SUBSYSTEM=="(\w+)"', UDEV.read_text()))
     assert covered == {"drm", "video4linux", "media", "dma_heap", "accel", "hailo_chardev", "pci", "powercap"}
+
+
+@pytest.mark.parametrize("box", ["nvidia", "jetson"])
+def test_a_box_that_builds_engines_has_a_place_for_them_and_time(box: str) -> None:
+    """systemd ends a start after 90 s, and the vedette user has no home."""
+    text = (ROOT / "deploy" / "systemd" / "accelerator.d" / f"{box}.conf").read_text()
+    assert {"CacheDirectory=vedette", "TimeoutStartSec=30min"} <= set(text.splitlines())
