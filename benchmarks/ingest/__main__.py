@@ -5,7 +5,8 @@
     python -m benchmarks.ingest --full --rounds 3 --json out.json
     python -m benchmarks.ingest --scenes quiet --lines 1080 --streams 2 --cameras 16 --rounds 3
     python -m benchmarks.ingest --scenes mixed --latency lowest normal thrifty --rounds 3
-    python -m benchmarks.ingest --model yolo11n-320.onnx
+    python -m benchmarks.ingest.yolo11n_like yolo11n-like.onnx
+    python -m benchmarks.ingest --model yolo11n-like.onnx --ways onnx openvino-bf16
 
 CPU seconds a camera-minute (all processes), peak memory, frames examined, recall of labelled objects, time to the
 first box. Every contender watches the same frames (RTSP over TCP, served by a process that is not counted), one after
@@ -29,7 +30,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.ingest import report
-from benchmarks.ingest.contender import ROOT, ContenderFactory, everything, ultralytics, vedette, vedette_at
+from benchmarks.ingest.contender import (
+    ROOT,
+    ContenderFactory,
+    everything,
+    ultralytics,
+    vedette,
+    vedette_at,
+    vedette_with,
+)
 from benchmarks.ingest.footage import SCENES, SIZES
 from benchmarks.ingest.measurement import Measured, MeasurementFailed, Setting, Terms, measure, prepare
 
@@ -103,7 +112,8 @@ def _settings(chosen: argparse.Namespace) -> list[Setting]:
 
 def _contenders(chosen: argparse.Namespace) -> dict[str, ContenderFactory]:
     contenders: dict[str, ContenderFactory] = {
-        f"{OURS} {latency}": vedette_at(latency) for latency in chosen.latency
+        **{f"{OURS} {latency}": vedette_at(latency) for latency in chosen.latency},
+        **{f"{OURS} {way}": vedette_with(way) for way in chosen.ways},
     } or {OURS: vedette}
     if not chosen.alone:
         contenders[FLOOR] = everything
@@ -145,6 +155,10 @@ def _parser() -> argparse.ArgumentParser:
         choices=LATENCIES,
         help="each a contender (default: its own)",
     )
+    parser.add_argument(
+        "--ways", nargs="+", default=(), metavar="BACKEND-PRECISION",
+        help="each a contender with its network run so (openvino-bf16); (a) keeps ONNX Runtime",
+    )  # fmt: skip
     parser.add_argument("--record", action="store_true", help="Vedette also records one-stream cameras")
     parser.add_argument("--ultralytics", metavar="PYTHON", help="a Python with ultralytics, to run (b) with")
     parser.add_argument("--footage", type=Path, default=ROOT / "benchmarks" / "out" / "footage", help="made once, kept")

@@ -103,6 +103,14 @@ def vedette_at(latency: str) -> ContenderFactory:
     return lambda plan: vedette(replace(plan, latency=latency))
 
 
+def vedette_with(way: str) -> ContenderFactory:
+    """`vedette` with the network run another way: `openvino-bf16`, `onnx-int8`."""
+    backend, _, precision = way.partition("-")
+    return lambda plan: vedette(
+        replace(plan, detector={**plan.detector, "backend": backend, "precision": precision or "auto"})
+    )
+
+
 def vedette(plan: ContenderPlan) -> Contender:
     """`python -m appliance.ingest` as the supervisor starts it."""
     detect: dict[str, Any] = {"fps": plan.fps, **({"latency": plan.latency} if plan.latency else {})}
