@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from appliance.yamlfile import ConfigModel
 
 Backend = Literal["auto", "onnx", "openvino", "tensorrt", "hailo", "hog"]
-Device = Literal["cpu", "cuda", "gpu", "npu"]
+Device = Literal["auto", "cpu", "cuda", "gpu", "npu"]
 Precision = Literal["auto", "fp32", "int8", "bf16", "fp16"]
 Fallback = Literal["refuse", "cpu"]
 Provider = Literal["cuda", "tensorrt"]
@@ -34,15 +34,15 @@ class HailoConfig(ConfigModel):
 
 
 class DetectorConfig(ConfigModel):
-    """backend: what runs the model; auto: the fastest here of what is known to be as accurate. device: gpu and npu are
-    Intel's, by OpenVINO; cuda: NVIDIA's, by ONNX Runtime or TensorRT, which has no other device. provider: with backend
-    onnx on cuda, what runs it there. dla_core: with tensorrt, one of Orin's two DLAs. What is asked for and not there
-    is refused, unless `fallback` lets the CPU stand in for it, which is a health event. labels: a text file with one
-    name a line, or `coco-80`."""
+    """backend: what runs the model; auto: the fastest here of what is known to be as accurate, on any device that
+    `device` leaves open. gpu and npu are Intel's, by OpenVINO; cuda: NVIDIA's, by ONNX Runtime or TensorRT, which has
+    no other device. provider: with backend onnx on cuda, what runs it there. dla_core: with tensorrt, one of Orin's two
+    DLAs. What is asked for and not there is refused, unless `fallback` lets the CPU stand in for it, which is a health
+    event. labels: a text file with one name a line, or `coco-80`."""
 
     model: Annotated[str, Field(min_length=1)] = "auto"
     backend: Backend = "auto"
-    device: Device = "cpu"
+    device: Device = "auto"
     provider: Provider = "cuda"
     dla_core: Annotated[int, Field(ge=0, le=1)] | None = None
     precision: Precision = "auto"

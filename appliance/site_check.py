@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.detect.model_files import model_bundles
 from appliance.detect.network_detector import NetworkDetector
+from appliance.detect.runtime_table import RuntimeOption, runtime_options, table_lines
 from appliance.detect.variant_measurement import variant_advice
 from appliance.errors import MissingDependency, ModelError, SourceError, SourceRefused, StoreError
 from appliance.ingest.camera_hardware import HardwareDecoders
@@ -67,11 +68,13 @@ class Finding:
 def check(path: Path, *, probe: bool, as_json: bool) -> int:
     """Print what was found; 0 ready, 1 something did not answer, 2 the file is wrong. Raises ConfigError."""
     site = config.load(path)
-    findings = [*_secrets(path), *exposures(site, path), *_findings(site, yamlfile.line_numbers(path), contact=probe)]
+    options = runtime_options(site.detector, runtime_choice.remembered_choice(site.detector, site.storage.dir))
+    lines = yamlfile.line_numbers(path)
+    findings = [*_secrets(path), *exposures(site, path), *_findings(site, lines, options, contact=probe)]
     if as_json:
-        print(json.dumps(_as_json(path, findings)))
+        print(json.dumps(_as_json(path, findings, options)))
     else:
-        _print(path, findings)
+        _print(path, findings, options)
     return exit_code(findings)
 
 
@@ -83,12 +86,12 @@ def exit_code(findings: list[Finding]) -> int:
     return 1 if "unreachable" in levels else 0
 
 
-def _findings(site: SiteConfig, lines: Lines, *, contact: bool) -> Iterator[Finding]:
+def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], *, contact: bool) -> Iterator[Finding]:
     loads: list[DetectorLoad] = []
     yield _storage(site.storage.dir)
     yield from _preroll(site)
     yield from _forecast(site, SystemClock())
-    yield from _detector(site, lines, loads)
+    yield from _detector(site, lines, loads, options)
     yield from _hardware_decode(site)
     yield _dashboard(site)
     if not site.cameras:
@@ -215,7 +218,9 @@ def _existing(folder: Path) -> Path:
     return next(place for place in [folder.absolute(), *folder.absolute().parents] if place.exists())
 
 
-def _detector(site: SiteConfig, lines: Lines, loads: list[DetectorLoad]) -> Iterator[Finding]:
+def _detector(
+    site: SiteConfig, lines: Lines, loads: list[DetectorLoad], options: Sequence[RuntimeOption]
+) -> Iterator[Finding]:
     try:
         loaded = detector.load(runtime_choice.with_remembered_runtime(site.detector, site.storage.dir))
     except (ModelError, MissingDependency) as error:
@@ -226,7 +231,7 @@ def _detector(site: SiteConfig, lines: Lines, loads: list[DetectorLoad]) -> Iter
     else:
         yield Finding("detector.model", "ok", f"{loaded.name}, {len(loaded.labels)} classes")
     yield from _variant(site, loaded)
-    yield from _runtime(site)
+    yield from _runtime(site, options)
     yield from _recheck_model(site)
     yield from _load(site, loaded, loads)
     for name, camera in site.cameras.items():
@@ -297,14 +302,17 @@ def _load(site: SiteConfig, loaded: ObjectDetector, loads: list[DetectorLoad]) -
         )
 
 
-def _runtime(site: SiteConfig) -> Iterator[Finding]:
-    """What `auto` came to on this machine; nothing where there is no choice."""
+def _runtime(site: SiteConfig, options: Sequence[RuntimeOption]) -> Iterator[Finding]:
+    """What `auto` came to on this machine, and what of it did not come up; nothing where there is no choice."""
     known = runtime_choice.remembered_choice(site.detector, site.storage.dir)
     if known is not None:
         yield Finding("detector.backend", "ok", known.summary)
     elif len(found := runtime_choice.candidates_for(site.detector)) > 1:
         names = ", ".join(map(str, found))
         yield Finding("detector.backend", "ok", f"the first start measures which is fastest: {names}")
+    for each in options:
+        if each.state == "refused":
+            yield Finding("detector.backend", "warning", f"{each.way} does not come up: {each.reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,18 +403,26 @@ def _dashboard(site: SiteConfig) -> Finding:
     return Finding("dashboard.port", "ok", f"{'https' if site.dashboard.speaks_https else 'http'}://{host}:{port}")
 
 
-def _as_json(path: Path, findings: list[Finding]) -> dict[str, object]:
+def _as_json(path: Path, findings: list[Finding], options: Sequence[RuntimeOption]) -> dict[str, object]:
     bad = [f"{finding.about}: {finding.text}" for finding in findings if finding.level in {"wrong", "unreachable"}]
     code = exit_code(findings)
-    return {"ok": code == 0, "file": str(path), "problems": bad, "findings": [asdict(finding) for finding in findings]}
+    return {
+        "ok": code == 0, "file": str(path), "problems": bad, "findings": [asdict(finding) for finding in findings],
+        "runtimes": [asdict(each) for each in options],
+    }  # fmt: skip
 
 
-def _print(path: Path, findings: list[Finding]) -> None:
+def _print(path: Path, findings: list[Finding], options: Sequence[RuntimeOption]) -> None:
     console = text_console()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for finding in findings:
         table.add_row(_LEVEL_MARKUP[finding.level], finding.about, finding.text.replace("[", r"\["))
     console.print(table)
+    if options:
+        console.print("\nWhat this box has to run the network with (detector.backend: auto):")
+        for line in table_lines(options):
+            console.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
+        console.print()
     verdicts: dict[int, Callable[[], str]] = {
         0: lambda: f"{path}: ready. Start it with: vedette run --config {path}",
         1: lambda: f"{path}: the file is right, but not everything answers.",

@@ -28,8 +28,9 @@ from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings
-from appliance.detect.detector import locate
+from appliance.detect.detector import locate, with_device
 from appliance.detect.runtime_choice import with_remembered_runtime
+from appliance.detector_config import Backend
 from appliance.diagnostics import DiagnosticsSource, stream_bundle
 from appliance.errors import ModelError
 from appliance.health.load_shedding import LoadShedding
@@ -49,6 +50,10 @@ PACKAGES = (
     "numpy", "opencv-python-headless", "av", "onnxruntime", "pydantic", "fastapi", "uvicorn", "nats-py", "httpx",
     "cryptography", "paho-mqtt", "apprise",
 )  # fmt: skip
+BACKEND_NAMES: dict[Backend, str] = {
+    "auto": "ONNX Runtime", "onnx": "ONNX Runtime", "openvino": "OpenVINO", "tensorrt": "TensorRT", "hailo": "HailoRT",
+    "hog": "OpenCV HOG",
+}  # fmt: skip
 DROP_TEXTS: dict[DropReason, str] = {
     "newer": "a newer frame took its place", "capped": "the camera had its part of the detector",
     "late": "decoded too late", "run": "the stream began anew", "failed": "the detector failed",
@@ -281,7 +286,10 @@ class SystemReader:
             hog = False
         if hog:
             return "OpenCV HOG", "cpu", "fp32"
-        return "ONNX Runtime", settings.device, settings.precision if settings.precision != "auto" else "as the file"
+        settings = with_device(settings)
+        precision = settings.precision if settings.precision != "auto" else "as the file"
+        device = "hailo" if settings.backend == "hailo" else settings.device
+        return BACKEND_NAMES[settings.backend], device, precision
 
     def _unexamined(self) -> list[UnexaminedItem]:
         found = {

@@ -135,6 +135,7 @@ def load(settings: DetectorConfig) -> NetworkDetector | HogDetector:
     `runtime_choice.settle_runtime` first. With `fallback: cpu` ONNX Runtime on the CPU stands in for what does not come
     up, and the detector says so (`fallback_reason`). Sets OpenCV's thread count for the whole process.
     """
+    settings = with_device(settings)
     try:
         return _load(settings)
     except (ModelError, MissingDependency) as error:
@@ -170,9 +171,17 @@ def _load(settings: DetectorConfig) -> NetworkDetector | HogDetector:
     return _load_network(settings, found)
 
 
+def with_device(settings: DetectorConfig) -> DetectorConfig:
+    """`settings` with the device that `auto` is as long as nothing was measured: the CPU, TensorRT's is a GPU."""
+    if settings.device != "auto":
+        return settings
+    return settings.model_copy(update={"device": "cuda" if settings.backend == "tensorrt" else "cpu"})
+
+
 def locate(settings: DetectorConfig) -> ModelFile | None:
     """The model file that is asked for, with its backend and what can be known without loading it; None: it is
     builtin:hog, which has no file. Raises ModelError."""
+    settings = with_device(settings)
     backend = settings.backend
     if backend == "auto":
         backend = "hog" if settings.model == model_files.HOG_MODEL else "onnx"
@@ -286,7 +295,7 @@ def _open_hailo(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
 
 
 def _open_openvino(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
-    if settings.device == "cuda":
+    if settings.device == "auto" or settings.device == "cuda":  # noqa: PLR1714  (it narrows)
         raise ModelError("detector.backend openvino runs on cpu, gpu (Intel's) and npu: set detector.device to one")
     try:
         from appliance.detect.openvino_runtime import OpenvinoRuntime

@@ -51,6 +51,11 @@ def cpu_has_bf16(info: Path = CPU_INFO, machine: str = "") -> bool:
     return machine in ("aarch64", "arm64") and "bf16" in _first_cpu(info).get("Features", "").split()
 
 
+def cpu_flags(info: Path = CPU_INFO) -> frozenset[str]:
+    """What an x86 core says it can, in Linux' words: `avx512_bf16`, `amx_bf16`."""
+    return frozenset(_first_cpu(info).get("flags", "").split())
+
+
 def _first_cpu(info: Path) -> dict[str, str]:
     """The first value of every key; nothing where there is no such file."""
     found: dict[str, str] = {}

@@ -9,18 +9,19 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from appliance.clock import process_cpu_s
+from appliance.clock import SystemClock, process_cpu_s
 from appliance.detect import detector, model_files
+from appliance.detect.accelerators import accelerators
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.model_files import sha256_of
-from appliance.detector_config import DetectorConfig, Precision
+from appliance.detector_config import DetectorConfig, Device, Precision
 from appliance.errors import MissingDependency, ModelError
 
 FILE = "detector-runtime.json"
@@ -35,37 +36,60 @@ PACKAGES = {
 }
 
 log = logging.getLogger(__name__)
-CpuSeconds = Callable[[], float]
+_CLOCK = SystemClock()
+Seconds = Callable[[], float]
 Measure = Callable[[DetectorConfig, Sequence["RuntimeCandidate"]], "RuntimeChoice"]
 CHILD_S_MAX = 120.0
+BUILD_S_MAX = 1800.0  # an engine of TensorRT is built on the first use, on a small GPU for many minutes
+
+
+Measured = Literal["onnx", "openvino", "tensorrt"]
+# Of each backend, where it runs, and in which precisions there.
+PLACES: dict[Measured, dict[Device, tuple[Precision, ...]]] = {
+    "onnx": {"cpu": ("fp32", "int8", "bf16", "fp16"), "cuda": ("fp32", "fp16")},
+    "openvino": {"cpu": ("fp32", "int8", "bf16"), "gpu": ("fp32", "int8", "fp16"), "npu": ("int8", "fp16")},
+    "tensorrt": {"cuda": ("fp32", "int8", "fp16")},
+}
 
 
 class RuntimeCandidate(NamedTuple):
     """One way to run the network."""
 
-    backend: Literal["onnx", "openvino"]
+    backend: Measured
     precision: Precision
+    device: Device = "cpu"
 
     def __str__(self) -> str:
-        return f"{self.backend} {self.precision}"
+        where = "" if self.device == "cpu" else f"{self.device} "
+        return f"{self.backend} {where}{self.precision}"
+
+    def applied_to(self, settings: DetectorConfig) -> DetectorConfig:
+        return settings.model_copy(update={"backend": self.backend, "precision": self.precision, "device": self.device})
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeChoice:
-    """What was measured, and what follows. cpu_ms: CPU time of one inference on a 16:9 frame, the median, by candidate;
-    basis: what it was measured on; a choice for another basis is out of date.
+    """What was measured, and what follows. cost_ms: one inference on a 16:9 frame, the median, by candidate: CPU time
+    on a CPU, time on the clock on a device; refused: candidates that did not come up, and why; basis: what it was
+    measured on; a choice for another basis is out of date.
     """
 
-    backend: Literal["onnx", "openvino"]
+    backend: Measured
     precision: Precision
-    cpu_ms: Mapping[str, float]
+    device: Device
+    cost_ms: Mapping[str, float]
+    refused: Mapping[str, str]
     basis: Mapping[str, str]
 
     @property
+    def chosen(self) -> RuntimeCandidate:
+        return RuntimeCandidate(self.backend, self.precision, self.device)
+
+    @property
     def summary(self) -> str:
-        """For people: `onnx int8, by measurement on this CPU: onnx int8 5.5 ms, onnx fp32 9.2 ms of CPU a look`."""
-        listed = ", ".join(f"{name} {ms:.1f} ms" for name, ms in sorted(self.cpu_ms.items(), key=lambda row: row[1]))
-        return f"{self.backend} {self.precision}, by measurement on this CPU: {listed} of CPU a look"
+        """For people: `onnx int8, by measurement here: onnx int8 5.5 ms, onnx fp32 9.2 ms an inference`."""
+        listed = ", ".join(f"{name} {ms:.1f} ms" for name, ms in sorted(self.cost_ms.items(), key=lambda row: row[1]))
+        return f"{self.chosen}, by measurement here: {listed} an inference"
 
 
 def settle_runtime(settings: DetectorConfig, folder: Path, measure: Measure | None = None) -> DetectorConfig:
@@ -87,13 +111,15 @@ def settle_runtime(settings: DetectorConfig, folder: Path, measure: Measure | No
             return settings
         _remember(known, folder)
     log.info("detector.backend: %s", known.summary)
-    return _with(settings, known)
+    for name, reason in known.refused.items():
+        log.warning("detector.backend: %s is left out: %s", name, reason)
+    return known.chosen.applied_to(settings)
 
 
 def with_remembered_runtime(settings: DetectorConfig, folder: Path) -> DetectorConfig:
     """`settings` with what was remembered in this storage folder, if anything; nothing is measured."""
     known = remembered_choice(settings, folder)
-    return settings if known is None else _with(settings, known)
+    return settings if known is None else known.chosen.applied_to(settings)
 
 
 def remembered_choice(settings: DetectorConfig, folder: Path) -> RuntimeChoice | None:
@@ -106,9 +132,10 @@ def remembered_choice(settings: DetectorConfig, folder: Path) -> RuntimeChoice |
         if path.stat().st_size > FILE_BYTES_MAX:
             return None
         row = json.loads(path.read_text(encoding="utf-8"))
-        cpu_ms = {name: float(ms) for name, ms in row["cpu_ms"].items()}
-        choice = RuntimeChoice(row["backend"], row["precision"], cpu_ms, row["basis"])
-        fits = (choice.backend, choice.precision) in candidates and choice.basis == basis(settings, candidates)
+        cost_ms = {name: float(ms) for name, ms in row["cost_ms"].items()}
+        refused = {name: str(reason) for name, reason in row["refused"].items()}
+        choice = RuntimeChoice(row["backend"], row["precision"], row["device"], cost_ms, refused, row["basis"])
+        fits = choice.chosen in candidates and choice.basis == basis(settings, candidates)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ModelError):
         return None  # absent or damaged: it is measured again
     return choice if fits else None
@@ -116,19 +143,31 @@ def remembered_choice(settings: DetectorConfig, folder: Path) -> RuntimeChoice |
 
 def candidates_for(settings: DetectorConfig) -> tuple[RuntimeCandidate, ...]:
     """The ways among which `auto` may choose, that of the file itself first. () where nothing is left open."""
-    if settings.device != "cpu" or settings.backend == "hog" or settings.model == model_files.HOG_MODEL:
+    if settings.backend in ("hog", "hailo") or settings.model == model_files.HOG_MODEL:
         return ()
     model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
-    found: list[RuntimeCandidate] = []
+    here = {"cpu", *(each.kind for each in accelerators())}
     try:
-        if settings.backend in ("auto", "onnx"):
-            found += [RuntimeCandidate("onnx", each) for each in model_files.accurate_precisions(model)]
-        if settings.backend in ("auto", "openvino") and installed_version("openvino"):
-            bf16 = _openvino_multiplies_bf16()
-            found += [RuntimeCandidate("openvino", each) for each in model_files.accurate_precisions(model, bf16=bf16)]
+        found = [each for each in _ways(model) if each.device in here and installed_version(each.backend)]
     except ModelError:
         return ()  # loading it reports what is wrong
-    return tuple(each for each in found if settings.precision in ("auto", each.precision))
+    return tuple(
+        each
+        for each in found
+        if settings.backend in ("auto", each.backend)
+        and settings.device in ("auto", each.device)
+        and settings.precision in ("auto", each.precision)
+    )
+
+
+def _ways(model: str) -> Iterator[RuntimeCandidate]:
+    """Every backend on every device, in the precisions that are known to be as accurate. Raises ModelError."""
+    for backend, places in PLACES.items():
+        for device, precisions in places.items():
+            bf16 = None if backend == "onnx" else openvino_multiplies_bf16()
+            for precision in model_files.accurate_precisions(model, bf16=bf16):
+                if precision in precisions:
+                    yield RuntimeCandidate(backend, precision, device)
 
 
 def installed_version(backend: str) -> str:
@@ -141,22 +180,18 @@ def installed_version(backend: str) -> str:
     return ""
 
 
-def _openvino_multiplies_bf16() -> bool:
-    from appliance.detect import openvino_runtime  # as in detector.py: it is here, but may be broken
-
-    return openvino_runtime.multiplies_bf16()
-
-
-def _with(settings: DetectorConfig, choice: RuntimeChoice) -> DetectorConfig:
-    return settings.model_copy(update={"backend": choice.backend, "precision": choice.precision})
+def openvino_multiplies_bf16(info: Path = model_files.CPU_INFO) -> bool:
+    """As /proc/cpuinfo tells: OpenVINO itself would be 50 MB in a process that may never use it."""
+    return model_files.cpu_has_bf16(info) or bool({"avx512_bf16", "amx_bf16"} & model_files.cpu_flags(info))
 
 
 def measure_in_child(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> RuntimeChoice:
     """`measure_candidates` in a process of its own: what a library takes in memory goes with it. Raises ModelError."""
     command = [sys.executable, "-m", "appliance.detect.runtime_choice"]
+    limit_s = BUILD_S_MAX if any(each.backend == "tensorrt" for each in candidates) else CHILD_S_MAX
     asked = json.dumps({"settings": settings.model_dump(mode="json"), "candidates": candidates})
     try:
-        done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=CHILD_S_MAX, check=False)
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=limit_s, check=False)
         row = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise ModelError(f"{' '.join(command)} did not answer: {type(error).__name__}") from None
@@ -166,35 +201,53 @@ def measure_in_child(settings: DetectorConfig, candidates: Sequence[RuntimeCandi
 
 
 def measure_candidates(
-    settings: DetectorConfig, candidates: Sequence[RuntimeCandidate], spent: CpuSeconds = process_cpu_s
+    settings: DetectorConfig,
+    candidates: Sequence[RuntimeCandidate],
+    spent: Seconds = process_cpu_s,
+    clock: Seconds = _CLOCK.monotonic,
 ) -> RuntimeChoice:
-    """Runs the same frame through each, in turns, so that whatever else the machine does falls on all alike."""
+    """Runs the same frame through each, in turns, so that whatever else the machine does falls on all alike. Raises
+    ModelError: the file's own way does not come up; that of another is a reason to leave it out."""
     measured_on = basis(settings, candidates)  # a file that is not what it should be ends it here
-    detectors = {
-        each: detector.load(settings.model_copy(update={"backend": each.backend, "precision": each.precision}))
-        for each in candidates
-    }
+    detectors, refused = _load_all(settings, candidates)
     frame = _trial_frame(next(iter(detectors.values())))
-    times: dict[RuntimeCandidate, list[float]] = {each: [] for each in candidates}
+    times: dict[RuntimeCandidate, list[float]] = {each: [] for each in detectors}
     began = spent()
     for done in range(1 + ROUNDS_MAX):
         for each, network in detectors.items():
-            at = spent()
+            meter = spent if each.device == "cpu" else clock
+            at = meter()
             network.detect([frame])
             if done:  # the first inference of each pays for memory and caches
-                times[each].append((spent() - at) * 1000)
+                times[each].append((meter() - at) * 1000)
         if done >= ROUNDS_MIN and spent() - began > SPENT_S_MAX:
             break
-    cpu_ms = {each: round(statistics.median(taken), 2) for each, taken in times.items()}
-    best = _fastest(cpu_ms)
-    return RuntimeChoice(best.backend, best.precision, {str(each): ms for each, ms in cpu_ms.items()}, measured_on)
+    cost_ms = {each: round(statistics.median(taken), 2) for each, taken in times.items()}
+    best = _fastest(cost_ms)
+    named = {str(each): ms for each, ms in cost_ms.items()}
+    return RuntimeChoice(best.backend, best.precision, best.device, named, refused, measured_on)
+
+
+def _load_all(
+    settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]
+) -> tuple[dict[RuntimeCandidate, ObjectDetector], dict[str, str]]:
+    """Those that come up, and why the others do not. Raises ModelError."""
+    strict = settings.model_copy(update={"fallback": "refuse"})
+    detectors: dict[RuntimeCandidate, ObjectDetector] = {candidates[0]: detector.load(candidates[0].applied_to(strict))}
+    refused: dict[str, str] = {}
+    for each in candidates[1:]:
+        try:
+            detectors[each] = detector.load(each.applied_to(strict))
+        except (ModelError, MissingDependency) as error:
+            refused[str(each)] = str(error)
+    return detectors, refused
 
 
 def basis(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> dict[str, str]:
     """Everything that a measurement depends on. Raises ModelError."""
     files: dict[str, str] = {}
     for each in candidates:
-        found = detector.locate(settings.model_copy(update={"backend": each.backend, "precision": each.precision}))
+        found = detector.locate(each.applied_to(settings))
         files[f"file.{each}"] = sha256_of(found.path) if found is not None else ""
     runtimes = {
         f"runtime.{name}": installed_version(name) for name in dict.fromkeys(each.backend for each in candidates)
@@ -203,6 +256,7 @@ def basis(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> d
         "cpu": model_files.cpu_name(),
         "cores": str(os.cpu_count()),
         "threads": str(settings.threads),
+        "accelerators": ", ".join(each.kind for each in accelerators()),
         **runtimes,
         **files,
     }

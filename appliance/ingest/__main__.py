@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import av
 from pydantic import ValidationError
@@ -24,6 +25,7 @@ from appliance.clock import SystemClock
 from appliance.config import DetectorConfig, IngestConfig, RecheckConfig
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
+from appliance.detect.runtime_table import runtime_options, table_lines
 from appliance.errors import UsageError
 from appliance.inference.detector_watchdog import DetectorHung
 from appliance.ingest.camera_hardware import HardwareDecoders
@@ -53,7 +55,7 @@ def main() -> int:
         site = _read_site()
         hardware = HardwareDecoders(site.decode)
         hardware.must_have(site.cameras)
-        shared = detector.load(runtime_choice.settle_runtime(site.detector, site.storage.dir))
+        shared = _load_detector(site)
         ingest = IngestProcess(
             site.cameras,
             site.health,
@@ -103,6 +105,15 @@ def _read_site() -> IngestConfig:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UsageError(f"configuration: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _load_detector(site: IngestConfig) -> ObjectDetector:
+    """The one that the site file asks for, on what this box runs it with fastest. Raises ModelError."""
+    folder = Path(site.storage.dir)
+    settled = runtime_choice.settle_runtime(site.detector, folder)
+    for line in table_lines(runtime_options(site.detector, runtime_choice.remembered_choice(site.detector, folder))):
+        logger.info("detector.backend: auto: %s", line)
+    return detector.load(settled)
 
 
 def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callable[[], ObjectDetector] | None:

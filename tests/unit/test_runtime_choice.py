@@ -13,7 +13,8 @@ import tiny_networks as tiny
 from tiny_networks import Thing
 
 from appliance.config import DetectorConfig
-from appliance.detect import detector, model_files, runtime_choice
+from appliance.detect import detector, model_files, runtime_choice, runtime_table
+from appliance.detect.accelerators import Accelerator, accelerators
 from appliance.detect.runtime_choice import RuntimeCandidate, RuntimeChoice
 from appliance.errors import ModelError
 
@@ -80,16 +81,19 @@ class Meter:
     """CPU time as a script tells it: each detector's look costs what `costs` says, whoever asks when."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **costs: float) -> None:
-        self.spent, self.looks = 0.0, 0
+        self.spent, self.wall, self.looks = 0.0, 0.0, 0
         real = detector.load
 
         def load(settings: DetectorConfig) -> object:
             eye = real(settings)
-            cost = costs[settings.precision if settings.backend == "onnx" else f"openvino_{settings.precision}"]
+            where = "" if settings.device in ("auto", "cpu") else f"_{settings.device}"
+            backend = "" if settings.backend == "onnx" and not where else f"{settings.backend}{where}_"
+            cost = costs[f"{backend}{settings.precision}"]
             look = eye.detect
 
             def detect(pictures: object) -> object:
-                self.spent += cost
+                self.spent += 0.0 if where else cost
+                self.wall += cost
                 self.looks += 1
                 return look(pictures)  # type: ignore[arg-type]
 
@@ -99,7 +103,7 @@ class Meter:
         monkeypatch.setattr(runtime_choice.detector, "load", load)
 
     def __call__(self, settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> RuntimeChoice:
-        return runtime_choice.measure_candidates(settings, candidates, lambda: self.spent)
+        return runtime_choice.measure_candidates(settings, candidates, lambda: self.spent, lambda: self.wall)
 
 
 def test_the_faster_one_is_taken_and_remembered(
@@ -109,13 +113,13 @@ def test_the_faster_one_is_taken_and_remembered(
     spent = Meter(monkeypatch, fp32=0.020, int8=0.013)
     with caplog.at_level("INFO"):
         assert runtime_choice.settle_runtime(SETTINGS, storage, spent).precision == "int8"
-    assert "onnx int8, by measurement on this CPU: onnx int8 13.0 ms, onnx fp32 20.0 ms of CPU a look" in caplog.text
+    assert "onnx int8, by measurement here: onnx int8 13.0 ms, onnx fp32 20.0 ms an inference" in caplog.text
     looks = spent.looks
     assert runtime_choice.settle_runtime(SETTINGS, storage, spent).precision == "int8"
     assert spent.looks == looks, "measured a second time"
     assert runtime_choice.with_remembered_runtime(SETTINGS, storage).precision == "int8"
     kept = json.loads((storage / runtime_choice.FILE).read_text())
-    assert kept["cpu_ms"] == {"onnx fp32": 20.0, "onnx int8": 13.0}
+    assert kept["cost_ms"] == {"onnx fp32": 20.0, "onnx int8": 13.0}
     assert detector.load(runtime_choice.with_remembered_runtime(SETTINGS, storage)).name.startswith("yard-int8@")
 
 
@@ -127,7 +131,7 @@ def test_openvino_is_measured_beside_onnx_runtime_where_it_is_installed(
     storage = place(AS_GOOD)
     manifest = storage.parent / "models" / "models.toml"
     manifest.write_text(f"{manifest.read_text()}accuracy = {AS_GOOD}\n")
-    monkeypatch.setattr(runtime_choice, "_openvino_multiplies_bf16", lambda: False)
+    monkeypatch.setattr(runtime_choice, "openvino_multiplies_bf16", lambda: False)
     left_open = SETTINGS.model_copy(update={"backend": "auto"})
     slow = [
         RuntimeCandidate("onnx", "fp32"),
@@ -136,7 +140,7 @@ def test_openvino_is_measured_beside_onnx_runtime_where_it_is_installed(
         RuntimeCandidate("openvino", "int8"),
     ]
     assert list(runtime_choice.candidates_for(left_open)) == slow
-    monkeypatch.setattr(runtime_choice, "_openvino_multiplies_bf16", lambda: True)
+    monkeypatch.setattr(runtime_choice, "openvino_multiplies_bf16", lambda: True)
     assert runtime_choice.candidates_for(left_open)[-1] == RuntimeCandidate("openvino", "bf16")
     only = left_open.model_copy(update={"precision": "fp32"})
     assert list(runtime_choice.candidates_for(only)) == [
@@ -151,6 +155,96 @@ def test_openvino_is_measured_beside_onnx_runtime_where_it_is_installed(
     monkeypatch.setattr(runtime_choice, "installed_version", lambda backend: "1" if backend == "onnx" else "")
     assert list(runtime_choice.candidates_for(left_open)) == slow[:2]
     assert runtime_choice.remembered_choice(left_open, storage) is None, "what was measured is not here any more"
+
+
+def test_what_multiplies_bf16_is_known_without_loading_a_library(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    for flags, wanted in (("sse avx512_bf16", True), ("sse amx_bf16", True), ("sse avx512f", False)):
+        info.write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+        assert runtime_choice.openvino_multiplies_bf16(info) == wanted
+    if pytest.importorskip("openvino", reason="needs the extra `openvino`"):
+        assert runtime_choice.openvino_multiplies_bf16() == openvino_multiplies_bf16()
+
+
+def a_box(root: Path, *files: str) -> Path:
+    """Where /proc, /dev and /sys have these files; of Intel's PCI devices, too."""
+    for each in files:
+        (root / each).parent.mkdir(parents=True, exist_ok=True)
+        (root / each).write_text("0x8086\n")
+    return root
+
+
+def test_accelerators_are_found_by_what_the_kernel_says(tmp_path: Path) -> None:
+    assert accelerators(a_box(tmp_path / "none", "dev/null")) == ()
+    mini_pc = a_box(
+        tmp_path / "mini",
+        "sys/class/drm/renderD128/device/vendor",
+        "sys/class/accel/accel0/device/vendor",
+        "dev/hailo0",
+    )
+    assert accelerators(mini_pc) == (
+        ("gpu", "/dev/dri/renderD128"),
+        ("npu", "/dev/accel/accel0"),
+        ("hailo", "/dev/hailo0"),
+    )
+    amd = a_box(tmp_path / "amd", "sys/class/drm/renderD128/device/vendor", "proc/driver/nvidia/version")
+    (amd / "sys/class/drm/renderD128/device/vendor").write_text("0x1002\n")
+    assert accelerators(amd) == (("cuda", "/proc/driver/nvidia/version"),)
+    assert accelerators(a_box(tmp_path / "orin", "dev/nvhost-gpu")) == (("cuda", "/dev/nvhost-gpu"),)
+
+
+def test_a_device_that_is_here_is_measured_on_the_clock_and_taken_if_it_is_quicker(
+    place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, meter = place(AS_GOOD), Meter(monkeypatch, fp32=0.020, int8=0.013, onnx_cuda_fp32=0.004)
+    monkeypatch.setattr(runtime_choice, "accelerators", lambda: (Accelerator("cuda", "/dev/nvidia0"),))
+    real = detector._load  # the GPU's part is played by the CPU
+    monkeypatch.setattr(detector, "_load", lambda settings: real(settings.model_copy(update={"device": "cpu"})))
+    assert RuntimeCandidate("onnx", "fp32", "cuda") in runtime_choice.candidates_for(SETTINGS)
+    assert runtime_choice.candidates_for(SETTINGS.model_copy(update={"device": "cpu"})) == (
+        ("onnx", "fp32", "cpu"),
+        ("onnx", "int8", "cpu"),
+    )
+    settled = runtime_choice.settle_runtime(SETTINGS, storage, meter)
+    assert (settled.backend, settled.device, settled.precision) == ("onnx", "cuda", "fp32")
+    known = runtime_choice.remembered_choice(SETTINGS, storage)
+    assert known is not None
+    assert known.cost_ms["onnx cuda fp32"] == 4.0
+    monkeypatch.setattr(runtime_choice, "accelerators", lambda: ())
+    assert runtime_choice.remembered_choice(SETTINGS, storage) is None, "it was taken out"
+
+
+def test_what_does_not_come_up_is_left_out_with_the_reason(
+    place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Here a driver is loaded, and ONNX Runtime is the one for CPUs."""
+    storage = place(AS_GOOD)
+    box = (Accelerator("cuda", "/dev/nvidia0"), Accelerator("hailo", "/dev/hailo0"))
+    for module in (runtime_choice, runtime_table):
+        monkeypatch.setattr(module, "accelerators", lambda: box)
+    monkeypatch.setattr(runtime_choice, "installed_version", lambda backend: "1" if backend == "onnx" else "")
+    asked = SETTINGS.model_copy(update={"backend": "auto", "precision": "fp32"})
+    unmeasured = runtime_table.runtime_options(asked, None)
+    assert [(each.way, each.state) for each in unmeasured[:2]] == [
+        ("onnx fp32", "unmeasured"),
+        ("onnx cuda fp32", "unmeasured"),
+    ]
+    settled = runtime_choice.settle_runtime(asked, storage, runtime_choice.measure_candidates)
+    assert (settled.backend, settled.device) == ("onnx", "cpu")
+    assert "onnx cuda fp32 is left out" in caplog.text
+    rows = {
+        each.way: each
+        for each in runtime_table.runtime_options(asked, runtime_choice.remembered_choice(asked, storage))
+    }
+    assert (rows["onnx fp32"].state, rows["onnx cuda fp32"].state) == ("chosen", "refused")
+    assert "pip install onnxruntime-gpu" in rows["onnx cuda fp32"].reason
+    assert rows["onnx int8"].state == "left out"
+    assert rows["hailo"].reason == "/dev/hailo0: detector.backend: hailo takes it"
+    assert (rows["openvino"].state, rows["tensorrt"].state) == ("absent", "absent")
+    assert (rows["Intel NPU"].state, rows["Intel GPU"].reason) == ("absent", "none in this box")
+    lines = runtime_table.table_lines(tuple(rows.values()))
+    assert len({line.index(each.way) for line, each in zip(lines, rows.values(), strict=True)}) == 1
+    assert runtime_table.runtime_options(asked.model_copy(update={"backend": "onnx"}), None) == (), "nothing is open"
 
 
 def openvino_multiplies_bf16() -> bool:
@@ -201,7 +295,7 @@ def test_a_choice_is_forgotten_when_what_it_was_measured_on_has_changed(
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"precision": "int8"}', '{"precision": 7, "cpu_ms": 1, "basis": 2}']
+    "content", ["", "{", "[]", '{"precision": "int8"}', '{"precision": 7, "cost_ms": 1, "basis": 2}']
 )
 def test_a_damaged_memory_is_as_none(
     content: str, place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
@@ -247,7 +341,7 @@ def test_a_damaged_variant_is_logged_and_the_appliance_starts_with_the_file_itse
 )
 def test_nothing_is_measured_where_there_is_no_choice(settings: DetectorConfig, place: Callable[[str], Path]) -> None:
     storage = place(AS_GOOD)
-    assert runtime_choice.candidates_for(settings) in ((), (("onnx", "fp32"),))
+    assert runtime_choice.candidates_for(settings) in ((), (("onnx", "fp32", "cpu"),))
     assert runtime_choice.settle_runtime(settings, storage) == settings
 
 
@@ -255,8 +349,8 @@ def test_the_real_thing_measures_in_a_process_of_its_own(place: Callable[[str], 
     place(AS_GOOD)
     candidates = runtime_choice.candidates_for(SETTINGS)
     choice = runtime_choice.measure_in_child(SETTINGS, candidates)
-    assert set(choice.cpu_ms) == {"onnx fp32", "onnx int8"}
-    assert all(0 <= ms < 1000 for ms in choice.cpu_ms.values())
+    assert set(choice.cost_ms) == {"onnx fp32", "onnx int8"}
+    assert all(0 <= ms < 1000 for ms in choice.cost_ms.values())
 
 
 def test_a_child_that_gives_no_answer_costs_the_choice_not_the_start(

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from appliance.console import text_console
 from appliance.detect import model_files, runtime_choice
+from appliance.detect.detector import with_device
 from appliance.detector_config import DetectorConfig
 from appliance.version import version
 
@@ -88,7 +89,12 @@ def way(settings: DetectorConfig) -> str:
     if settings.backend == "hailo":
         return f"{settings.model} hailo"
     return " ".join(
-        (settings.model, settings.backend, settings.device, settings.precision.replace("auto", "as the file"))
+        (
+            settings.model,
+            settings.backend,
+            with_device(settings).device,
+            settings.precision.replace("auto", "as the file"),
+        )
     )
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field, TypeAdapter
 
 from appliance.config import AlertsConfig, CameraConfig, DetectConfig, EscalationConfig, Rule, SharePoint, SiteConfig
-from appliance.detect.detector import ObjectDetector
+from appliance.detect.detector import ObjectDetector, with_device
 from appliance.detector_config import DetectorConfig
 from appliance.errors import SourceError
 from appliance.lab.cassette.verdict_source import AnsweredBy
@@ -169,7 +169,7 @@ def settings_of(
         detector=DetectorSettings(
             name=detector.name,
             head=config.detector.head,
-            device=config.detector.device,
+            device=with_device(config.detector).device,
             precision=config.detector.precision,
             threads=config.detector.threads,
             score_min=config.detector.score_min,
