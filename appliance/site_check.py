@@ -241,9 +241,9 @@ def _detector(
 
 
 def _variant(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:
-    """Was a variant of a network measured on scenarios? Nothing where it is none."""
+    """Was a variant of a network measured on scenarios? Nothing where it is none, or models.toml knows it."""
     found = detector.locate(site.detector)
-    if found is not None and isinstance(loaded, NetworkDetector):
+    if found is not None and not found.labels and isinstance(loaded, NetworkDetector):
         advice = variant_advice(found.path, loaded.runtime.metadata)
         if advice is not None:
             yield Finding("detector.model", "ok" if advice[0] else "warning", advice[1])

@@ -63,7 +63,7 @@ LONGEST = (
 THOROUGH = (
     "test_keyframe_policy.py", "test_train_data.py", "test_architecture.py", "test_tamper_detector.py",
     "test_render_practice.py", "test_render.py", "test_render_family.py", "test_evidence.py", "test_lab_layer.py",
-    "test_motion_gate.py", "test_quantize.py", "test_evaluate.py", "test_frame_transform.py",
+    "test_motion_gate.py", "test_variants.py", "test_evaluate.py", "test_frame_transform.py",
     "test_dashboard_api.py", "test_escalation_evidence.py", "test_reconcile.py", "test_frame_selector.py",
     "test_benchmark_ingest.py",
 )  # fmt: skip

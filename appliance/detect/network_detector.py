@@ -80,6 +80,11 @@ class NetworkDetector:
         self.calibration = score_calibration.to_common_scale(lines, self.labels)
 
     @property
+    def head_name(self) -> str:
+        """How its answer is read: one of HeadName."""
+        return self._head.name
+
+    @property
     def batch_max(self) -> int:
         """How many frames of one input shape one run takes, at most."""
         return self._batch_sizes[-1]
@@ -130,6 +135,10 @@ class NetworkDetector:
         if self._inputs.sizes:
             feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]], np.int64)
         return feed
+
+    def feed(self, frame: NDArray[np.uint8]) -> dict[str, Array]:
+        """What the network is given for a BGR frame, in memory of its own: to calibrate integers with it."""
+        return {name: array.copy() for name, array in self._feed(self._tensor([self._letterbox.lay(frame)])).items()}
 
     def _batches(self, frames: Sequence[NDArray[np.uint8]]) -> Iterator[list[int]]:
         """The numbers of the frames that go into each run, frames of one input shape together."""
@@ -202,11 +211,14 @@ class NetworkDetector:
         np.divide(out, np.float32(how.std[plane]), out=out, casting="same_kind")
 
     def _run(self, tensor: Array) -> dict[str, Array]:
+        return self.runtime.run(self._feed(tensor))
+
+    def _feed(self, tensor: Array) -> dict[str, Array]:
         feed: dict[str, Array] = {self._inputs.frame: tensor}
         if self._inputs.sizes:
             count = 1 if self._inputs.order == "CHW" else len(tensor)
             feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]] * count, np.int64)
-        return self.runtime.run(feed)
+        return feed
 
     def _head_at(self, size: tuple[int, int]) -> yolo_detr_heads.OutputHead:
         """Remembered: at most one a shape, and shapes are multiples of `shape_step` up to the usual size."""

@@ -1,0 +1,233 @@
+"""Variants of a network: FP16, integers for CPUs, integers as TensorRT wants them, and what Hailo's compiler takes.
+
+int8: activations of 8 bits unsigned, weights of 7 (two products of 8 may overflow 16 without VNNI), a scale a channel.
+tensorrt: explicit Q/DQ, all zero points 0, signed, a scale a channel of the weights, weights and biases float in the
+file, before convolutions and products of matrices alone: TensorRT fuses the rest. hailo: one shape, and the raw
+answers of the last convolutions, as the compiler's own operators decode them.
+
+The first convolution and what follows the last ones stay float32 in both kinds of integers: there rounding costs most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import onnx.version_converter
+from numpy.typing import NDArray
+from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_shape_fixed
+from onnxruntime.transformers.float16 import convert_float_to_float16
+
+from appliance.detect.model_files import sha256_of
+from appliance.detect.network_detector import NetworkDetector
+from appliance.detect.network_inputs import network_inputs
+from appliance.detect.onnx_runtime import OnnxRuntime
+from appliance.detect.variant_measurement import BASE_KEY, VARIANT_KEY
+from models import hailo_recipe, shapes
+
+Kind = Literal["fp16", "int8", "tensorrt", "hailo"]
+PRECISIONS: Mapping[Kind, str] = {"fp16": "fp16", "int8": "int8", "tensorrt": "int8", "hailo": "fp32"}
+MULTIPLYING = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+TENSORRT: Mapping[str, Any] = {
+    "ActivationSymmetric": True,
+    "WeightSymmetric": True,
+    "AddQDQPairToWeight": True,  # weights stay float behind Q and DQ, which TensorRT folds itself
+    "QuantizeBias": False,  # TensorRT has no int32 biases behind DequantizeLinear
+    "DedicatedQDQPair": True,
+    "OpTypesToExcludeOutputQuantization": list(MULTIPLYING),  # a pair between convolution and ReLU would part them
+}
+DECODING = ("MatMul", "Gemm", "TopK", "GridSample", "NonMaxSuppression")
+OPSET_MIN = 13  # of a scale for each channel in Q and DQ
+
+
+class NotExportable(ValueError):
+    """The text says why, as the end of a sentence."""
+
+
+class Frames(CalibrationDataReader):  # type: ignore[misc]
+    """Frames as the network takes them, one after the other."""
+
+    def __init__(self, frames: Sequence[NDArray[np.uint8]], feed: Callable[[Any], dict[str, Any]]) -> None:
+        self._feeds: Iterator[dict[str, Any]] = (feed(frame) for frame in frames)
+
+    def get_next(self) -> dict[str, Any] | None:
+        """The next input, or None after the last."""
+        return next(self._feeds, None)
+
+
+def make_variant(
+    source: Path,
+    target: Path,
+    kind: Kind,
+    frames: Sequence[NDArray[np.uint8]] = (),
+    labels: tuple[str, ...] = (),
+) -> Path:
+    """Write the `kind` of `source`; returns `target`. frames: to calibrate integers, BGR of any size. labels: of a
+    network whose file does not name its classes.
+
+    Its metadata say whose variant it is; until it was measured on scenarios `vedette check` says so. Raises
+    NotExportable, ModelError.
+    """
+    model = onnx.load(str(source))
+    if kind == "fp16":
+        made = _half(model)
+    elif kind == "hailo":
+        made = _for_hailo(model, source)
+    else:
+        made = _integers(model, source, kind, frames, labels)
+    notes = {each.key: each.value for each in model.metadata_props}
+    onnx.helper.set_model_props(
+        made,
+        {**notes, "precision": PRECISIONS[kind], VARIANT_KEY: kind, BASE_KEY: sha256_of(source)},
+    )
+    onnx.save(made, str(target))
+    return target
+
+
+def _half(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Weights and arithmetic in float16; inputs and outputs stay as they are, so that every head reads them."""
+    with _quiet():
+        return convert_float_to_float16(model, keep_io_types=True)
+
+
+def _for_hailo(model: onnx.ModelProto, source: Path) -> onnx.ModelProto:
+    """Ours as its recipe wants it (models.hailo_recipe), others at their last convolutions. Raises NotExportable."""
+    fixed = _fixed(model, source)
+    if _is_ours(model):
+        height, width = (each.dim_value for each in fixed.graph.input[0].type.tensor_type.shape.dim[2:])
+        return hailo_recipe.cut_behind_convolutions(model, width, height)
+    return cut_before_decoding(fixed)
+
+
+def _integers(
+    model: onnx.ModelProto, source: Path, kind: Kind, frames: Sequence[NDArray[np.uint8]], labels: tuple[str, ...]
+) -> onnx.ModelProto:
+    if not frames:
+        raise NotExportable("integers need frames to calibrate with")
+    if any(each.data_type == onnx.TensorProto.FLOAT16 for each in model.graph.initializer):
+        raise NotExportable("its weights are float16 already: quantise the float32 file")
+    tensorrt = kind == "tensorrt"
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        fixed, ready, done = (Path(folder) / f"{name}.onnx" for name in ("fixed", "ready", "done"))
+        onnx.save(_with_channels(_fixed(model, source)), str(fixed))
+        network = NetworkDetector(fixed, OnnxRuntime(fixed), label_names=labels)
+        quant_pre_process(str(fixed), str(ready), skip_symbolic_shape=True)
+        graph = onnx.load(str(ready)).graph
+        attention = any(node.op_type == "Softmax" for node in graph.node)
+        quantize_static(
+            str(ready),
+            str(done),
+            Frames(frames, network.feed),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            reduce_range=not tensorrt,
+            activation_type=QuantType.QInt8 if tensorrt else QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=CalibrationMethod.MinMax,
+            op_types_to_quantize=list(MULTIPLYING) if tensorrt or attention else None,
+            nodes_to_exclude=float_nodes(graph),
+            extra_options=dict(TENSORRT) if tensorrt else {},
+        )
+        made = onnx.load(str(done))
+    return shapes.free(made) if _is_ours(model) and shapes.is_free(model) else made
+
+
+def _fixed(model: onnx.ModelProto, source: Path) -> onnx.ModelProto:
+    """The network for one picture of the one shape that it was exported for."""
+    runtime = OnnxRuntime(source)
+    wanted = network_inputs(source, runtime.inputs, runtime.metadata)
+    if _is_ours(model):
+        return shapes.fix(model, wanted.width, wanted.height)
+    model = copy.deepcopy(model)
+    frame = wanted.arranged(np.empty((1, 3, wanted.height, wanted.width), np.bool_)).shape
+    for each in model.graph.input:
+        make_input_shape_fixed(model.graph, each.name, frame if each.name == wanted.frame else (1, 2))
+    fix_output_shapes(model)
+    return model
+
+
+def _with_channels(model: onnx.ModelProto) -> onnx.ModelProto:
+    """In an opset that has a scale for each channel. Raises NotExportable."""
+    if max(each.version for each in model.opset_import if each.domain in ("", "ai.onnx")) >= OPSET_MIN:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, OPSET_MIN)
+    except RuntimeError as error:
+        raise NotExportable(f"its opset cannot be raised to {OPSET_MIN}: {str(error)[:200]}") from None
+
+
+def _is_ours(model: onnx.ModelProto) -> bool:
+    """Whether models.train.export wrote it: its shape is freed and fixed without a guess."""
+    try:
+        shapes.free(model)
+    except (ValueError, onnx.checker.ValidationError):
+        return False
+    return True
+
+
+def float_nodes(graph: onnx.GraphProto) -> list[str]:
+    """Nodes that stay float32: the first convolution, those that no other follows, and everything behind these."""
+    found = [each.name for each in _last_convolutions_and_behind(graph)]
+    return [next(node.name for node in graph.node if node.op_type == "Conv"), *found]
+
+
+def cut_before_decoding(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The network up to the last convolutions, whose answers become its outputs, in the order of the graph.
+
+    Raises NotExportable where there is no such cut.
+    """
+    behind = _last_convolutions_and_behind(model.graph)
+    if within := {node.op_type for node in behind} & set(DECODING):
+        raise NotExportable(
+            f"it decodes its boxes within ({', '.join(sorted(within))}), so there are no raw grids to cut at; "
+            "of Ultralytics' networks, export without --end-to-end"
+        )
+    last = {node.name for node in behind if _is_raw(node, _producers(model.graph))}
+    outputs = [node.output[0] for node in model.graph.node if node.name in last]
+    inferred = onnx.shape_inference.infer_shapes(model)
+    return onnx.utils.Extractor(inferred).extract_model([inferred.graph.input[0].name], outputs)
+
+
+def _producers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    return {output: node for node in graph.node for output in node.output}
+
+
+def _is_raw(node: onnx.NodeProto, producer_of: Mapping[str, onnx.NodeProto]) -> bool:
+    """Whether it is a convolution of the network, not the one with which YOLO takes the mean of a distribution."""
+    before = producer_of.get(node.input[0]) if node.op_type == "Conv" else None
+    return node.op_type == "Conv" and (before is None or before.op_type not in ("Softmax", "Transpose", "Reshape"))
+
+
+def _last_convolutions_and_behind(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """From the outputs back to the first convolution on each way, these included."""
+    producer_of = _producers(graph)
+    found: dict[str, onnx.NodeProto] = {}
+    open_ends = [each.name for each in graph.output]
+    while open_ends:
+        node = producer_of.get(open_ends.pop())
+        if node is not None and node.name not in found:
+            found[node.name] = node
+            if not _is_raw(node, producer_of):
+                open_ends.extend(node.input)
+    return list(found.values())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """ONNX Runtime's quantizer logs to the root that a model should be pre-processed, which it was."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
