@@ -65,10 +65,19 @@ has_hailo() { [ -e "$root/dev/hailo0" ] || vendor_among 0x1e60 "$root"/sys/bus/p
 extras_for() {  # what the package brings for a box; Hailo's and Jetson's libraries are the system's
   case $1 in
     intel) echo openvino ;;
-    nvidia) echo gpu ;;
+    nvidia) if [ "$(cuda_of nvidia)" = 13 ]; then echo gpu,nvml; else echo nvml; fi ;;  # the wheel is for CUDA 13
     cpu) [ "$machine" = x86_64 ] && echo openvino ;;
   esac
   return 0
+}
+
+cuda_of() {  # the CUDA that driver or JetPack speak
+  if [ "$1" = jetson ]; then
+    case $(head -c 200 "$root/etc/nv_tegra_release" 2>/dev/null) in *'R36 '* | *'R35 '*) echo 12 ;; *) echo 13 ;; esac
+  else
+    release=$(sed -n 's/^NVRM version:.* \([0-9][0-9]*\)\.[0-9.]* .*/\1/p' "$root/proc/driver/nvidia/version" 2>/dev/null)
+    if [ "${release:-580}" -ge 580 ]; then echo 13; else echo 12; fi
+  fi
 }
 
 packages_for() {  # of the distribution; those that it does not have are left out, and said
@@ -157,7 +166,17 @@ build_version() {  # $opt/$version with everything in it; what a kill left half 
   case ",$extras," in *,gpu,*)  # onnxruntime and onnxruntime-gpu overwrite each other's files
     run "$place/bin/python" -m pip uninstall -q -y onnxruntime onnxruntime-gpu
     # shellcheck disable=SC2086
-    run $pip onnxruntime-gpu ;;
+    run $pip 'onnxruntime-gpu[cuda,cudnn]' ;;
+  esac
+  [ "$unit" = vedette ] && case $box in
+    nvidia | jetson)
+      cuda=$(cuda_of "$box")
+      if [ "$cuda" = 12 ]; then bindings='cuda-bindings>=12,<13'; else bindings='cuda-bindings>=13,<14'; fi
+      # shellcheck disable=SC2086
+      run $pip "$bindings" || say 'no cuda-bindings: detector.backend tensorrt will refuse to start'
+      # Its libraries are no wheels on the usual index: their build fetches NVIDIA's, which a closed site cannot reach.
+      # shellcheck disable=SC2086
+      [ "$box" = jetson ] || run $pip "tensorrt-cu$cuda" || say "no tensorrt-cu$cuda: detector.backend tensorrt will refuse to start" ;;
   esac
   run touch "$place/.whole"
 }
@@ -464,7 +483,7 @@ do_uninstall() {
   done
   run rm -rf "$root/etc/systemd/system/vedette.service.d/50-accelerator.conf" "$root/etc/udev/rules.d/70-vedette.rules" \
     "$root/etc/sysusers.d/vedette.conf" "$root/usr/local/bin/vedette" "$root/usr/local/bin/vedette-worker" \
-    "$root/usr/local/sbin/vedette-install" "$opt"
+    "$root/usr/local/sbin/vedette-install" "$root/var/cache/vedette" "$opt"
   reload
   if [ -n "$purge" ]; then
     run rm -rf "$root/etc/vedette" "$root/var/lib/vedette"

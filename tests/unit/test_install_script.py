@@ -240,24 +240,36 @@ def test_uninstalling_leaves_site_and_data_until_they_are_purged(installed: Box)
     assert not (installed.root / "var/lib/vedette").exists()
 
 
+NVRM = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
 KINDS = {
-    "pi": ({"proc/device-tree/model": "Raspberry Pi 5 Model B Rev 1.0\0", "dev/hailo0": ""}, ""),
-    "jetson": ({"proc/device-tree/model": "NVIDIA Jetson Orin Nano\0"}, "--system-site-packages"),
-    "nvidia": ({"proc/driver/nvidia/version": "NVRM"}, "[gpu]"),
-    "intel": ({"sys/class/drm/renderD128/device/vendor": "0x8086\n"}, "[openvino]"),
+    "pi": ({"proc/device-tree/model": "Raspberry Pi 5 Model B Rev 1.0\0", "dev/hailo0": ""}, [""]),
+    "jetson": (
+        {
+            "proc/device-tree/model": "NVIDIA Jetson Orin Nano\0",
+            "etc/nv_tegra_release": "# R36 (release), REVISION: 4.0",
+        },
+        ["--system-site-packages", "cuda-bindings>=12,<13"],
+    ),
+    "nvidia": (
+        {"proc/driver/nvidia/version": f"{NVRM}  580.95.05  Release Build"},
+        ["[gpu,nvml]", "onnxruntime-gpu[cuda,cudnn]", "tensorrt-cu13", "cuda-bindings>=13,<14"],
+    ),
+    "nvidia 535": ({"proc/driver/nvidia/version": f"{NVRM}  535.183.01  Sun May 12"}, ["[nvml]", "tensorrt-cu12"]),
+    "intel": ({"sys/class/drm/renderD128/device/vendor": "0x8086\n"}, ["[openvino]"]),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_finds_out_what_box_it_is_on(box: Box, kind: str) -> None:
-    files, brings = KINDS[kind]
-    for name, text in files.items():
-        (box.root / name).parent.mkdir(parents=True, exist_ok=True)
-        (box.root / name).write_text(text)
+    (files, brings), name = KINDS[kind], kind.partition(" ")[0]
+    for path, text in files.items():
+        (box.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (box.root / path).write_text(text)
     code, said = box.do("install", "--dry-run", version="1.0")
     assert code == 0, said
-    assert f"accelerator.d/{kind}.conf" in said
-    assert brings in said
+    assert f"accelerator.d/{name}.conf" in said
+    assert all(each in said for each in brings), said
+    assert ("onnxruntime-gpu" in said) == (kind == "nvidia"), "whose wheel is for CUDA 13"
     assert not box.opt.exists(), "nothing was done"
 
 

@@ -93,6 +93,15 @@ def test_it_runs_without_rights_that_it_does_not_need(unit: Path) -> None:
     assert [f"/var/lib/{name}" for name in service["StateDirectory"]] == service["WorkingDirectory"]
 
 
+def test_engines_that_were_built_outlive_an_upgrade(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from appliance.detect.tensorrt_plan_cache import engine_folder
+
+    (name,) = read(ROOT / "deploy" / "systemd" / "vedette.service")["Service"]["CacheDirectory"]
+    monkeypatch.delenv("VEDETTE_ENGINES", raising=False)
+    monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path / name))
+    assert engine_folder() == tmp_path / name / "engines"
+
+
 def test_the_worker_may_drain_before_it_is_killed() -> None:
     (stop_s,) = read(ROOT / "deploy" / "systemd" / "vedette-worker.service")["Service"]["TimeoutStopSec"]
     assert int(stop_s) > HandlingConfig().drain_s + ARCHIVE_DRAIN_S
