@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request
@@ -11,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from appliance.clock import iso_utc
 from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.visitor import visitor
 from appliance.errors import PreconditionError
@@ -111,7 +109,7 @@ def choose_profile(request: Request, arming: Armed, wanted: ChooseProfile) -> Ar
     until = _end(arming, wanted.minutes, wanted.until_t)
     if until is None and wanted.turn:
         until = arming.next_turn(arming.now)
-    with _refusals():
+    with refused_as({PreconditionError: 422}):
         if wanted.profile is None:
             arming.follow_schedule()
         else:
@@ -125,14 +123,14 @@ def pause_camera(request: Request, arming: Armed, name: str, wanted: PauseCamera
     """Let a camera or one of its rules report nothing for a while; `minutes: 0` ends that."""
     what = f"{name}, rule {wanted.rule}" if wanted.rule else name
     if wanted.minutes == 0:
-        with _refusals():
+        with refused_as({PreconditionError: 422}):
             arming.resume(name, wanted.rule)
         request.state.about = f"{what}: it reports"
         return ArmingReport.of(arming)
     until = _end(arming, wanted.minutes, wanted.until_t)
     if until is None:
         raise Problem(422, "Say when the pause ends: `minutes`, or `until_t`.")
-    with _refusals():
+    with refused_as({PreconditionError: 422}):
         arming.pause(name, wanted.rule, until, visitor().name, wanted.why.strip())
     request.state.about = _about(what, until, wanted.why)
     return ArmingReport.of(arming)
@@ -151,11 +149,3 @@ def _about(what: str, until: float | None, why: str) -> str:
     return (
         what + (f" until {iso_utc(until)}" if until is not None else "") + (f": {why.strip()}" if why.strip() else "")
     )
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except PreconditionError as error:
-        raise Problem(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None

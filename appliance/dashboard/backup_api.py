@@ -22,7 +22,7 @@ from appliance.backup.restore import FOLDER, ReadyRestore, RestoreTarget, discar
 from appliance.clock import Clock
 from appliance.config.secrets_file import variables
 from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import SettingsPart
 from appliance.errors import UsageError
@@ -31,6 +31,8 @@ from appliance.media.atomic_file import DiskWriteError
 BACKUPS = "backups"
 BACKUPS_KEPT = 2
 _NAME = re.compile(r"[\w-]{1,64}-\d{8}T\d{6}Z\.vedette\.zip")
+
+REFUSALS: dict[type[Exception], int] = {UsageError: 422, DiskWriteError: 507}  # a backup, a passphrase, the disk
 
 router = APIRouter(prefix=API, tags=["system"])
 
@@ -95,7 +97,7 @@ class SiteBackups:
 
     def make(self, wanted: MakeBackup) -> BackupReport:
         """Raises Problem."""
-        with self._alone(), _backup_problems():
+        with self._alone(), refused_as(REFUSALS):
             path, now = self._settings.service.path, self._clock.now()
             site = self._settings.service.running.config.site.name
             name = f"{site}-{datetime.fromtimestamp(now, timezone.utc):%Y%m%dT%H%M%SZ}.vedette.zip"
@@ -139,7 +141,7 @@ class SiteBackups:
 
     def restore(self, wanted: StartRestore) -> BackupReport:
         """Check what was uploaded, wholly, and lay it ready for the next start. Raises Problem."""
-        with self._alone(), _backup_problems():
+        with self._alone(), refused_as(REFUSALS):
             service, upload = self._settings.service, self._upload
             if not upload.is_file():
                 raise Problem(409, "Upload a backup first.")
@@ -168,17 +170,6 @@ class SiteBackups:
             yield
         finally:
             self._one_at_a_time.release()
-
-
-@contextlib.contextmanager
-def _backup_problems() -> Iterator[None]:
-    """What is wrong with a backup, a passphrase or the disk as problems."""
-    try:
-        yield
-    except UsageError as error:
-        raise Problem(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
-    except DiskWriteError as error:
-        raise Problem(507, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
 
 
 Backups = Annotated[SiteBackups, Depends(provided(SiteBackups))]

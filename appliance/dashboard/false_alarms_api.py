@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
@@ -44,12 +45,8 @@ class ProposalItem(ApiModel):
         query = {"rule": found.rule, "place": place}
         limits = {"score_min": found.score_min, "height_min": found.height_min, "height_max": found.height_max}
         query |= {key: f"{value:g}" for key, value in limits.items() if value is not None} or {"ignore": "1"}
-        return cls(
-            rule=found.rule, label=found.label, zone=found.zone, place=found.place, alarms=found.alarms,
-            score_high=found.score_high, score_min=found.score_min,
-            height_min=found.height_min, height_max=found.height_max, right=found.right, lost=found.lost,
-            words=found.words, editor=f"/cameras/{quote(camera, safe='')}/edit?{urlencode(query)}",
-        )  # fmt: skip
+        editor = f"/cameras/{quote(camera, safe='')}/edit?{urlencode(query)}"
+        return cls(**asdict(found), words=found.words, editor=editor)
 
 
 class FalseAlarmReader:

@@ -16,7 +16,7 @@ from appliance.config import AppriseTarget, PushTarget, SiteConfig, Target
 from appliance.dashboard.arming_api import Armed
 from appliance.dashboard.auth import TemplatesPart, address_of
 from appliance.dashboard.deps import CoreProbes, provided
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, settings_problems, user_of
 from appliance.dashboard.visitor import visitor
@@ -330,7 +330,7 @@ def subscribe(request: Request, context: Context, wanted: Subscribe) -> BrowserL
     """Notify this browser, of the cameras that the visitor may see."""
     push, target = context.push, context.config.notify[context.push_target]
     assert isinstance(target, PushTarget)
-    try:
+    with refused_as({UsageError: 422, ValueError: 422}):
         target.check_endpoint(wanted.endpoint)
         p256dh, auth = _base64url(wanted.p256dh), _base64url(wanted.auth)
         browser_key(p256dh, auth)
@@ -340,8 +340,6 @@ def subscribe(request: Request, context: Context, wanted: Subscribe) -> BrowserL
                 label=wanted.label,
             )
         )  # fmt: skip
-    except (UsageError, ValueError) as error:
-        raise Problem(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
     request.state.about = wanted.label
     return browsers_of(context)
 
@@ -391,10 +389,8 @@ def snooze(request: Request, context: Context, arming: Armed, token: str, wanted
 
 
 def _offer(context: NotifyContext, token: str) -> SnoozeOffer:
-    try:
+    with refused_as({PreconditionError: 404}):
         return context.links.read(token, context.db.clock.now())
-    except PreconditionError as error:
-        raise Problem(404, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
 
 
 def _base64url(text: str) -> bytes:

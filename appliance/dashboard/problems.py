@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
@@ -72,6 +73,22 @@ class Problem(Exception):
         self.status = status
         self.detail = detail
         self.headers = dict(headers or {})
+
+
+def sentence(error: object) -> str:
+    """What an error says, as a sentence: a capital first, a full stop last."""
+    text = str(error)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+@contextmanager
+def refused_as(answers: Mapping[type[Exception], int]) -> Iterator[None]:
+    """Errors of these classes as problems of that status, in the error's words. The first class that fits counts."""
+    try:
+        yield
+    except tuple(answers) as error:
+        status = next(status for kind, status in answers.items() if isinstance(error, kind))
+        raise Problem(status, sentence(error)) from None
 
 
 class ProblemResponse(JSONResponse):

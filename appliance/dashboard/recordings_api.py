@@ -20,7 +20,7 @@ from appliance.dashboard.alerts_api import Reader
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import provided
 from appliance.dashboard.openapi import media
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.problems import Problem, sentence
 from appliance.dashboard.recordings import SPAN_S_MAX, FrameCache, RecordingCut, RecordingCuts, TooBusy
 from appliance.dashboard.renditions import SPAN_S_MAX as RENDITION_S_MAX
 from appliance.dashboard.renditions import Renditions
@@ -77,11 +77,11 @@ async def as_problems() -> AsyncIterator[None]:
     try:
         yield
     except TooBusy as error:
-        raise Problem(503, _sentence(error), {"Retry-After": "2"}) from None
+        raise Problem(503, sentence(error), {"Retry-After": "2"}) from None
     except DiskWriteError as error:
-        raise Problem(507, _sentence(error)) from None
+        raise Problem(507, sentence(error)) from None
     except EvidenceError as error:
-        raise Problem(404, _sentence(error)) from None
+        raise Problem(404, sentence(error)) from None
     except SandboxError as error:
         raise Problem(503, f"The recording cannot be read now: {error}.", {"Retry-After": "2"}) from None
 
@@ -243,8 +243,3 @@ async def _cut(cameras: Cameras, cuts: RecordingCuts, name: str, t0: float, t1: 
 def _known(cameras: Cameras, name: str) -> None:
     if name not in cameras.configured:
         raise Problem(404, "There is no such camera in the site file.")
-
-
-def _sentence(error: Exception) -> str:
-    text = str(error)
-    return f"{text[:1].upper()}{text[1:]}."

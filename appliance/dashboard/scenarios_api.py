@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Annotated
 from urllib.parse import quote
 
@@ -14,7 +12,7 @@ from starlette.responses import FileResponse
 from appliance.dashboard.alerts_api import Reader
 from appliance.dashboard.deps import provided
 from appliance.dashboard.openapi import media
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.errors import EvidenceError, PreconditionError, UsageError
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
@@ -24,6 +22,13 @@ from appliance.media.atomic_file import DiskWriteError
 from appliance.store.rows import AlertDetail
 
 router = APIRouter(prefix=API, tags=["scenarios"])
+# What a ScenarioExporter raises.
+REFUSALS: dict[type[Exception], int] = {
+    PreconditionError: 409,
+    UsageError: 422,
+    DiskWriteError: 507,
+    EvidenceError: 410,
+}
 
 
 class KeepRequest(BaseModel):
@@ -108,21 +113,6 @@ def panel(exporter: ScenarioExporter, detail: AlertDetail) -> dict[str, object]:
     }
 
 
-@contextlib.contextmanager
-def _as_problems() -> Iterator[None]:
-    """Raises what a ScenarioExporter raises as Problem."""
-    try:
-        yield
-    except PreconditionError as error:
-        raise Problem(409, _sentence(error)) from None
-    except UsageError as error:
-        raise Problem(422, _sentence(error)) from None
-    except DiskWriteError as error:
-        raise Problem(507, _sentence(error)) from None
-    except EvidenceError as error:
-        raise Problem(410, _sentence(error)) from None
-
-
 @router.get("/scenarios")
 def list_scenarios(exporter: Exporter) -> ScenarioList:
     """The scenarios that were kept on this appliance, the newest first."""
@@ -136,14 +126,14 @@ def keep_alert(
     """Keep a reviewed alert as a scenario. 409 says what has to be done first, 410 that its footage is gone."""
     alerts.detail(alert_id)
     options = KeepOptions(name=request.name, note=request.note, truth=request.truth, complete=request.complete)
-    with _as_problems():
+    with refused_as(REFUSALS):
         return ScenarioItem.of(exporter.keep(alert_id, options))
 
 
 @router.delete("/scenarios/{name}")
 def delete_scenario(exporter: Exporter, name: str) -> ScenarioList:
     """Delete one with its clip; answers with those that are left."""
-    with _as_problems():
+    with refused_as(REFUSALS):
         found = exporter.store.delete(name)
     if not found:
         raise Problem(404, "There is no such scenario; it may have been deleted.")
@@ -158,8 +148,3 @@ def scenario_clip(exporter: Exporter, name: str) -> FileResponse:
     if path is None or path.is_symlink() or not path.is_file():
         raise Problem(404, "There is no such clip; it may have been deleted.")
     return FileResponse(path, media_type="video/mp4", headers={"Cache-Control": "private, no-cache"})
-
-
-def _sentence(error: Exception) -> str:
-    text = str(error)
-    return f"{text[:1].upper()}{text[1:]}."

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse
 from appliance.dashboard.auth import Access, AccessPart, TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.visitor import Visitor, visitor
 from appliance.errors import UsageError
@@ -114,9 +114,8 @@ class AddToken(BaseModel):
 def refusals(access: Access) -> Iterator[None]:
     """What the store refuses as problems; afterwards `access` knows what was changed."""
     try:
-        yield
-    except UsageError as error:
-        raise Problem(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+        with refused_as({UsageError: 422}):
+            yield
     finally:
         access.reread()
 
