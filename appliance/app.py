@@ -9,78 +9,45 @@ import resource
 import secrets
 import signal
 import stat
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from appliance.background import BackgroundServices, LastingParts, build_background, stop_all
 from appliance.box_monitor import READ_EVERY_S, BoxMonitor
-from appliance.broker import LinkState
-from appliance.clock import Clock, SystemClock, local_day, local_weekday_minute
-from appliance.config import DashboardConfig, SiteConfig, StorageConfig, UplinkConfig
-from appliance.core import Core, CoreListener, CoreSettings, CoreStores, core_settings, router_context
+from appliance.clock import Clock, SystemClock, local_day
+from appliance.config import SiteConfig, StorageConfig
+from appliance.core import Core, CoreStores
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.setup_page import new_setup_code
 from appliance.dashboard.tls import DashboardCertificate
 from appliance.errors import MissingDependency, UsageError
-from appliance.evidence.maker import EvidenceMaker
-from appliance.evidence.shareable_still import ShareableStills
 from appliance.health.load_shedding import LoadShedding
-from appliance.machine import load_per_core, temperature_c
 from appliance.malloc import TRIM_EVERY_S, return_large_blocks, trim_heaps
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.media.segment_recovery import recover_segment
-from appliance.notify.delivery import LoopSignal, NotifierDeps, SystemStatus
-from appliance.notify.message import MessageBuilder
-from appliance.notify.push_crypto import PushMeans, VapidKey
-from appliance.notify.snooze_links import SnoozeLinks
-from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
-from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
-from appliance.recheck.service import RecheckService, StatusSources
-from appliance.router.system_load import SystemLoadMonitor
-from appliance.rules.arming import Arming
-from appliance.rules.schedule import armed_at
 from appliance.settings.settings_service import SettingsService
-from appliance.store.access_log import AccessLog
 from appliance.store.cameras import NOT_RUNNING, CameraStore
 from appliance.store.database import Database
-from appliance.store.escalations import OutboxStore
-from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
-from appliance.store.notices import NewNotice, NoticeStore
 from appliance.store.paths import CUTS, DATABASE, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
-from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
-from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
-from appliance.store.quotas import StorageLimits
+from appliance.store.preroll_ring import prepare_ring_folder
 from appliance.store.reconcile import MeasureSegment
-from appliance.store.retention import Retention
 from appliance.store.users import UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.supervisor import IngestSupervisor
 from appliance.telemetry import LogRing
 from appliance.threads import Service, ServiceGroup, periodic_service
-from appliance.types import Alert, HealthEvent, RebaselineCommand, RecheckResult
-from appliance.uplink.commit_batcher import CommitBatcher
-from appliance.uplink.outbox import Outbox
-from appliance.uplink.rate_limiter import ttl_s
-from appliance.uplink.send_queue import SendQueue
-from appliance.uplink.uplink_service import UplinkDeps, UplinkService
-
-if TYPE_CHECKING:
-    from appliance.mqtt.publisher import MqttPublisher
-    from appliance.notify.notifier import Notifier
+from appliance.types import HealthEvent
 
 logger = logging.getLogger(__name__)
 
 OPEN_FILES_MAX = 8192
 METER_EVERY_S = 1.0
 VIEW_IDLE_S = 60.0  # after which the child that decodes for the live view ends
-RETENTION_EVERY_S = 10.0
-RING_EVERY_S = 1.0
 
 
 def run(config: SiteConfig, site_file: Path | None = None) -> int:
@@ -143,8 +110,8 @@ class Appliance:
     def __init__(
         self,
         config: SiteConfig,
-        lasting: _Lasting,
-        background: _Background,
+        lasting: LastingParts,
+        background: BackgroundServices,
         core: Core,
         group: ServiceGroup,
         site_file: Path | None,
@@ -186,7 +153,7 @@ class Appliance:
                     "dashboard",
                     dashboard.run,
                     partial(
-                        _stop_all, dashboard.stop, lasting.viewer.close, lasting.cutter.close, lasting.converter.close
+                        stop_all, dashboard.stop, lasting.viewer.close, lasting.cutter.close, lasting.converter.close
                     ),
                     resumes=False,
                 )
@@ -201,7 +168,7 @@ class Appliance:
         Raises UsageError before anything was changed.
         """
         config, waiting = keep_until_restart(self.config, config)
-        background = _build_background(config, self._lasting)
+        background = build_background(config, self._lasting)
         self._group.replace(self._background.services, background.services)
         self._background, self.config = background, config
         cameras = {name: camera.url for name, camera in config.cameras.items() if camera.enabled}
@@ -232,34 +199,6 @@ class Appliance:
         """Write what is buffered; call after the services have stopped."""
         self.core.close()
         _flush_meter(self.stores.meter, clock)
-
-
-@dataclass(frozen=True, slots=True)
-class _Lasting:
-    """The parts that stay when the settings change. viewer: reads the recording for the dashboard, cutter:
-    copies stretches of it for playing, which may take long, converter: encodes them, which takes longer."""
-
-    db: Database
-    root: Path
-    clock: Clock
-    stores: CoreStores
-    backlog: WriteBacklog
-    supervisor: IngestSupervisor
-    viewer: SandboxedReader
-    cutter: SandboxedReader
-    log: LogRing
-    converter: SandboxedReader
-    box: BoxMonitor
-
-
-@dataclass(frozen=True, slots=True)
-class _Background:
-    """The services that work on what is stored, made for one state of the site file, and what others need of them."""
-
-    services: tuple[Service, ...]
-    core_settings: CoreSettings
-    dashboard_probes: CoreProbes
-    preroll: PrerollRing
 
 
 def keep_until_restart(running: SiteConfig, new: SiteConfig) -> tuple[SiteConfig, tuple[str, ...]]:
@@ -302,82 +241,12 @@ def build(
     cutter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     converter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     box = BoxMonitor(config.sensors.root, stores.meter, clock, partial(_count_live, stores.cameras), supervisor)
-    lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter, log, converter, box)
-    background = _build_background(config, lasting)
+    lasting = LastingParts(
+        db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter, log, converter, box
+    )
+    background = build_background(config, lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
     return Appliance(config, lasting, background, core, group, site_file, setup_code)
-
-
-def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
-    db, root, clock, stores, supervisor = lasting.db, lasting.root, lasting.clock, lasting.stores, lasting.supervisor
-    context, notices_due = router_context(config), LoopSignal()
-    arming = Arming(config.arming, config.cameras, stores.arming, clock, local_weekday_minute)
-    uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
-    probes = _SystemProbes(
-        config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, arming, lasting.box
-    )
-    link = probes.link if uplink else None
-    box = lasting.box
-    links = SnoozeLinks(root, config.dashboard.public_url, UsedLinkStore(db))
-    push = PushMeans(
-        VapidKey(root), PushSubscriptionStore(db), partial(_user_sees, UserStore(db)), _contact(config.dashboard)
-    )
-    notifier = _build_notifier(config, root, db, stores, clock, probes, _NoticeMeans(notices_due, links, push))
-    publisher = _build_mqtt(config, root, db, stores, clock, probes)
-    reader = SandboxedReader(root)  # not the dashboard's: a long clip must not keep the live view waiting
-    evidence = EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None, reader=reader)
-    sources = StatusSources(probes.appliance, probes.cloud, lambda: context.calibration)
-    recheck = RecheckService(
-        config.second_look, config.escalation.router, db, stores.meter, clock, supervisor.send, sources
-    )
-    ring = _preroll_ring(config, root, db)
-    services = [
-        *_storage_services(config, root, db, clock, ring),
-        Service("evidence", evidence.run, partial(_stop_all, evidence.stop, reader.close)),
-        Service("rechecks", recheck.run, recheck.stop),
-    ]
-    services += [
-        Service(name, each.run, each.stop, resumes=False)
-        for name, each in (("notifier", notifier), ("mqtt", publisher), ("uplink", uplink))
-        if each is not None
-    ]
-    return _Background(
-        tuple(services),
-        core_settings(
-            config,
-            stores,
-            clock,
-            system_load=SystemLoadMonitor(
-                link,
-                stores.escalations,
-                clock,
-                pool=(lambda: uplink.pool) if uplink else None,
-                offload=lambda: box.shed.offload,
-            ).read,
-            context=context,
-            listener=_CoreListener(evidence, notifier, recheck),
-            arming=arming,
-            box_faults=box.faults,
-        ),
-        CoreProbes(
-            link=link,
-            health=probes.health,
-            targets=lambda: notifier.statuses if notifier else (),
-            mqtt=(lambda: publisher.status) if publisher else None,
-            rebaseline=lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
-            calibration=lambda: context.calibration,
-            pool=(lambda: uplink.pool) if uplink else None,
-            escalate=stores.requests.ask if uplink else None,
-            arming=arming,
-            log=lasting.log.tail,
-            boxes=stores.boxes.noted,
-            snooze_links=links,
-            push=push,
-            box=lambda: box.status,
-            shedding=lambda: box.shed,
-        ),
-        ring,
-    )
 
 
 def recover(
@@ -408,120 +277,6 @@ def start(appliance: Appliance, group: ServiceGroup) -> None:
         group.start(service)
 
 
-def _stop_all(stop: Callable[[], None], *close_readers: Callable[[], None]) -> None:
-    """A service that waits for a decoder need not wait for its end."""
-    stop()
-    for close in close_readers:
-        close()
-
-
-@dataclass(frozen=True, slots=True)
-class _CoreListener(CoreListener):
-    """Wakes the services that work on what the core has stored."""
-
-    evidence: EvidenceMaker
-    notifier: Notifier | None
-    recheck: RecheckService
-
-    def alert_stored(self) -> None:
-        self.evidence.wake()
-        if self.notifier is not None:
-            self.notifier.wake()
-
-    def alert_unstored(self, alert: Alert, notices: Sequence[NewNotice], reason: str) -> None:
-        if self.notifier is not None:
-            self.notifier.notify_unstored(alert, notices, reason)
-
-    def recheck_answered(self, result: RecheckResult) -> None:
-        self.recheck.receive(result)
-
-
-@dataclass(frozen=True, slots=True)
-class _SystemProbes:
-    """How the appliance does now, for the services that ask. Any thread."""
-
-    escalates: bool
-    supervisor: IngestSupervisor
-    uplink: UplinkService | None
-    backlog: WriteBacklog
-    db: Database
-    clock: Clock
-    arming: Arming
-    box: BoxMonitor
-
-    def link(self) -> LinkState:
-        """Only where there is an uplink."""
-        assert self.uplink is not None
-        state = self.uplink.link
-        return replace(state, error=state.error or self.uplink.waits_for)
-
-    def cloud(self) -> CloudStatus:
-        if self.uplink is None or not self.escalates:
-            return CloudStatus()
-        link = self.uplink.link
-        down_s = None if link.up else self.clock.now() - link.since
-        return CloudStatus(configured=True, down_s=down_s, silent=link.up and link.breaker != "closed")
-
-    def appliance(self) -> ApplianceStatus:
-        status = self.supervisor.status
-        if status.pid == 0 or status.health is None:
-            return ApplianceStatus()
-        return ApplianceStatus(
-            starts=status.starts,
-            load=load_per_core(),
-            temperature_c=temperature_c(),
-            detector_load=status.health.load,
-            detector_queue=status.health.queue,
-            hot=self.box.shed.heat.step > 0,
-        )
-
-    def warning(self) -> str:
-        """What is wrong with the database, or ''."""
-        return self.backlog.warning or self.db.displaced
-
-    def health(self) -> SystemHealth:
-        status = self.supervisor.status
-        warnings = [self.warning(), status.health.warning if status.health else "", *self.arming.warnings()]
-        state = SystemHealth(
-            ingest_running=status.pid != 0,
-            ingest_starts=status.starts,
-            ingest_pid=status.pid,
-            warnings=tuple(text for text in warnings if text),
-        )
-        if status.health is None:
-            return state
-        return replace(
-            state,
-            detector_ms=status.health.detector_ms,
-            queue=status.health.queue,
-            rss_bytes=status.health.rss_bytes,
-            load=status.health.load,
-            age_p95_ms=status.health.age_p95_ms,
-        )
-
-
-def _build_uplink(
-    config: SiteConfig,
-    uplink: UplinkConfig,
-    root: Path,
-    db: Database,
-    stores: CoreStores,
-    clock: Clock,
-    notices_due: LoopSignal,
-) -> UplinkService:
-    deps = UplinkDeps(
-        outbox=Outbox(db, config.escalation.expire_hours * 3600, ttl_s(config.escalation, uplink)),
-        queue=SendQueue(OutboxStore(db)),
-        commits=CommitBatcher(db),
-        meter=stores.meter,
-        alerts=stores.alerts,
-        root=root,
-    )
-    rules = PrivacyRules(config.site, config.cameras, local_weekday_minute)
-    policy = PrivacyEgressPolicy(rules, config.cameras, stores.alerts.events_of)
-    return UplinkService(uplink, config.site.name, deps, clock, changed=notices_due.fire, egress_policy=policy)
-
-
 def _report_new_database(stores: CoreStores, clock: Clock) -> None:
     """Recordings without their database: it was deleted, moved away or emptied while nothing ran."""
     now = clock.now()
@@ -535,96 +290,10 @@ def _report_new_database(stores: CoreStores, clock: Clock) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _NoticeMeans:
-    """What the notifier shares with the uplink (due) and the dashboard (links, push)."""
-
-    due: LoopSignal
-    links: SnoozeLinks
-    push: PushMeans
-
-
-def _build_notifier(
-    config: SiteConfig,
-    root: Path,
-    db: Database,
-    stores: CoreStores,
-    clock: Clock,
-    probes: _SystemProbes,
-    means: _NoticeMeans,
-) -> Notifier | None:
-    """None: no target is enabled."""
-    if not any(each.enabled for each in config.notify.values()):
-        return None
-    from appliance.notify.notifier import (  # it brings an HTTP client: only where people are notified
-        Notifier,
-        new_sender,
-    )
-
-    privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute)
-    public_url, link = config.dashboard.public_url, probes.link if probes.uplink else None
-    stills = ShareableStills(root, stores.boxes, config.cameras, lambda event: privacy.level(event) == "free")
-    deps = NotifierDeps(
-        notices=NoticeStore(db),
-        alerts=stores.alerts,
-        messages=MessageBuilder(config.site.name, public_url, lambda event: privacy.level(event) == "never"),
-        status=SystemStatus(link, HealthEventStore(db), probes.warning, clock),
-        health=HealthEventStore(db),
-        armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),
-        in_quiet_hours=lambda target, t: (
-            target.quiet_hours is not None and armed_at(target.quiet_hours, local_weekday_minute)(t)
-        ),
-        quiet_reason=probes.arming.quiet_reason,
-        still=stills.read,
-        snooze_link=means.links.link,
-        meter=stores.meter,
-        clock=clock,
-        due=means.due,
-    )
-    return Notifier(config.notify, deps, db, partial(new_sender, push=means.push))
-
-
-def _user_sees(users: UserStore, user: str, camera: str) -> bool:
-    """Whether a person may see a camera; '' is the owner without a user."""
-    row = users.users().get(user)
-    return not user or (row is not None and row.enabled and (row.cameras is None or camera in row.cameras))
-
-
-def _contact(dashboard: DashboardConfig) -> str:
-    """Whom a push service may turn to; some take no address without a domain."""
-    return dashboard.public_url if dashboard.public_url.startswith("https:") else "mailto:vedette@example.org"
-
-
-def _build_mqtt(
-    config: SiteConfig, root: Path, db: Database, stores: CoreStores, clock: Clock, probes: _SystemProbes
-) -> MqttPublisher | None:
-    """None: there is no broker, or it is switched off."""
-    if config.mqtt is None or not config.mqtt.enabled:
-        return None
-    from appliance.mqtt.publisher import MqttDeps, MqttPublisher  # only where home automation listens
-
-    means = MqttDeps(
-        db=db,
-        root=root,
-        alerts=stores.alerts,
-        boxes=stores.boxes,
-        cameras=stores.cameras,
-        health=stores.health,
-        privacy=PrivacyRules(config.site, config.cameras, local_weekday_minute),
-        arming=probes.arming,
-        log=AccessLog(db),
-        meter=stores.meter,
-        clock=clock,
-        warning=probes.warning,
-        detector_load=lambda: probes.appliance().detector_load,
-    )
-    return MqttPublisher(config, config.mqtt, means)
-
-
 def _build_dashboard(
     config: SiteConfig,
-    lasting: _Lasting,
-    background: _Background,
+    lasting: LastingParts,
+    background: BackgroundServices,
     settings: SettingsService | None,
     setup_code: str,
 ) -> DashboardServer:
@@ -646,22 +315,6 @@ def _build_dashboard(
     )
     return DashboardServer(
         app, served.host, served.port, trusted_proxies=served.trusted_proxies, certificate=certificate
-    )
-
-
-def _preroll_ring(config: SiteConfig, root: Path, db: Database) -> PrerollRing:
-    rings = StorageLimits.of(config.storage, config.cameras).rings
-    before_s = max(config.alerts.pre_roll_s, config.escalation.span_s)
-    return PrerollRing(db, root, rings, before_s=before_s, after_s=config.alerts.post_roll_s)
-
-
-def _storage_services(
-    config: SiteConfig, root: Path, db: Database, clock: Clock, ring: PrerollRing
-) -> tuple[Service, Service]:
-    retention = Retention(db, root, config.storage, config.cameras)
-    return (
-        periodic_service("retention", RETENTION_EVERY_S, retention.run_once, clock),
-        periodic_service("ring", RING_EVERY_S, ring.run_once, clock),
     )
 
 

@@ -141,7 +141,7 @@ def test_a_field_that_is_born_late_is_found() -> None:
     assert born_late(ast.parse(code).body[0]) == {"y"}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["app.py", "supervisor.py", "pipeline.py", "ingest/process.py"])
+@pytest.mark.parametrize("name", ["app.py", "background.py", "supervisor.py", "pipeline.py", "ingest/process.py"])
 def test_what_is_put_together_gets_its_neighbours_as_arguments(name: str) -> None:
     """No callback is assigned to another object after it was made."""
     for node in ast.walk(ast.parse((ROOT / "appliance" / name).read_text())):

@@ -1,0 +1,154 @@
+"""The parts that the dashboard's handlers depend on: those that stay, and those made anew with the settings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from appliance.clock import Clock, local_weekday_minute
+from appliance.config import SiteConfig
+from appliance.dashboard.access_rights import CameraOf, may
+from appliance.dashboard.alert_page import AlertPageView
+from appliance.dashboard.alerts_api import AlertCountCache, AlertReader
+from appliance.dashboard.auth import Access
+from appliance.dashboard.backup_api import SiteBackups
+from appliance.dashboard.camera_finder_api import CameraFinder
+from appliance.dashboard.camera_setup_api import CameraProber
+from appliance.dashboard.cameras_api import CameraReader
+from appliance.dashboard.cascade_api import CascadeReader
+from appliance.dashboard.deps import CoreProbes, provide
+from appliance.dashboard.event_stream import StreamHub, changes_of
+from appliance.dashboard.false_alarms_api import FalseAlarmReader
+from appliance.dashboard.headroom_api import HeadroomReader
+from appliance.dashboard.health_api import HealthReader
+from appliance.dashboard.lab_jobs import LabJobs
+from appliance.dashboard.live_feed import LiveHub
+from appliance.dashboard.metrics import ApplianceCollector
+from appliance.dashboard.notify_api import NotifyContext
+from appliance.dashboard.proxy_headers import FORWARDED
+from appliance.dashboard.ptz_api import PtzControl
+from appliance.dashboard.recordings import FrameCache, RecordingCuts
+from appliance.dashboard.renditions import Renditions
+from appliance.dashboard.savings_api import CostReader, SavingsReader
+from appliance.dashboard.savings_history_api import HistoryReader
+from appliance.dashboard.settings_api import RuleTrials, SettingsPart
+from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
+from appliance.dashboard.system_api import SystemReader
+from appliance.dashboard.templating import Templates
+from appliance.dashboard.timeline_api import TimelineReader
+from appliance.dashboard.tls import DashboardCertificate
+from appliance.dashboard.trial_store import TrialStore
+from appliance.dashboard.trials_api import SettingsTrials
+from appliance.dashboard.why_api import WhyReader
+from appliance.keep.scenario_exporter import ScenarioExporter
+from appliance.media.recording_reader import RecordingReader
+from appliance.rules.arming import Arming
+from appliance.settings.settings_service import SettingsService
+from appliance.store.alerts import AlertStore
+from appliance.store.arming import ArmingStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
+from appliance.store.database import Database
+from appliance.store.health_events import HealthEventStore
+from appliance.store.meter import Meter
+from appliance.store.notices import NoticeStore
+from appliance.store.quotas import StorageLimits
+from appliance.store.review_writes import ReviewStore
+from appliance.store.segments import SegmentStore
+from appliance.store.storage_report import StorageReportCache
+from appliance.store.timeline import TimelineStore
+from appliance.store.verdict_stats import JudgeWorkCache
+
+
+class DashboardParts:
+    """Makes and holds what handlers depend on. Parts that stay are attributes; `configure` makes the others."""
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        meter: Meter,
+        root: Path,
+        config: SiteConfig,
+        clock: Clock,
+        cut: CutSnapshot | None,
+        reader: RecordingReader,
+        cutter: RecordingReader | None,
+        converter: RecordingReader | None,
+        settings: SettingsService | None,
+        setup_code: str,
+        certificate: DashboardCertificate | None,
+    ) -> None:
+        """See `app.create_app`."""
+        self._db, self._meter, self._root, self._clock, self._reader = db, meter, root, clock, reader
+        self._alerts, self._cameras, self._health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
+        self._segments, self._boxes, self._arming = SegmentStore(db), BoxStore(db), ArmingStore(db)
+        changes = changes_of(self._alerts, self._cameras, self._health_events)
+        self.hub = StreamHub(db.rev, changes, clock)
+        self.live = LiveHub(self._segments, self._boxes, root, clock)
+        self.access = Access(config.dashboard.token, clock, db, setup_code, config.dashboard.second_factor)
+        self._alert_counts = AlertCountCache(db, self._alerts)
+        self._snapshots = SnapshotCache(self._segments, self._boxes, root, clock, cut or partial(cut_snapshot, reader))
+        self.frames = FrameCache(self._segments, root, reader)
+        self._cuts = RecordingCuts(self._segments, root, cutter or reader, clock)
+        self.ptz, self._finder = PtzControl(clock), CameraFinder(clock)
+        self._renditions = Renditions(self._cuts, root, converter or reader, clock)
+        self.jobs, self._trials = LabJobs(root.absolute(), clock), TrialStore(root)
+        header = config.dashboard.user_header.lower()
+        self.ignored_headers = Counter(dict.fromkeys((*FORWARDED, *filter(None, [header])), 0))
+        self._prober, self._camera_of = CameraProber(clock), CameraOf(self._alerts, self._health_events)
+        self._editable = settings is not None
+        self._settings = SettingsPart(settings, certificate)
+        self._backups = SiteBackups(root, self._settings, clock)
+
+    def configure(self, app: FastAPI, config: SiteConfig, probes: CoreProbes) -> Templates:
+        """Let the handlers of `app` work by these sections of the site file and with these parts of the core from the
+        next request on. Returns the templates of that state."""
+        templates = Templates(config.site.name, guarded=lambda: self.access.guarded, may=may, editable=self._editable)
+        limits = StorageLimits.of(config.storage, config.cameras)
+        storage = StorageReportCache(self._db, self._root, limits)
+        self._cuts.keep_free = limits.free_bytes_wanted
+        self.ptz.cameras = self._finder.cameras = config.cameras
+        self._finder.model = config.detector.model
+        self.live.newest_boxes = probes.boxes
+        undo_s = config.storage.undo_delete_hours * 3600
+        alert_reader = AlertReader(
+            self._alerts, ReviewStore(self._db), NoticeStore(self._db), self._root, self._clock, undo_s=undo_s
+        )
+        health_reader = HealthReader(self._health_events, self._cameras, probes, self._clock)
+        headroom = HeadroomReader(config.cameras, self._meter, self._health_events, probes)
+        readers = (health_reader, headroom, storage, self._cameras, self._meter)
+        provide(
+            app, self._db, templates, self.access, self.access.log, self._camera_of, self.hub, self.live, probes,
+            self._snapshots, self.frames, self._cuts, self._renditions, storage,
+            self._alert_counts, alert_reader, health_reader,
+            CameraReader(self._cameras, self._segments, self._boxes, self._meter, config.cameras),
+            FalseAlarmReader(self._db, config.cameras),
+            headroom,
+            SavingsReader(self._meter, self._cameras, config.cameras),
+            CascadeReader(self._db, probes),
+            CostReader(self._db, self._meter, config.escalation.prices, config.costs),
+            HistoryReader(self._db, self._meter, config.escalation.prices, config.costs, JudgeWorkCache(self._db)),
+            ScenarioExporter(self._root, config, self._clock, reader=self._reader),
+            self._settings, self._backups,
+            NotifyContext(config, probes, self._db, self._meter),
+            probes.arming or Arming(config.arming, config.cameras, self._arming, self._clock, local_weekday_minute),
+            self._prober, self._finder, self.ptz,
+            RuleTrials(self._boxes, self._cameras, config, self._clock),
+            SystemReader(config, self._root, self._clock, probes, readers),
+            timelines := TimelineReader(TimelineStore(self._db), self._cameras, config.cameras, self._clock),
+            self.jobs,
+            WhyReader(self._db, config, self._clock, timelines, self.jobs, str(self._root.absolute())),
+            SettingsTrials(self._db, config, self.jobs, self._trials, timelines, str(self._root.absolute())),
+            AlertPageView(alert_reader, health_reader, self._boxes, probes, config.alerts),
+            ApplianceCollector(
+                db=self._db, meter=self._meter, cameras=self._cameras, health_events=self._health_events,
+                alert_counts=self._alert_counts, storage=storage, probes=probes, snapshots=self._snapshots,
+                frames=self.frames, cuts=self._cuts, renditions=self._renditions, hub=self.hub, live=self.live,
+                jobs=self.jobs, ignored_headers=self.ignored_headers,
+            ),
+        )  # fmt: skip
+        return templates
