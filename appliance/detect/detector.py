@@ -147,7 +147,8 @@ def load(settings: DetectorConfig) -> NetworkDetector | HogDetector:
         except (ModelError, MissingDependency):
             raise error from None
         reason = str(error)
-    asked = f"detector.backend {settings.backend} on {settings.device}"
+    device = "" if settings.backend == "hailo" else f" on {settings.device}"
+    asked = f"detector.backend {settings.backend}{device}"
     network.stands_in = f"{asked} did not come up, so {network.name} on the CPU stands in for it: {reason}"
     network.warning = "; ".join(filter(None, (network.warning, network.stands_in)))
     log.warning("%s", network.stands_in)
@@ -158,9 +159,11 @@ def _fallback_settings(settings: DetectorConfig) -> DetectorConfig | None:
     """What stands in for it; None: nothing may, or it was the CPU that was asked for."""
     if settings.fallback != "cpu" or (settings.device == "cpu" and settings.backend in ("auto", "onnx", "hog")):
         return None
-    model = settings.model if not settings.model.endswith(".hef") else model_files.AUTO_MODEL
     plain = {"backend": "onnx", "device": "cpu", "provider": "cuda", "dla_core": None, "precision": "auto"}
-    return settings.model_copy(update={"model": model, "fallback": "refuse", **plain})
+    usual: dict[str, object] = {"fallback": "refuse", **plain}
+    if settings.model.endswith(".hef"):  # it is another network that stands in, with classes of its own
+        usual |= {"model": model_files.AUTO_MODEL, "labels": None}
+    return settings.model_copy(update=usual)
 
 
 def _load(settings: DetectorConfig) -> NetworkDetector | HogDetector:

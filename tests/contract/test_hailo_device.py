@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.network_runtime import RUN_S_MAX
 from appliance.detector_config import DetectorConfig, HailoConfig
 from appliance.errors import DetectorError, ModelError
+from appliance.inference.detector_watchdog import STUCK_S
 
 THINGS = [Thing((16, 16, 80, 112), 0.9, 0), Thing((60, 8, 120, 40), 0.6, 1), Thing((4, 80, 24, 124), 0.3, 0)]
 
@@ -116,8 +118,10 @@ def test_an_answer_that_does_not_come_is_given_up_before_the_watchdog_ends_the_p
     assert isinstance(runtime, HailoRuntime)
     stuck = runtime.process.pid
     device.set(hang="infer")
+    began = time.monotonic()
     with pytest.raises(DetectorError, match="no answer within 1 s"):
         looker.detect([red()])
+    assert time.monotonic() - began < STUCK_S, "the watchdog would be faster"
     with pytest.raises(ProcessLookupError):
         os.kill(stuck, 0)
     device.set()

@@ -38,6 +38,7 @@ def test_each_way_is_measured_or_named_with_its_reason(network: str, rows: list[
     assert usual["memory_mb"] > 20
     assert all(rate > 0 for rate in usual["rates"].values())
     assert "needs a model of models.toml" in found[f"{network} onnx cpu int8"]["error"]
+    assert "runs .hef files: compile it" in found[f"{network} hailo"]["error"]
     if runtime_choice.installed_version("openvino"):
         assert found[f"{network} openvino cpu as the file"]["name"].endswith("+openvino-fp32")
 

@@ -71,6 +71,19 @@ def test_what_hailo_does_not_do_is_refused_in_words(settings: dict[str, str], wo
         detector.load(DetectorConfig.model_validate({"backend": "hailo", **settings}))
 
 
+def test_the_cpu_stands_in_where_the_site_file_allows_it(tmp_path: Path) -> None:
+    hef = hailo_files.nms(tmp_path / "yard.hef", [THING])
+    (tmp_path / "labels.txt").write_text("person\ncar\n")
+    settings = {"backend": "hailo", "model": str(hef), "labels": str(tmp_path / "labels.txt"), "fallback": "cpu",
+                "hailo": {"python": sys.executable}}  # fmt: skip
+    found = detector.load(DetectorConfig.model_validate(settings))
+    assert found.name.startswith("vedette-nano@")
+    assert len(found.labels) == 8
+    reason = detector.fallback_reason(found)
+    assert reason.startswith("detector.backend hailo did not come up")
+    assert "sudo apt install hailo-all" in reason
+
+
 def test_another_network_for_second_looks_runs_where_it_can() -> None:
     shared = DetectorConfig(backend="hailo", model="yard.hef")
     assert detector.recheck_settings("vedette-nano", shared).backend == "auto"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import cv2
@@ -24,6 +25,7 @@ from models.train import film
 
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "models" / "vedette-nano.onnx"
+COLOURED = ROOT / "fixtures" / "clips" / "gate.mp4"
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +34,9 @@ def footage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def written(footage: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recipe") / "own"
-    arguments = ["vedette-nano", "--out", str(folder), "--clip", str(footage), "--every", "1", "--count", "64"]
+    arguments = ["vedette-nano", "--out", str(folder), "--clip", str(COLOURED), "--every", "1", "--count", "64"]
     assert hailo_recipe.main(arguments) == 0
     return folder
 
@@ -48,6 +50,9 @@ def test_the_cut_network_on_a_device_finds_what_the_whole_one_finds(
         {"name": each.name, "order": "NHWC", "shape": [side.dim_value for side in each.type.tensor_type.shape.dim][1:]}
         for each in cut.graph.output
     ]
+    assert {each["name"]: each["shape"][0] for each in outputs} == {
+        f"{part}_{stride}": channels for stride in (8, 16, 32) for part, channels in (("sides", 4), ("classes", 8))
+    }
     for each in outputs:
         channels, height, width = each["shape"]
         each["shape"] = [height, width, channels]
@@ -63,7 +68,7 @@ def test_the_cut_network_on_a_device_finds_what_the_whole_one_finds(
     onnx.save(shapes.fix(onnx.load(str(OWN)), 416, 416), str(tmp_path / "fixed.onnx"))
     whole = NetworkDetector(tmp_path / "fixed.onnx", OnnxRuntime(tmp_path / "fixed.onnx"))
     assert compiled.labels == whole.labels
-    frames = [frame for _, frame, _ in film.frames(ROOT / "fixtures" / "clips" / "gate.mp4", 100)][:3]
+    frames = [frame for _, frame, _ in islice(film.frames(COLOURED, 100), 3)]
     compared = 0
     for wanted, found in zip(whole.detect(frames), compiled.detect(frames), strict=True):
         shared = iou_matrix(wanted.boxes.astype(np.float64), found.boxes.astype(np.float64))
@@ -76,10 +81,10 @@ def test_the_cut_network_on_a_device_finds_what_the_whole_one_finds(
     assert compared >= 2
 
 
-def test_the_calibration_set_is_frames_as_the_appliance_lays_them_out(written: Path, footage: Path) -> None:
+def test_the_calibration_set_is_frames_as_the_appliance_lays_them_out(written: Path) -> None:
     rows = np.load(written / "calibration.npy", mmap_mode="r")
     assert (rows.shape, rows.dtype) == ((64, 416, 416, 3), np.uint8)
-    frames = [frame for _, frame, _ in film.frames(footage, 1)]
+    frames = [frame for _, frame, _ in islice(film.frames(COLOURED, 1), 64)]
     for number in (0, 63):
         laid = Letterbox(416, 416, "centre").lay(frames[number])
         np.testing.assert_array_equal(rows[number], cv2.cvtColor(laid, cv2.COLOR_BGR2RGB))
