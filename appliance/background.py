@@ -246,6 +246,7 @@ class _SystemProbes:
             rss_bytes=status.health.rss_bytes,
             load=status.health.load,
             age_p95_ms=status.health.age_p95_ms,
+            hardware=status.health.hardware,
         )
 
 

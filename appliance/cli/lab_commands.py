@@ -186,6 +186,11 @@ use or configuration.
         metavar="LOG|FILE|FOLDER",
         help="what stood there before: an earlier replay log, parked/NAME.json, or the storage folder that holds it",
     ),
+    option(
+        "--hardware",
+        choices=("cuda", "v4l2", "drm", "vaapi", "qsv"),
+        help="decode by it, as the file's decode section describes it (default: software, whatever the file says)",
+    ),
     JSON,
     *_conditions("weather and faults made of the footage: rain,night,drop:5%%; `--with help` explains them"),
     option(
@@ -240,6 +245,7 @@ def replay(options: argparse.Namespace) -> int:
             _oracle,
             ConditionSet.parse(options.conditions, options.seed),
             options.stood_before,
+            options.hardware,
         ),
     )
 

@@ -30,7 +30,8 @@ class SystemHealth:
     """The ingest process now, and warnings of the core: a sentence each.
 
     detector_ms: time of one inference, smoothed; queue: frames that wait for one; load: share of the time that the
-    detector works, 0..1; age_p95_ms: of the frames that reached the trackers in the last seconds.
+    detector works, 0..1; age_p95_ms: of the frames that reached the trackers in the last seconds; hardware: that
+    decodes, and its sessions.
     """
 
     ingest_running: bool
@@ -41,6 +42,7 @@ class SystemHealth:
     rss_bytes: int = 0
     load: float = 0.0
     age_p95_ms: float = 0.0
+    hardware: str = ""
     warnings: tuple[str, ...] = ()
 
 

@@ -85,7 +85,7 @@ class ProcessItem(ApiModel):
 class DetectorItem(ApiModel):
     """The detector. network: as the streams' headers name it ('' before the first). precision: `as the file` unless the
     site file or a measurement says otherwise. Rates are inferences a second; null: not known now. sentence: what
-    follows for the cameras.
+    follows for the cameras. hardware_decoding: what of it there is, and its sessions in use; empty: it is off.
     """
 
     network: str
@@ -100,6 +100,7 @@ class DetectorItem(ApiModel):
     inferences_s: float | None
     room: float | None
     sentence: str
+    hardware_decoding: str
 
 
 class UnexaminedItem(ApiModel):
@@ -275,6 +276,7 @@ class SystemReader:
             running=health is not None and health.ingest_running, load=room.load, inference_ms=room.inference_ms,
             queue=health.queue if health else 0, age_p95_ms=health.age_p95_ms if health else 0.0,
             inferences_s=round(sum(rates), 2) if rates else None, room=room.room, sentence=sentence(room),
+            hardware_decoding=health.hardware if health else "",
         )  # fmt: skip
 
     @cached_property

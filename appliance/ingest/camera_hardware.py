@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from appliance.config import CameraConfig, DecodeConfig
-from appliance.errors import MissingDependency
+from appliance.errors import MissingDependency, SourceError
 from appliance.media.hardware_codec import DecodeWay, HardwareCodec, HardwareFailed
 from appliance.media.hardware_probe import ProbedHardware, open_codec, probe_hardware
 from appliance.media.source import StreamInfo
@@ -40,6 +40,16 @@ class HardwareDecoders:
     def sessions(self) -> int:
         """In use now."""
         return self._sessions
+
+    @property
+    def text(self) -> str:
+        """What was found and is in use, in one line; '' where no hardware was asked for."""
+        with self._lock:
+            probed = list(self._probed.values())
+        if not probed:
+            return ""
+        found = [f"{each.kind} ({', '.join(each.ways)})" if each.works else f"no {each.kind}" for each in probed]
+        return f"{self._sessions} of {self.settings.sessions_max} sessions; {', '.join(found)}"
 
     def must_have(self, cameras: Mapping[str, CameraConfig]) -> None:
         """Probe what these cameras ask for. Raises MissingDependency: it is not there, and may not be done without."""
@@ -152,6 +162,16 @@ class CameraHardware:
             else "nothing of this camera is decoded: mend it, or set decode.fallback to true"
         )
         self.fault = f"{failure}; {then}"
+
+
+class HardwareOnly(CameraHardware):
+    """Hardware for recorded footage: a failure ends it with a SourceError, since nothing may take its place."""
+
+    def __init__(self, decoders: HardwareDecoders, kind: HardwareKind) -> None:
+        super().__init__(decoders, kind, may_fall_back=False)
+
+    def _note(self, failure: HardwareFailed) -> None:
+        raise SourceError(f"{failure} (--hardware; without it software decodes)")
 
 
 def missing_text(camera: str, settings: CameraConfig, probed: ProbedHardware) -> str:

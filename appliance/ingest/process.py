@@ -288,6 +288,7 @@ class IngestProcess:
                 warning="; ".join(self._warnings()),
                 load=round(worker.load(), 3),
                 age_p95_ms=round(worker.age_p95_ms(), 1),
+                hardware=self._hardware.text,
             )
         )
         try:

@@ -14,6 +14,7 @@ from appliance.decode_policy.keyframe_policy import DecodePolicy
 from appliance.errors import SourceError, StoreError
 from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame
+from appliance.media.hardware_codec import HardwareSource
 from appliance.store.paths import SEGMENTS, inside
 from appliance.types import Gap, SegmentRow
 
@@ -77,6 +78,10 @@ class FrameSource(Protocol):
         """Why it could not be played to its end."""
         ...
 
+    def decoded_by(self, hardware: HardwareSource) -> FrameSource:
+        """The same footage, decoded by hardware and not by software."""
+        ...
+
     def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:
         """decode_policy: picks what is decoded; None: everything. Its choice may depend on what was found in the frame
         before, so ask for the next item only then.
@@ -89,12 +94,16 @@ class FrameSource(Protocol):
 class ClipSource:
     """One video file from its first frame, which is t = 0."""
 
-    def __init__(self, path: Path, camera: str) -> None:
+    def __init__(self, path: Path, camera: str, hardware: HardwareSource | None = None) -> None:
         self._path = path
-        self._clip = ClipReader(str(path), f"replay as {camera}")
+        self._camera = camera
+        self._clip = ClipReader(str(path), f"replay as {camera}", hardware=hardware)
         self.name = path.name
         self.length_s: float | None = None
         self.error: str | None = None
+
+    def decoded_by(self, hardware: HardwareSource) -> ClipSource:
+        return ClipSource(self._path, self._camera, hardware)
 
     @property
     def bytes(self) -> int:
@@ -154,19 +163,29 @@ class RecordingSource:
     """
 
     def __init__(
-        self, root: Path, camera: str, span: TimeSpan, rows: Sequence[SegmentRow], gaps: Sequence[Gap]
+        self,
+        root: Path,
+        camera: str,
+        span: TimeSpan,
+        rows: Sequence[SegmentRow],
+        gaps: Sequence[Gap],
+        hardware: HardwareSource | None = None,
     ) -> None:
         self._root = root
         self._camera = camera
         self._span = span
         self._rows = rows
         self._gaps = gaps
+        self._hardware = hardware
         self._next_index = 0
         self._frame_s = 0.0
         self._unread: list[str] = []
         self.counts = SourceCounts()
         self.name = f"recording of {camera}"
         self.length_s: float | None = span.t1 - span.t0
+
+    def decoded_by(self, hardware: HardwareSource) -> RecordingSource:
+        return RecordingSource(self._root, self._camera, self._span, self._rows, self._gaps, hardware)
 
     @property
     def bytes(self) -> int:
@@ -204,7 +223,8 @@ class RecordingSource:
         counts = self.counts
         start = row.t_start - self._span.t0
         end = min(row.t_end, self._span.t1 + _EDGE_S) - self._span.t0
-        with ClipReader(str(inside(self._root, row.path, SEGMENTS)), self._camera) as clip:
+        path = inside(self._root, row.path, SEGMENTS)
+        with ClipReader(str(path), self._camera, hardware=self._hardware) as clip:
             self._frame_s = clip.info.frame_s
             index_offset: int | None = None
             for frame in clip.frames(decode_policy, start, continues=goes_on):

@@ -33,6 +33,8 @@ FRAMES_MAX = 64  # that wait in this process; the child stops when they are not 
 _PIPE_BYTES = 1 << 20  # F_SETPIPE_SZ: with the usual 64 kB a frame of 1080p takes fifty turns
 _STEP_US = SECOND_US  # between two beginnings, in the child's time
 _ERROR_BYTES_MAX = 2000
+# PyAV asserts that a container is open, also where its header could not be written since the child had gone.
+_MUXER_ERRORS = (av.error.FFmpegError, HardwareFailed, OSError, ValueError, AssertionError)
 _ADDRESS = re.compile(r" @ 0x[0-9a-f]+")
 
 
@@ -122,7 +124,7 @@ class PipedCodec:
             self._child.kill()
         self._child.wait()
         self._reader.join(END_S_MAX)
-        with contextlib.suppress(av.error.FFmpegError, HardwareFailed):
+        with contextlib.suppress(*_MUXER_ERRORS):
             if self._muxer is not None:
                 self._muxer.close()
         for pipe in (self._child.stdin, self._child.stdout, self._said):
@@ -178,9 +180,7 @@ class PipedCodec:
         assert self._muxer is not None
         try:
             self._muxer.mux(there)
-        except (av.error.FFmpegError, ValueError) as error:
-            raise HardwareFailed(f"{self._kind}: {self._last_words() or error}") from error
-        except HardwareFailed as error:
+        except _MUXER_ERRORS as error:
             raise HardwareFailed(f"{self._kind}: {self._last_words() or error}") from error
 
     def _take(self) -> list[av.VideoFrame]:
@@ -197,7 +197,7 @@ class PipedCodec:
 
     def _drain(self) -> list[av.VideoFrame]:
         """All that is left; then the child is at its end."""
-        with contextlib.suppress(av.error.FFmpegError, HardwareFailed, OSError):
+        with contextlib.suppress(*_MUXER_ERRORS):
             if self._muxer is not None:
                 self._muxer.close()
             self._muxer = None

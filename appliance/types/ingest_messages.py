@@ -183,7 +183,8 @@ class IngestHealth:
     """A sign of life of the ingest process, about one a second.
 
     load: share of the time in which the detector was at work. age_p95_ms: of the frames that reached the
-    trackers in the last seconds, without those decoded late.
+    trackers in the last seconds, without those decoded late. hardware: that decodes, and its sessions; '': none was
+    asked for.
     """
 
     type: Literal["health"] = "health"
@@ -194,6 +195,7 @@ class IngestHealth:
     warning: str = ""
     load: float = 0.0
     age_p95_ms: float = 0.0
+    hardware: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

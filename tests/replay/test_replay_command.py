@@ -54,6 +54,13 @@ def test_a_folder_is_replayed_file_by_file_in_order(vedette: Vedette, footage: P
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["a.mp4.jsonl", "b.mp4.jsonl"]
 
 
+def test_hardware_that_is_asked_for_and_not_there_is_refused_with_the_cure(vedette: Vedette, footage: Path) -> None:
+    code, _, said = vedette(footage / "b.mp4", "--config", "one.yaml", "--hardware", "drm")
+    assert code == 2
+    assert "--hardware drm does not work here" in said
+    assert "Raspberry Pi OS's own ffmpeg" in said
+
+
 def test_one_clip_gives_one_object_as_ever(vedette: Vedette, footage: Path) -> None:
     code, out, _ = vedette(footage / "b.mp4", "--config", "one.yaml", "--json", "--camera", "gate")
     reported = json.loads(out)

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
+import json
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +21,12 @@ from places import Lookout, place
 from streams import FrameByFrame, clip
 
 from appliance import config
+from appliance.clock import ManualClock
 from appliance.config import CameraConfig, CameraDecodeConfig, DecodeConfig, DetectConfig, LatencyMode
 from appliance.errors import ConfigError, MissingDependency
 from appliance.ingest.camera_hardware import AGAIN_S, CameraHardware
 from appliance.ingest.clip_reader import ClipReader
+from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, with_hardware
 from appliance.media.decoder import Decoder
 from appliance.media.hardware_codec import (
     DAMAGED_IN_A_ROW_MAX,
@@ -38,12 +44,16 @@ from appliance.track.tracker import Tracker
 CUDA = DecodeConfig(hardware="cuda")
 CAMERA = CameraConfig(url="rtsp://camera/main")
 SECONDS = 7.0
-VISIT = ((4.2, 5.6),)
+VISIT = ((3.2, 6.6),)
 
 
 @pytest.fixture(scope="module")
 def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place(tmp_path_factory.mktemp("film") / "place.mp4", SECONDS, VISIT, gop=15, bframes="0")
+
+
+def site(**decode: Any) -> config.SiteConfig:
+    return config.SiteConfig.model_validate({"cameras": {"gate": {"url": "file:clip"}}, "decode": decode})
 
 
 @dataclass
@@ -207,9 +217,54 @@ def test_what_is_asked_for_and_not_there_is_refused_with_the_key_and_the_cure() 
         decoders.must_have({"gate": lacking})
     allowed = lacking.model_copy(update={"decode": CameraDecodeConfig(hardware="vaapi", fallback=True)})
     decoders.must_have({"gate": allowed, "yard": CAMERA, "off": lacking.model_copy(update={"enabled": False})})
-    site = config.SiteConfig(cameras={"gate": lacking, "yard": allowed})
-    found = [(each.about, each.level) for each in _hardware_decode(site, decoders)]
+    asking = config.SiteConfig(cameras={"gate": lacking, "yard": allowed})
+    found = [(each.about, each.level) for each in _hardware_decode(asking, decoders)]
     assert found == [("cameras.gate.decode", "wrong"), ("decode.hardware vaapi", "warning")]
+
+
+def test_ingest_ends_with_2_before_anything_runs_when_the_hardware_is_not_there() -> None:
+    decode = {"hardware": "drm", "ffmpeg": "no-such-ffmpeg"}
+    given = json.dumps({"decode": decode, "cameras": {"gate": {"url": "rtsp://camera/main"}}}) + "\n"
+    command = [sys.executable, "-m", "appliance.ingest"]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "decode.hardware drm does not work here: drm: there is no program no-such-ffmpeg; it needs" in done.stderr
+
+
+def test_a_replay_is_decoded_in_software_unless_asked_and_its_first_line_tells(film: Path) -> None:
+    asking = site(hardware="cuda")
+    detector = Lookout()
+    plan = ReplayPlan((clip_input(film, asking, "gate", detector),), asking, detector)
+    device = Device()
+    lines = {}
+    for name, each in (("software", plan), ("cuda", with_hardware(plan, device.decoders(CUDA), "cuda"))):
+        log = io.BytesIO()
+        play(each, log, ReplayOptions(ManualClock()))
+        lines[name] = [json.loads(line) for line in log.getvalue().splitlines()]
+        assert bool(device.accels) == (name == "cuda")
+    assert "decoder" not in lines["software"][0]["settings"]
+    assert lines["cuda"][0]["settings"]["decoder"] == "cuda"
+    assert lines["cuda"][0]["run"] != lines["software"][0]["run"]
+    seen = [[each for each in of if each["type"] == "boxes" and each["objects"]] for of in lines.values()]
+    assert seen[0] == seen[1] != []
+
+
+def test_a_device_that_fails_ends_a_replay_and_nothing_takes_its_place(film: Path) -> None:
+    asking, detector = site(), Lookout()
+    plan = ReplayPlan((clip_input(film, asking, "gate", detector),), asking, detector)
+    (result,) = play(
+        with_hardware(plan, Device(fails_at=20).decoders(CUDA), "cuda"), None, ReplayOptions(ManualClock())
+    )
+    assert "a scripted failure (--hardware; without it software decodes)" in (result.error or "")
+
+
+def test_the_system_page_is_told_what_was_found_and_is_in_use(film: Path) -> None:
+    decoders = Device().decoders(DecodeConfig(hardware="auto", sessions_max=4))
+    assert decoders.text == "", "nothing was asked for yet"
+    hardware = decoders.of("gate", CAMERA)
+    with ClipReader(str(film), hardware=hardware):
+        assert decoders.text == "1 of 4 sessions; cuda (h264, hevc), no v4l2, no drm, no vaapi, no qsv"
+    assert decoders.text.startswith("0 of 4 sessions")
 
 
 def test_the_section_is_read_as_yaml_writes_it_and_sessions_must_suffice(tmp_path: Path) -> None:
@@ -219,9 +274,9 @@ def test_the_section_is_read_as_yaml_writes_it_and_sessions_must_suffice(tmp_pat
         "cameras:\n  gate: {url: 'rtsp://a/b'}\n  yard: {url: 'rtsp://a/c', decode: {hardware: off}}\n",
         encoding="utf-8",
     )
-    site = config.load(path)
-    assert [site.decode.hardware_of(each.decode) for each in site.cameras.values()] == ["cuda", "off"]
-    assert site.for_ingest().decode == site.decode
+    read = config.load(path)
+    assert [read.decode.hardware_of(each.decode) for each in read.cameras.values()] == ["cuda", "off"]
+    assert read.for_ingest().decode == read.decode
     path.write_text(path.read_text(encoding="utf-8").replace("off", "qsv"), encoding="utf-8")
     with pytest.raises(ConfigError, match="2 cameras are to be decoded by hardware, and it allows 1"):
         config.load(path)
@@ -244,10 +299,16 @@ def test_nothing_of_this_machine_is_taken_for_what_it_is_not() -> None:
         assert probed.works or (probed.reason and "it needs" in probed.text)
 
 
-def test_frames_of_the_systems_ffmpeg_are_those_of_software_also_when_it_begins_anew(tmp_path: Path) -> None:
-    source = clip(tmp_path / "numbers.mp4", 30, gop=10)
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return clip(tmp_path_factory.mktemp("numbers") / "numbers.mp4", 30, gop=10)
+
+
+def test_frames_of_the_systems_ffmpeg_are_those_of_software_also_when_it_begins_anew(
+    numbers: Path, tmp_path: Path
+) -> None:
     way = DecodeWay("v4l2", "ffmpeg", {"h264": "h264_nvv4l2dec"}, program=str(fake_ffmpeg(tmp_path)))
-    with ClipReader(str(source)) as reader:
+    with ClipReader(str(numbers)) as reader:
         packets = [each.packet for each in reader.packets()]
         wanted = [packet.pts for packet in packets]
         codec = PipedCodec(way, reader.info)
@@ -263,9 +324,8 @@ def test_frames_of_the_systems_ffmpeg_are_those_of_software_also_when_it_begins_
     assert again == wanted[10:]
 
 
-def test_an_ffmpeg_that_lacks_the_decoder_or_dies_says_so(tmp_path: Path) -> None:
-    source = clip(tmp_path / "numbers.mp4", 30, gop=10)
-    with ClipReader(str(source)) as reader:
+def test_an_ffmpeg_that_lacks_the_decoder_or_dies_says_so(numbers: Path, tmp_path: Path) -> None:
+    with ClipReader(str(numbers)) as reader:
         packets = [each.packet for each in reader.packets()]
         for knows, dies_after, said in (
             ("hevc_nvv4l2dec", 0, r"v4l2: ffmpeg: \[dec:x\] Unknown decoder 'h264_nvv4l2dec'"),

@@ -17,6 +17,7 @@ from appliance.lab.conditions.condition_spec import ConditionSet, FootageConditi
 from appliance.lab.conditions.image_effect import EffectStage, EffectTime, Plane, Planes
 from appliance.lab.footage import FrameSource, SourceCounts, SourceItem
 from appliance.media.decoder import DecodedFrame
+from appliance.media.hardware_codec import HardwareSource
 from appliance.types import Gap
 
 
@@ -82,6 +83,7 @@ class FaultySource:
     def __init__(self, source: FrameSource, camera: str, conditions: ConditionSet) -> None:
         self._source = source
         self._camera = camera
+        self._conditions = conditions
         self._faults = conditions.stream_conditions
         self._seed = conditions.seed
         self._frozen: av.VideoFrame | None = None
@@ -109,6 +111,9 @@ class FaultySource:
     @property
     def error(self) -> str | None:
         return self._source.error
+
+    def decoded_by(self, hardware: HardwareSource) -> FrameSource:
+        return with_stream_faults(self._source.decoded_by(hardware), self._camera, self._conditions)
 
     def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:
         last_t = 0.0

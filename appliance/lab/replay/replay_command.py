@@ -22,7 +22,8 @@ from appliance.console import text_console
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import with_remembered_runtime
-from appliance.errors import ConfigError, SourceError, UsageError
+from appliance.errors import ConfigError, MissingDependency, SourceError, UsageError
+from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.lab.cassette.cassette_command import (
     ActiveVerdictSource,
     MakeOracle,
@@ -44,12 +45,14 @@ from appliance.lab.replay.replay_runner import (
     clip_input,
     play,
     with_conditions,
+    with_hardware,
     with_stood_before,
     workers_for,
 )
 from appliance.lab.replay.stood_before import read_stood_before
 from appliance.rules.known_labels import unknown_labels
 from appliance.store.archive import StorageArchive
+from appliance.types import HardwareKind
 
 _CONTAINERS = {".mp4", ".mkv", ".avi", ".mov", ".m4v", ".webm", ".ts", ".m2ts", ".mpg", ".mpeg", ".flv", ".wmv", ".3gp"}
 _RAW = {".264", ".h264", ".265", ".h265", ".hevc", ".gif"}
@@ -211,6 +214,7 @@ class ReplayCommandOptions:
     oracle: MakeOracle | None = None  # makes the oracle judge of a scenario
     conditions: ConditionSet = NO_CONDITIONS
     stood_before: Path | None = None  # see `read_stood_before`
+    hardware: HardwareKind | None = None  # what decodes; None: software
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +267,7 @@ def replay_command(selection: ReplaySelection, site_file: Path | None, options: 
         site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": options.model})})
     if options.resume and options.log is None:
         raise UsageError("--resume goes on with a log: say which with --log")
+    decoders = _decoders(site, options.hardware)
     targets = replay_targets(selection, site, site_file or Path("the default site"))
     logs = _logs(targets, options.log)
     with open_verdict_source(site, options.verdicts, options.oracle) as verdicts:
@@ -270,13 +275,21 @@ def replay_command(selection: ReplaySelection, site_file: Path | None, options: 
         cameras = dict.fromkeys(camera for target in targets for camera in target.cameras)
         if site_file is not None:
             _warn_of_unknown_labels(site, cameras, network.labels, site_file)
-        setup = _Setup(site, network, options, verdicts)
+        setup = _Setup(site, network, options, verdicts, decoders)
         if len(targets) == 1:
             done = [_run(targets[0], logs[0], setup)]
         else:
             done = [_try(target, log, setup) for target, log in zip(targets, logs, strict=True)]
     _print(done, as_json=options.as_json)
     return 0 if all(each.ok for each in done) else 1
+
+
+def _decoders(site: SiteConfig, kind: HardwareKind | None) -> HardwareDecoders:
+    """Raises MissingDependency: it does not work here."""
+    decoders = HardwareDecoders(site.decode)
+    if kind is not None and not (probed := decoders.probed([kind])[0]).works:
+        raise MissingDependency(f"--hardware {kind} does not work here: {probed.text}")
+    return decoders
 
 
 def _logs(targets: Sequence[ReplayTarget], log: Path | None) -> list[Path | None]:
@@ -306,6 +319,7 @@ class _Setup:
     detector: ObjectDetector
     options: ReplayCommandOptions
     verdicts: ActiveVerdictSource
+    decoders: HardwareDecoders
 
 
 def _try(target: ReplayTarget, log: Path | None, setup: _Setup) -> _Finished:
@@ -320,6 +334,8 @@ def _run(target: ReplayTarget, log: Path | None, setup: _Setup) -> _Finished:
     plan = with_conditions(target.plan(setup.site, setup.detector), setup.options.conditions)
     if setup.options.stood_before is not None:
         plan = with_stood_before(plan, read_stood_before(setup.options.stood_before, target.cameras))
+    if setup.options.hardware is not None:
+        plan = with_hardware(plan, setup.decoders, setup.options.hardware)
     plan = replace(plan, verdict_source=setup.verdicts.source)
     if log is None:
         return _Finished(target.name, _play(plan, None, target.name, setup))

@@ -49,6 +49,8 @@ def setting_changes(before: LogHeader, after: LogHeader) -> tuple[str, ...]:
         found.append(f"verdicts by {_verdicts_by(one.verdicts)} → {_verdicts_by(other.verdicts)}")
     if (one.weather, one.seed) != (other.weather, other.seed):
         found.append(f"weather {one.weather_words or 'clear'} → {other.weather_words or 'clear'}")
+    if one.decoder != other.decoder:
+        found.append(f"decoded by: {one.decoder or 'software'} → {other.decoder or 'software'}")
     if one.stood_before != other.stood_before:
         found.append(
             f"what stood there before: {one.stood_before or 'not known'} → {other.stood_before or 'not known'}"

@@ -25,6 +25,7 @@ from appliance.types import (
     Event,
     FrameBoxes,
     Gap,
+    HardwareKind,
     HealthEvent,
     LogEnd,
     LogVerdict,
@@ -89,7 +90,8 @@ class Settings(ConfigModel):
     """All of the site file that a replay depends on. uplink: whether the site has one; scheduled: rules were armed by
     the time of day (a recording), not always (a clip). verdicts: who answered; None, and not written: no one was to.
     weather: the conditions applied to the footage, and their seed; empty, and not written: none. stood_before: 16 hex
-    digits of what was known to have stood there before; empty, and not written: nothing was."""
+    digits of what was known to have stood there before; empty, and not written: nothing was. decoder: the kind of
+    hardware that decoded; empty, and not written: software."""
 
     site: str
     detector: DetectorSettings
@@ -102,6 +104,7 @@ class Settings(ConfigModel):
     weather: tuple[str, ...] = ()
     seed: int = 0
     stood_before: str = ""
+    decoder: HardwareKind | Literal[""] = ""
 
     @property
     def weather_words(self) -> str:
@@ -161,6 +164,7 @@ def settings_of(
     verdicts: AnsweredBy | None = None,
     conditions: ConditionSet = NO_CONDITIONS,
     stood_before: str = "",
+    decoder: HardwareKind | None = None,
 ) -> Settings:
     """The part of the site file that the replay of these cameras depends on."""
     watched: Mapping[str, CameraConfig] = {name: config.cameras[name] for name in cameras}
@@ -189,6 +193,7 @@ def settings_of(
         weather=conditions.texts,
         seed=conditions.seed,
         stood_before=stood_before,
+        decoder=decoder or "",
     )
 
 
@@ -204,6 +209,8 @@ def _dumped(header: LogHeader) -> bytes:
     )
     if not settings.stood_before:
         omitted |= {"stood_before"}
+    if not settings.decoder:
+        omitted |= {"decoder"}
     cameras = {name: camera.unused for name, camera in settings.cameras.items()}
     left_out = {"cameras": cameras, **dict.fromkeys(omitted, True)}
     exclude: dict[str, Any] = {"settings": left_out, **dict.fromkeys(unused_header_fields(header), True)}

@@ -11,6 +11,7 @@ from pathlib import Path
 from appliance.clock import Clock, SystemClock, process_cpu_s
 from appliance.config import SiteConfig, rule_labels
 from appliance.detect.detector import ObjectDetector, prefer_labels
+from appliance.ingest.camera_hardware import HardwareDecoders, HardwareOnly
 from appliance.lab.cassette.verdict_source import VerdictSource
 from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.lab.conditions.stream_faults import with_stream_faults
@@ -24,7 +25,7 @@ from appliance.lab.replay.replay_routing import router_context_of
 from appliance.lab.replay.stood_before import StoodBefore, digest_of
 from appliance.media.decoder import DecodedFrame
 from appliance.rules.schedule import LocalTime
-from appliance.types import Detections, Gap
+from appliance.types import Detections, Gap, HardwareKind
 
 
 class ReplayPacer:
@@ -78,6 +79,7 @@ class ReplayPlan:
     verdict_source: VerdictSource | None = None  # None: no escalation is answered
     conditions: ConditionSet = NO_CONDITIONS  # see `with_conditions`
     stood_before: StoodBefore = field(default_factory=dict)  # see `with_stood_before`
+    decoder: HardwareKind | None = None  # see `with_hardware`
 
     def header(self) -> LogHeader:
         """What the log's first line will say; its `digest` tells replays apart."""
@@ -91,6 +93,7 @@ class ReplayPlan:
             verdicts=self.verdict_source.answered_by if self.verdict_source is not None else None,
             conditions=self.conditions,
             stood_before=digest_of(self.stood_before),
+            decoder=self.decoder,
         )
         return opening(replayed, settings)
 
@@ -166,6 +169,14 @@ def with_stood_before(plan: ReplayPlan, known: StoodBefore) -> ReplayPlan:
     if not known:
         return plan
     return replace(plan, stood_before=known, inputs=_renamed(plan, digest_of(known)))
+
+
+def with_hardware(plan: ReplayPlan, decoders: HardwareDecoders, kind: HardwareKind) -> ReplayPlan:
+    """The same plan decoded by hardware; its sessions get other ids, since its pixels differ a little. What fails ends
+    the footage with an error: the log's first line has said what decodes it."""
+    inputs = _renamed(plan, f"decoder {kind}")
+    decoded = [replace(each, source=each.source.decoded_by(HardwareOnly(decoders, kind))) for each in inputs]
+    return replace(plan, decoder=kind, inputs=tuple(decoded))
 
 
 def _renamed(plan: ReplayPlan, reason: str) -> tuple[ReplayInput, ...]:
