@@ -244,6 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RecipeFault, shapes.NotOurs, film.IndexFault, KeyError) as error:
         print(f"hailo_recipe: {error}")
         return 2
+    print(f"{options.out}: holds frames of the footage, so keep it as you would a recording")
     print(
         f"{options.out}: run compile.sh where Hailo's tools are, then --check; the appliance wants {hef} and its .json"
     )

@@ -165,6 +165,11 @@ class LabJobs:
 
 def model_places(settings: DetectorConfig) -> tuple[str, tuple[Path, ...]]:
     """The folder of the network's file ("": none), and all that must be readable to load it. Raises ModelError."""
+    if settings.backend == "hailo":
+        raise ModelError(
+            "it runs on a Hailo device, which a job in a sandbox does not get; vedette replay decides again "
+            "with it while the appliance is stopped, or while both share the device"
+        )
     found = detectors.locate(settings)
     folders = [each for each in model_folders() if each.is_dir()]
     if settings.labels:

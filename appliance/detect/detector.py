@@ -212,9 +212,10 @@ def locate(settings: DetectorConfig) -> ModelFile | None:
 def recheck_settings(model: str, shared: DetectorConfig) -> DetectorConfig:
     """The settings of another network for re-checks (`second_look.model`), beside the `detector` section."""
     backend = "auto" if "hog" in (shared.backend, model.partition(":")[2]) else shared.backend
-    if model.endswith(".hef") or backend == "hailo":  # what was not compiled runs on the CPU
-        backend = "hailo" if model.endswith(".hef") else "auto"
-    return shared.model_copy(update={"model": model, "precision": "auto", "labels": None, "backend": backend})
+    usual: dict[str, object] = {"model": model, "precision": "auto", "labels": None, "backend": backend}
+    if model.endswith(".hef") or backend == "hailo":  # what was not compiled runs elsewhere, and the other way round
+        usual |= {"backend": "hailo" if model.endswith(".hef") else "auto", "device": "auto", "dla_core": None}
+    return shared.model_copy(update=usual)
 
 
 def _must_suit_hog(settings: DetectorConfig) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tiny_networks import Thing
 
 from appliance.cli import main
+from appliance.dashboard.lab_jobs import model_places
 from appliance.detect import detector, hailo_cures, hef_file, model_files, yolo_detr_heads
 from appliance.detect.hailo_process import HelperFailed
 from appliance.detect.hailo_runtime import HailoRuntime, python_with_bindings
@@ -84,11 +85,18 @@ def test_the_cpu_stands_in_where_the_site_file_allows_it(tmp_path: Path) -> None
     assert "sudo apt install hailo-all" in reason
 
 
+def test_a_job_in_a_sandbox_has_no_device_and_is_refused_before_it_begins() -> None:
+    with pytest.raises(ModelError, match="a job in a sandbox does not get; vedette replay decides again"):
+        model_places(DetectorConfig(backend="hailo", model="yard.hef"))
+
+
 def test_another_network_for_second_looks_runs_where_it_can() -> None:
     shared = DetectorConfig(backend="hailo", model="yard.hef")
     assert detector.recheck_settings("vedette-nano", shared).backend == "auto"
     assert detector.recheck_settings("large.hef", shared).backend == "hailo"
     assert detector.recheck_settings("large.hef", DetectorConfig()).backend == "hailo"
+    on_a_gpu = DetectorConfig(backend="openvino", device="gpu")
+    assert detector.recheck_settings("large.hef", on_a_gpu).device == "auto"
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
