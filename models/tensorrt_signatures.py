@@ -41,10 +41,11 @@ ENUMERATIONS = (
 FUNCTIONS = ("init_libnvinfer_plugins", "nptype")
 CUDA = {
     "runtime": r"cuda(Malloc|MallocHost|Free|FreeHost|MemcpyAsync|Graph(Instantiate|Launch|Destroy|ExecDestroy)"
-    r"|Stream(CreateWithFlags|Destroy|Synchronize|BeginCapture|EndCapture)|GetDeviceCount|GetDeviceProperties|GetErrorString|GetLastError|MemGetInfo)$",
-    "driver": r"cu(ModuleLoadData|ModuleGetFunction|ModuleUnload|LaunchKernel|Init|GetErrorString)$",
-    "nvrtc": r"nvrtc(CreateProgram|CompileProgram|DestroyProgram|GetProgramLogSize|GetProgramLog|GetCUBINSize|GetCUBIN"
-    r"|GetErrorString)$",
+    r"|Stream(CreateWithFlags|Destroy|Synchronize|BeginCapture|EndCapture)|SetDevice"
+    r"|Get(DeviceCount|DeviceProperties|ErrorString|LastError))$",
+    "driver": r"cu(ModuleLoadData|ModuleGetFunction|ModuleUnload|LaunchKernel|GetErrorString)$",
+    "nvrtc": r"nvrtc(Version|CreateProgram|CompileProgram|DestroyProgram|Get(ProgramLogSize|ProgramLog|CUBINSize|CUBIN"
+    r"|ErrorString))$",
 }
 CUDA_ENUMERATIONS = ("cudaMemcpyKind", "cudaStreamCaptureMode")
 Table = dict[str, Any]

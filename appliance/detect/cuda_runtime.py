@@ -70,6 +70,10 @@ class CudaRuntime:
             raise DetectorError(f"{name}: {self._words(status)}")
         return values[0] if len(values) == 1 else tuple(values)
 
+    def make_current(self) -> None:
+        """Let calls of the CUDA driver in this thread mean this GPU. Raises DetectorError."""
+        self.call("cudaSetDevice", 0)
+
     def buffer(self, size: int) -> CudaBuffer:
         """Memory on both sides. Raises DetectorError: there is not as much."""
         made = CudaBuffer(0, 0, max(1, size))

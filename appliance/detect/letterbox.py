@@ -21,6 +21,17 @@ class Normalisation:
     std: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a frame lies in a network's input: its corner and size there, in pixels; the input's (width, height)."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+    input_size: tuple[int, int]
+
+
 def fitted_side(laid: int, full: int, step: int) -> int:
     """The side of an input for `laid` pixels in its middle, where the whole input has `full`.
 
@@ -69,6 +80,11 @@ class Letterbox:
         if self.step == 0:
             return next(size for size in self.sizes if across <= size[0] and down <= size[1])
         return fitted_side(across, self.width, self.step), fitted_side(down, self.height, self.step)
+
+    def placement(self, width: int, height: int) -> Placement:
+        """As `lay` places a frame of `width` x `height`."""
+        size, whole = self._laid_size(width, height), self.input_size(width, height)
+        return Placement(*self._offset(size, whole), *size, whole)
 
     def lay(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """BGR uint8 (H, W, 3) of any size to BGR uint8 (height, width, 3) of `input_size`."""

@@ -19,6 +19,7 @@ from appliance.detect.model_files import sha256_of
 from appliance.detect.network_inputs import network_inputs, packed_frame, shape_step
 from appliance.detect.network_runtime import Array, NetworkRuntime
 from appliance.detect.nms import filter_and_sort
+from appliance.detect.nv12_letterbox import GpuFrame, GpuFrameRuntime, PixelRange
 from appliance.detector_config import HeadName
 from appliance.errors import DetectorError, ModelError
 from appliance.types import Detections
@@ -121,8 +122,27 @@ class NetworkDetector:
             if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or frame.size == 0:
                 raise DetectorError(f"not a BGR uint8 picture: {frame.dtype} {list(frame.shape)}")
         found: dict[int, Detections] = {}
-        for numbers in self._batches(frames):
+        for numbers in self._batches([(frame.shape[1], frame.shape[0]) for frame in frames]):
             found |= zip(numbers, self._detect_batch([frames[number] for number in numbers]), strict=True)
+        return [found[number] for number in range(len(frames))]
+
+    def detect_on_gpu(self, frames: Sequence[GpuFrame]) -> list[Detections]:
+        """As `detect`, of frames that a decoder left in the GPU's memory: they never visit the host.
+
+        Raises DetectorError, also without a runtime on a GPU; MissingDependency, ModelError: the kernel cannot be had.
+        """
+        if not isinstance(self.runtime, GpuFrameRuntime):
+            raise DetectorError(f"{self.name}: frames on the GPU need detector.backend tensorrt")
+        found: dict[int, Detections] = {}
+        for numbers in self._batches([(frame.width, frame.height) for frame in frames]):
+            batch = [frames[number] for number in numbers]
+            places = [self._letterbox.placement(frame.width, frame.height) for frame in batch]
+            pixels = PixelRange.of(self._head.scale, self._head.normalisation, rgb=self._head.rgb)
+            try:
+                outputs = self.runtime.run_frames(batch, places, pixels, self._sizes_feed(len(batch)))
+            except DetectorError as error:
+                raise DetectorError(f"{self.name}: {error}") from None
+            found |= zip(numbers, self._rows([(frame.width, frame.height) for frame in batch], outputs), strict=True)
         return [found[number] for number in range(len(frames))]
 
     def close(self) -> None:
@@ -140,14 +160,14 @@ class NetworkDetector:
         """What the network is given for a BGR frame, in memory of its own: to calibrate integers with it."""
         return {name: array.copy() for name, array in self._feed(self._tensor([self._letterbox.lay(frame)])).items()}
 
-    def _batches(self, frames: Sequence[NDArray[np.uint8]]) -> Iterator[list[int]]:
+    def _batches(self, sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
         """The numbers of the frames that go into each run, frames of one input shape together."""
         if self.batch_max == 1:
-            yield from ([number] for number in range(len(frames)))
+            yield from ([number] for number in range(len(sizes)))
             return
         by_shape: dict[tuple[int, int], list[int]] = {}
-        for number, frame in enumerate(frames):
-            by_shape.setdefault(self.input_size(frame.shape[1], frame.shape[0]), []).append(number)
+        for number, size in enumerate(sizes):
+            by_shape.setdefault(self.input_size(*size), []).append(number)
         for numbers in by_shape.values():
             while numbers:
                 count = max(each for each in self._batch_sizes if each <= len(numbers))
@@ -160,17 +180,19 @@ class NetworkDetector:
             outputs = self._run(self._tensor([self._letterbox.lay(frame) for frame in frames]))
         except DetectorError as error:
             raise DetectorError(f"{self.name}: {error}") from None
-        if len(frames) == 1:
-            return [self._found(frames[0], outputs)]
-        rows = ({name: array[row : row + 1] for name, array in outputs.items()} for row in range(len(frames)))
-        return [self._found(frame, row) for frame, row in zip(frames, rows, strict=True)]
+        return self._rows([(frame.shape[1], frame.shape[0]) for frame in frames], outputs)
 
-    def _found(self, frame: NDArray[np.uint8], outputs: Mapping[str, Array]) -> Detections:
-        """outputs: of this frame alone."""
-        found = self._head_at(self.input_size(frame.shape[1], frame.shape[0])).decode(
-            outputs, self._score_min, self._preference
-        )
-        shares = self._letterbox.to_shares(found.boxes, frame.shape[1], frame.shape[0])
+    def _rows(self, sizes: Sequence[tuple[int, int]], outputs: Mapping[str, Array]) -> list[Detections]:
+        """A row of every output is a frame's; sizes: of the frames."""
+        if len(sizes) == 1:
+            return [self._found(sizes[0], outputs)]
+        rows = ({name: array[row : row + 1] for name, array in outputs.items()} for row in range(len(sizes)))
+        return [self._found(size, row) for size, row in zip(sizes, rows, strict=True)]
+
+    def _found(self, size: tuple[int, int], outputs: Mapping[str, Array]) -> Detections:
+        """outputs: of this frame alone; size: its (width, height)."""
+        found = self._head_at(self.input_size(*size)).decode(outputs, self._score_min, self._preference)
+        shares = self._letterbox.to_shares(found.boxes, *size)
         result = Detections(shares, found.scores, found.class_ids)
         if self._preference is not None and len(result) and int(result.class_ids.max()) < len(self.labels):
             result = self._preference.resolve(result, GIVES_WAY_IOU_MIN)
@@ -214,11 +236,14 @@ class NetworkDetector:
         return self.runtime.run(self._feed(tensor))
 
     def _feed(self, tensor: Array) -> dict[str, Array]:
-        feed: dict[str, Array] = {self._inputs.frame: tensor}
-        if self._inputs.sizes:
-            count = 1 if self._inputs.order == "CHW" else len(tensor)
-            feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]] * count, np.int64)
-        return feed
+        count = 1 if self._inputs.order == "CHW" else len(tensor)
+        return {self._inputs.frame: tensor, **self._sizes_feed(count)}
+
+    def _sizes_feed(self, count: int) -> dict[str, Array]:
+        """What a network that wants the frames' size is told of it: that of its input."""
+        if not self._inputs.sizes:
+            return {}
+        return {self._inputs.sizes: np.array([[self._inputs.width, self._inputs.height]] * count, np.int64)}
 
     def _head_at(self, size: tuple[int, int]) -> yolo_detr_heads.OutputHead:
         """Remembered: at most one a shape, and shapes are multiples of `shape_step` up to the usual size."""

@@ -6,17 +6,19 @@ import logging
 import platform
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from appliance.detect.cuda_runtime import CudaBuffer, CudaRuntime
+from appliance.detect.letterbox import Placement
 from appliance.detect.model_files import sha256_of
 from appliance.detect.network_inputs import few_sizes, network_inputs, shape_step
 from appliance.detect.network_runtime import CLOSED, Array
+from appliance.detect.nv12_letterbox import GpuFrame, Nv12Kernel, PixelRange, kernel_values
 from appliance.detect.onnx_header import OnnxHeader, read_header
 from appliance.detect.tensorrt_engine import (
     BATCH_MAX,
@@ -43,14 +45,23 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(slots=True)
-class ReadyShape:
-    """A context that was given its shapes and addresses, and what it answers. graph: all of a run, once recorded."""
+class Recording:
+    """What a run enqueues, as one CUDA graph once it was recorded."""
 
-    context: Any
-    outputs: tuple[tuple[int, ...], ...]
     runs: int = 0
     graph: Any = None
     recordable: bool = True
+
+
+@dataclass(slots=True)
+class ReadyShape:
+    """A context that was given its shapes and addresses, and what it answers. Frames come from the host, or are on the
+    GPU already: a recording each."""
+
+    context: Any
+    outputs: tuple[tuple[int, ...], ...]
+    from_host: Recording = field(default_factory=Recording)
+    from_gpu: Recording = field(default_factory=Recording)
 
 
 class TensorrtRuntime:
@@ -74,6 +85,7 @@ class TensorrtRuntime:
         self._lock = threading.Lock()
         self._ready: OrderedDict[Shapes, ReadyShape] = OrderedDict()
         self._engine: Any = None
+        self._kernel: Nv12Kernel | None = None
         self.inputs = header.inputs
         self.metadata: Mapping[str, str] = header.metadata
         try:
@@ -88,7 +100,7 @@ class TensorrtRuntime:
     def _open(self, path: Path, header: OnnxHeader, asked: Precision, dla_core: int | None, cache: PlanCache) -> None:
         major = version_of(self._trt)[0]
         precision = choose_precision(asked, header, path, major, dla=dla_core is not None)
-        found = network_inputs(path, header.inputs, header.metadata)
+        self._takes = found = network_inputs(path, header.inputs, header.metadata)
         # A DLA takes one shape: no profile with a range, and one size.
         on_dla = dla_core is not None
         sizes = few_sizes(found, shape_step(header.metadata))
@@ -176,49 +188,104 @@ class TensorrtRuntime:
             ready = self._at(tuple(array.shape for _, array in given))
             for name, array in given:
                 np.copyto(self._buffers[name].view(array.dtype, array.shape), array)
-            self._go(ready, tuple(array.nbytes for _, array in given))
+            self._go(ready, ready.from_host, [(self._buffers[name], array.nbytes) for name, array in given])
+            return self._answer(ready)
+
+    def run_frames(
+        self, frames: Sequence[GpuFrame], places: Sequence[Placement], pixels: PixelRange, others: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """As `run`, of frames in the GPU's memory: they are laid into the input there. others: what the network takes
+        beside them. Raises DetectorError; MissingDependency, ModelError: the kernel cannot be had."""
+        taken = self._takes
+        if taken.order != "NCHW" or taken.dtype is np.uint8:
+            raise DetectorError(f"frames on the GPU are laid as planes of floats, and {taken.frame} is something else")
+        shape = (len(frames), 3, *reversed(places[0].input_size))
+        with self._lock:
+            if self._engine is None:
+                raise DetectorError(CLOSED)
+            ready = self._at(
+                tuple(shape if each.name == taken.frame else others[each.name].shape for each in self.inputs)
+            )
+            self._lay(frames, places, pixels)
+            for name, array in others.items():
+                np.copyto(self._buffers[name].view(array.dtype, array.shape), array)
+            self._go(ready, ready.from_gpu, [(self._buffers[name], array.nbytes) for name, array in others.items()])
+            return self._answer(ready)
+
+    def lay(self, frame: GpuFrame, place: Placement, pixels: PixelRange) -> Array:
+        """What the network would be given, (3, height, width), to look at it. Raises as `run_frames`."""
+        width, height = place.input_size
+        kind = self._dtypes[self._takes.frame]
+        with self._lock:
+            self._lay([frame], [place], pixels)
+            self._cuda.download(self._buffers[self._takes.frame], 3 * width * height * kind.itemsize)
             self._cuda.wait()
-            return {
-                name: self._buffers[name].view(self._dtypes[name], shape).copy()
-                for name, shape in zip(self._outputs, ready.outputs, strict=True)
-            }
+            return self._buffers[self._takes.frame].view(kind, (3, height, width)).copy()
+
+    @property
+    def recorded(self) -> int:
+        """How many runs are CUDA graphs now."""
+        return sum(
+            each.graph is not None for ready in self._ready.values() for each in (ready.from_host, ready.from_gpu)
+        )
 
     def close(self) -> None:
         """Gives memory, stream and engine back. A second call does nothing."""
         with self._lock:
             self._ready.clear()
             self._engine = None
+            if self._kernel is not None:
+                self._kernel.close()
+                self._kernel = None
             self._cuda.close()
 
-    def _go(self, ready: ReadyShape, input_bytes: tuple[int, ...]) -> None:
-        """Enqueue a run: copies in, network, copies out; from the third time on as one recorded graph."""
-        ready.runs += 1
-        if ready.graph is None and ready.recordable and ready.runs == 2:
-            ready.graph = self._record(ready, input_bytes)
-        if ready.graph is not None:
-            self._cuda.launch(ready.graph)
-        else:
-            self._enqueue(ready, input_bytes)
+    def _lay(self, frames: Sequence[GpuFrame], places: Sequence[Placement], pixels: PixelRange) -> None:
+        """Enqueue the kernel for each frame. The kernel is compiled with the first."""
+        self._cuda.make_current()
+        if self._kernel is None:
+            self._kernel = Nv12Kernel(self._cuda.gpu.compute)
+        kind, at = self._dtypes[self._takes.frame], self._buffers[self._takes.frame].device
+        for frame, place in zip(frames, places, strict=True):
+            values = kernel_values(frame, place, pixels, at, half_floats=kind.itemsize == 2)
+            self._kernel.launch(values, place.input_size, int(self._cuda.stream))
+            at += 3 * place.input_size[0] * place.input_size[1] * kind.itemsize
 
-    def _enqueue(self, ready: ReadyShape, input_bytes: tuple[int, ...]) -> None:
-        for each, size in zip(self.inputs, input_bytes, strict=True):
-            self._cuda.upload(self._buffers[each.name], size)
+    def _answer(self, ready: ReadyShape) -> dict[str, Array]:
+        """Once it is there."""
+        self._cuda.wait()
+        return {
+            name: self._buffers[name].view(self._dtypes[name], shape).copy()
+            for name, shape in zip(self._outputs, ready.outputs, strict=True)
+        }
+
+    def _go(self, ready: ReadyShape, recording: Recording, copies: Sequence[tuple[CudaBuffer, int]]) -> None:
+        """Enqueue a run: copies in, network, copies out; from the second time on as one recorded graph."""
+        recording.runs += 1
+        if recording.runs == 2 and recording.recordable:
+            self._record(ready, recording, copies)
+        if recording.graph is not None:
+            self._cuda.launch(recording.graph)
+        else:
+            self._enqueue(ready, copies)
+
+    def _enqueue(self, ready: ReadyShape, copies: Sequence[tuple[CudaBuffer, int]]) -> None:
+        for buffer, size in copies:
+            self._cuda.upload(buffer, size)
         if not ready.context.execute_async_v3(int(self._cuda.stream)):
             raise DetectorError(f"TensorRT does not run: {'; '.join(self._logger.errors) or 'it does not say why'}")
         for name, shape in zip(self._outputs, ready.outputs, strict=True):
             self._cuda.download(self._buffers[name], int(np.prod(shape)) * self._dtypes[name].itemsize)
 
-    def _record(self, ready: ReadyShape, input_bytes: tuple[int, ...]) -> Any:
-        """None: this network cannot be recorded (a loop, a shape that depends on data); it is run call by call."""
+    def _record(self, ready: ReadyShape, recording: Recording, copies: Sequence[tuple[CudaBuffer, int]]) -> None:
+        """A network that cannot be recorded (a loop, a shape that depends on data) is run call by call."""
         try:
             self._cuda.begin_capture()
-            self._enqueue(ready, input_bytes)
-            return self._cuda.end_capture()
+            self._enqueue(ready, copies)
+            recording.graph = self._cuda.end_capture()
         except DetectorError as error:
             self._cuda.abandon_capture()
-            ready.recordable = False
+            recording.recordable = False
             log.info("TensorRT: runs are not recorded as a CUDA graph: %s", error)
-            return None
 
     def _at(self, shapes: Shapes) -> ReadyShape:
         """Contexts are kept by shape: a recorded graph is good for one. The least used goes. Raises DetectorError."""
@@ -233,8 +300,9 @@ class TensorrtRuntime:
         made = ReadyShape(context, self._answers(context))
         if len(self._ready) >= RECORDED_MAX:
             _, old = self._ready.popitem(last=False)
-            if old.graph is not None:
-                self._cuda.forget(old.graph)
+            for each in (old.from_host, old.from_gpu):
+                if each.graph is not None:
+                    self._cuda.forget(each.graph)
         self._ready[shapes] = made
         return made
 

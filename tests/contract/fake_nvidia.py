@@ -20,7 +20,11 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from appliance.detect import nv12_letterbox
+from appliance.detect.letterbox import Placement
+from appliance.detect.nv12_letterbox import PixelRange
 from appliance.detect.onnx_header import read_header
+from benchmarks import nv12_reference
 
 SIGNATURES: dict[str, Any] = json.loads((Path(__file__).parent / "nvidia_signatures.json").read_text())
 VERSIONS = ("10.3.0", "10.16.1.11", "11.4.0.106")
@@ -152,6 +156,7 @@ def fake_cudart(gpu: FakeGpu) -> ModuleType:
     properties = SimpleNamespace(name=b"NVIDIA L4\0\0", major=8, minor=9, totalGlobalMem=24 << 30)
     functions: dict[str, Callable[..., tuple[Any, ...]]] = {
         "cudaGetDeviceCount": lambda: (Status.cudaSuccess, gpu.device_count),
+        "cudaSetDevice": lambda device: (Status.cudaSuccess,),
         "cudaGetDeviceProperties": lambda device: (Status.cudaSuccess, properties),
         "cudaGetErrorString": lambda error: (Status.cudaSuccess, error.name.encode()),
         "cudaGetLastError": lambda: (Status.cudaSuccess,),
@@ -181,6 +186,96 @@ def fake_cudart(gpu: FakeGpu) -> ModuleType:
     for name, value in names.items():
         setattr(module, name, value)
     return module
+
+
+def fake_driver(gpu: FakeGpu) -> ModuleType:
+    """cuda.bindings.driver: a kernel is nv12_letterbox, and answers as numpy does."""
+    module = ModuleType("cuda.bindings.driver")
+
+    def launch(  # noqa: PLR0917  (as many as the real one)
+        f: Any, gridDimX: int, gridDimY: int, gridDimZ: int, blockDimX: int, blockDimY: int, blockDimZ: int,  # noqa: N803
+        sharedMemBytes: int, hStream: Any, kernelParams: Any, extra: Any,  # noqa: N803
+    ) -> tuple[Any, ...]:  # fmt: skip
+        values, types = kernelParams
+        assert (f, int(hStream), len(values)) == (nv12_letterbox.NAME, 77, len(types))
+        assert gridDimX * blockDimX >= values[10]
+        assert gridDimY * blockDimY >= values[11]
+        gpu.enqueue(lambda: _lay(gpu, values))
+        return (Status.cudaSuccess,)
+
+    _put(module, gpu, {
+        "cuModuleLoadData": lambda image: (Status.cudaSuccess, bytes(image)),
+        "cuModuleGetFunction": lambda hmod, name: (Status.cudaSuccess, name),
+        "cuModuleUnload": lambda hmod: (Status.cudaSuccess,),
+        "cuGetErrorString": lambda error: (Status.cudaSuccess, error.name.encode()),
+        "cuLaunchKernel": launch,
+    })  # fmt: skip
+    return module
+
+
+def fake_nvrtc(gpu: FakeGpu) -> ModuleType:
+    """cuda.bindings.nvrtc: compiles anything."""
+    module = ModuleType("cuda.bindings.nvrtc")
+
+    def create(src: bytes, name: bytes, numHeaders: int, headers: Any, includeNames: Any) -> tuple[Any, ...]:  # noqa: N803
+        return Status.cudaSuccess, src
+
+    def compile_program(prog: Any, numOptions: int, options: Any) -> tuple[Any, ...]:  # noqa: N803
+        assert numOptions == len(options)
+        return (Status.cudaSuccess,)
+
+    def fill(buffer: bytearray, text: bytes) -> tuple[Any, ...]:
+        buffer[:] = text
+        return (Status.cudaSuccess,)
+
+    said, binary = b"nv12_letterbox.cu(7): error: expected a ;\0", b"\x7fELF"
+    _put(module, gpu, {
+        "nvrtcVersion": lambda: (Status.cudaSuccess, 13, 5),
+        "nvrtcCreateProgram": create,
+        "nvrtcCompileProgram": compile_program,
+        "nvrtcGetProgramLogSize": lambda prog: (Status.cudaSuccess, len(said)),
+        "nvrtcGetProgramLog": lambda prog, log: fill(log, said),
+        "nvrtcGetCUBINSize": lambda prog: (Status.cudaSuccess, len(binary)),
+        "nvrtcGetCUBIN": lambda prog, cubin: fill(cubin, binary),
+        "nvrtcDestroyProgram": lambda prog: (Status.cudaSuccess,),
+        "nvrtcGetErrorString": lambda result: (Status.cudaSuccess, result.name.encode()),
+    })  # fmt: skip
+    return module
+
+
+def _put(module: ModuleType, gpu: FakeGpu, functions: dict[str, Callable[..., tuple[Any, ...]]]) -> None:
+    """Into the module; each fails where `gpu.fails` names it."""
+
+    def told(name: str, function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+        def called(*args: Any) -> tuple[Any, ...]:
+            gpu.calls.append(name)
+            return (Status(gpu.fails[name]), None) if name in gpu.fails else function(*args)
+
+        called.__wrapped__ = function  # type: ignore[attr-defined]
+        return called
+
+    for name, function in functions.items():
+        setattr(module, name, told(name, function))
+
+
+def _lay(gpu: FakeGpu, values: tuple[Any, ...]) -> int:
+    """As the kernel, from one part of the GPU's memory to another."""
+    luma_at, luma_pitch, chroma_at, chroma_pitch, width, height = values[:6]
+    place = Placement(*values[6:10], (values[10], values[11]))
+    half, out = values[-2:]
+    size = 3 * values[10] * values[11] * (2 if half else 4)
+    lines = (height + 1) // 2
+    if not (
+        gpu.holds(luma_at, luma_pitch * height) and gpu.holds(chroma_at, chroma_pitch * lines) and gpu.holds(out, size)
+    ):
+        return Status.cudaErrorIllegalAddress
+    luma = np.frombuffer(ctypes.string_at(luma_at, luma_pitch * height), np.uint8).reshape(height, luma_pitch)
+    chroma = np.frombuffer(ctypes.string_at(chroma_at, chroma_pitch * lines), np.uint8).reshape(lines, -1, 2)
+    pixels = PixelRange(bool(values[-3]), values[18:21], values[21:24])
+    laid = nv12_reference.lay(luma[:, :width], chroma[:, : (width + 1) // 2], place, pixels, full_range=values[12] == 1)
+    content = laid.astype(np.float16 if half else np.float32).tobytes()
+    ctypes.memmove(out, content, len(content))
+    return 0
 
 
 class Stream(str):
@@ -544,12 +639,15 @@ def install(monkeypatch: Any, version: str = "10.16.1.11", gpu: FakeGpu | None =
     cuda, bindings = ModuleType("cuda"), ModuleType("cuda.bindings")
     runtime = fake_cudart(gpu)
     cuda.bindings = bindings  # type: ignore[attr-defined]
-    bindings.runtime = runtime  # type: ignore[attr-defined]
+    driver, nvrtc = fake_driver(gpu), fake_nvrtc(gpu)
+    bindings.runtime, bindings.driver, bindings.nvrtc = runtime, driver, nvrtc  # type: ignore[attr-defined]
     for name, module in {
         "tensorrt": fake_tensorrt(version, gpu),
         "cuda": cuda,
         "cuda.bindings": bindings,
         "cuda.bindings.runtime": runtime,
+        "cuda.bindings.driver": driver,
+        "cuda.bindings.nvrtc": nvrtc,
     }.items():
         monkeypatch.setitem(sys.modules, name, module)
     return gpu

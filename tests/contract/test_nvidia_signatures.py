@@ -62,8 +62,13 @@ def test_nothing_of_the_fake_tensorrt_is_invented(version: str) -> None:
 
 @pytest.mark.parametrize("version", [each for each in SIGNATURES if each.startswith("cuda")])
 def test_nothing_of_the_fake_cuda_is_invented(version: str) -> None:
-    table, module = SIGNATURES[version], fake_nvidia.fake_cudart(FakeGpu())
-    for name, made in vars(module).items():
+    table, gpu = SIGNATURES[version], FakeGpu()
+    for module in (fake_nvidia.fake_driver(gpu), fake_nvidia.fake_nvrtc(gpu)):
+        part = module.__name__.rpartition(".")[2]
+        for name, made in vars(module).items():
+            if not name.startswith("__"):
+                assert parameters_of(made.__wrapped__) in table["functions"][f"{part}.{name}"], name
+    for name, made in vars(fake_nvidia.fake_cudart(gpu)).items():
         if name.startswith("__"):
             continue
         if hasattr(made, "__wrapped__"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
 from pathlib import Path
 from typing import Any
 
+import av
 import fake_nvidia
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from tiny_networks import SIDE, Thing
 
 from appliance.clock import ManualClock
 from appliance.detect import detector, tensorrt_engine
+from appliance.detect.network_detector import NetworkDetector
+from appliance.detect.nv12_letterbox import GpuFrame
 from appliance.detect.onnx_header import OnnxHeader, read_header
 from appliance.detect.tensorrt_engine import EngineOrder, EnginePrecision, build_engine, choose_precision
 from appliance.detect.tensorrt_plan_cache import PLANS_MAX, PlanCache, PlanKey, engine_folder
@@ -25,6 +29,7 @@ from appliance.detector_config import DetectorConfig
 from appliance.errors import DetectorError, MissingDependency, ModelError
 
 THINGS = [Thing((48, 40, 80, 88), 1.0, 0)]
+CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
 NEW, OLD = "10.16.1.11", "10.3.0"
 
 
@@ -406,3 +411,60 @@ def test_on_the_cpu_tensorrt_is_refused() -> None:
     assert DetectorConfig(backend="tensorrt").device == "cuda", "it has one device"
     with pytest.raises(ModelError, match=r"set detector\.device to cuda, not cpu"):
         detector.load(DetectorConfig(backend="tensorrt", device="cpu"))
+
+
+def on_gpu(gpu: FakeGpu, planes: Any) -> GpuFrame:
+    """A frame as a decoder leaves it there. planes: PyAV's NV12."""
+    height, width = planes.shape[0] * 2 // 3, planes.shape[1]
+    at = gpu.allocate(planes.nbytes)
+    ctypes.memmove(at, np.ascontiguousarray(planes).tobytes(), planes.nbytes)
+    return GpuFrame(at, width, at + width * height, width, width, height)
+
+
+def test_a_frame_that_stays_on_the_gpu_is_seen_as_on_the_host(gpu: FakeGpu) -> None:
+    looker = detector.load(DetectorConfig(backend="tensorrt"))
+    assert isinstance(looker, NetworkDetector)
+    with av.open(str(CLIP)) as clip:
+        frame = next(each for n, each in enumerate(clip.decode(video=0)) if n == 300)
+    width, height = looker.preferred_size(frame.width, frame.height)
+    small = frame.to_ndarray(format="bgr24", width=width, height=height, interpolation="AREA")
+    (wanted,) = looker.detect([small])
+    frames = [on_gpu(gpu, frame.to_ndarray(format="nv12")) for _ in range(2)]
+    del gpu.calls[:]
+    for found in looker.detect_on_gpu(frames):
+        sure = wanted.scores >= 0.4
+        assert sure.any()
+        np.testing.assert_allclose(found.boxes[: sure.sum()], wanted.boxes[sure], atol=0.01)
+        np.testing.assert_allclose(found.scores[: sure.sum()], wanted.scores[sure], atol=0.05)
+    assert gpu.calls.count("cuLaunchKernel") == 2
+    assert gpu.calls.count("nvrtcCompileProgram") == 1, "compiled with the first"
+    assert looker.runtime.recorded == 2, "and what follows the kernel is recorded: one graph for each way"
+    uploads = [call for call in gpu.calls[gpu.calls.index("cudaGraphLaunch") :] if call == "cudaMemcpyAsync"]
+    assert not uploads, "nothing of the frame is copied in"
+    looker.close()
+
+
+@pytest.mark.parametrize(
+    ("fails", "error", "words"),
+    [
+        ({"nvrtcCompileProgram": 999}, ModelError, r"not compiled: nvrtcCompileProgram: .*expected a ;"),
+        ({"cuModuleLoadData": 999}, ModelError, "does not take the kernel nv12_letterbox.cu: cuModuleLoadData"),
+        ({"cuLaunchKernel": 700}, DetectorError, r"cuLaunchKernel: cudaErrorIllegalAddress \(CUDA error 700\)"),
+    ],
+    ids=str,
+)
+def test_a_kernel_that_fails_is_a_sentence(
+    fails: dict[str, int], error: type[Exception], words: str, gpu: FakeGpu, network: Path
+) -> None:
+    looker = detector.load(DetectorConfig(model=str(network), backend="tensorrt"))
+    assert isinstance(looker, NetworkDetector)
+    gpu.fails = fails
+    with pytest.raises(error, match=words):
+        looker.detect_on_gpu([on_gpu(gpu, np.zeros((192, 128), np.uint8))])
+
+
+def test_frames_on_the_gpu_need_tensorrt() -> None:
+    looker = detector.load(DetectorConfig())
+    assert isinstance(looker, NetworkDetector)
+    with pytest.raises(DetectorError, match=r"need detector\.backend tensorrt"):
+        looker.detect_on_gpu([GpuFrame(1, 8, 1, 8, 8, 8)])

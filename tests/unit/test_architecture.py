@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "boto3": ("cloud_worker.archive",),
     "botocore": ("cloud_worker.archive",),
     "cryptography": ("appliance.backup.sealed_box", "appliance.dashboard.tls", "appliance.notify.push_crypto"),
-    "cuda": ("appliance.detect.cuda_runtime",),
+    "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.nv12_letterbox"),
     "cv2": (
         "appliance.detect", "appliance.evidence", "appliance.health", "appliance.lab", "appliance.media",
         "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.decoding", "cloud_worker.images",

@@ -1,0 +1,142 @@
+"""All that can be said of a machine with an NVIDIA GPU, in at most nine minutes, from a bare checkout.
+
+    python -m benchmarks.gpu                        # a table, and benchmarks/out/gpu.json
+    python -m benchmarks.gpu --only engine latency --out mine.json
+
+Each step is a process with its own time limit; one that fails or hangs says so, and the next begins. What is missing on
+this machine is named with its cure. Exit code 0: every step passed; 1: some did not; 2: there is no GPU to measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from appliance.clock import SystemClock
+from appliance.errors import VedetteError
+from benchmarks.gpu import steps
+
+OUT = Path(__file__).parents[1] / "out" / "gpu.json"
+WHOLE_S_MAX = 540.0
+Step = Callable[[steps.GpuPlan], Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """state: passed, failed (with why) or over its limit."""
+
+    step: str
+    state: str
+    seconds: float
+    figures: Mapping[str, object]
+    why: str = ""
+
+
+STEPS: dict[str, tuple[Step, float]] = {
+    "box": (steps.box, 30),
+    "engine": (steps.engine, 140),
+    "parity": (steps.parity, 60),
+    "latency": (steps.latency, 40),
+    "batches": (steps.batches, 90),
+    "scheduler": (steps.scheduler, 60),
+    "kernel": (steps.kernel, 40),
+    "nvdec": (steps.nvdec, 40),
+    "onnx-cuda": (steps.onnx_cuda, 40),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="vedette-nano", help="as detector.model (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=list(STEPS), default=list(STEPS), metavar="STEP")
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--share", type=float, default=1.0, help="of the time that each figure is measured")
+    parser.add_argument("--step", choices=list(STEPS), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.step:
+        return _child(options.step, steps.GpuPlan(options.model, options.folder, options.share))
+    with tempfile.TemporaryDirectory() as folder:
+        results = run_steps(options.only, lambda name: _command(name, options, folder), Path(folder))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n", encoding="utf-8")
+    print(table(results))
+    print(f"\nwritten to {options.out}")
+    if any(each.step == "box" and each.state != "passed" for each in results):
+        return 2
+    return 0 if all(each.state == "passed" for each in results) else 1
+
+
+def run_steps(names: Sequence[str], command: Callable[[str], Sequence[str]], folder: Path) -> list[StepResult]:
+    """One after the other, whatever becomes of each, but not after WHOLE_S_MAX; without a GPU only the first."""
+    clock, results = SystemClock(), list[StepResult]()
+    began = clock.monotonic()
+    for name in names:
+        left = WHOLE_S_MAX - (clock.monotonic() - began)
+        if left <= 1:
+            results.append(StepResult(name, "failed", 0.0, {}, f"no time was left of {WHOLE_S_MAX:g} s"))
+            continue
+        limit = min(STEPS[name][1], left)
+        print(f"{name}: at most {limit:.0f} s …", file=sys.stderr, flush=True)
+        results.append(_run(name, command(name), limit, folder, clock))
+        if name == "box" and results[-1].state != "passed":
+            break
+    return results
+
+
+def table(results: Sequence[StepResult]) -> str:
+    """For people: a line a step, and under it its figures or why there are none."""
+    lines = []
+    for each in results:
+        lines.append(f"{each.step:10} {each.state:8} {each.seconds:6.1f} s  {each.why}".rstrip())
+        lines += [f"    {name}: {_shown(value)}" for name, value in each.figures.items()]
+    return "\n".join(lines)
+
+
+def _run(name: str, command: Sequence[str], limit: float, folder: Path, clock: SystemClock) -> StepResult:
+    at = clock.monotonic()
+    environment = {**os.environ, "VEDETTE_ENGINES": str(folder / "engines")}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env=environment)
+    except subprocess.TimeoutExpired:
+        return StepResult(name, "over", clock.monotonic() - at, {}, f"it was ended after {limit:g} s")
+    seconds = round(clock.monotonic() - at, 1)
+    try:
+        row: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return StepResult(name, "failed", seconds, {}, f"exit code {done.returncode}: {last}")
+    return StepResult(name, "failed" if row["why"] else "passed", seconds, row["figures"], row["why"])
+
+
+def _command(name: str, options: argparse.Namespace, folder: str) -> list[str]:
+    return [
+        sys.executable, "-m", "benchmarks.gpu", "--step", name, "--model", options.model, "--folder", folder,
+        "--share", str(options.share),
+    ]  # fmt: skip
+
+
+def _child(name: str, plan: steps.GpuPlan) -> int:
+    """Print {"figures", "why"} as the last line. What goes wrong that nobody foresaw is a traceback for the parent."""
+    try:
+        figures, why = dict(STEPS[name][0](plan)), ""
+    except (VedetteError, steps.NotMet) as error:
+        figures, why = dict(getattr(error, "figures", {})), str(error)
+    print(json.dumps({"figures": figures, "why": why}))
+    return 0
+
+
+def _shown(value: object) -> str:
+    return ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
