@@ -117,7 +117,11 @@ class TensorrtRuntime:
         )  # fmt: skip
         order = EngineOrder(path, precision, self._profiles, dla_core, min(WORKSPACE_BYTES, gpu.memory_bytes // 4))
         self._logger = make_logger(self._trt)
-        self._runtime = self._trt.Runtime(self._logger)
+        try:
+            self._runtime = self._trt.Runtime(self._logger)
+        except TypeError as error:  # what its factory says where the driver is older than TensorRT
+            said = "; ".join(self._logger.errors) or str(error)
+            raise DetectorError(f"{said}; is the driver new enough for it (nvidia-smi)?") from None
         if on_dla:
             self._runtime.DLA_core = dla_core
         self._engine = self._load(key, order, cache)
@@ -217,6 +221,8 @@ class TensorrtRuntime:
         width, height = place.input_size
         kind = self._dtypes[self._takes.frame]
         with self._lock:
+            if self._engine is None:
+                raise DetectorError(CLOSED)
             self._lay([frame], [place], pixels)
             self._cuda.download(self._buffers[self._takes.frame], 3 * width * height * kind.itemsize)
             self._cuda.wait()

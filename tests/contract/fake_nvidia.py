@@ -586,6 +586,8 @@ def fake_tensorrt(version: str, gpu: FakeGpu) -> ModuleType:
         DLA_core = None
 
         def __init__(self, logger: ILogger) -> None:
+            if gpu.fails.get("runtime"):
+                raise TypeError("pybind11::init(): factory function returned nullptr")
             self._logger = logger
 
         def deserialize_cuda_engine(self, serialized_engine: bytes) -> ICudaEngine | None:

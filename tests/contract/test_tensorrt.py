@@ -19,8 +19,9 @@ from tiny_networks import SIDE, Thing
 
 from appliance.clock import ManualClock
 from appliance.detect import detector, tensorrt_engine
+from appliance.detect.letterbox import Placement
 from appliance.detect.network_detector import NetworkDetector
-from appliance.detect.nv12_letterbox import GpuFrame
+from appliance.detect.nv12_letterbox import GpuFrame, PixelRange
 from appliance.detect.onnx_header import OnnxHeader, read_header
 from appliance.detect.tensorrt_engine import EngineOrder, EnginePrecision, build_engine, choose_precision
 from appliance.detect.tensorrt_plan_cache import PLANS_MAX, PlanCache, PlanKey, engine_folder
@@ -309,6 +310,7 @@ def test_few_shapes_are_kept_ready(gpu: FakeGpu, tmp_path: Path, monkeypatch: py
         ({"cudaMallocHost": 2}, "cudaMallocHost: cudaErrorMemoryAllocation"),
         ({"cudaStreamCreateWithFlags": 999}, "gives no stream: cudaStreamCreateWithFlags: cudaErrorUnknown"),
         ({"cudaGetDeviceCount": 35}, r"finds no GPU here .*cudaErrorInsufficientDriver.*nvidia-smi works"),
+        ({"runtime": 1}, r"does not come up: pybind11.*is the driver new enough"),
         ({"build": 1}, r"builds no engine: Error Code 10.*Could not find any implementation"),
         ({"plugins": 1}, "its plugins do not load"),
         ({"context": 1}, "gives no context"),
@@ -358,6 +360,11 @@ def test_closing_gives_everything_back(gpu: FakeGpu, network: Path) -> None:
     assert (gpu.blocks, gpu.streams, gpu.graphs) == ({}, 0, 0)
     with pytest.raises(DetectorError, match="was closed"):
         runtime.run(red(0.5))
+    frame, place = GpuFrame(1, 8, 1, 8, 8, 8), Placement(0, 0, SIDE, SIDE, (SIDE, SIDE))
+    pixels = PixelRange(True, (1.0,) * 3, (0.0,) * 3)
+    for use in (lambda: runtime.lay(frame, place, pixels), lambda: runtime.run_frames([frame], [place], pixels, {})):
+        with pytest.raises(DetectorError, match="was closed"):
+            use()
 
 
 def test_an_input_of_another_type_is_refused(gpu: FakeGpu, network: Path) -> None:
