@@ -25,7 +25,7 @@ from models.train import film
 FRAMES = 100
 FRAMES_MIN = 10  # ranges of fewer are those of one scene
 DAYS = 7  # how far back is looked
-SIDE_MAX = 1920
+SIDE_MAX = 960  # larger than any input; a hundred frames are then 150 MB
 HOUR_S, DAY_S = 3600.0, 86400.0
 Frame = NDArray[np.uint8]
 Progress = Callable[[int, int], None]
@@ -35,24 +35,31 @@ Thing = TypeVar("Thing")
 def recorded_frames(
     storage: Path, cameras: Sequence[str], count: int = FRAMES, progress: Progress = lambda done, of: None
 ) -> list[Frame]:
+    """As `each_recorded_frame`. Raises UsageError: too little is recorded; StoreError."""
+    found = list(each_recorded_frame(storage, cameras, count, progress))
+    return _enough(found, f"the recording of {', '.join(cameras) or 'no camera'} in {storage}")
+
+
+def each_recorded_frame(
+    storage: Path, cameras: Sequence[str], count: int, progress: Progress = lambda done, of: None
+) -> Iterator[Frame]:
     """At most `count` key frames of the recording in a storage folder, BGR, spread over cameras and hours of the day.
 
     Day and night count alike: a camera that records on alerts has most of its segments at one hour. Reads beside a
-    running appliance, and writes nothing. Raises UsageError: too little is recorded; StoreError.
+    running appliance, and writes nothing. Raises StoreError.
     """
     archive = StorageArchive(storage)
     by_camera = [over_the_day(_segments(archive, camera), -(-count // len(cameras))) for camera in cameras]
     chosen = [row for rows in zip_longest(*by_camera) for row in rows if row is not None][:count]
-    found = []
     for number, row in enumerate(chosen):
         progress(number, len(chosen))
         try:
             path = inside(storage, row.path, SEGMENTS)
             middle = (row.t_start + row.t_end) / 2
-            found.append(cut_key_frame(RecordedSegment(path, row.t_start, row.t_end), middle, SIDE_MAX).image)
+            still = cut_key_frame(RecordedSegment(path, row.t_start, row.t_end), middle, SIDE_MAX)
         except (EvidenceError, StoreError):
             continue  # retention was quicker, or the segment is torn
-    return _enough(found, f"the recording of {', '.join(cameras) or 'no camera'} in {storage}")
+        yield still.image
 
 
 def clip_frames(clips: Sequence[Path], every: int) -> list[Frame]:
@@ -82,7 +89,7 @@ def spread(things: Sequence[Thing], count: int) -> list[Thing]:
     return [things[int((number + 0.5) * len(things) / count)] for number in range(count)]
 
 
-def _segments(archive: StorageArchive, camera: str) -> Iterator[SegmentRow] | list[SegmentRow]:
+def _segments(archive: StorageArchive, camera: str) -> list[SegmentRow]:
     span = archive.span(camera)
     return [] if span is None else archive.segments(camera, max(span[0], span[1] - DAYS * DAY_S), span[1])
 

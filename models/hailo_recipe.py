@@ -9,8 +9,10 @@ called here. FOLDER gets everything they need, and compile.sh, which calls them:
   the chip, outputs in 16 bits, for a side of 13 cells has to be told from one of 13.4); the notes for the .hef.
 - yolox_s_leaky (Apache-2.0): the zoo has network and script; FOLDER gets the calibration images and the notes.
 
-`--clip` is footage of the site, the more like its cameras the better; without it the two clips of fixtures/ are taken,
-which is enough to try the tools and too little for use. `--check FOLDER` says whether what came out fits.
+`--site` calibrates on what the site's cameras recorded, spread over cameras and hours; the set in FOLDER is then
+pictures of the site, which somebody carries to the compiler and deletes. `--clip` is other footage; without both the
+two clips of fixtures/ are taken, which is enough to try the tools and too little for use. `--check FOLDER` says whether
+what came out fits.
 """
 
 from __future__ import annotations
@@ -19,22 +21,24 @@ import argparse
 import ast
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import cv2
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx.utils import Extractor
 
+from appliance import config
 from appliance.detect import hef_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.network_inputs import packed_frame
-from appliance.errors import ModelError
-from models import shapes
+from appliance.errors import ModelError, VedetteError
+from models import calibration, shapes
+from models.calibration import Frame
 from models.train import film
 
 MODELS = Path(__file__).parent
@@ -94,14 +98,14 @@ def cut_behind_convolutions(model: onnx.ModelProto, width: int, height: int) -> 
     return cut
 
 
-def write_own(model: Path, folder: Path, architecture: str, clips: Sequence[Path], count: int, every: int) -> str:
+def write_own(model: Path, folder: Path, architecture: str, frames: Iterable[Frame], count: int) -> str:
     """Everything for a network of ours. Returns the name that the .hef will have. Raises RecipeFault, NotOurs."""
     source = onnx.load(str(model))
     told = _notes(source)
     height, width = (int(side) for side in told["imgsz"].strip("[]").split(","))
     stem, name = model.stem, model.stem.replace("-", "_")  # the compiler's names of layers have no dashes
     onnx.save(cut_behind_convolutions(source, width, height), str(folder / f"{name}.onnx"))
-    written = write_calibration(folder / "calibration.npy", clips, count, every, Letterbox(width, height, "centre"))
+    written = write_calibration(folder / "calibration.npy", frames, count, Letterbox(width, height, "centre"))
     (folder / f"{name}.alls").write_text(SCRIPT.format(count=written))
     names = ast.literal_eval(told["names"])
     hef = f"{stem}.{architecture}.hef"
@@ -118,12 +122,12 @@ def write_own(model: Path, folder: Path, architecture: str, clips: Sequence[Path
     return hef
 
 
-def write_zoo(name: str, folder: Path, architecture: str, clips: Sequence[Path], count: int, every: int) -> str:
+def write_zoo(name: str, folder: Path, architecture: str, frames: Iterable[Frame], count: int) -> str:
     """Everything for a network of Hailo's zoo that its tools do not bring. As `write_own`."""
     images = folder / "calibration"
     images.mkdir(exist_ok=True)
     written = 0
-    for written, frame in enumerate(_frames(clips, count, every), 1):
+    for written, frame in enumerate(islice(frames, count), 1):
         cv2.imwrite(str(images / f"{written:05}.png"), frame)
     _must_be_enough(written)
     hef = f"{name}.{architecture}.hef"
@@ -138,12 +142,12 @@ def write_zoo(name: str, folder: Path, architecture: str, clips: Sequence[Path],
     return hef
 
 
-def write_calibration(target: Path, clips: Sequence[Path], count: int, every: int, box: Letterbox) -> int:
+def write_calibration(target: Path, frames: Iterable[Frame], count: int, box: Letterbox) -> int:
     """At most `count` frames, laid out as the appliance does, RGB. Returns how many there were. Raises RecipeFault."""
     room = target.with_suffix(".part")  # half a gigabyte need not lie in memory
     rows = np.lib.format.open_memmap(room, "w+", np.uint8, (count, box.height, box.width, 3))
     written = 0
-    for written, frame in enumerate(_frames(clips, count, every), 1):
+    for written, frame in enumerate(islice(frames, count), 1):
         rows[written - 1] = packed_frame(box.lay(frame), "NHWC", rgb=True)
     np.save(target, rows[:written])
     room.unlink()
@@ -173,7 +177,7 @@ def check(folder: Path) -> str:
     )
 
 
-def _frames(clips: Sequence[Path], count: int, every: int) -> Iterator[NDArray[np.uint8]]:
+def _frames(clips: Sequence[Path], count: int, every: int) -> Iterator[Frame]:
     """Of each clip the same share, so that no camera crowds out another."""
     share = -(-count // max(1, len(clips)))
     left = count
@@ -190,7 +194,7 @@ def _frames(clips: Sequence[Path], count: int, every: int) -> Iterator[NDArray[n
 def _must_be_enough(written: int) -> None:
     if written < COUNT_MIN:
         raise RecipeFault(
-            f"{written} frames are too few to calibrate with, {COUNT_MIN} the least: --clip, or --every 1"
+            f"{written} frames are too few to calibrate with, {COUNT_MIN} the least: record more, --clip, or --every 1"
         )
 
 
@@ -220,7 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("network", nargs="?", help=f"{OWN}, {', '.join(ZOO)}, or a path to an .onnx of ours")
     parser.add_argument("--out", type=Path, help="the folder to write")
     parser.add_argument("--arch", choices=ARCHITECTURES, default="hailo8l", help="of the device (default hailo8l)")
-    parser.add_argument("--clip", type=Path, action="append", default=[], help="footage to calibrate with; repeatable")
+    parser.add_argument("--site", type=Path, metavar="FILE", help="calibrate on what this site's cameras recorded")
+    parser.add_argument("--clip", type=Path, action="append", default=[], help="or with this footage; repeatable")
     parser.add_argument("--count", type=int, default=COUNT, help=f"frames at most (default {COUNT})")
     parser.add_argument("--every", type=int, default=EVERY, help=f"take every Nth frame (default {EVERY})")
     parser.add_argument("--check", type=Path, metavar="FOLDER", help="say whether what was compiled there fits")
@@ -232,16 +237,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.network or not options.out:
             parser.error("a network and --out, or --check")
         options.out.mkdir(parents=True, exist_ok=True)
-        clips = options.clip or sorted(CLIPS.glob("*.mp4"))
         model = MODELS / f"{OWN}.onnx" if options.network == OWN else Path(options.network)
-        asked = (options.out, options.arch, clips, options.count, options.every)
+        if options.site:
+            site = config.load(options.site)
+            frames = calibration.each_recorded_frame(site.storage.dir, sorted(site.cameras), options.count)
+        else:
+            frames = _frames(options.clip or sorted(CLIPS.glob("*.mp4")), options.count, options.every)
+        asked = (options.out, options.arch, frames, options.count)
         if options.network in ZOO:
             hef = write_zoo(options.network, *asked)
         elif model.is_file():
             hef = write_own(model, *asked)
         else:
             raise RecipeFault(f"{options.network} is neither {OWN}, {', '.join(ZOO)} nor a file")
-    except (RecipeFault, shapes.NotOurs, film.IndexFault, KeyError) as error:
+    except (RecipeFault, shapes.NotOurs, film.IndexFault, KeyError, VedetteError) as error:
         print(f"hailo_recipe: {error}")
         return 2
     print(f"{options.out}: holds frames of the footage, so keep it as you would a recording")

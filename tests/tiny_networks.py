@@ -156,7 +156,8 @@ def ssd_tensorflow(path: Path, things: Sequence[Thing]) -> Path:
     """As tf2onnx writes a detector of TensorFlow's Object Detection API: uint8 NHWC, y1, x1, y2, x2 in shares, ids from
     1 (COCO's), and more rows than `num_detections` counts."""
     rows = len(things) + 2
-    boxes, classes = np.ones((1, rows, 4), np.float32), np.ones((1, rows), np.float32)
+    boxes = np.tile(np.array([0, 0, 1, 1], np.float32), (1, rows, 1))
+    classes = np.ones((1, rows), np.float32)
     scores = np.full((1, rows), 0.99, np.float32)  # of those that do not count
     for row, thing in enumerate(things):
         x1, y1, x2, y2 = thing.box

@@ -168,7 +168,8 @@ APPLIANCE.family(
     "list, download and verify the networks that Vedette knows",
     """\
 The networks that `detector.model` knows by name (models.toml): what comes with Vedette, and others that can be had
-under a free licence, each at a pinned commit with its sha256.
+under a free licence, each at a pinned commit with its sha256. A checkout makes others (Ultralytics, RF-DETR, D-FINE,
+DEIM; FP16 and INT8 variants): `python -m models.export --help`. `vedette scenario compare` says whether one will do.
 """,
 )
 

@@ -23,7 +23,7 @@ from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
 from appliance.store.segments import SegmentStore
-from models import calibration, export
+from models import calibration, export, hailo_recipe
 from models.calibration import over_the_day, spread
 
 ROOT = Path(__file__).parents[2]
@@ -186,7 +186,9 @@ def test_only_the_exporter_imports_what_is_agpl() -> None:
 HOUR_S, DAY_S = 3600.0, 86400.0
 
 
-def test_the_recording_is_sampled_over_cameras_and_hours_of_the_day(tmp_path: Path) -> None:
+def test_the_recording_is_sampled_over_cameras_and_hours_of_the_day(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A camera that records on alerts has most of its segments at one hour."""
     db = Database(tmp_path / DATABASE, ManualClock(0))
     CameraStore(db).ensure({"gate": "file:x.mp4", "yard": "file:x.mp4"})
@@ -201,6 +203,17 @@ def test_the_recording_is_sampled_over_cameras_and_hours_of_the_day(tmp_path: Pa
     shown = [media.number(frame) for frame in calibration.recorded_frames(tmp_path, ["gate", "yard"], 24)]
     assert {0, 1, 2, 99} <= set(shown), "each hour and camera there is"
     assert len(shown) == 13, "a half each, and of yard there is one"
+    site = tmp_path / "site.yaml"
+    site.write_text(f"storage: {{dir: {tmp_path}}}\ncameras: {{gate: {{url: 'file:x'}}, yard: {{url: 'file:x'}}}}\n")
+    asked = ["yolox_s_leaky", "--site", str(site), "--out", str(tmp_path / "hailo"), "--count", "24"]
+    assert hailo_recipe.main(asked) == 2, "the same frames, too few for Hailo's compiler"
+    assert len(list((tmp_path / "hailo" / "calibration").glob("*.png"))) == 13
+    model = tiny.yolo(tmp_path / "tiny.onnx", THINGS, ["person", "car"])
+    asked = ["variant", str(model), "--kind", "tensorrt", "--site", str(site), "--out", str(tmp_path / "int8.onnx")]
+    assert export.main(asked) == 0
+    told, said = capsys.readouterr()
+    assert "calibrating on 24 recorded frames; none is kept, and nothing leaves this box" in said, "all there are"
+    assert "not yet measured: vedette scenario compare" in told
     (tmp_path / rows[0].path).unlink()  # retention was quicker
     assert len(calibration.recorded_frames(tmp_path, ["gate", "yard"], 24)) == 12
 
