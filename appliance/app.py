@@ -26,7 +26,7 @@ from appliance.dashboard.setup_page import new_setup_code
 from appliance.dashboard.tls import DashboardCertificate
 from appliance.errors import MissingDependency, UsageError
 from appliance.health.load_shedding import LoadShedding
-from appliance.malloc import TRIM_EVERY_S, return_large_blocks, trim_heaps
+from appliance.malloc import TRIM_EVERY_S, hold_little, trim_heaps
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.media.segment_recovery import recover_segment
 from appliance.settings.settings_service import SettingsService
@@ -59,7 +59,7 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     it is used, in the ingest process: here it would cost 70 MB for nothing.
     """
     os.umask(0o077)  # recordings show people: they are nobody else's on this machine
-    return_large_blocks()
+    hold_little()
     _raise_open_files_limit()
     group = ServiceGroup()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""Has glibc's malloc give freed memory back to the operating system: large blocks at once, small ones now and then."""
+"""Has glibc's malloc hold less: large blocks go back at once, free pages now and then; threads share heaps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,27 @@ import ctypes
 MMAP_THRESHOLD_BYTES = 512 * 1024  # a brightness plane of 720p is 0.9 MB
 TRIM_THRESHOLD_BYTES = 1024 * 1024
 TRIM_EVERY_S = 60.0
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+ARENAS_MAX = 2
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h of glibc
+
+
+def hold_little() -> bool:
+    """All of it, for a process that lives long: call it before threads are started. False: not glibc."""
+    return return_large_blocks() and share_heaps()
+
+
+def share_heaps() -> bool:
+    """Have all threads of the process share ARENAS_MAX heaps. False: not glibc.
+
+    glibc gives each thread one, up to eight a core. What a camera's thread frees then fits nothing that another needs,
+    and each heap keeps its own holes: with one camera 5 MB of core and ingest. Threads seldom meet in malloc here:
+    frames come from pools, and Python's objects have an allocator of their own.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(_M_ARENA_MAX, ARENAS_MAX))
 
 
 def return_large_blocks() -> bool:

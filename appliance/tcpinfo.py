@@ -5,8 +5,11 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
-from asyncio.trsock import TransportSocket
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
 
 # struct tcp_info in linux/tcp.h: tcpi_bytes_received since Linux 4.1, tcpi_segs_out 4.2, tcpi_bytes_sent and
 # tcpi_bytes_retrans 4.19.

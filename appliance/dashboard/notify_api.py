@@ -24,7 +24,6 @@ from appliance.errors import PreconditionError, UsageError
 from appliance.notify.delivery import SendResult
 from appliance.notify.push_crypto import PushMeans, browser_key
 from appliance.notify.snooze_links import SNOOZE_MINUTES, SnoozeLinks, SnoozeOffer
-from appliance.notify.target_check import send_test
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.access_log import AccessLog
 from appliance.store.audit import AuditRow, AuditStore
@@ -270,6 +269,8 @@ def remove_target(request: Request, settings: Settings, target: str) -> TargetLi
 @router.post("/notify/{target}/test")
 def test_target(context: Context, target: str) -> TestOutcome:
     """Send a test message, and say what came back."""
+    from appliance.notify.target_check import send_test  # it brings an HTTP client: only where somebody asks
+
     chosen = context.config.notify.get(target)
     if chosen is None:
         raise Problem(404, "There is no such target.")

@@ -164,6 +164,8 @@ def _open(path: Path, threads: int, bf16: bool, providers: Sequence[ProviderOpti
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 4
+    # A plan of memory is kept for each shape, and mosaics have many: 5 MB, and no faster (benchmarks/RESULTS.md).
+    options.enable_mem_pattern = False
     # Spinning doubles the CPU time of an inference when the machine is loaded.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if bf16:

@@ -31,7 +31,7 @@ from appliance.inference.detector_watchdog import DetectorHung
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
-from appliance.malloc import return_large_blocks
+from appliance.malloc import hold_little
 from appliance.telemetry import configure_logging
 from appliance.track.tracker import Tracker
 from appliance.wire import WireError, decode_command
@@ -50,7 +50,7 @@ def main() -> int:
     # FFmpeg's own log would print addresses with their passwords; what matters is in its error codes.
     av.logging.set_level(None)
     _die_with_parent()
-    return_large_blocks()
+    hold_little()
     try:
         site = _read_site()
         hardware = HardwareDecoders(site.decode)

@@ -9,14 +9,16 @@ import secrets
 import ssl
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 from xml.sax.saxutils import escape
-
-import httpx
 
 from appliance.clock import Clock, iso_utc
 from appliance.errors import SourceLost, SourceRefused
 from appliance.onvif.xml_tree import XmlElement, XmlRefused, parse_xml
+
+if TYPE_CHECKING:
+    import httpx
 
 ANSWER_BYTES_MAX = 1 << 20
 CALL_S_MAX = 6.0
@@ -111,6 +113,8 @@ class SoapClient:
         self.camera_ahead_s = 0.0
         self._clock = clock
         self._call_s = call_s
+        import httpx  # 8 MB in the core: only where a camera is asked
+
         # Cameras sign their own certificates; the password itself is never sent, over neither.
         insecure = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         insecure.check_hostname, insecure.verify_mode = False, ssl.CERT_NONE
@@ -136,6 +140,8 @@ class SoapClient:
 
         Raises LoginRefused, SourceRefused (with what the camera said in its fault) and SourceLost.
         """
+        import httpx
+
         where = self.address.label
         body = self._envelope(namespace, request, signed=signed).encode()
         try:
@@ -151,6 +157,8 @@ class SoapClient:
         return self._checked(status, data)
 
     async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
+        import httpx
+
         headers = {"content-type": "application/soap+xml; charset=utf-8"}
         request = self._http.build_request("POST", url, content=body, headers=headers)
         status, data, challenge = await self._exchange(request)

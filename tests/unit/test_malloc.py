@@ -48,6 +48,42 @@ def test_pictures_that_were_freed_leave_no_holes() -> None:
     assert kept_mb(on=True) < 10
 
 
+# Each thread that waits holds something of its heap.
+HEAPS = """
+import ctypes, threading
+from appliance.malloc import hold_little
+
+if {on}:
+    assert hold_little()
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+malloc, together = libc.malloc, threading.Barrier(7)
+
+def allocate():
+    malloc(1000)
+    together.wait()
+
+for _ in range(6):
+    threading.Thread(target=allocate).start()
+together.wait()
+told = ctypes.c_void_p(libc.fopen(b"/proc/self/fd/1", b"w"))
+libc.malloc_info(0, told)
+libc.fclose(told)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this to choose")
+def test_threads_share_two_heaps() -> None:
+    def heaps(*, on: bool) -> int:
+        code = HEAPS.format(on=on)
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.count(
+            "<heap nr="
+        )
+
+    assert heaps(on=False) > 4
+    assert heaps(on=True) == 2
+
+
 # As the colour planes of a decoder do it: too small to be mapped, and between them small things that outlive them.
 PLANES = """
 import os, threading

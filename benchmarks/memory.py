@@ -1,0 +1,144 @@
+"""What core and ingest hold in memory: `vedette run` with one camera over RTSP, by process, as PSS.
+
+    python -m benchmarks.memory                        # 75 s with the bundled clip; bar: 200 MB
+    python -m benchmarks.memory --alone                # with libraries that no other process has mapped
+    python -m benchmarks.memory --libraries            # and what it is mapped from
+
+PSS (proportional set size) divides what processes share among them, so another Vedette, or its tests, on the machine
+make the figure too small: `--alone` copies the libraries (300 MB) first. Sandboxes come and go and are listed apart.
+The figure is the mean of the last third: by then the model is loaded, an alert was raised and its evidence is cut.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from appliance import machine
+from appliance.demo.rtsp_server import RtspServer
+
+ROOT = Path(__file__).parents[1]
+CLIP = ROOT / "fixtures" / "clips" / "gate.mp4"
+BAR_MB = 200.0
+EVERY_S = 2.0
+MB = 1024 * 1024
+LEFT_OUT = {
+    "appliance", "cloud_worker", "openvino", "playwright", "torch", "nvidia", "moto", "onnx", "sympy", "networkx",
+    "mypy", "botocore", "cfnlint", "pip", "hypothesis", "scipy", "pycocotools", "transformers",
+}  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder, RtspServer.in_thread({"main": chosen.clip}) as camera:
+        paths = [*([copied_libraries(Path(folder))] if chosen.alone else []), ROOT]
+        path = Path(folder) / "site.yaml"
+        path.write_text(yaml.safe_dump(site(camera.url("main"), Path(folder) / "data", chosen.backend)))
+        child = subprocess.Popen(
+            [sys.executable, "-m", "appliance", "run", "--config", str(path)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        )
+        try:
+            found = watch(child, chosen.seconds)
+            libraries = {
+                _name(each.command, each.pid == child.pid): by_library(each.pid)
+                for each in machine.usages(machine.process_family(child.pid) if chosen.libraries else ())
+            }
+        finally:
+            child.send_signal(signal.SIGTERM)
+            child.wait(30)
+    whole = sum(found.get(name, 0.0) for name in ("core", "ingest"))
+    for name, mb in sorted(found.items()):
+        print(f"{name:<16} {mb:>7.1f} MB")
+    print(f"{'core + ingest':<16} {whole:>7.1f} MB, bar {BAR_MB:.0f}: {'met' if whole <= BAR_MB else 'missed'}")
+    for process, files in libraries.items():
+        for name, kilobytes in files.items():
+            print(f"  {process:<14} {kilobytes / 1024:>7.1f} MB  {name}")
+    return 0 if whole <= BAR_MB else 1
+
+
+def site(url: str, data: Path, backend: str) -> Mapping[str, object]:
+    """One camera with a rule, recorded, with a dashboard."""
+    everywhere = [[0, 0], [1, 0], [1, 1], [0, 1]]
+    rule = {"name": "enters", "kind": "enter", "zone": "all"}
+    return {
+        "storage": {"dir": str(data), "disk_free_min_mb": 0},
+        "detector": {"backend": backend},
+        "cameras": {"gate": {"url": url, "zones": {"all": everywhere}, "rules": [rule]}},
+        "dashboard": {"port": 0},
+    }
+
+
+def copied_libraries(folder: Path) -> Path:
+    """The libraries that the appliance needs, in files that nobody else has mapped."""
+    installed, copy = Path(sysconfig.get_paths()["platlib"]), folder / "libraries"
+    shutil.copytree(installed, copy, ignore=lambda _, names: [each for each in names if _is_left_out(each)])
+    return copy
+
+
+def watch(child: subprocess.Popen[bytes], seconds: float) -> dict[str, float]:
+    """Megabytes by process, the mean of the last third of the time."""
+    seen: dict[str, list[float]] = {}
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and child.poll() is None:
+        time.sleep(EVERY_S)
+        late = time.monotonic() > end - seconds / 3
+        now: Counter[str] = Counter()
+        for each in machine.usages(machine.process_family(child.pid)):
+            now[_name(each.command, each.pid == child.pid)] += each.memory_bytes
+        for name, amount in now.items() if late else ():
+            seen.setdefault(name, []).append(amount / MB)
+    return {name: statistics.mean(amounts) for name, amounts in seen.items()}
+
+
+def by_library(pid: int) -> dict[str, int]:
+    """kB of PSS by mapped file, the largest first; what is mapped from no file is `heap and anonymous`."""
+    sums: Counter[str] = Counter()
+    name = ""
+    for line in (machine.PROC / str(pid) / "smaps").read_text().splitlines():
+        if head := re.match(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+\s*(.*)$", line):
+            name = Path(head[1]).name if head[1].startswith("/") else "heap and anonymous"
+        elif line.startswith("Pss:"):
+            sums[name] += int(line.split()[1])
+    return dict(sums.most_common(12))
+
+
+def _is_left_out(name: str) -> bool:
+    """Large, and not of the appliance; `.pth` files and ourselves would lead elsewhere."""
+    return name.split(".", maxsplit=1)[0] in LEFT_OUT or name.endswith(".pth") or name.startswith("__editable__")
+
+
+def _name(command: str, is_core: bool) -> str:
+    if is_core:
+        return "core"
+    return "ingest" if "appliance.ingest" in command else "media sandbox"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--clip", type=Path, default=CLIP)
+    parser.add_argument("--seconds", type=float, default=75.0)
+    parser.add_argument("--backend", default="onnx")
+    parser.add_argument("--alone", action="store_true", help="copy the libraries first: 300 MB of disk")
+    parser.add_argument("--libraries", action="store_true", help="what it is mapped from")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
