@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from appliance.detect import class_labels, model_files
 from appliance.detect.hog_detector import HogDetector
 from appliance.detect.model_files import ModelFile
+from appliance.detect.tensorrt_plan_cache import engine_folder
 from appliance.detector_config import DetectorConfig
 from appliance.errors import MissingDependency, ModelError
 from appliance.types import Detections
@@ -311,7 +312,14 @@ def _open_openvino(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime
     # A GPU and an NPU are made for fp16; a file of integers keeps them, whatever is multiplied beside them.
     usual: OwnPrecision = "fp32" if settings.device == "cpu" else "fp16"
     precision: OwnPrecision = asked if asked != "auto" and asked != "int8" else usual  # noqa: PLR1714  (it narrows)
-    return OpenvinoRuntime(found.path, threads=settings.threads, device=settings.device, precision=precision)
+    folder = engine_folder() if settings.device != "cpu" else None
+    return OpenvinoRuntime(
+        found.path,
+        threads=settings.threads,
+        device=settings.device,
+        precision=precision,
+        cache=folder and folder / "openvino",
+    )
 
 
 def _open_tensorrt(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:

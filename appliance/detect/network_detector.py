@@ -149,11 +149,11 @@ class NetworkDetector:
         """See `NetworkRuntime.close`."""
         self.runtime.close()
 
-    def trial_feed(self, size: tuple[int, int]) -> dict[str, Array]:
-        """What the network alone is given for a frame of (width, height), all grey: to measure it by itself."""
-        feed: dict[str, Array] = {self._inputs.frame: self._inputs.grey(1, *self.input_size(*size))}
+    def trial_feed(self, size: tuple[int, int], count: int = 1) -> dict[str, Array]:
+        """What the network alone is given for so many frames of (width, height), all grey: to measure it by itself."""
+        feed: dict[str, Array] = {self._inputs.frame: self._inputs.grey(count, *self.input_size(*size))}
         if self._inputs.sizes:
-            feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]], np.int64)
+            feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]] * count, np.int64)
         return feed
 
     def feed(self, frame: NDArray[np.uint8]) -> dict[str, Array]:

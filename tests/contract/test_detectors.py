@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import sys
@@ -394,6 +395,27 @@ def test_what_openvino_does_not_find_here_is_refused_with_the_cure(settings: dic
         pytest.skip(f"this machine has a {device}")
     with pytest.raises(ModelError, match=re.escape(words)):
         detector.load(config.DetectorConfig.model_validate({"backend": "openvino", **settings}))
+
+
+def test_what_openvino_compiles_for_a_gpu_is_kept_where_engines_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And its one stream answers as soon as it can; a CPU's network is compiled in a moment."""
+    runtime = openvino_runtime()
+    asked: list[dict[str, object]] = []
+    monkeypatch.setenv("VEDETTE_ENGINES", str(tmp_path))
+    monkeypatch.setattr(runtime, "_must_have", lambda *_: None)
+    monkeypatch.setattr(runtime.OpenvinoRuntime, "_compile_any_shape", lambda self: asked.append(self._options))
+    for device in ("gpu", "npu", "cpu"):
+        with contextlib.suppress(ModelError):  # there is none here to compile with
+            detector.load(config.DetectorConfig.model_validate({"backend": "openvino", "device": device, "threads": 3}))
+    gpu, npu, cpu = asked
+    usual = {"INFERENCE_PRECISION_HINT": "f16", "PERFORMANCE_HINT": "LATENCY", "CACHE_DIR": str(tmp_path / "openvino")}
+    assert gpu == {**usual, "NUM_STREAMS": 1}
+    assert npu == usual
+    assert cpu == {
+        "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": 3
+    }  # fmt: skip
 
 
 def test_a_device_of_openvino_is_not_asked_of_another_backend() -> None:

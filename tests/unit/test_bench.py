@@ -7,15 +7,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import av
+import numpy as np
 import pytest
 import tiny_networks as tiny
+from numpy.typing import NDArray
+from scripted_runtime import ScriptedRuntime
 from tiny_networks import Thing
 
 from appliance.cli import main
+from appliance.clock import ManualClock
 from appliance.detect import runtime_choice
+from appliance.detect.network_detector import NetworkDetector
 from appliance.detector_config import DetectorConfig
-from appliance.lab.bench import bench_command, runtime_measurement
+from appliance.lab.bench import bench_command, pipeline_measurement, runtime_measurement
 from appliance.lab.bench.bench_command import BenchRow
+from appliance.lab.bench.pipeline_measurement import DetectorBench
+from appliance.media.frames import FrameConverter
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +44,9 @@ def test_each_way_is_measured_or_named_with_its_reason(network: str, rows: list[
     assert 0 < usual["p50_ms"] <= usual["p99_ms"]
     assert 0 < usual["network_share"] <= 1
     assert usual["memory_mb"] > 20
-    assert all(rate > 0 for rate in usual["rates"].values())
+    assert all(rate > 0 for name in ("rates", "camera_rates") for rate in usual[name].values())
+    assert (list(usual["batch_rates"]), list(usual["camera_rates"])) == (["1"], ["1", "4", "16"])
+    assert all(0 < usual["efficiency"][each] <= 1 for each in ("scaled", "decoded"))
     assert "needs a model of models.toml" in found[f"{network} onnx cpu int8"]["error"]
     assert "runs .hef files: compile it" in found[f"{network} hailo"]["error"]
     if runtime_choice.installed_version("openvino"):
@@ -51,6 +61,7 @@ def test_a_table_for_people_ends_with_a_line_for_an_issue_and_machines_get_json(
     assert main(["bench", network]) == 0
     said = capsys.readouterr().out
     assert f"not here: {network} onnx cpu int8" in said
+    assert "% end to end" in said
     assert said.splitlines()[-1].startswith(bench_command.machine())
     assert main(["bench", network, "--json"]) == 0
     assert [row["way"] for row in json.loads(capsys.readouterr().out)["rows"]] == list(left)
@@ -76,3 +87,29 @@ def test_energy_is_what_the_kernel_counts_or_nothing(tmp_path: Path) -> None:
         (tmp_path / package).mkdir()
         (tmp_path / package / "energy_uj").write_text(used + "\n")
     assert runtime_measurement._joules(tmp_path) == 3.0
+
+
+def test_cameras_share_runs_where_batches_pay_and_all_that_is_not_the_network_counts(tmp_path: Path) -> None:
+    """A run of one takes 10 ms of the clock and of four 16; scaling a frame takes 2."""
+    path = tiny.yolo(tmp_path / "n.onnx", [Thing((16, 16, 80, 112), 0.9, 0)], ["person"])
+    clock = ManualClock()
+    runtime = ScriptedRuntime(before=lambda count: clock.advance(0.008 + 0.002 * count))
+    network = NetworkDetector(path, runtime)
+    bench = DetectorBench(network, 4, (64, 48), clock, scaled=True)
+    assert [bench.run_once() for _ in range(2)] == [4, 4]
+    assert pipeline_measurement.batch_rates(network, (64, 48), 0.1, clock) == pytest.approx(
+        {1: 100, 2: 166.7, 4: 250}, 0.01
+    )
+    assert pipeline_measurement.rate(network, 2, (64, 48), 0.1, clock) == pytest.approx(166.7, 0.01)
+    found = pipeline_measurement.efficiency(network, 4, (64, 48), 0.1, clock, clock.monotonic)
+    assert (found.scaled, found.decoded) == (1.0, 1.0)
+    bgr = FrameConverter.bgr
+
+    def slow(self: FrameConverter, frame: av.VideoFrame, size: tuple[int, int]) -> NDArray[np.uint8]:
+        clock.advance(0.002)
+        return bgr(self, frame, size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FrameConverter, "bgr", slow)
+        found = pipeline_measurement.efficiency(network, 4, (64, 48), 0.1, clock, clock.monotonic)
+    assert (found.scaled, found.decoded) == (1.0, pytest.approx(16 / 24, abs=0.01))

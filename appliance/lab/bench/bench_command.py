@@ -125,24 +125,47 @@ def issue_line(rows: Sequence[BenchRow]) -> str:
     """One line that says it all, for people who report."""
     parts = [
         f"{row.figures['name']} on {row.figures['runtime']}: {row.figures['p50_ms']}/{row.figures['p99_ms']} ms, "
-        f"{row.figures['cpu_ms']} CPU ms, {row.figures['memory_mb']} MB"
+        f"{row.figures['cpu_ms']} CPU ms, {_joules(row)} J, {row.figures['memory_mb']} MB, "
+        f"{_by(row, 'camera_rates')}/s by cameras, {_efficiency(row)} end to end"
         for row in rows
     ]
     return f"{machine()}; p50/p99 of a detection: " + "; ".join(parts)
 
 
 def _table(rows: Sequence[BenchRow]) -> Table:
-    table = Table(title=machine(), caption="one whole 16:9 frame; rates: detections a second by calling threads")
-    for name in ("network", "runs on", "p50 ms", "p99 ms", "CPU ms", "network", "rates", "MB", "J"):
-        table.add_column(name, justify="left" if name in ("network", "runs on") else "right")
+    table = Table(
+        title=machine(),
+        caption="one whole 16:9 frame; rates: detections a second by calling threads, by frames in a run, by cameras; "
+        "end to end: against the network alone, from scaled frames / from decoded 720p",
+    )
+    text, numbers = ("network", "runs on"), ("p50 ms", "p99 ms", "CPU ms", "network", "threads", "batch", "cameras")
+    for name in text:
+        table.add_column(name)
+    for name in (*numbers, "end to end", "MB", "J"):
+        table.add_column(name, justify="right")
     for row in rows:
         figures = row.figures
-        share, joules, rates = figures["network_share"], figures["joules"], figures["rates"]
-        assert isinstance(rates, dict)
+        share = figures["network_share"]
         table.add_row(
             str(figures["name"]), str(figures["runtime"]), str(figures["p50_ms"]), str(figures["p99_ms"]),
-            str(figures["cpu_ms"]), f"{share:.0%}" if isinstance(share, float) else "?",
-            ", ".join(f"{count}: {rate}" for count, rate in rates.items()), str(figures["memory_mb"]),
-            str(joules) if joules is not None else "?",
+            str(figures["cpu_ms"]), f"{share:.0%}" if isinstance(share, float) else "?", _by(row, "rates"),
+            _by(row, "batch_rates"), _by(row, "camera_rates"), _efficiency(row), str(figures["memory_mb"]),
+            _joules(row),
         )  # fmt: skip
     return table
+
+
+def _by(row: BenchRow, name: str) -> str:
+    """`1: 85.2, 4: 84.9`."""
+    rates = row.figures[name]
+    assert isinstance(rates, dict)
+    return ", ".join(f"{count}: {rate}" for count, rate in rates.items())
+
+
+def _efficiency(row: BenchRow) -> str:
+    found = row.figures["efficiency"]
+    return f"{found['scaled']:.0%} / {found['decoded']:.0%}" if isinstance(found, dict) else "?"
+
+
+def _joules(row: BenchRow) -> str:
+    return str(row.figures["joules"]) if row.figures["joules"] is not None else "?"

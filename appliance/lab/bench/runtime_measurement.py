@@ -24,10 +24,13 @@ from appliance.detect.detector import ObjectDetector
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detector_config import DetectorConfig
 from appliance.errors import MissingDependency, VedetteError
+from appliance.lab.bench import pipeline_measurement
+from appliance.lab.bench.pipeline_measurement import Efficiency
 
 FRAME_SIZE = (1280, 720)
 WARM_UP = 3
 RUNS_MIN = 10
+CAMERAS = (1, 4, 16)
 RAPL = Path("/sys/class/powercap")
 SMAPS = Path("/proc/self/smaps_rollup")
 _CLOCK = SystemClock()
@@ -38,8 +41,10 @@ class Measurement:
     """name: of the detector. p50_ms, p99_ms: of one detection in a whole 16:9 frame, on the wall clock, one thread.
 
     cpu_ms: of all cores, for one. network_share: of that, what the network itself takes; None: it cannot be told apart.
-    rates: detections a second, by the number of threads that call the detector. memory_mb: PSS of the process. joules:
-    of the whole machine, for one detection; None: the kernel does not tell (RAPL; on Linux often root's alone).
+    rates: detections a second, by the number of threads that call the detector; batch_rates: by frames in a run, one
+    thread; camera_rates: by cameras that share it through the scheduler, from decoded 720p to boxes. efficiency: see
+    `Efficiency`; by CPU time on a CPU, by the clock on a device. memory_mb: PSS of the process. joules: of the whole
+    machine, for one detection; None: the kernel does not tell (RAPL; on Linux often root's alone).
     """
 
     name: str
@@ -49,6 +54,9 @@ class Measurement:
     cpu_ms: float
     network_share: float | None
     rates: dict[int, float]
+    batch_rates: dict[int, float]
+    camera_rates: dict[int, float]
+    efficiency: Efficiency | None
     memory_mb: float
     joules: float | None
 
@@ -66,8 +74,15 @@ def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) ->
         at = _CLOCK.monotonic()
         network.detect([frame])
         took.append((_CLOCK.monotonic() - at) * 1000)
+    meter = process_cpu_s if detector.with_device(settings).device == "cpu" else _CLOCK.monotonic
+    memory_mb = round(_pss_mb(), 1)
     cpu_ms, after = (process_cpu_s() - cpu) * 1000 / len(took), _joules()
     joules = (after - energy) / len(took) if energy is not None and after is not None and after > energy else None
+    by_batch: dict[int, float] = {}
+    efficiency = None
+    if isinstance(network, NetworkDetector):
+        by_batch = pipeline_measurement.batch_rates(network, FRAME_SIZE, seconds, _CLOCK)
+        efficiency = pipeline_measurement.efficiency(network, CAMERAS[-1], FRAME_SIZE, seconds, _CLOCK, meter)
     return Measurement(
         network.name,
         network.runtime.version if isinstance(network, NetworkDetector) else "opencv, cpu",
@@ -76,9 +91,16 @@ def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) ->
         round(cpu_ms, 2),
         _network_share(network, frame, len(took)),
         {count: round(_rate(network, frame, count, seconds), 1) for count in threads},
-        round(_pss_mb(), 1),
+        _rounded(by_batch),
+        _rounded({n: pipeline_measurement.rate(network, n, FRAME_SIZE, seconds, _CLOCK) for n in CAMERAS}),
+        efficiency,
+        memory_mb,
         round(joules, 4) if joules is not None else None,
     )
+
+
+def _rounded(rates: dict[int, float]) -> dict[int, float]:
+    return {count: round(rate, 1) for count, rate in rates.items()}
 
 
 def _network_share(network: ObjectDetector, frame: NDArray[np.uint8], runs: int) -> float | None:
