@@ -78,8 +78,9 @@ attack: setup    ## over 30,000 hostile requests and messages at an appliance, a
 fuzz: setup      ## over 20,000 requests made up from the OpenAPI (ARGS="--examples 20")
 	$(BIN)/python -m benchmarks.api_fuzz $(ARGS)
 
-lock: setup      ## write the lock file of what runs, with hashes, from what is installed here
+lock: setup      ## write the lock files of what runs, with hashes, from what is installed here
 	$(BIN)/python deploy/lock.py > deploy/requirements.lock.new && mv deploy/requirements.lock.new deploy/requirements.lock
+	$(BIN)/python deploy/lock.py openvino > deploy/requirements.lock.new && mv deploy/requirements.lock.new deploy/requirements-openvino.lock
 
 sbom: setup      ## write vedette.cdx.json, the bill of materials (CycloneDX) of what is installed here
 	$(BIN)/python deploy/sbom.py deploy/requirements.lock > vedette.cdx.json

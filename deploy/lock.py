@@ -33,6 +33,9 @@ HEAD = """\
 # Python 3.11 to 3.13, Linux with glibc, x86-64 and arm64; the extras cloud, s3, notify and mqtt are in it. Made by
 # deploy/lock.py (`make lock`) from an environment that passed the tests; tests/unit/test_supply.py checks it.
 """
+HEAD_OF_EXTRA = """\
+# What the extra {} adds to requirements.lock, with hashes: `pip install --require-hashes -r` both. From deploy/lock.py.
+"""
 
 
 def runtime_packages(extras: tuple[str, ...] = EXTRAS) -> dict[str, str]:
@@ -90,13 +93,15 @@ def _report(packages: dict[str, str], python: str, tags: tuple[str, ...]) -> dic
     return found
 
 
-def main() -> None:
-    packages = runtime_packages()
+def main(extras: tuple[str, ...]) -> None:
+    packages = runtime_packages((*EXTRAS, *extras))
+    if extras:
+        packages = {name: packages[name] for name in packages.keys() - runtime_packages().keys()}
     hashes = wheel_hashes(packages)
-    print(HEAD, end="")
-    for name, version in packages.items():
+    print(HEAD_OF_EXTRA.format(", ".join(extras)) if extras else HEAD, end="")
+    for name, version in sorted(packages.items()):
         print(" \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{each}" for each in sorted(hashes[name]))]))
 
 
 if __name__ == "__main__":
-    main()
+    main(tuple(sys.argv[1:]))

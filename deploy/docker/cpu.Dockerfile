@@ -1,17 +1,16 @@
 # The appliance on a CPU, and on Intel's GPUs: docker build -f deploy/docker/cpu.Dockerfile -t vedette:cpu .
 # The base is pinned by version; whoever wants it by digest says --build-arg PYTHON_IMAGE=...@sha256:..., and Python may be
-# 3.11 to 3.13. Packages are those of requirements.lock, by hash; OpenVINO is pinned by its version.
+# 3.11 to 3.13. Packages are those of the lock files, by hash.
 ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim-bookworm
 
 # hadolint ignore=DL3006
 FROM ${PYTHON_IMAGE} AS build
-ARG OPENVINO=2026.4.1
-WORKDIR /src
-COPY deploy/requirements.lock deploy/requirements.lock
-RUN python3 -m venv /opt/vedette \
-    && /opt/vedette/bin/pip install --no-cache-dir --require-hashes -r deploy/requirements.lock
 ARG TARGETARCH=amd64
-RUN if [ "$TARGETARCH" = amd64 ]; then /opt/vedette/bin/pip install --no-cache-dir "openvino==$OPENVINO"; fi
+WORKDIR /src
+COPY deploy/requirements.lock deploy/requirements-openvino.lock deploy/
+RUN python3 -m venv /opt/vedette \
+    && if [ "$TARGETARCH" != amd64 ]; then : >deploy/requirements-openvino.lock; fi \
+    && /opt/vedette/bin/pip install --no-cache-dir --require-hashes -r deploy/requirements.lock -r deploy/requirements-openvino.lock
 COPY . .
 RUN python3 -m venv /tool && /tool/bin/pip wheel --no-cache-dir --no-deps -w /wheel . \
     && /opt/vedette/bin/pip install --no-cache-dir --no-deps /wheel/*.whl

@@ -23,10 +23,10 @@ RUN python3 -m venv /tool && /tool/bin/pip wheel --no-cache-dir --no-deps -w /wh
 
 # hadolint ignore=DL3006
 FROM ${DEBIAN_IMAGE}
-# What python3-hailort imports.
-# hadolint ignore=DL3008
-RUN apt-get update && apt-get install -y --no-install-recommends \
-        python3 python3-numpy python3-argcomplete python3-future python3-netaddr python3-netifaces ca-certificates \
+# What python3-hailort imports; Debian 13 has no python3-future.
+ARG HAILORT_IMPORTS="python3-numpy python3-argcomplete python3-future python3-netaddr python3-netifaces"
+# hadolint ignore=DL3008,SC2086
+RUN apt-get update && apt-get install -y --no-install-recommends python3 ca-certificates $HAILORT_IMPORTS \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /hailort/usr /usr/
 COPY --from=build /opt/vedette /opt/vedette

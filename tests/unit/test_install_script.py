@@ -6,6 +6,7 @@ What it asks a version (`python -m appliance.upgrade`) has a test of its own; he
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,7 +28,7 @@ case $* in
   *'appliance.upgrade keep '*)
     mkdir -p "$FAKES/kept"; cp "$FAKES/database" "$FAKES/kept/database"; echo "$FAKES/kept" ;;
   *'appliance.upgrade put-back '*) for kept; do :; done; cp "$kept/database" "$FAKES/database" ;;
-  '- '*) touch "$3/requirements.lock" ;;
+  '- '*) touch "$3/requirements.lock" "$3/requirements-openvino.lock" ;;
 esac
 """
 SYSTEMCTL = """\
@@ -101,7 +102,7 @@ def box(tmp_path: Path) -> Box:
 
 @pytest.fixture
 def installed(box: Box) -> Box:
-    code, said = box.do("install", version="1.0")
+    code, said = box.do("install", "--extras", "openvino", version="1.0")
     assert (code, said.splitlines()[0]) == (0, f"vedette: Vedette 1.0 for cpu, in {box.opt}/1.0"), said
     return box
 
@@ -121,7 +122,7 @@ def test_an_installation_has_all_its_parts_and_doing_it_again_changes_no_file_of
     modes = [path.stat().st_mode & 0o777 for path in (site, environment, site.parent, root / "var/lib/vedette")]
     assert modes == [0o640, 0o600, 0o750, 0o700]
     log = installed.log()
-    assert "--require-hashes -r" in log
+    assert re.search(r"--require-hashes -r \S+/requirements.lock -r \S+/requirements-openvino.lock", log)
     assert "systemctl enable vedette" in log
     site.write_text("mine")
     assert installed.do("install", version="1.0")[0] == 0
@@ -220,6 +221,14 @@ def test_an_upgrade_that_ends_before_the_versions_change_starts_the_one_that_is_
     assert (installed.link("current"), installed.running()) == ("2.0", "2.0")
     assert (installed.fakes / "database").read_text() == "of 2.0"
     assert not (installed.opt / "changing").exists()
+
+
+def test_who_breaks_an_upgrade_off_has_the_version_before_at_work(installed: Box) -> None:
+    (installed.fakes / "at-start").write_text(
+        'case $(readlink "$ROOT/opt/vedette/current") in 2.0) kill -TERM $(ps -o ppid= $PPID) ;; esac\n'
+    )
+    code, said = installed.do("upgrade", version="2.0")
+    assert (code, installed.link("current"), installed.running()) == (130, "1.0", "1.0"), said
 
 
 def test_a_person_may_go_back_once(installed: Box) -> None:

@@ -49,6 +49,16 @@ def test_each_package_of_the_lock_file_has_hashes_and_comes_from_nowhere_in_part
     assert not re.search(r"^(ultralytics|torch|pytest|moto)==", LOCK, re.MULTILINE)
 
 
+def test_openvino_is_locked_beside_the_rest_and_repeats_none_of_it() -> None:
+    text = (ROOT / "deploy" / "requirements-openvino.lock").read_text()
+    pinned = dict(re.findall(r"^([a-z0-9-]+)==(\S+) \\$", text, re.MULTILINE))
+    (needed,) = map(Requirement, PROJECT["optional-dependencies"]["openvino"])
+    assert needed.specifier.contains(pinned["openvino"])
+    assert not pinned.keys() & PINNED.keys()
+    assert text.count("--hash=sha256:") >= len(pinned)
+    assert "://" not in text
+
+
 @pytest.mark.parametrize("name", BINARY)
 def test_a_package_with_machine_code_has_a_wheel_for_both_machines(name: str) -> None:
     """One of each Python and machine; those that serve several Pythons have fewer."""

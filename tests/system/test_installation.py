@@ -1,0 +1,131 @@
+"""deploy/install.sh with the real package, as root in a mount namespace of its own: nothing of this machine is changed.
+
+Only systemctl is a stand-in: it starts what the unit says, as the unit's user.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from appliance.demo.demo_config import free_port
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("/opt", "/etc", "/usr/local", "/var/lib", "/var/cache")
+
+SYSTEMCTL = """\
+#!/bin/sh
+pid=$WORK/pid
+as_vedette() {
+  setpriv --reuid vedette --regid vedette --clear-groups -- env -i HOME=/var/lib/vedette PATH=/usr/bin:/bin \\
+    "/opt/vedette/current/bin/$@"
+}
+case $1 in
+  restart) sh "$0" stop; sh "$0" start ;;
+  start)
+    as_vedette vedette check --no-probe /etc/vedette/site.yaml >"$WORK/check.log" 2>&1 || exit 1
+    as_vedette vedette run --config /etc/vedette/site.yaml >>"$WORK/run.log" 2>&1 </dev/null &
+    echo $! >"$pid" ;;
+  stop | disable)
+    [ -e "$pid" ] || exit 0
+    pkill -TERM -P "$(cat "$pid")"
+    while kill -0 "$(cat "$pid")" 2>/dev/null; do sleep 0.2; done
+    rm "$pid" ;;
+  is-active) [ -e "$pid" ] && kill -0 "$(cat "$pid")" 2>/dev/null ;;
+  is-failed) ! { [ -e "$pid" ] && kill -0 "$(cat "$pid")" 2>/dev/null; } ;;
+esac
+"""
+
+STORY = """\
+set -eu
+for folder in $FOLDERS; do
+  mkdir -p "$WORK/upper$folder" "$WORK/work$folder"
+  layers="lowerdir=$folder,upperdir=$WORK/upper$folder,workdir=$WORK/work$folder"
+  mount -t overlay overlay -o "$layers" "$folder" || exit 77
+done
+schema() {
+  python3 -c 'import sqlite3; db = sqlite3.connect("/var/lib/vedette/vedette.db")
+print(*db.execute("PRAGMA user_version").fetchone())'
+}
+users() { echo "users $(vedette users list --config /etc/vedette/site.yaml 2>&1 | grep -c anna)"; }
+sh "$REPOSITORY/deploy/install.sh" install --no-apt --extras "" --listen "127.0.0.1:$PORT" --from "$WORK/one/"*.whl
+stat -c '%U %a %n' /etc/vedette/site.yaml /etc/vedette/environment /var/lib/vedette /opt/vedette
+echo 'a good password' | setpriv --reuid vedette --regid vedette --clear-groups -- env HOME=/var/lib/vedette \\
+  /opt/vedette/current/bin/vedette users add anna --role admin --config /etc/vedette/site.yaml
+echo "before: schema $(schema), $(users)"
+vedette-install upgrade --no-apt --wait 15 --from "$WORK/two/"*.whl || echo "upgrade: $?"
+echo "after: schema $(schema), $(users)"
+vedette-install status
+ls /var/lib/vedette
+vedette-install uninstall
+ls /opt /var/lib/vedette
+"""
+
+
+def build(source: Path, to: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--wheel-dir", str(to), str(source)], check=True)
+
+
+def newer(source: Path) -> None:
+    """Version 9.9 with one step more in its schema, which never serves."""
+
+    def change(name: str, before: str, after: str) -> None:
+        path = source / name
+        assert before in path.read_text()
+        path.write_text(path.read_text().replace(before, after, 1))
+
+    change("pyproject.toml", 'version = "', 'version = "9.9+')
+    change(
+        "appliance/store/migrations.py",
+        "\n)\n\n\ndef version_of",
+        '\n    "CREATE TABLE newer (x);",\n)\n\n\ndef version_of',
+    )
+    change("appliance/dashboard/health_api.py", "found = health.not_ready()", 'raise RuntimeError("broken")')
+    change("appliance/dashboard/health_api.py", "found = health.reasons()", 'raise RuntimeError("broken")')
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace and a user of its own need root")
+def test_a_version_that_fails_gives_back_the_database_and_the_way_there(tmp_path: Path) -> None:
+    build(ROOT, tmp_path / "one")
+    names = ("appliance", "cloud_worker", "deploy", "fixtures/clips", "models")
+    for name in names:
+        shutil.copytree(ROOT / name, tmp_path / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, tmp_path / "source" / name)
+    newer(tmp_path / "source")
+    build(tmp_path / "source", tmp_path / "two")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "systemctl").write_text(SYSTEMCTL)
+    (tmp_path / "bin" / "systemctl").chmod(0o755)
+    tmp_path.chmod(0o755)
+    environment = {
+        **os.environ, "PATH": f"{tmp_path / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "WORK": str(tmp_path), "REPOSITORY": str(ROOT), "PORT": str(free_port()), "FOLDERS": " ".join(FOLDERS),
+    }  # fmt: skip
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", STORY], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode == 77:
+        pytest.skip("no overlay can be mounted here")
+    said = done.stdout
+    assert done.returncode == 0, said + done.stderr
+    assert "vedette 640 /etc/vedette/site.yaml" in said
+    assert "root 600 /etc/vedette/environment" in said
+    assert "vedette 700 /var/lib/vedette" in said
+    assert "root 755 /opt/vedette" in said
+    (before,) = re.findall(r"before: (.*)", said)
+    assert before.endswith("users 1")
+    assert f"after: {before}" in said, "schema and users"
+    assert "upgrade: 1" in said
+    assert "the newer one is in /var/lib/vedette/after-upgrade-9.9+" in said
+    assert "is in force again" in said
+    assert said.rindex("vedette.db") > said.rindex("uninstalled")
