@@ -30,7 +30,9 @@ class DeviceFrame:
         self.pts, self.dts, self.time_base = frame.pts, frame.dts, frame.time_base
         self.width, self.height, self.rotation = frame.width, frame.height, 0
         self.format = SimpleNamespace(name="cuda")
-        self.sw_format = frame.format
+        self.sw_format = SimpleNamespace(name="nv12")
+        self.planes = tuple(SimpleNamespace(buffer_ptr=self.pts + n, line_size=512) for n in (1, 2))
+        self.colorspace, self.color_range = 1, 2
 
     def reformat(self, **options: Any) -> av.VideoFrame:
         self._device.copies += 1

@@ -10,6 +10,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.analysis.gpu_frames import gpu_frame_of, takes_gpu_frames
 from appliance.analysis.region_selector import RegionSelector
 from appliance.analysis.session_tracks import RATE_TUNING, InferenceRequest, SessionTracks
 from appliance.config import DetectConfig
@@ -106,6 +107,7 @@ class FrameSelector:
         self._frame_filter = frame_filter
         self._on_luma = on_luma
         self._gate = MotionGate(eager=self._may_hurry)
+        self._takes_gpu_frames = takes_gpu_frames(detector)
         self._takes_any_size = isinstance(detector, VariableInput) and detector.shape_step > 0
         self._regions = RegionSelector(detector, tracks, self._whole_size)
         self._converter = FrameConverter()
@@ -148,8 +150,13 @@ class FrameSelector:
         drawn = self._whole_size(upright_size(av_frame)) if mosaic is None else mosaic.whole
         size = drawn if mosaic is None else mosaic.size
         area = min(1.0, size[0] * size[1] / (whole[0] * whole[1]))
+        # One that waits for others holds a surface of the decoder; a smaller one is drawn on the host.
+        stays = self._takes_gpu_frames and mosaic is None and drawn == whole and not frame.late
+        gpu_frame = gpu_frame_of(frame.av_frame) if stays and self._frame_filter is None else None
         size = size if self._batching is None else self._batching.input_size(*size)
-        return InferenceRequest(self._tracks, frame.index, t, av_frame, motion.priority, drawn, mosaic, size, area)
+        return InferenceRequest(
+            self._tracks, frame.index, t, av_frame, motion.priority, drawn, mosaic, size, area, gpu_frame
+        )
 
     def force_next(self) -> None:
         """Make the next frame due, whatever rhythm and motion gate say of it."""

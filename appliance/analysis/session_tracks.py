@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector
+from appliance.detect.nv12_letterbox import GpuFrame
 from appliance.media.frames import FrameConverter
 from appliance.motion import region_mosaic
 from appliance.motion.region_mosaic import Mosaic, contained_share
@@ -80,6 +81,7 @@ class InferenceRequest:
     mosaic: Mosaic | None = None  # the parts of the frame that the detector is shown; None: all of it
     input_size: tuple[int, int] = (0, 0)  # (width, height) of the detector's input; alike: they may share a run
     area: float = 1.0  # of that, as a share of the whole frame's input
+    gpu_frame: GpuFrame | None = None  # the whole frame where a decoder left it, for a detector that takes it there
 
 
 @dataclass(frozen=True, slots=True)

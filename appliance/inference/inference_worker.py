@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from appliance.analysis.gpu_frames import GpuHandOver
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.clock import Clock
 from appliance.detect.detector import ObjectDetector
@@ -74,6 +75,7 @@ class InferenceWorker:
         self.warning = ""
         self.watchdog = DetectorWatchdog(clock)
         self._detector = detector
+        self._hand_over = GpuHandOver(detector)
         self._clients = tuple(clients)
         self._next_clients: tuple[InferenceClient, ...] | None = None
         self._clock = clock
@@ -194,7 +196,7 @@ class InferenceWorker:
         found: Sequence[Detections] | None = None
         try:
             requests = [each.frame.item.request for each in selected]
-            found = self._detector.detect([request.tracks.detector_input(request) for request in requests])
+            found = self._hand_over.detect(requests)
         except DetectorError as error:
             self._note_error(error)
         except Exception as error:  # the top of the detector's loop: recording goes on whatever a model does

@@ -9,20 +9,26 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
+import numpy as np
 import pytest
 from av.codec.hwaccel import HWAccel
 from devices import Device, FakeAccel, fake_ffmpeg
+from numpy.typing import NDArray
 from places import Lookout, place
 from streams import FrameByFrame, clip
 
 from appliance import config
+from appliance.analysis.gpu_frames import GpuHandOver
 from appliance.clock import ManualClock
 from appliance.config import CameraConfig, CameraDecodeConfig, DecodeConfig, DetectConfig, LatencyMode
+from appliance.detect.nv12_letterbox import GpuFrame
 from appliance.errors import ConfigError, MissingDependency
 from appliance.ingest.camera_hardware import AGAIN_S, CameraHardware
 from appliance.ingest.clip_reader import ClipReader
@@ -40,6 +46,7 @@ from appliance.media.hardware_probe import probe_kind, proof_clip, same_frames, 
 from appliance.media.piped_codec import PipedCodec
 from appliance.site_check import _hardware_decode
 from appliance.track.tracker import Tracker
+from appliance.types import Detections
 
 CUDA = DecodeConfig(hardware="cuda")
 CAMERA = CameraConfig(url="rtsp://camera/main")
@@ -297,6 +304,52 @@ def test_nothing_of_this_machine_is_taken_for_what_it_is_not() -> None:
     for kind in ("cuda", "drm", "vaapi"):
         probed = probe_kind(kind, None, "no-such-ffmpeg")
         assert probed.works or (probed.reason and "it needs" in probed.text)
+
+
+class OnGpu(Lookout):
+    """A detector that takes frames on the GPU; lacking: the kernel for it cannot be compiled."""
+
+    def __init__(self, *, lacking: bool = False) -> None:
+        self.runtime = SimpleNamespace(run_frames=print)
+        self.taken: list[GpuFrame] = []
+        self.shown = 0
+        self._lacking = lacking
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        self.shown += len(pictures)
+        return super().detect(pictures)
+
+    def detect_on_gpu(self, frames: Sequence[GpuFrame]) -> list[Detections]:
+        if self._lacking:
+            raise MissingDependency("frames on the GPU need NVRTC")
+        self.taken += frames
+        return [Detections.empty() for _ in frames]
+
+
+@pytest.mark.parametrize("lacking", [False, True])
+def test_a_whole_frame_on_the_gpu_goes_to_a_detector_there_as_it_lies(film: Path, lacking: bool) -> None:
+    detector = OnGpu(lacking=lacking)
+    hand_over = GpuHandOver(detector)
+    driver = FrameByFrame("gate", detector, Tracker(("person",)), DetectConfig(latency="lowest"))
+    device, asked = Device(), []
+    with ClipReader(str(film), hardware=device.decoders(CUDA).of("gate", CAMERA)) as reader:
+        for frame in reader.frames(driver.analysis.decode_policy):
+            request = driver.select(frame.index, frame.t, frame.av_frame)
+            if request is not None:
+                asked.append(request)
+                driver.result(request, hand_over.detect([request])[0])
+    whole = [each.gpu_frame for each in asked if each.mosaic is None]
+    assert len(whole) >= 2
+    assert None not in whole
+    assert (detector.taken, detector.shown) == (([], len(asked)) if lacking else (whole, len(asked) - len(whole)))
+    first = asked[0].gpu_frame
+    assert first is not None
+    assert (first.luma, first.luma_pitch, first.chroma, first.matrix, first.full_range) == (1, 512, 2, "bt709", True)
+    assert (first.width, first.height) == (driver.analysis.probe.size)
+    # With two frames of which one lies elsewhere both go by the host.
+    detector.taken, detector.shown = [], 0
+    hand_over.detect([asked[0], replace(asked[0], gpu_frame=None)])
+    assert (detector.taken, detector.shown) == ([], 2)
 
 
 @pytest.fixture(scope="module")
