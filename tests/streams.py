@@ -44,7 +44,6 @@ def clip(
             if packet.size:
                 packet.stream = stream
                 out.mux(packet)
-    source.close()
     return path
 
 
