@@ -127,20 +127,27 @@ class HelperSession:
     def pid(self) -> int:
         return self._process.pid
 
-    def infer(self, frame: Array, answer_s: float) -> dict[str, Array]:
-        """The outputs by name, copies of our own. Raises DetectorError; then the session may have ended."""
-        slot = self._take(answer_s)
-        slot.input[...] = frame
-        slot.done.clear()
-        self._send(str(slot.number))
-        if not self.loss and not slot.done.wait(answer_s):
-            self.end(f"no answer within {answer_s:g} s")
+    @property
+    def slots(self) -> int:
+        """How many frames may be under way."""
+        return len(self._slots)
+
+    def infer(self, frames: Array, deadline: float, clock: Clock) -> dict[str, Array]:
+        """The outputs by name, a row for each of the frames, in memory of our own. The next frame goes in while the
+        device is at the one before. Raises DetectorError; then the session may have ended."""
+        slots = self._take(len(frames), deadline - clock.monotonic())
+        for slot, frame in zip(slots, frames, strict=True):
+            slot.input[...] = frame
+            slot.done.clear()
+            self._send(str(slot.number))
+        if not all(self.loss or slot.done.wait(max(0.0, deadline - clock.monotonic())) for slot in slots):
+            self.end("no answer in time")
         if self.loss:
             raise DetectorError(f"the Hailo device was lost: {self.loss}")
-        answer = {name: output.copy() for name, output in slot.outputs.items()}
+        answer = {name: np.stack([slot.outputs[name] for slot in slots]) for name in slots[0].outputs}
         with self._lock:
-            self._free.append(slot)
-            self._lock.notify()
+            self._free += slots
+            self._lock.notify_all()
         return answer
 
     def read(self) -> None:
@@ -170,14 +177,16 @@ class HelperSession:
                 slot.done.set()
             self._lock.notify_all()
 
-    def _take(self, wait_s: float) -> _Slot:
+    def _take(self, count: int, wait_s: float) -> list[_Slot]:
+        """All at once: two that wait for each other's would wait for ever."""
         with self._lock:
-            self._lock.wait_for(lambda: self._free or self.loss, wait_s)
+            self._lock.wait_for(lambda: len(self._free) >= count or self.loss, wait_s)
             if self.loss:
                 raise DetectorError(f"the Hailo device was lost: {self.loss}")
-            if not self._free:
-                raise DetectorError(f"the Hailo device did not become free within {wait_s:g} s")
-            return self._free.pop()
+            if len(self._free) < count:
+                raise DetectorError("the Hailo device did not become free in time")
+            taken, self._free = self._free[:count], self._free[count:]
+            return taken
 
     def _send(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -259,9 +268,15 @@ class HailoProcess:
         """Why there is no device now, or ''."""
         return self._session.loss
 
-    def infer(self, frame: Array) -> dict[str, Array]:
-        """The outputs by name for a frame of the input's shape. Never waits for a start. Raises DetectorError."""
-        return self._session.infer(frame, self._answer_s)
+    @property
+    def slots(self) -> int:
+        """How many frames one call may hold."""
+        return self._session.slots
+
+    def infer(self, frames: Array) -> dict[str, Array]:
+        """The outputs by name, a row for each of the frames (n, *the input's shape). Never waits for a start. Raises
+        DetectorError."""
+        return self._session.infer(frames, self._clock.monotonic() + self._answer_s, self._clock)
 
     def run(self) -> None:
         backoff = Backoff(0.5, 30.0)

@@ -20,6 +20,7 @@ from appliance.errors import DetectorError, ModelError
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 NV12 = "NV12"
+BATCH_SIZES = (1, 2, 4)
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,11 @@ class HailoRuntime:
         self.mark = found.architecture or "hailo"
         self.takes_any_shape = False
         self.input_sizes: tuple[tuple[int, int], ...] = ()
-        self.batch_sizes = (1,)  # one run is one frame; several threads keep the device busy
+        # Frames of one run are under way together, so that the device need not wait for the bus and for us.
+        open_batch = found.input.order != NV12
+        self.batch_sizes = tuple(
+            each for each in BATCH_SIZES if each == 1 or (open_batch and each <= self.process.slots)
+        )
         self.inputs = (_frame_input(found.input),)
         self.metadata: Mapping[str, str] = _metadata(found, notes, names)
 
@@ -88,11 +93,11 @@ class HailoRuntime:
         if not self._finalizer.alive:
             raise DetectorError(CLOSED)
         frame, wanted = feed[self.inputs[0].name], self.inputs[0]
-        if tuple(frame.shape) != wanted.shape or frame.dtype != wanted.dtype:
+        if tuple(frame.shape[1:]) != wanted.shape[1:] or frame.dtype != wanted.dtype or not len(frame):
             raise DetectorError(f"the network takes {wanted}, not {frame.dtype} {list(frame.shape)}")
-        stream = self.process.description.input
-        answer = self.process.infer(frame.reshape(stream.shape))
-        return {name: array[None] for name, array in answer.items()}
+        if len(frame) > self.process.slots:
+            raise DetectorError(f"{len(frame)} frames are more than the {self.process.slots} that one run may hold")
+        return self.process.infer(frame.reshape(len(frame), *self.process.description.input.shape))
 
     def close(self) -> None:
         """See NetworkRuntime."""
@@ -107,13 +112,14 @@ def python_with_bindings(settings: HailoConfig) -> Path:
 
 
 def _frame_input(stream: HailoStream) -> TensorSpec:
-    """[1, height, width, 3]; of NV12, whose rows are one plane over the other, [1, height * 3 / 2, width].
+    """[n, height, width, 3]; of NV12, whose rows are one plane over the other, [1, height * 3 / 2, width].
 
     HailoRT gives NV12 the shape [height / 2, width, 3] (transform__h2d_NV12_to_NV12).
     """
     height, width, features = (*stream.shape, 0, 0, 0)[:3]
-    shape = (1, height * features, width) if stream.order == NV12 else (1, height, width, features)
-    return TensorSpec(stream.name, stream.dtype, shape)
+    if stream.order == NV12:
+        return TensorSpec(stream.name, stream.dtype, (1, height * features, width))
+    return TensorSpec(stream.name, stream.dtype, (None, height, width, features))
 
 
 def _metadata(found: HailoDescription, notes: HefNotes, names: tuple[str, ...]) -> dict[str, str]:

@@ -3,7 +3,8 @@
 test_hailo_device.py holds them against hailo_platform_4_23.json, a list made from Hailo's public source (MIT). It runs
 in the helper process. What the device is like stands in the JSON file $HAILO_FAKE, read anew at each call, so that a
 test can take the device away and bring it back: `devices`, `library`, `firmware`, `architecture`, `import`, `fail`
-({call: [class, text]}), `hang` (a call). A HEF of the tests is a real header followed by JSON that says what to answer.
+({call: [class, text]}), `hang` (a call), `together` (two inferences wait for each other). A HEF of the tests is a real
+header followed by JSON that says what to answer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 _STATE = Path(os.environ["HAILO_FAKE"])
+_PAIR = threading.Barrier(2)
 _HEADER_BYTES = {0: 32, 1: 28, 2: 44, 3: 56}
 
 
@@ -321,15 +323,18 @@ class ConfiguredInferModel:
         assert threshold >= 1
 
     def get_async_queue_size(self) -> int:
-        return 2
+        return 4
 
     def _infer(self, bindings: Bindings, callback: Any) -> None:
         error: Exception | None = None
         try:
-            _call("infer")
+            if _call("infer").get("together"):
+                _PAIR.wait(5)
             self._answer(bindings)
         except HailoRTException as failure:
             error = failure
+        except threading.BrokenBarrierError:
+            error = HailoRTTimeout("nobody came")
         callback(completion_info=AsyncInferCompletionInfo(error))
 
     def _answer(self, bindings: Bindings) -> None:
