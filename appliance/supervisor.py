@@ -241,7 +241,7 @@ class IngestSupervisor:
             if not data:
                 return
             *lines, pending = (pending + data).split(b"\n")
-            yield from lines
+            yield from filter(None, lines)  # an empty one is a sign of life (signs_of_life)
             if len(pending) > LINE_BYTES_MAX:
                 child.kill()
                 raise IngestDied("the ingest process sent a line without end; starting it again")

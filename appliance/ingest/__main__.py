@@ -29,7 +29,7 @@ from appliance.detect.runtime_table import runtime_options, table_lines
 from appliance.errors import UsageError
 from appliance.inference.detector_watchdog import DetectorHung
 from appliance.ingest.camera_hardware import HardwareDecoders
-from appliance.ingest.channel import IngestChannel
+from appliance.ingest.channel import IngestChannel, signs_of_life
 from appliance.ingest.process import IngestProcess
 from appliance.malloc import hold_little
 from appliance.telemetry import configure_logging
@@ -55,7 +55,9 @@ def main() -> int:
         site = _read_site()
         hardware = HardwareDecoders(site.decode)
         hardware.must_have(site.cameras)
-        shared = _load_detector(site)
+        with signs_of_life(out):
+            shared = _load_detector(site)
+            recheck = _recheck_detector(site.second_look, site.detector)
         ingest = IngestProcess(
             site.cameras,
             site.health,
@@ -64,7 +66,7 @@ def main() -> int:
             Tracker,
             IngestChannel(out),
             SystemClock(),
-            load_recheck_detector=_recheck_detector(site.second_look, site.detector),
+            load_recheck_detector=recheck,
             hardware=hardware,
         )
     except UsageError as error:
@@ -122,7 +124,10 @@ def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callabl
     if recheck.model is None:
         return None
     settings = recheck_settings(recheck.model, shared)
-    detector.locate(settings)
+    if "tensorrt" in (settings.backend, settings.provider):
+        detector.load(settings).close()  # its engine, if there is none yet, is not built while cameras wait
+    else:
+        detector.locate(settings)
     return lambda: detector.load(settings)
 
 

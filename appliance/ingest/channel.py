@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from appliance.types import CameraMeter, FrameBoxes, HealthEvent, IngestHealth, IngestMessage, SegmentRow
@@ -13,6 +14,8 @@ from appliance.wire import encode_ingest
 
 BOXES_MAX = 2000  # FrameBoxes that wait: 25 s of sixteen busy cameras
 KEPT_MAX = 20_000  # other messages: hours without a reader
+ALIVE_EVERY_S = 1.0
+LOAD_S_MAX = 3600.0  # a large network on a small board takes half of that to build
 BATCH_MAX = 64  # messages a write, so that the reader wakes once for all of them
 
 
@@ -25,6 +28,28 @@ class _Entry:
     """One queued message; None once it was dropped (a hole) or sent."""
 
     message: IngestMessage | None
+
+
+@contextlib.contextmanager
+def signs_of_life(fd: int, every_s: float = ALIVE_EVERY_S) -> Iterator[None]:
+    """While a detector loads: an empty line every second, or the core takes this process for hung. TensorRT builds an
+    engine for minutes; who hangs for LOAD_S_MAX is hung."""
+    loaded = threading.Event()
+
+    def tell() -> None:
+        with contextlib.suppress(OSError):  # the core is gone, and this process goes with it
+            for _ in range(int(LOAD_S_MAX / every_s)):
+                if loaded.wait(every_s):
+                    return
+                os.write(fd, b"\n")
+
+    thread = threading.Thread(target=tell, name="loading", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        loaded.set()
+        thread.join()
 
 
 class IngestChannel:

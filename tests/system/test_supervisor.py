@@ -131,6 +131,25 @@ def test_a_child_that_ends_by_itself_is_started_again_with_growing_pauses(
     assert listener.deaths[0] == "the ingest process ended (exit code 0); starting it again"
 
 
+def test_a_child_that_loads_for_long_is_not_taken_for_hung(
+    supervise: object, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT builds an engine for minutes, with an empty line every second meanwhile."""
+    monkeypatch.setattr("appliance.supervisor.SILENCE_S_MAX", 2.0)
+    script = """
+        import time
+        from appliance.ingest.channel import signs_of_life
+        with signs_of_life(out.fileno(), 0.2):
+            time.sleep(4)
+        say("loaded")
+        time.sleep(60)
+    """
+    supervisor = supervise(script)  # type: ignore[operator]
+    listener.wait_for(1)
+    assert (listener.reasons, listener.deaths) == (["loaded"], [])
+    assert supervisor.status.refused_lines == 0
+
+
 def test_stopping_ends_the_child(supervise: object, listener: Listener) -> None:
     supervisor = supervise(WAITS_FOR_THE_END)  # type: ignore[operator]
     listener.wait_for(1)
