@@ -43,7 +43,7 @@ def restore_command(backup: Path, site_file: Path, storage: Path | None, *, othe
         sealed = reader.manifest.secrets == "sealed"
     passphrase = _passphrase("Passphrase of its secrets: ") if sealed else ""
     target = RestoreTarget(site_file, root, SystemClock(), {name: value for name, value in os.environ.items() if value})
-    ready = stage(target, backup, passphrase=passphrase, other_site=other_site)
+    ready = stage(target, backup, passphrase=passphrase, other_site=other_site, who="vedette restore")
     print(f"{ready.site} as of {iso_utc(ready.created_t)}: {ready.alerts} alerts, {ready.users} users; it is whole")
     try:
         apply_ready(site_file, root)

@@ -35,7 +35,7 @@ def clip(
 ) -> Path:
     """A file whose frames say their number (`media.number`); the container by the suffix of `path`."""
     made = film(first, count, fps=fps, gop=gop, b_frames=b_frames, codec=codec, size=size)
-    source = made.source
+    source = made.source  # stays open: the film is kept for the next test that wants it
     source.seek(0)
     template = source.streams.video[0]
     with av.open(str(path), "w") as out:

@@ -36,7 +36,7 @@ from appliance.settings.site_editor import replace_text
 from appliance.settings.site_versions import FOLDER as VERSIONS
 from appliance.settings.yaml_edit import SiteChange, edit
 from appliance.store.database import writer_lock
-from appliance.store.database_copy import check_copy, prepare_copy
+from appliance.store.database_copy import check_copy, note_restore, prepare_copy
 from appliance.store.paths import DATABASE, EVIDENCE
 
 logger = logging.getLogger(__name__)
@@ -73,11 +73,13 @@ class RestoreTarget:
     variables: dict[str, str]
 
 
-def stage(target: RestoreTarget, backup: Path, *, passphrase: str = "", other_site: bool = False) -> ReadyRestore:
+def stage(
+    target: RestoreTarget, backup: Path, *, passphrase: str = "", other_site: bool = False, who: str = ""
+) -> ReadyRestore:
     """Check a backup wholly and lay it ready. Nothing of what runs is touched.
 
-    other_site: it may be of a site of another name. Raises PreconditionError and ConfigError, in words, and
-    DiskWriteError; then nothing lies ready, an earlier restore neither.
+    other_site: it may be of a site of another name. who: restores it, for the access log of what is restored. Raises
+    PreconditionError and ConfigError, in words, and DiskWriteError; then nothing lies ready, no earlier restore either.
     """
     discard(target.root)
     folder = target.root / FOLDER / STAGED
@@ -95,6 +97,8 @@ def stage(target: RestoreTarget, backup: Path, *, passphrase: str = "", other_si
             reader.extract(folder)
         facts = check_copy(folder / DATABASE)
         prepare_copy(folder / DATABASE, target.root / DATABASE)
+        about = f"{found.site} as of {iso_utc(found.created_t)}"
+        note_restore(folder / DATABASE, target.clock.now(), who, about)
         restored = _stage_site(target, folder, sealed, present[0] if present else "")
         if not facts.users and (fault := restored.dashboard.open_to_all):
             raise PreconditionError(f"it has no users, and so Vedette would not start with it: {fault}")

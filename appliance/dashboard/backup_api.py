@@ -25,6 +25,7 @@ from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import SettingsPart
+from appliance.dashboard.visitor import visitor
 from appliance.errors import UsageError
 from appliance.media.atomic_file import DiskWriteError
 
@@ -147,7 +148,8 @@ class SiteBackups:
                 raise Problem(409, "Upload a backup first.")
             given = {name: value for name, value in os.environ.items() if value}
             target = RestoreTarget(service.path, self._root, self._clock, given)
-            stage(target, upload, passphrase=wanted.passphrase.get_secret_value(), other_site=wanted.other_site)
+            passphrase = wanted.passphrase.get_secret_value()
+            stage(target, upload, passphrase=passphrase, other_site=wanted.other_site, who=visitor().name)
             upload.unlink(missing_ok=True)
         return self.report()
 

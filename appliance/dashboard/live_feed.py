@@ -18,6 +18,7 @@ from pathlib import Path
 
 from appliance.clock import Clock
 from appliance.dashboard.event_stream import StillMay, StreamViewer, TooManyViewers, within
+from appliance.dashboard.texts import tell
 from appliance.errors import EvidenceError, StoreError
 from appliance.media.fragmented_mp4 import Fragment, FragmentReader, InitSegment
 from appliance.store.boxes import BoxStore
@@ -317,7 +318,7 @@ class LiveViewer:
         note = (feed.active, feed.problem)
         if note != position.note:
             position.note = note
-            parts.append(message(b"n", index, json.dumps({"active": note[0], "problem": note[1]}).encode()))
+            parts.append(message(b"n", index, json.dumps({"active": note[0], "problem": tell(note[1])}).encode()))
         wants = self.wants_video(feed)
         self._catch_up(position, wants)
         while position.at < feed.end and size < TURN_BYTES_MAX:

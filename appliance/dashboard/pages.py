@@ -175,9 +175,14 @@ def cameras_page(
 
 
 @router.get("/live")
-def live_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, health: HealthPart) -> HTMLResponse:
+def live_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, health: HealthPart, arming: Armed) -> HTMLResponse:
     """A wall of all cameras: live where something moves."""
-    return templates.page("live.html", here="/live", rev=rev, cameras=cameras.items(), faults=health.open_titles())
+    paused: dict[str, list[str]] = {}
+    for row in arming.paused():
+        paused.setdefault(row.camera, []).append(row.rule)
+    return templates.page(
+        "live.html", here="/live", rev=rev, cameras=cameras.items(), faults=health.open_titles(), paused=paused
+    )
 
 
 @router.get("/cameras/new", dependencies=[Depends(editable_settings)])
@@ -216,20 +221,32 @@ def camera_page(
 
 @router.get("/timeline")
 def timeline_page(
-    rev: Rev, templates: TemplatesPart, cameras: Cameras, camera: Annotated[str, Query(max_length=64)] = ""
+    rev: Rev,
+    templates: TemplatesPart,
+    cameras: Cameras,
+    arming: Armed,
+    camera: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
     """One day of every camera, `camera` being the one whose recording is shown."""
     names = [each.name for each in cameras.items()]
     chosen = camera if camera in names else next(iter(names), "")
-    return templates.page("timeline.html", here="/timeline", rev=rev, camera="", cameras=names, chosen=chosen)
+    return templates.page(
+        "timeline.html", here="/timeline", rev=rev, camera="", cameras=names, chosen=chosen,
+        pauses=ArmingReport.of(arming).pauses,
+    )  # fmt: skip
 
 
 @router.get("/cameras/{name}/timeline")
-def camera_timeline_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, name: str) -> HTMLResponse:
+def camera_timeline_page(
+    rev: Rev, templates: TemplatesPart, cameras: Cameras, arming: Armed, name: str
+) -> HTMLResponse:
     """One day of a camera; the script reads the moment from `?t=`."""
     if name not in {each.name for each in cameras.items()}:
         raise Problem(404, "There is no such camera in the site file.")
-    return templates.page("timeline.html", here="/timeline", rev=rev, camera=name, cameras=[name], chosen=name)
+    return templates.page(
+        "timeline.html", here="/timeline", rev=rev, camera=name, cameras=[name], chosen=name,
+        pauses=ArmingReport.of(arming, name).pauses,
+    )  # fmt: skip
 
 
 @router.get("/settings")

@@ -32,7 +32,7 @@ from appliance.ingest.channel import ChannelClosed, IngestChannel
 from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
-from appliance.ingest.substream_ring import SubstreamRing
+from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
 from appliance.malloc import TRIM_EVERY_S, trim_heaps
 from appliance.recheck.worker import RecheckWorker
 from appliance.rules.known_labels import unknown_labels
@@ -106,6 +106,7 @@ class IngestProcess:
         self._finder = SocketFinder()
         self._trimmed_at = clock.monotonic()
         self._shedding = self._shed = ShedLoadCommand()
+        clear_substreams(Path(storage.dir))
         self._cameras = {name: self._make_camera(name, camera) for name, camera in cameras.items() if camera.enabled}
         self._wanted: Mapping[str, config.CameraConfig] | None = None
         worker = InferenceWorker(detector, self._streams(), clock, self._wake_worker)
@@ -265,6 +266,8 @@ class IngestProcess:
                 logger.warning("a camera's thread did not end in time; its last fragment may be missing")
             camera.runner.tick()
             camera.parked.close()
+            if camera.substream is not None:
+                camera.substream.close()
 
     def _tick(self) -> None:
         worker = self._worker

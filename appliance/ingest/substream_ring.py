@@ -7,6 +7,7 @@ live views read both alike; they are in no index, are never flushed to the disk 
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections import deque
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class SubstreamRing:
     def __init__(self, root: Path, camera: str, free_min_bytes: int, clock: Clock) -> None:
         """root: the storage folder. What an earlier process left there is deleted."""
         self._root = root
+        self._camera = camera
         self._paths: deque[str] = deque()
         self._bytes = 0
         self._is_paused = False
@@ -55,6 +57,12 @@ class SubstreamRing:
     def end(self) -> None:
         self._recorder.end()
 
+    def close(self) -> None:
+        """Its camera is not read any more: delete what there is. After the thread has ended."""
+        self._keep(0)
+        with contextlib.suppress(OSError):
+            (self._root / FOLDER / self._camera).rmdir()
+
     def pause(self, is_paused: bool) -> None:
         """Memory is short: keep nothing, and delete what there is with the next packet; or go on. Any thread."""
         self._is_paused = is_paused
@@ -71,6 +79,11 @@ class SubstreamRing:
         while len(self._paths) > files:
             with contextlib.suppress(OSError):
                 (self._root / self._paths.popleft()).unlink()
+
+
+def clear_substreams(root: Path) -> None:
+    """Delete what an earlier process left, of cameras that there are no more, too. root: the storage folder."""
+    shutil.rmtree(root / FOLDER, ignore_errors=True)
 
 
 class _PassingFile(SegmentFile):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import PreconditionError, StoreError
+from appliance.store.access_log import log_access
 from appliance.store.database import open_read_only
 from appliance.store.migrations import STEPS, statements, version_of
 
@@ -74,6 +75,14 @@ def check_copy(path: Path) -> CopyFacts:
             return _facts(connection)
         except sqlite3.Error as error:
             raise PreconditionError(f"its database cannot be read: {error}") from None
+
+
+def note_restore(path: Path, t: float, who: str, about: str) -> None:
+    """Say in the access log of a checked copy who restores it, and when (UTC seconds). Raises StoreError."""
+    with _opened(path) as connection:
+        if version_of(connection) >= 13:
+            log_access(connection, t, who, "", "restored", about)
+            connection.commit()
 
 
 def prepare_copy(path: Path, running: Path) -> None:

@@ -136,6 +136,7 @@ class Life:
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
     folder = tmp_path_factory.mktemp("life")
+    (folder / "data/substreams/removed").mkdir(parents=True)
     process = Process(site_in(folder))
     try:
         until(lambda: process.gone() or (len(process.of(FrameBoxes)) > 3 and len(process.of(IngestHealth)) > 2), 40)
@@ -158,6 +159,7 @@ def test_boxes_segments_states_and_counters_come_out_and_nothing_else(life: Life
     gate = [message for message in life.process.messages if getattr(message, "camera", "") == "gate"]
     assert [state.state for state in gate if isinstance(state, CameraState)] == ["connecting", "live"]
     assert max(len(repr(message)) for message in life.process.messages) < 20_000, "no picture fits into that"
+    assert not (life.folder / "substreams/removed").exists(), "of a camera that there is no more"
 
 
 def test_one_camera_that_fails_does_not_disturb_another(life: Life) -> None:
@@ -201,7 +203,8 @@ def test_cameras_are_added_changed_and_removed_and_the_others_go_on(process: Pro
         "zones": {"z": [[0, 0], [1, 0], [1, 1]]},
         "rules": [{"name": "r", "kind": "enter", "zone": "z"}],
     }
-    configure(process, {"gate": gate, "yard": {"url": url}, "off": {"url": url, "enabled": False}})
+    yard = {"url": url, "detect_url": url}
+    configure(process, {"gate": gate, "yard": yard, "off": {"url": url, "enabled": False}})
     until(lambda: any(boxes.camera == "yard" for boxes in process.of(FrameBoxes)), 40)
     before = len(process.messages)
 
@@ -213,7 +216,7 @@ def test_cameras_are_added_changed_and_removed_and_the_others_go_on(process: Pro
     assert meters == {"gate", "yard"}, "removed: dead, gone; disabled: off"
     assert len([header for header in process.of(StreamHeader) if header.camera == "gate"]) == 1, "it was not touched"
 
-    configure(process, {"gate": {**gate, "record": False}, "yard": {"url": url}})
+    configure(process, {"gate": {**gate, "record": False}, "yard": yard})
     until(lambda: len([header for header in process.of(StreamHeader) if header.camera == "gate"]) == 2, 40)
     assert len([header for header in process.of(StreamHeader) if header.camera == "yard"]) == 1
     configure(process, {"gate": {"url": "http://x"}})
@@ -222,6 +225,7 @@ def test_cameras_are_added_changed_and_removed_and_the_others_go_on(process: Pro
     os.kill(process.child.pid, signal.SIGTERM)
     assert process.wait() == 0
     assert b"the new cameras are refused: Value error, must begin with rtsp://" in process.noise
+    assert list((Path(site["storage"]["dir"]) / "substreams").iterdir()) == [], "what is read no more leaves nothing"
     closed = [row.camera for row in process.of(SegmentRow)]
     assert {"gate", "yard"} <= set(closed), "the segments of a camera that was changed are closed"
 

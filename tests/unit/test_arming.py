@@ -266,6 +266,17 @@ def test_what_cannot_be_is_refused_with_words(served: tuple[Site, TestClient], p
     assert served[1].get("/api/v1/arming").json()["pauses"] == []
 
 
+def test_a_pause_stands_on_the_wall_and_on_the_timelines(served: tuple[Site, TestClient]) -> None:
+    _, client = served
+    client.post("/api/v1/cameras/gate/pause", json={"rule": "intruder", "minutes": 60, "why": "the painters"})
+    assert ">paused: intruder</span>" in client.get("/live").text
+    for path in ("/timeline", "/cameras/gate/timeline"):
+        assert "the painters" in client.get(path).text, path
+    assert "the painters" not in client.get("/cameras/dock/timeline").text
+    client.post("/api/v1/cameras/gate/pause", json={"rule": "intruder", "minutes": 0})
+    assert "paused: intruder" not in client.get("/live").text
+
+
 def test_a_visitor_with_some_cameras_sees_their_pauses(served: tuple[Site, TestClient]) -> None:
     from appliance.dashboard.arming_api import ArmingReport
 

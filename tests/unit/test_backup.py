@@ -28,6 +28,7 @@ from appliance.cli import main
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig, load
 from appliance.errors import ConfigError, PreconditionError, UsageError, VedetteError
+from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database, StoreInUse
 from appliance.store.evidence import EvidenceStore
@@ -139,7 +140,7 @@ def test_it_comes_back_with_the_secrets_that_are_there_and_the_old_state_is_kept
     box.alert("a2")
     before = box.db.rev() if box.db else 0
     box.path.write_text(box.path.read_text().replace("hunter2", "hunter3").replace("the road", "another road"))
-    stage(box.target(), path)
+    stage(box.target(), path, who="anna")
     assert box.alerts == {"a1", "a2"}, "what runs is not touched"
     with pytest.raises(StoreInUse):
         apply_ready(box.path, box.root)
@@ -158,7 +159,10 @@ def test_it_comes_back_with_the_secrets_that_are_there_and_the_old_state_is_kept
     assert "another road" in (aside / "site.yaml").read_text()
     with sqlite3.connect(aside / "vedette.db") as connection:
         assert {row[0] for row in connection.execute("SELECT id FROM alert")} == {"a1", "a2"}
-    assert box.open().rev() > before, "browsers that follow changes see those that come"
+    database = box.open()
+    assert database.rev() > before, "browsers that follow changes see those that come"
+    row = AccessLog(database).newest(1)[0]
+    assert (row.who, row.what, row.about.startswith("depot-7 as of 20")) == ("anna", "restored", True)
     assert apply_ready(box.path, box.root) is None, "once"
     assert not (box.root / "restore").exists()
 

@@ -18,6 +18,7 @@ from appliance.clock import ManualClock, SystemClock
 from appliance.dashboard import live_feed
 from appliance.dashboard.event_stream import StreamViewer, TooManyViewers
 from appliance.dashboard.live_feed import LiveHub, Movement
+from appliance.dashboard.texts import set_language
 from appliance.dashboard.visitor import OWNER, Visitor
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
@@ -222,6 +223,10 @@ def test_a_camera_that_is_not_recorded_says_so_until_it_is(site: Site) -> None:
         watching = Watching(hub.join(["gate"], lambda: OWNER))
         await watching.until(lambda: len(watching.notes()) > 0 and bool(watching.notes()[-1]["problem"]))
         assert watching.notes()[-1]["problem"] == "nothing is being recorded of this camera now"
+        set_language("de")  # as the guard does for each request
+        german = Watching(hub.join(["gate"], lambda: OWNER))
+        await german.until(lambda: len(german.notes()) > 0 and bool(german.notes()[-1]["problem"]))
+        assert german.notes()[-1]["problem"] == "von dieser Kamera wird gerade nichts aufgezeichnet"
         Recording(site, 20).grow(15)
         await watching.until(lambda: bool(watching.video()))
         assert watching.notes()[-1]["problem"] == ""

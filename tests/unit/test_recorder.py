@@ -19,6 +19,7 @@ from streams import Heard, clip
 from appliance.clock import ManualClock
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
 from appliance.media.segment_writer import SegmentFile
 from appliance.media.source import VideoPacket
 from appliance.types import Gap, SegmentRow
@@ -41,6 +42,24 @@ def pictures(path: Path) -> list[tuple[float, int]]:
     """(seconds, number shown) of each frame in a file, as any player sees it."""
     with av.open(str(path)) as container:
         return [(float(frame.time), number(frame.to_ndarray(format="rgb24"))) for frame in container.decode(video=0)]
+
+
+def test_the_files_of_a_second_stream_go_with_their_camera(tmp_path: Path) -> None:
+    clock = ManualClock(1_700_000_000.0)
+    ring = SubstreamRing(tmp_path, "gate", 0, clock)
+    source = FileSource("gate", f"file:{clip(tmp_path / 'c.mp4', 60)}", clock)
+    ring.begin(source.open(), "run1")
+    for packet in source.packets():
+        ring.take(packet)
+    ring.end()
+    source.close()
+    assert len(list((tmp_path / "substreams/gate").iterdir())) == 2
+    ring.close()
+    assert list((tmp_path / "substreams").iterdir()) == []
+    (tmp_path / "substreams/gone").mkdir()
+    (tmp_path / "substreams/gone/left.mp4").write_bytes(b"x")
+    clear_substreams(tmp_path)
+    assert not (tmp_path / "substreams").exists()
 
 
 @pytest.mark.parametrize("b_frames", [0, 2])

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from appliance.clock import ManualClock
 from appliance.dashboard import texts
+from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.sentences import SENTENCES
 from appliance.dashboard.templating import figure, lasting, percent, size, span
 from appliance.dashboard.texts import Catalogue, choose_language
@@ -164,3 +165,8 @@ def test_pages_and_answers_are_german_for_who_reads_german(client: TestClient) -
     missing = client.get("/api/v1/cameras/nowhere", headers=GERMAN).json()
     assert missing["detail"] == "Diese Kamera gibt es in der Anlagendatei nicht."
     assert client.get("/api/v1/cameras/nowhere").json()["detail"] == "There is no such camera in the site file."
+
+
+def test_what_the_access_log_says_is_told_in_every_language() -> None:
+    words = {right.logged for right in RIGHTS.values() if right.logged}
+    assert words <= set(SENTENCES), words - set(SENTENCES)
