@@ -210,6 +210,15 @@ def locate(settings: DetectorConfig) -> ModelFile | None:
     return model_files.find_model(model, precision="auto" if told else settings.precision)
 
 
+def make_ready(settings: DetectorConfig) -> None:
+    """For a detector that is loaded when it is needed: its file is there, and an engine that TensorRT would build for
+    minutes is built now. Raises ModelError, MissingDependency."""
+    if "tensorrt" in (settings.backend, settings.provider):
+        load(settings).close()
+    else:
+        locate(settings)
+
+
 def recheck_settings(model: str, shared: DetectorConfig) -> DetectorConfig:
     """The settings of another network for re-checks (`second_look.model`), beside the `detector` section."""
     backend = "auto" if "hog" in (shared.backend, model.partition(":")[2]) else shared.backend

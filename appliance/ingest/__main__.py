@@ -124,10 +124,7 @@ def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callabl
     if recheck.model is None:
         return None
     settings = recheck_settings(recheck.model, shared)
-    if "tensorrt" in (settings.backend, settings.provider):
-        detector.load(settings).close()  # its engine, if there is none yet, is not built while cameras wait
-    else:
-        detector.locate(settings)
+    detector.make_ready(settings)
     return lambda: detector.load(settings)
 
 

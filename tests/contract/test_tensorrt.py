@@ -172,6 +172,16 @@ def test_an_engine_is_built_once_and_kept(gpu: FakeGpu, network: Path, tmp_path:
     assert (tmp_path / "engines").stat().st_mode & 0o777 == 0o700
 
 
+def test_a_detector_that_is_needed_later_has_its_engine_by_then(gpu: FakeGpu, network: Path) -> None:
+    settings = DetectorConfig(model=str(network), backend="tensorrt")
+    detector.make_ready(settings)
+    assert (gpu.builds, gpu.blocks) == (1, {}), "built, and nothing of it is held"
+    detector.load(settings).close()
+    assert gpu.builds == 1
+    with pytest.raises(ModelError, match="no such model file"):
+        detector.make_ready(DetectorConfig(model="gone.onnx"))
+
+
 def test_another_version_precision_or_network_is_another_engine(
     gpu: FakeGpu, network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,13 +104,14 @@ def measure_in_child(settings: DetectorConfig, seconds: float) -> BenchRow:
     threads = sorted({1, max(1, cores // 2), cores})
     asked = {"settings": settings.model_dump(mode="json"), "seconds": seconds, "threads": threads}
     command = [sys.executable, "-m", "appliance.lab.bench.runtime_measurement"]
+    limit_s = runtime_choice.BUILD_S_MAX if settings.backend == "tensorrt" else CHILD_S_MAX
     try:
         done = subprocess.run(
-            command, input=json.dumps(asked), capture_output=True, text=True, timeout=CHILD_S_MAX, check=False
+            command, input=json.dumps(asked), capture_output=True, text=True, timeout=limit_s, check=False
         )
         return BenchRow(way(settings), json.loads(done.stdout))
     except subprocess.TimeoutExpired:
-        return BenchRow(way(settings), {"error": f"no answer within {CHILD_S_MAX:g} s"})
+        return BenchRow(way(settings), {"error": f"no answer within {limit_s:g} s"})
     except ValueError:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         return BenchRow(way(settings), {"error": f"it ended with exit code {done.returncode}: {last}"})
