@@ -257,7 +257,7 @@ class PipedCodec:
             self._child.wait(1.0)
         said = (self._said.read(_ERROR_BYTES_MAX) or b"").decode(errors="replace")
         lines = [_ADDRESS.sub("", line).strip() for line in said.splitlines() if line.strip()]
-        return "ffmpeg: " + lines[0][:200] if lines else ""
+        return "ffmpeg: " + lines[0][:200].rstrip(".") if lines else ""
 
 
 def _stamp(frame: av.VideoFrame) -> int | None:

@@ -28,6 +28,7 @@ from appliance.detector_config import DetectorConfig
 from appliance.errors import MissingDependency, VedetteError
 from appliance.inference.camera_queue import CameraQueue
 from appliance.inference.scheduler import InferenceScheduler, measure_batching
+from appliance.media.hardware_probe import probe_kind
 from appliance.track.association import iou_matrix
 from benchmarks import nv12_reference
 
@@ -203,6 +204,10 @@ def nvdec(plan: GpuPlan) -> dict[str, object]:
     shared = min(len(hardware), len(software))
     if not shared or hardware[:shared] != software[:shared]:
         raise NotMet("NVDEC gives other frames (PTS) than software", figures)
+    probed = probe_kind("cuda", None, "ffmpeg")
+    figures["as Vedette decodes"] = probed.text
+    if not probed.works:
+        raise NotMet("the probe of decode.hardware refuses it", figures)
     return figures
 
 
