@@ -4,6 +4,7 @@ box without them it says nothing; never zero, never an error."""
 from __future__ import annotations
 
 import subprocess
+import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -220,7 +221,9 @@ def test_a_program_that_hangs_is_given_up_and_left_alone_for_a_while(tmp_path: P
     write_files(tmp_path, {"vcgencmd": "#!/bin/sh\necho x >> $0.calls\nexec sleep 60\n"})
     at = [100.0]
     reader = RaspberryPiFirmware(tmp_path, str(tmp_path / "vcgencmd"), call_s_max=0.1, monotonic=lambda: at[0])
+    began = time.monotonic()
     assert [reader.read(), reader.read()] == [NOTHING, NOTHING]
+    assert time.monotonic() - began < 5
     assert len((tmp_path / "vcgencmd.calls").read_text().splitlines()) == 2, "each of its two commands, once"
     at[0] += 61
     reader.read()
