@@ -84,7 +84,7 @@ packages_for() {  # of the distribution; those that it does not have are left ou
   case $1 in
     intel) echo 'intel-media-va-driver intel-opencl-icd' ;;
     jetson) echo 'python3-libnvinfer' ;;
-    pi) if has_hailo; then echo 'hailort python3-hailort'; fi ;;
+    pi) if has_hailo; then echo 'hailort python3-hailort hailofw'; fi ;;
   esac
   return 0
 }
