@@ -16,7 +16,7 @@ from appliance.analysis.session_tracks import InferenceRequest
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.nv12_letterbox import GpuFrame, GpuFrameRuntime
 from appliance.errors import MissingDependency, ModelError
-from appliance.media.frames import quarter_turns
+from appliance.media.frames import device_format, quarter_turns
 from appliance.types import Detections
 
 logger = logging.getLogger(__name__)
@@ -26,8 +26,7 @@ _BT709, _FULL_RANGE = 1, 2  # AVCOL_SPC_BT709, AVCOL_RANGE_JPEG; swscale takes w
 
 def gpu_frame_of(frame: av.VideoFrame) -> GpuFrame | None:
     """Where NVDEC left a frame; None: it is elsewhere, not 8 bit NV12, or has to be turned."""
-    there = frame.sw_format
-    if frame.format.name != "cuda" or there is None or there.name != "nv12" or quarter_turns(frame):
+    if frame.format.name != "cuda" or device_format(frame) != "nv12" or quarter_turns(frame):
         return None
     luma, chroma = frame.planes
     return GpuFrame(

@@ -13,6 +13,7 @@ from appliance.types import Box
 SMALL_LUMA_SIZE = (160, 90)
 MOTION_WIDTH_MAX = 480
 PLANES_WIDTH_MAX = 640
+_ON_DEVICE = frozenset({"cuda", "vaapi", "qsv", "drm_prime"})
 _PLANAR_8_BIT = frozenset({"yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuv444p", "yuvj444p", "nv12", "gray"})
 
 
@@ -37,8 +38,16 @@ def upright_box(box: Box, turns: int) -> Box:
 
 def at_host(frame: av.VideoFrame) -> av.VideoFrame:
     """A frame that a device has decoded, copied from there in the format it has there; any other as it is."""
-    there = frame.sw_format
-    return frame if there is None else frame.reformat(format=there.name)
+    there = device_format(frame)
+    return frame if there is None else frame.reformat(format=there)
+
+
+def device_format(frame: av.VideoFrame) -> str | None:
+    """The format of a frame's pixels on the device where it lies; None: it lies in memory."""
+    if frame.format.name not in _ON_DEVICE:
+        return None
+    there = getattr(frame, "sw_format", None)  # PyAV 17 (Python 3.10, so JetPack 6) does not tell
+    return "nv12" if there is None else str(there.name)
 
 
 class FrameConverter:

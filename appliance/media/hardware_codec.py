@@ -15,6 +15,7 @@ import av
 from av.codec.hwaccel import HWAccel, hwdevices_available
 
 from appliance.errors import VedetteError
+from appliance.media.frames import device_format
 from appliance.media.source import StreamInfo
 from appliance.types import HardwareKind
 
@@ -169,7 +170,7 @@ class LibavCodec:
             raise
         if frames:
             self._came, self._damaged = True, 0
-            if self._way.accel and frames[0].sw_format is None:
+            if self._way.accel and device_format(frames[0]) is None:
                 raise HardwareFailed(f"{self._way.kind} does not decode this stream: FFmpeg went on in software")
         return frames
 

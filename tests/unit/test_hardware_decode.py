@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import av
 import numpy as np
@@ -25,6 +25,7 @@ from places import Lookout, place
 from streams import FrameByFrame, clip
 
 from appliance import config
+from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.gpu_frames import GpuHandOver
 from appliance.clock import ManualClock
 from appliance.config import CameraConfig, CameraDecodeConfig, DecodeConfig, DetectConfig, LatencyMode
@@ -32,8 +33,10 @@ from appliance.detect.nv12_letterbox import GpuFrame
 from appliance.errors import ConfigError, MissingDependency
 from appliance.ingest.camera_hardware import AGAIN_S, CameraHardware
 from appliance.ingest.clip_reader import ClipReader
+from appliance.ingest.detect_stream import DetectStream
 from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, with_hardware
 from appliance.media.decoder import Decoder
+from appliance.media.frames import at_host
 from appliance.media.hardware_codec import (
     DAMAGED_IN_A_ROW_MAX,
     DecodeWay,
@@ -196,9 +199,40 @@ def test_one_damaged_packet_is_no_failure_of_the_device_and_many_are(film: Path)
             codec.decode(packets[3])
 
 
+def test_a_pyav_that_does_not_tell_the_format_on_the_device_is_asked_for_nv12() -> None:
+    """Before 18 `VideoFrame` has no `sw_format`, on a device or off it."""
+    there = SimpleNamespace(format=SimpleNamespace(name="cuda"), reformat=lambda format: format)
+    here = SimpleNamespace(format=SimpleNamespace(name="yuv420p"))
+    assert (at_host(cast(Any, there)), at_host(cast(Any, here))) == ("nv12", here)
+
+
+def test_what_is_decoded_by_and_how_often_it_failed_is_counted_and_the_session_given_back(film: Path) -> None:
+    settings = DetectConfig(latency="lowest")
+    decoders = Device(fails_at=20).decoders(DecodeConfig(hardware="cuda", fallback=True))
+    analysis = CameraAnalysis("gate", Lookout(), Tracker, settings)
+    stream = DetectStream(
+        "gate", analysis, settings, "lookout", ManualClock(), lambda message: None, hardware=decoders.of("gate", CAMERA)
+    )
+    with ClipReader(str(film)) as reader:
+        stream.begin(reader.info, "run")
+        for n, packet in enumerate(reader.packets()):
+            if n == 10:
+                assert (stream.counts().decoder, decoders.sessions) == ("cuda", 1)
+            stream.take(packet)
+        counts = stream.counts()
+        assert (counts.decoder, counts.decoder_failures, decoders.sessions) == ("software", 1, 0)
+        assert "decoded in software meanwhile" in counts.decoder_fault
+        stream.end()
+        stream.begin(reader.info, "run2")
+        assert (stream.counts().decoder, stream.counts().decoder_fault, decoders.sessions) == ("cuda", "", 1)
+        stream.end()
+        assert decoders.sessions == 0
+
+
 def test_the_fake_has_the_signature_of_the_real_one() -> None:
     fake = inspect.signature(FakeAccel)
-    assert (HWAccel.__doc__ or "").splitlines()[0] == f"HWAccel({', '.join(map(_plain, fake.parameters.values()))})"
+    given = HWAccel.__doc__ or ""
+    assert given.startswith(f"HWAccel({', '.join(map(_plain, fake.parameters.values()))})\n") or av.__version__ < "18"
     plain = av.CodecContext.create("h264", "r", hwaccel=None)
     assert not plain.is_hwaccel
     with pytest.raises(HardwareFailed):  # none here; where there is one, this test has to be told of it
