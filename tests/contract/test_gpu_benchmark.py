@@ -113,6 +113,7 @@ def test_cameras_are_served_by_the_scheduler(gpu: FakeGpu, small: GpuPlan) -> No
     assert 0 < age < 5000
 
 
+@pytest.mark.slow
 def test_the_kernel_is_held_against_numpy(gpu: FakeGpu, plan: GpuPlan) -> None:
     figures = steps.kernel(plan)
     assert figures["largest difference of 255"] == 0.0
@@ -124,7 +125,11 @@ def test_the_gpus_decoder_is_refused_where_it_is_not(plan: GpuPlan) -> None:
         pytest.skip("this machine has a GPU")
     with pytest.raises(NotMet, match="PyAV does not decode by cuda here"):
         steps.nvdec(plan)
-    assert len(steps.decode(0.0, "")[0]) > 100
+
+
+@pytest.mark.slow
+def test_software_decodes_the_whole_clip_to_compare_with() -> None:
+    assert len(steps.decode(0.0, "")[0]) == 930
 
 
 def program(text: str) -> list[str]:
