@@ -277,6 +277,11 @@ def test_a_pause_stands_on_the_wall_and_on_the_timelines(served: tuple[Site, Tes
     assert "paused: intruder" not in client.get("/live").text
 
 
+def test_what_is_refused_is_a_sentence(served: tuple[Site, TestClient]) -> None:
+    refused = served[1].post("/api/v1/cameras/nowhere/pause", json={"minutes": 60})
+    assert (refused.status_code, refused.json()["detail"]) == (422, "There is no camera nowhere in the site file.")
+
+
 def test_a_visitor_with_some_cameras_sees_their_pauses(served: tuple[Site, TestClient]) -> None:
     from appliance.dashboard.arming_api import ArmingReport
 

@@ -179,6 +179,10 @@ def test_a_restart_in_the_middle_is_said_and_only_the_last_are_kept(trials: Fixt
         store.put(
             TrialHead(id=f"{n:016x}", camera="gate", began_t=T0 + n, who="anna", why="", spans=[(T0, T0 + 5)], diff="")
         )
+    store.put(
+        TrialHead(id="e" * 16, camera="gate", began_t=T0 + 99, who="", why="", spans=[], diff=""), only_known=True
+    )
+    assert not (trials.site.root / "trials" / f"{'e' * 16}.json").exists(), "it was deleted meanwhile"
     (trials.site.root / "trials" / "x.json").write_text("{")
     listed = trials.http.get("/api/v1/cameras/gate/trials").json()["trials"]
     assert [each["began_t"] - T0 for each in listed] == list(range(KEPT_MAX + 1, 1, -1))
@@ -221,6 +225,7 @@ def test_no_other_file_is_read_as_a_trial(trials: Fixture) -> None:
     head = TrialHead(id="0" * 16, camera="dock", began_t=T0, who="", why="", spans=[(T0, T0 + 5)], diff="")
     TrialStore(trials.site.root).put(head)
     (trials.site.root / "site.json").write_text(head.model_copy(update={"camera": "gate"}).model_dump_json())
+    assert TrialStore(trials.site.root).get("gate", "../site") is None
     for trial in ("0", "%2e%2e%2fsite", "..%5csite", "..", "0" * 16, "f" * 16, "x" * 65):
         found = trials.http.get(f"/api/v1/cameras/gate/trials/{trial}")
         assert "spans" not in found.text, trial
