@@ -344,6 +344,8 @@ def test_nothing_of_this_machine_is_taken_for_what_it_is_not() -> None:
 class OnGpu(Lookout):
     """A detector that takes frames on the GPU; lacking: the kernel for it cannot be compiled."""
 
+    shape_step = 32
+
     def __init__(self, *, lacking: bool = False) -> None:
         self.runtime = SimpleNamespace(run_frames=print)
         self.taken: list[GpuFrame] = []
@@ -376,6 +378,7 @@ def test_a_whole_frame_on_the_gpu_goes_to_a_detector_there_as_it_lies(film: Path
     whole = [each.gpu_frame for each in asked if each.mosaic is None]
     assert len(whole) >= 2
     assert None not in whole
+    assert {each.gpu_frame for each in asked if each.mosaic is not None} == {None}, "parts are drawn on the host"
     assert (detector.taken, detector.shown) == (([], len(asked)) if lacking else (whole, len(asked) - len(whole)))
     first = asked[0].gpu_frame
     assert first is not None
