@@ -10,19 +10,23 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 from waiting import PATIENCE, until
 
 from appliance.geometry import iou
 from appliance.types import Detections
-from benchmarks.ingest import process_tree, report
+from benchmarks.ingest import process_tree, report, yolo11n_like
+from benchmarks.ingest.contender import ContenderPlan, vedette_with
 from benchmarks.ingest.decode_everything import DifferenceGate, GreedyTracker
 from benchmarks.ingest.footage import CUTS, FPS, VIEWS, FootageSpec, truth_of
 from benchmarks.ingest.frame_clock import FrameClock
 from benchmarks.ingest.measurement import Measured, Setting
 from benchmarks.ingest.recall_score import ReportedFrame, Score, score
 from benchmarks.ingest.scene_truth import Sight, Truth, Visit
+from models import shapes
 
 ROOT = Path(__file__).parents[2]
 BURN = """
@@ -248,3 +252,25 @@ def test_the_floor_s_tracker_keeps_a_number_and_begins_only_with_a_sure_box() ->
     assert [n for n, _, _ in tracker.update(seen(0.8, 0.1), 0.2)] == [1]
     assert [n for n, _, _ in tracker.update(seen(0.3, 0.12), 0.4)] == [1]
     assert [n for n, _, _ in tracker.update(seen(0.8, 0.5), 3.0)] == [2]
+
+
+def test_a_network_that_runs_twice_finds_the_same_and_costs_double() -> None:
+    own = shapes.fix(onnx.load(str(ROOT / "models" / "vedette-nano.onnx")), 64, 64)
+    double = yolo11n_like.twice(own)
+    kinds = [[node.op_type for node in model.graph.node].count("Conv") for model in (own, double)]
+    assert kinds[1] == 2 * kinds[0] > 0
+    frame = {"images": np.random.default_rng(0).random((1, 3, 64, 64), np.float32)}
+    once, both = (
+        ort.InferenceSession(each.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, frame)[0]
+        for each in (own, double)
+    )
+    np.testing.assert_allclose(both, once, rtol=1e-5, atol=1e-5)
+
+
+def test_each_way_to_run_the_network_is_a_contender_of_its_own() -> None:
+    plan = ContenderPlan({}, {"model": "m.onnx", "threads": 1}, 5.0, Path("/nowhere"), record=False)
+    sites = [json.loads(vedette_with(way)(plan).plan_line)["detector"] for way in ("openvino-bf16", "onnx")]
+    assert [(each["backend"], each["precision"], each["model"]) for each in sites] == [
+        ("openvino", "bf16", "m.onnx"),
+        ("onnx", "auto", "m.onnx"),
+    ]
