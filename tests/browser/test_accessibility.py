@@ -13,10 +13,23 @@ pytest.importorskip("axe_playwright_python", reason="axe-core comes with axe-pla
 from conftest import House
 from playwright.sync_api import Page
 
+from appliance.dashboard.trial_store import (
+    LeftOut,
+    TrialHead,
+    TrialResult,
+    TrialStore,
+    TriedAlert,
+    TriedAlertPair,
+    TriedEvent,
+    TriedTotals,
+)
+
 pytestmark = pytest.mark.browser
+TRIAL = "0" * 16
 PAGES = (
     "/", "/?camera=nowhere", "/live", "/timeline", "/cameras", "/cameras/gate", "/cameras/gate/timeline",
     "/alerts/walker", "/savings", "/scenarios", "/storage", "/users", "/system", "/login",
+    "/cameras/gate/trials", f"/cameras/gate/trials/{TRIAL}",
 )  # fmt: skip
 SERIOUS = {"serious", "critical"}
 
@@ -32,6 +45,25 @@ def found_by_axe(page: Page) -> list[str]:
     ]
 
 
+def tried(house: House) -> None:
+    """Keep a trial that lost the alert."""
+    t0, totals = house.t0, TriedTotals(looks=40, tracks=1, events=1, alerts=1, questions=0)
+    alert = TriedAlert(
+        t_start=t0 + 3, t_end=t0 + 5, rules=("intruder",), labels=("person",), severity="alert", tracks=1, best_t=t0 + 4
+    )
+    event = TriedEvent(change="missing", rule="intruder", label="person", track=1, t=t0 + 3, moved_s=0)
+    result = TrialResult(
+        same=False, settings=(), models=("a", "b"), totals=(totals, totals), events=[event], tracks=[], missing=[],
+        alerts=[TriedAlertPair(change="missing", before=alert, after=None)], unread=["a segment could not be read"],
+        left_out=LeftOut(alerts=0, events=0, tracks=0), replayed=1,
+    )  # fmt: skip
+    diff = "--- before\n+++ after\n-a: 1\n+a: 2"
+    head = TrialHead(
+        id=TRIAL, camera="gate", began_t=t0, who="anna", why="", spans=[(t0, t0 + 8)], diff=diff, state="done"
+    )
+    TrialStore(house.site.root).put(head, result)
+
+
 @pytest.mark.parametrize(
     ("width", "scheme"),
     [
@@ -44,6 +76,7 @@ def found_by_axe(page: Page) -> list[str]:
 def test_axe_finds_nothing_serious(visit: Callable[..., Page], house: House, width: int, scheme: str) -> None:
     page = visit("/", width=width, scheme=scheme)
     faults = {}
+    tried(house)
     for path in PAGES:
         page.goto(house.url + path)
         page.wait_for_load_state("load")
