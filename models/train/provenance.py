@@ -11,7 +11,7 @@ import csv
 import gzip
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from appliance.errors import UsageError
@@ -20,13 +20,26 @@ from models.train import index
 COLUMNS = ("source", "split", "licence", "sha256", "phash")
 
 
-def write(entries: Sequence[index.Entry], path: Path) -> None:
-    """Equal entries make equal bytes."""
+Row = tuple[str, str, str, str, str]
+
+
+def rows_of(entries: Iterable[index.Entry]) -> Iterator[Row]:
+    """The row of each picture of a set."""
+    for each in entries:
+        yield each.source, each.split, each.licence, each.sha256, each.phash
+
+
+def write(rows: Iterable[Row], path: Path) -> int:
+    """One row a picture, `train` where any list says so. Equal pictures make equal bytes. Returns how many."""
+    once: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: (row[1], row)):  # `train` comes before `val`
+        once.setdefault(row[3], row)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(sorted((each.source, each.split, each.licence, each.sha256, each.phash) for each in entries))
+    writer.writerows(sorted(once.values()))
     path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+    return len(once)
 
 
 def read(path: Path) -> Iterator[dict[str, str]]:
@@ -35,19 +48,26 @@ def read(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
+def _row(each: Mapping[str, str]) -> Row:
+    return each["source"], each["split"], each["licence"], each["sha256"], each["phash"]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and write; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m models.train.provenance", description=__doc__)
-    parser.add_argument("--index", type=Path, required=True, help="the assembled set that the network was trained on")
+    parser.add_argument(
+        "--index", type=Path, action="append", required=True, help="an assembled set that it was trained on; repeatable"
+    )
+    parser.add_argument("--also", type=Path, action="append", default=[], help="the list of the network it began from")
     parser.add_argument("--out", type=Path, required=True, help="the .csv.gz to write")
     options = parser.parse_args(arguments)
     try:
-        entries = index.read(options.index)
+        rows = [row for folder in options.index for row in rows_of(index.read(folder))]
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2
-    write(entries, options.out)
-    print(f"{options.out}: {len(entries)} pictures")
+    rows += [_row(each) for path in options.also for each in read(path)]
+    print(f"{options.out}: {write(rows, options.out)} pictures")
     return 0
 
 
