@@ -12,7 +12,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {"person": ("person",), "vehicle": ("car"
 ScoreLines = Mapping[str, tuple[float, float]]
 """Kind to (slope, offset): logit of the share of answers that are right = slope * logit(score) + offset (Platt)."""
 REFERENCE: ScoreLines = {"person": (1.0, 0.28), "vehicle": (1.9, 1.07)}
-"""The lines of the first vedette-nano, with which all default thresholds were chosen: its scores are the common scale."""
+"""The lines of the first vedette-nano, with which all default thresholds were chosen: the common scale."""
 METADATA_KEY = "vedette_calibration"
 LINE_MAX = 20.0
 
