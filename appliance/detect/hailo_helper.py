@@ -65,6 +65,11 @@ class HailoDevice:
         self._known = known
         self._open = contextlib.ExitStack()
         self._bindings: list[Any] = []
+        self._hailo: Any = None
+        self._numpy: Any = None
+        self._device: Any = None
+        self._model: Any = None
+        self._network: Any = None
         self._step("import", self._import)
         self._step("scan", self._scan)
         self._step("device", self._open_device)

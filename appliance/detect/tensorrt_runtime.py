@@ -85,6 +85,11 @@ class TensorrtRuntime:
         self._lock = threading.Lock()
         self._ready: OrderedDict[Shapes, ReadyShape] = OrderedDict()
         self._engine: Any = None
+        self._outputs: list[str] = []
+        self._dtypes: dict[str, np.dtype[Any]] = {}
+        self._scratch_bytes = 0
+        self._scratch = 0
+        self._buffers: dict[str, CudaBuffer] = {}
         self._kernel: Nv12Kernel | None = None
         self.inputs = header.inputs
         self.metadata: Mapping[str, str] = header.metadata
@@ -160,7 +165,6 @@ class TensorrtRuntime:
         self._dtypes = {name: np.dtype(trt.nptype(engine.get_tensor_dtype(name))) for name in names}
         self._scratch_bytes = int(engine.device_memory_size_v2)
         self._scratch = self._cuda.device_memory(self._scratch_bytes)
-        self._buffers: dict[str, CudaBuffer] = {}
         sizes = dict.fromkeys(names, 0)
         for shapes in self._profiles:
             most = tuple(each.most for each in shapes)
