@@ -44,9 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _chromium() -> str:
-    """Chromium's headless shell where there is one: the same engine, at 0.7 of the CPU time."""
-    asked = os.environ.get("VEDETTE_CHROMIUM", "")
-    for name in (asked, "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"):
+    for name in (os.environ.get("VEDETTE_CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome"):
         found = shutil.which(name) if name else None
         if found:
             return found
