@@ -89,6 +89,8 @@ class Process:
 
     def _read(self) -> None:
         for line in self._channel:
+            if not line.strip():
+                continue  # a sign of life while the detector comes up
             self.heard.append((time.time(), decode_ingest(line)))
 
     def _listen(self) -> None:
