@@ -116,7 +116,8 @@ def pages() -> list[str]:
     for (method, path), right in RIGHTS.items():
         if method == "GET" and right.role is not None and not path.startswith((API, "/fragments", "/metrics")):
             states = ("open", "reviewed", "deleted") if "{alert_id}" in path else ("",)
-            found += [path.replace("{name}", "gate").replace("{alert_id}", f"{state}-gate") for state in states]
+            named = path.replace("{name}", "gate").replace("{trial}", "none")  # a trial that is gone has a page, too
+            found += [named.replace("{alert_id}", f"{state}-gate") for state in states]
     return found
 
 

@@ -72,6 +72,8 @@ def test_what_an_earlier_version_left_open_is_closed_to_others(tmp_path: Path) -
         (tmp_path / name).mkdir(mode=0o755)
     (tmp_path / "vedette.db").touch(mode=0o644)
     (tmp_path / "mine").mkdir(mode=0o755)
+    for path in tmp_path.iterdir():  # whatever umask a test before left behind
+        path.chmod(0o644 if path.is_file() else 0o755)
     storage_folder(StorageConfig(dir=tmp_path))
     modes = {each.name: oct(each.stat().st_mode & 0o777) for each in tmp_path.iterdir()}
     assert modes == {"segments": "0o750", "evidence": "0o750", "vedette.db": "0o640", "mine": "0o755"}
