@@ -41,8 +41,8 @@ test-train: setup ## the tests of the training, which need PyTorch (gigabytes wh
 	$(BIN)/python -m pip install --quiet --editable '.[train]'
 	$(BIN)/python -m pytest -m 'slow or not slow' tests/unit/test_train_network.py
 
-browser:         ## bring Chromium for the browser tests, by the distribution's package (needs root; tests skip without)
-	@deploy/get-chromium.sh
+browser:         ## bring Chromium and Firefox for the browser tests, by the distribution's packages (needs root; tests skip without)
+	@deploy/get-browsers.sh
 
 mosquitto:       ## bring the MQTT broker of the tests, likewise
 	@deploy/get-mosquitto.sh
