@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from appliance.detect.class_preference import ClassPreference
 from appliance.detect.letterbox import Normalisation, Placing
-from appliance.detect.nms import non_maximum_suppression, to_detections
+from appliance.detect.nanodet_picodet_fastestdet_heads import (
+    DISTRIBUTION_BINS_MIN,
+    LevelBoxes,
+    best_of_levels,
+    boxes_around,
+    cell_centres,
+    mean_of_bins,
+)
+from appliance.detect.nms import to_detections
 from appliance.types import Detections
 
 Array = NDArray[np.generic]
@@ -22,9 +30,7 @@ Floats = NDArray[np.float32]
 BY_CLASS, BY_SCORE = "HAILO_NMS_BY_CLASS", "HAILO_NMS_BY_SCORE"
 # hailort.h, hailo_detections_t: a count, then packed rows.
 _DETECTION = np.dtype([("box", "<f4", 4), ("score", "<f4"), ("class_id", "<u2")])
-IOU_MAX = 0.6
 EXPONENT_MAX = 12.0
-DISTRIBUTION_BINS_MIN = 8
 
 
 class NoHailoLayout(ValueError):
@@ -115,13 +121,11 @@ class HailoGridHead:
     def decode(
         self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
     ) -> Detections:
-        parts = [self._decode_level(outputs, level, score_min, prefer) for level in self.levels]
-        boxes, scores, class_ids = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return non_maximum_suppression(to_detections(boxes, scores, class_ids), IOU_MAX, per_class=True)
+        return best_of_levels(self._decode_level(outputs, level, score_min, prefer) for level in self.levels)
 
     def _decode_level(
         self, outputs: Mapping[str, Array], level: RawLevel, score_min: float, prefer: ClassPreference | None
-    ) -> tuple[Floats, Floats, NDArray[np.intp]]:
+    ) -> LevelBoxes:
         sides, objectness, scores = self._parts(outputs, level)
         best = self._score(scores.max(axis=1))
         if objectness is not None:
@@ -154,15 +158,8 @@ class HailoGridHead:
             middle = centres + (sides[:, :2] - 0.5) * level.stride
             half = np.exp(np.minimum(sides[:, 2:], EXPONENT_MAX)) * level.stride / 2
             return np.concatenate([middle - half, middle + half], axis=1).astype(np.float32)
-        if self.sides == "distribution":
-            bins = sides.reshape(len(sides), 4, sides.shape[1] // 4)
-            weights = np.exp(bins - bins.max(axis=2, keepdims=True, initial=-np.inf))
-            weights /= weights.sum(axis=2, keepdims=True)
-            reach = weights @ np.arange(weights.shape[2], dtype=np.float32)
-        else:
-            reach = np.exp(np.minimum(sides, EXPONENT_MAX))
-        reach = reach * np.float32(level.stride)
-        return np.concatenate([centres - reach[:, :2], centres + reach[:, 2:]], axis=1).astype(np.float32)
+        reach = mean_of_bins(sides) if self.sides == "distribution" else np.exp(np.minimum(sides, EXPONENT_MAX))
+        return boxes_around(centres, reach, level.stride)
 
 
 def hailo_head(
@@ -208,7 +205,7 @@ def _grid_head(
 def _level(
     size: tuple[int, int], stride: int, channels: Mapping[str, int], classes: int, told: Mapping[str, Any]
 ) -> tuple[RawLevel, Literal["distribution", "exponent", "yolox"]]:
-    centres = _centres(size, stride)
+    centres = cell_centres(size[0] // stride, size[1] // stride, stride, stride / 2)
     if len(channels) == 1:
         ((name, count),) = channels.items()
         if count == 5 + classes:
@@ -231,14 +228,9 @@ def _level(
 def _sides(channels: int, told: Mapping[str, Any]) -> Literal["distribution", "exponent"]:
     if told["sides"] == "exponent" and channels == 4:
         return "exponent"
-    if channels % 4 == 0 and channels >= DISTRIBUTION_BINS_MIN:
+    if channels % 4 == 0 and channels >= 4 * DISTRIBUTION_BINS_MIN:
         return "distribution"
     raise NoHailoLayout(f"{channels} channels are no sides of boxes (`sides` of NAME.hef.json is {told['sides']})")
-
-
-def _centres(size: tuple[int, int], stride: int) -> Floats:
-    y, x = np.mgrid[: size[1] // stride, : size[0] // stride]
-    return ((np.stack([x.ravel(), y.ravel()], axis=1) + 0.5) * stride).astype(np.float32)
 
 
 def _cells(array: Array) -> Floats:

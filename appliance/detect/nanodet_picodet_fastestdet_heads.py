@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from appliance.types import Detections
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
+LevelBoxes = tuple[Floats, Floats, NDArray[np.intp]]  # (n, 4) xyxy in input pixels, (n,) scores, (n,) class ids
 
 IOU_MAX = 0.6  # of the authors' own post-processing
 # ImageNet's in 0..255, as both were trained (NanoDet config/nanodet-m.yml: BGR; PaddleDetection picodet: RGB).
@@ -23,6 +24,33 @@ STD_BGR = (57.375, 57.12, 58.395)
 NANODET_STRIDES = (8, 16, 32)
 PICODET_STRIDES = (8, 16, 32, 64)
 FASTESTDET_STRIDE = 16
+DISTRIBUTION_BINS_MIN = 2
+
+
+def mean_of_bins(logits: Floats) -> Floats:
+    """(n, 4 * bins) logits of how far each side lies -> (n, 4) means of their softmax, in bins."""
+    bins = logits.reshape(len(logits), 4, logits.shape[1] // 4)
+    weights = np.exp(bins - bins.max(axis=2, keepdims=True))
+    weights /= weights.sum(axis=2, keepdims=True)
+    return np.asarray(weights @ np.arange(weights.shape[2], dtype=np.float32), np.float32)
+
+
+def boxes_around(centres: Floats, sides: Floats, stride: int) -> Floats:
+    """(n, 2) centres in input pixels and (n, 4) distances left, up, right, down in strides -> (n, 4) xyxy in pixels."""
+    pixels = sides * np.float32(stride)
+    return np.concatenate([centres - pixels[:, :2], centres + pixels[:, 2:]], axis=1).astype(np.float32)
+
+
+def cell_centres(columns: int, rows: int, stride: int, offset: float) -> Floats:
+    """(rows * columns, 2) x, y in input pixels, row by row. offset: of the first cell's centre from the corner."""
+    y, x = np.mgrid[:rows, :columns]
+    return (np.stack([x.ravel(), y.ravel()], axis=1) * stride + offset).astype(np.float32)
+
+
+def best_of_levels(levels: Iterable[LevelBoxes]) -> Detections:
+    """All levels' boxes after non-maximum suppression within a class."""
+    boxes, scores, class_ids = (np.concatenate(each) for each in zip(*levels, strict=True))
+    return non_maximum_suppression(to_detections(boxes, scores, class_ids), IOU_MAX, per_class=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +82,18 @@ class DistributionHead:
     def decode(
         self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
     ) -> Detections:
-        parts = [self._decode_level(outputs, level, score_min, prefer) for level in self.levels]
-        boxes, scores, class_ids = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return non_maximum_suppression(to_detections(boxes, scores, class_ids), IOU_MAX, per_class=True)
+        return best_of_levels(self._decode_level(outputs, level, score_min, prefer) for level in self.levels)
 
     def _decode_level(
         self, outputs: Mapping[str, Array], level: GridLevel, score_min: float, prefer: ClassPreference | None
-    ) -> tuple[Floats, Floats, NDArray[np.intp]]:
+    ) -> LevelBoxes:
         scores = np.asarray(outputs[level.scores][0], np.float32)
         best = scores.max(axis=1)
         kept = np.flatnonzero(best >= score_min)
-        answer = np.asarray(outputs[level.distances][0], np.float32)
-        bins = answer[kept].reshape(len(kept), 4, answer.shape[1] // 4)
-        weights = np.exp(bins - bins.max(axis=2, keepdims=True))
-        weights /= weights.sum(axis=2, keepdims=True)
-        sides = weights @ np.arange(weights.shape[2], dtype=np.float32) * np.float32(level.stride)
-        centres = level.centres[kept]
-        boxes = np.concatenate([centres - sides[:, :2], centres + sides[:, 2:]], axis=1)
+        distances = np.asarray(outputs[level.distances][0], np.float32)[kept]
+        boxes = boxes_around(level.centres[kept], mean_of_bins(distances), level.stride)
         class_ids = scores[kept].argmax(axis=1) if prefer is None else prefer.best(scores[kept], score_min)
-        return boxes.astype(np.float32), scores[kept, class_ids], class_ids
+        return boxes, scores[kept, class_ids], class_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +164,11 @@ def _paired(
             return None
         shapes.add((outputs[scores].shape[2], outputs[distances].shape[2]))
         offset = (stride - 1) / 2 if name == "nanodet" else stride / 2
-        y, x = np.mgrid[:rows, :columns]
-        centres = (np.stack([x.ravel(), y.ravel()], axis=1) * stride + offset).astype(np.float32)
-        levels.append(GridLevel(scores, distances, stride, centres))
+        levels.append(GridLevel(scores, distances, stride, cell_centres(columns, rows, stride, offset)))
     if len(shapes) != 1:
         return None
     classes, bins = shapes.pop()
-    if bins % 4 or bins < 8:
+    if bins % 4 or bins < 4 * DISTRIBUTION_BINS_MIN:
         return None
     rgb = name == "picodet"
     mean, std = (MEAN_BGR[::-1], STD_BGR[::-1]) if rgb else (MEAN_BGR, STD_BGR)
