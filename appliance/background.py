@@ -16,7 +16,7 @@ from appliance.core import CoreListener, CoreSettings, CoreStores, core_settings
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.shareable_still import ShareableStills
-from appliance.machine import load_per_core, temperature_c
+from appliance.machine import load_per_core
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps, SystemStatus
 from appliance.notify.message import MessageBuilder
@@ -128,6 +128,7 @@ def build_background(config: SiteConfig, lasting: LastingParts) -> BackgroundSer
                 link,
                 stores.escalations,
                 clock,
+                probes.temperature_c,
                 pool=(lambda: uplink.pool) if uplink else None,
                 offload=lambda: box.shed.offload,
             ).read,
@@ -218,11 +219,16 @@ class _SystemProbes:
         return ApplianceStatus(
             starts=status.starts,
             load=load_per_core(),
-            temperature_c=temperature_c(),
+            temperature_c=self.temperature_c(),
             detector_load=status.health.load,
             detector_queue=status.health.queue,
             hot=self.box.shed.heat.step > 0,
         )
+
+    def temperature_c(self) -> float | None:
+        """Of the hottest sensor of the box, at its last reading; None: there is none that tells."""
+        hottest = self.box.status.reading.hottest
+        return hottest.celsius if hottest is not None else None
 
     def warning(self) -> str:
         """What is wrong with the database, or ''."""

@@ -87,11 +87,6 @@ def temperatures(thermal: Path = THERMAL) -> list[Temperature]:
     return found
 
 
-def temperature_c(thermal: Path = THERMAL) -> float | None:
-    """Of the hottest sensor; None: there is none, or it cannot be read."""
-    return max((each.celsius for each in temperatures(thermal)), default=None)
-
-
 def memory_bytes(proc: Path = PROC) -> tuple[int, int] | None:
     """How much memory the machine has, and how much of it programs could still get; None: it does not tell."""
     try:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from appliance.broker import LinkState
 from appliance.clock import Clock
-from appliance.machine import THERMAL, load_per_core, temperature_c
+from appliance.machine import load_per_core
 from appliance.router.decide import SystemLoad
 from appliance.store.escalations import EscalationStore
 
-READ_EVERY_S = 10.0  # temperatures and one-minute means move no faster
+READ_EVERY_S = 10.0  # a one-minute mean moves no faster
 
 
 class AnnouncedPool(Protocol):
@@ -26,24 +25,26 @@ class AnnouncedPool(Protocol):
 
 
 class SystemLoadMonitor:
-    """Reads the load, at most every READ_EVERY_S (link and workers each time). Owner: the core's thread."""
+    """Reads queue and load at most every READ_EVERY_S, all else each time. Owner: the core's thread."""
 
     def __init__(
         self,
         link: Callable[[], LinkState] | None,
         escalations: EscalationStore,
         clock: Clock,
-        thermal: Path = THERMAL,
+        temperature_c: Callable[[], float | None] = lambda: None,
         pool: Callable[[], AnnouncedPool] | None = None,
         offload: Callable[[], bool] = bool,
     ) -> None:
-        """offload: whether the box is too hot to find out by itself what it is not sure of."""
+        """temperature_c: of the hottest sensor. offload: whether the box is too hot to find out by itself what it is
+        not sure of.
+        """
         self._offload = offload
         self._link = link
         self._pool = pool
         self._escalations = escalations
         self._clock = clock
-        self._thermal = thermal
+        self._temperature_c = temperature_c
         self._read_at = float("-inf")
         self._last = SystemLoad()
 
@@ -55,14 +56,13 @@ class SystemLoadMonitor:
             self._last = SystemLoad(
                 queue_age_s=round(self._escalations.queue_age_s(self._clock.now()), 1),
                 load=load_per_core(),
-                temperature_c=temperature_c(self._thermal),
             )
         last, pool = self._last, self._pool() if self._pool else None
         return SystemLoad(
             link_up=self._link().up if self._link else None,
             queue_age_s=last.queue_age_s,
             load=last.load,
-            temperature_c=last.temperature_c,
+            temperature_c=self._temperature_c(),
             pool_wait_s=pool.wait_s if pool else None,
             gpu_hour=pool.gpu_hour if pool else None,
             offload=self._offload(),

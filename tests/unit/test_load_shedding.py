@@ -273,7 +273,7 @@ def test_what_a_hot_box_is_not_sure_of_goes_to_the_cloud_at_once_within_the_budg
 
 def test_the_router_and_the_second_look_are_told_that_it_is_hot(tmp_path: Path) -> None:
     db = Database(tmp_path / "vedette.db", ManualClock())
-    load = SystemLoadMonitor(None, EscalationStore(db), ManualClock(), tmp_path, offload=lambda: True).read()
+    load = SystemLoadMonitor(None, EscalationStore(db), ManualClock(), offload=lambda: True).read()
     assert load.offload
     db.close()
     idle = ApplianceStatus(starts=1, load=0.1)

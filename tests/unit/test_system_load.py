@@ -11,7 +11,7 @@ from sample_rows import opened, sample_escalation
 
 from appliance.broker import LinkState
 from appliance.clock import ManualClock
-from appliance.machine import load_per_core, temperature_c
+from appliance.machine import load_per_core, temperatures
 from appliance.router.system_load import READ_EVERY_S, SystemLoadMonitor
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
@@ -24,12 +24,10 @@ def zone(folder: Path, number: int, text: str) -> None:
     (place / "temp").write_text(text)
 
 
-def test_the_hottest_sensor_counts_and_one_that_is_asleep_does_not(tmp_path: Path) -> None:
-    assert temperature_c(tmp_path) is None
+def test_a_sensor_that_is_asleep_is_left_out(tmp_path: Path) -> None:
     zone(tmp_path, 0, "48300\n")
-    zone(tmp_path, 1, "61000\n")
-    zone(tmp_path, 2, "")
-    assert temperature_c(tmp_path) == 61.0
+    zone(tmp_path, 1, "")
+    assert [each.celsius for each in temperatures(tmp_path)] == [48.3]
 
 
 def test_the_load_is_a_mean_of_running_tasks_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +50,7 @@ def test_the_queue_is_read_now_and_then_and_the_link_each_time(tmp_path: Path) -
     clock = ManualClock()
     db = Database(tmp_path / "vedette.db", clock)
     link = LinkState(up=True, since=0.0)
-    monitor = SystemLoadMonitor(lambda: link, EscalationStore(db), clock, tmp_path)
+    monitor = SystemLoadMonitor(lambda: link, EscalationStore(db), clock)
     assert (monitor.read().link_up, monitor.read().queue_age_s) == (True, 0.0)
     escalation = sample_escalation("q", t=clock.now())
     AlertStore(db).apply(opened(t=clock.now()), escalation=escalation, priority="high")
@@ -66,7 +64,7 @@ def test_the_queue_is_read_now_and_then_and_the_link_each_time(tmp_path: Path) -
 
 def test_without_an_uplink_the_link_is_unknown(tmp_path: Path) -> None:
     db = Database(tmp_path / "vedette.db", ManualClock())
-    assert SystemLoadMonitor(None, EscalationStore(db), ManualClock(), tmp_path).read().link_up is None
+    assert SystemLoadMonitor(None, EscalationStore(db), ManualClock()).read().link_up is None
     db.close()
 
 
@@ -75,8 +73,8 @@ def test_without_a_file_descriptor_the_temperature_is_unknown(tmp_path: Path) ->
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
-        found = temperature_c(tmp_path)
+        found = temperatures(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert found is None
-    assert temperature_c(tmp_path) == 48.3
+    assert found == []
+    assert [each.celsius for each in temperatures(tmp_path)] == [48.3]

@@ -16,6 +16,7 @@ from appliance.config import SiteConfig, StorageConfig
 from appliance.store.arming import ArmingRow
 from appliance.store.database import Database
 from appliance.threads import ServiceGroup
+from tests.box_files import heat
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "appliance").rglob("*.py"))
@@ -65,6 +66,23 @@ def test_a_site_that_is_disarmed_says_so_also_after_a_restart(tmp_path: Path) ->
         appliance.stores.arming.put(ArmingRow(profile="disarmed", since_t=clock.now(), until_t=None, who="anna"))
         assert any("disarmed" in text for text in health().warnings)
         db.close()
+
+
+def test_the_router_goes_by_the_sensors_that_shedding_goes_by(tmp_path: Path) -> None:
+    """Those of the box that `sensors.root` shows, not those of whatever /sys lies here."""
+    clock = ManualClock()
+    db = Database(tmp_path / "vedette.db", clock)
+    heat(tmp_path / "host", 61)
+    sections: dict[str, Any] = {
+        "uplink": {"url": "nats://127.0.0.1:4222"}, "sensors": {"root": str(tmp_path / "host")},
+    }  # fmt: skip
+    appliance = build(site(**sections), tmp_path, db, clock, ServiceGroup())
+    maintenance = appliance._background.core_settings.maintenance
+    assert maintenance is not None
+    assert maintenance._system_load().temperature_c is None, "no sensor was read yet"
+    appliance._lasting.box.run_once()
+    assert maintenance._system_load().temperature_c == 61.0
+    db.close()
 
 
 def test_what_an_earlier_version_left_open_is_closed_to_others(tmp_path: Path) -> None:
