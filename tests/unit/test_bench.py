@@ -20,10 +20,12 @@ from appliance.clock import ManualClock
 from appliance.detect import runtime_choice
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detector_config import DetectorConfig
-from appliance.lab.bench import bench_command, pipeline_measurement, runtime_measurement
+from appliance.lab.bench import bench_command, pipeline_measurement
 from appliance.lab.bench.bench_command import BenchRow
 from appliance.lab.bench.pipeline_measurement import DetectorBench
+from appliance.lab.bench.runtime_measurement import ProcessorEnergy
 from appliance.media.frames import FrameConverter
+from tests.box_files import write_files
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +83,20 @@ def test_a_way_that_kills_its_process_is_named_and_the_others_go_on(monkeypatch:
     assert "exit code 1" in bench_command.measure_in_child(DetectorConfig(), 0.1).refusal
 
 
-def test_energy_is_what_the_kernel_counts_or_nothing(tmp_path: Path) -> None:
-    assert runtime_measurement._joules(tmp_path) is None
-    for package, used in (("intel-rapl:0", "2500000"), ("intel-rapl:1", "500000"), ("intel-rapl:0:0", "7")):
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "energy_uj").write_text(used + "\n")
-    assert runtime_measurement._joules(tmp_path) == 3.0
+def test_energy_is_what_the_kernel_counts_once_or_nothing(tmp_path: Path) -> None:
+    clock = ManualClock()
+    assert ProcessorEnergy(tmp_path, clock).joules() is None
+
+    def count(package_j: int, psys_j: int) -> None:
+        rapl = "sys/class/powercap/intel-rapl"
+        for number, name, joules in ((0, "package-0", package_j), (1, "psys", psys_j)):
+            write_files(tmp_path, {f"{rapl}:{number}/name": name, f"{rapl}:{number}/energy_uj": f"{joules}000000"})
+
+    count(10, 100)
+    energy = ProcessorEnergy(tmp_path, clock)
+    count(13, 105)
+    clock.advance(2)
+    assert energy.joules() == 5.0, "psys has what its packages use"
 
 
 def test_cameras_share_runs_where_batches_pay_and_all_that_is_not_the_network_counts(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.clock import SystemClock, process_cpu_s
+from appliance.clock import Clock, SystemClock, process_cpu_s
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.network_detector import NetworkDetector
@@ -26,12 +26,13 @@ from appliance.detector_config import DetectorConfig
 from appliance.errors import MissingDependency, VedetteError
 from appliance.lab.bench import pipeline_measurement
 from appliance.lab.bench.pipeline_measurement import Efficiency
+from appliance.sensors.energy_meter import EnergyMeter
+from appliance.sensors.linux_sensors import RaplCounters
 
 FRAME_SIZE = (1280, 720)
 WARM_UP = 3
 RUNS_MIN = 10
 CAMERAS = (1, 4, 16)
-RAPL = Path("/sys/class/powercap")
 SMAPS = Path("/proc/self/smaps_rollup")
 _CLOCK = SystemClock()
 
@@ -43,8 +44,8 @@ class Measurement:
     cpu_ms: of all cores, for one. network_share: of that, what the network itself takes; None: it cannot be told apart.
     rates: detections a second, by the number of threads that call the detector; batch_rates: by frames in a run, one
     thread; camera_rates: by cameras that share it through the scheduler, from decoded 720p to boxes. efficiency: see
-    `Efficiency`; by CPU time on a CPU, by the clock on a device. memory_mb: PSS of the process. joules: of the whole
-    machine, for one detection; None: the kernel does not tell (RAPL; on Linux often root's alone).
+    `Efficiency`; by CPU time on a CPU, by the clock on a device. memory_mb: PSS of the process. joules: for one
+    detection, see `ProcessorEnergy`; None: the kernel does not tell.
     """
 
     name: str
@@ -61,6 +62,20 @@ class Measurement:
     joules: float | None
 
 
+class ProcessorEnergy:
+    """What RAPL counts of this machine, whoever causes it, from the making on: see `RaplCounters`."""
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        """root: of the file system that /sys lies in."""
+        self._counters, self._meter, self._clock = RaplCounters(root), EnergyMeter(), clock
+        self._meter.add(self._counters.read().energy, clock.monotonic())
+
+    def joules(self) -> float | None:
+        """Since the last call; None: the kernel does not tell (it is often root's alone)."""
+        used = self._meter.add(self._counters.read().energy, self._clock.monotonic())
+        return sum(used.joules.values()) if used is not None else None
+
+
 def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) -> Measurement:
     """seconds: of each thing that is measured. Raises VedetteError, MissingDependency."""
     network = detector.load(settings)
@@ -68,7 +83,8 @@ def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) ->
     frame = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
     for _ in range(WARM_UP):
         network.detect([frame])
-    energy, cpu, began = _joules(), process_cpu_s(), _CLOCK.monotonic()
+    energy = ProcessorEnergy(Path("/"), _CLOCK)
+    cpu, began = process_cpu_s(), _CLOCK.monotonic()
     took: list[float] = []
     while len(took) < RUNS_MIN or _CLOCK.monotonic() - began < seconds:
         at = _CLOCK.monotonic()
@@ -76,8 +92,7 @@ def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) ->
         took.append((_CLOCK.monotonic() - at) * 1000)
     meter = process_cpu_s if detector.with_device(settings).device == "cpu" else _CLOCK.monotonic
     memory_mb = round(_pss_mb(), 1)
-    cpu_ms, after = (process_cpu_s() - cpu) * 1000 / len(took), _joules()
-    joules = (after - energy) / len(took) if energy is not None and after is not None and after > energy else None
+    cpu_ms, joules = (process_cpu_s() - cpu) * 1000 / len(took), energy.joules()
     by_batch: dict[int, float] = {}
     efficiency = None
     if isinstance(network, NetworkDetector):
@@ -95,7 +110,7 @@ def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) ->
         _rounded({n: pipeline_measurement.rate(network, n, FRAME_SIZE, seconds, _CLOCK) for n in CAMERAS}),
         efficiency,
         memory_mb,
-        round(joules, 4) if joules is not None else None,
+        round(joules / len(took), 4) if joules else None,
     )
 
 
@@ -132,15 +147,6 @@ def _rate(network: ObjectDetector, frame: NDArray[np.uint8], threads: int, secon
     with ThreadPoolExecutor(threads) as pool:
         done = sum(pool.map(work, range(threads)))
     return done / (_CLOCK.monotonic() - began)
-
-
-def _joules(folder: Path = RAPL) -> float | None:
-    """What all processor packages have used since they were started; None: not told."""
-    counters = sorted(folder.glob("intel-rapl:[0-9]/energy_uj"))
-    try:
-        return sum(int(each.read_text()) for each in counters) / 1e6 if counters else None
-    except (OSError, ValueError):
-        return None
 
 
 def _pss_mb(path: Path = SMAPS) -> float:
