@@ -163,11 +163,11 @@ def candidates_for(settings: DetectorConfig) -> tuple[RuntimeCandidate, ...]:
 def _ways(model: str) -> Iterator[RuntimeCandidate]:
     """Every backend on every device, in the precisions that are known to be as accurate. Raises ModelError."""
     for backend, places in PLACES.items():
+        accurate = model_files.accurate_precisions(
+            model, bf16=openvino_multiplies_bf16() if backend == "openvino" else None
+        )
         for device, precisions in places.items():
-            bf16 = None if backend == "onnx" else openvino_multiplies_bf16()
-            for precision in model_files.accurate_precisions(model, bf16=bf16):
-                if precision in precisions:
-                    yield RuntimeCandidate(backend, precision, device)
+            yield from (RuntimeCandidate(backend, each, device) for each in accurate if each in precisions)
 
 
 def installed_version(backend: str) -> str:
