@@ -20,7 +20,7 @@ from appliance.dashboard.timeline_api import From, TimelineReader, TimelineRepor
 from appliance.errors import ModelError
 from appliance.explain.rule_outcomes import RuleOutcome, Stage
 from appliance.explain.span_explanation import SENTENCES, SpanExplanation, explain_stored
-from appliance.explain.span_task import LEAD_S, SpanTask, encode_task, without_secrets
+from appliance.explain.span_task import LEAD_S, SPAN_TASK, SpanTask, without_secrets
 from appliance.pipeline import Pipeline
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -235,7 +235,7 @@ class WhyReader:
                 local_begin=local_weekday_minute(begin), model_folder=folder,
             )  # fmt: skip
             about = {"t0": t0, "t1": t1, "camera": camera}
-            job = self._jobs.start("replay_span", name, encode_task(task), models, about)
+            job = self._jobs.start("replay_span", name, SPAN_TASK.encode(task), models, about)
         except ModelError as error:
             raise Problem(422, f"The network cannot be loaded: {error}") from None
         except JobRunning as error:

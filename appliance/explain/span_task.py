@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
 from appliance.config import SiteConfig
 from appliance.types import Event, Gap, SegmentRow
 
+Task = TypeVar("Task")
 LEAD_S = 30.0  # before the span, for tracks to be what they were
 
 
@@ -54,18 +55,22 @@ def local_time_from(begin: float, local_begin: tuple[int, int]) -> Callable[[flo
     return at
 
 
-_task: TypeAdapter[SpanTask] = TypeAdapter(SpanTask)
+class TaskCodec(Generic[Task]):
+    """What a child process is told, as plain values and back."""
+
+    def __init__(self, kind: type[Task]) -> None:
+        self._adapter = TypeAdapter(kind)
+
+    def encode(self, task: Task) -> dict[str, Any]:
+        encoded: dict[str, Any] = self._adapter.dump_python(task, mode="json")
+        return encoded
+
+    def decode(self, values: dict[str, Any]) -> Task:
+        """Raises pydantic's ValidationError."""
+        return self._adapter.validate_python(values)
 
 
-def encode_task(task: SpanTask) -> dict[str, Any]:
-    """As plain values."""
-    encoded: dict[str, Any] = _task.dump_python(task, mode="json")
-    return encoded
-
-
-def decode_task(values: dict[str, Any]) -> SpanTask:
-    """Raises pydantic's ValidationError."""
-    return _task.validate_python(values)
+SPAN_TASK = TaskCodec(SpanTask)
 
 
 def without_secrets(config: SiteConfig, camera: str) -> SiteConfig:

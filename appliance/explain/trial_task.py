@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from pydantic import TypeAdapter
 
 from appliance.config import SiteConfig
+from appliance.explain.span_task import TaskCodec
 from appliance.types import Gap, SegmentRow
 
 
@@ -42,15 +40,4 @@ class TrialTask:
     then: TrialSetup
 
 
-_task: TypeAdapter[TrialTask] = TypeAdapter(TrialTask)
-
-
-def encode_trial(task: TrialTask) -> dict[str, Any]:
-    """As plain values."""
-    encoded: dict[str, Any] = _task.dump_python(task, mode="json")
-    return encoded
-
-
-def decode_trial(values: dict[str, Any]) -> TrialTask:
-    """Raises pydantic's ValidationError."""
-    return _task.validate_python(values)
+TRIAL_TASK = TaskCodec(TrialTask)

@@ -16,7 +16,7 @@ from appliance.config import SiteConfig
 from appliance.detect.network_detector import NetworkDetector
 from appliance.errors import SourceError
 from appliance.explain.span_task import without_secrets
-from appliance.explain.trial_task import TrialSetup, TrialSpan, TrialTask, decode_trial, encode_trial
+from appliance.explain.trial_task import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask
 from appliance.lab.jobs.trial_replay import settings_compared
 from appliance.types import Detections
 from tests.dashboard_site import Site
@@ -46,9 +46,11 @@ def compared(site: Site, then: SiteConfig, *spans: tuple[float, float]) -> tuple
         TrialSpan(t0, t1, tuple(site.segments.covering("gate", t0, t1)), (), MONDAY_NOON) for t0, t1 in spans
     ]  # fmt: skip
     setups = [TrialSetup(without_secrets(each, "gate")) for each in (plan(), then)]
-    told = json.loads(json.dumps(encode_trial(TrialTask(str(site.root), "gate", tuple(found), setups[0], setups[1]))))
+    told = json.loads(
+        json.dumps(TRIAL_TASK.encode(TrialTask(str(site.root), "gate", tuple(found), setups[0], setups[1])))
+    )
     assert "hunter2" not in json.dumps(told)
-    steps, shares = settings_compared(decode_trial(told)), []
+    steps, shares = settings_compared(TRIAL_TASK.decode(told)), []
     while True:
         try:
             shares.append(next(steps))

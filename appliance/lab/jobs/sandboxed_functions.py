@@ -7,8 +7,8 @@ import os
 from collections.abc import Generator
 from typing import Any
 
-from appliance.explain.span_task import decode_task
-from appliance.explain.trial_task import decode_trial
+from appliance.explain.span_task import SPAN_TASK
+from appliance.explain.trial_task import TRIAL_TASK
 from appliance.lab.jobs.span_replay import replayed_explanation
 from appliance.lab.jobs.trial_replay import settings_compared
 
@@ -18,7 +18,7 @@ NICE = 15  # recording and live detection come first
 def replay_span(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
     """Yields the share that is done; returns what `span_replay.replayed_explanation` finds. values: a SpanTask."""
     _give_way()
-    task = decode_task(values)
+    task = SPAN_TASK.decode(values)
     if task.model_folder:
         os.environ["VEDETTE_MODELS"] = task.model_folder
     return (yield from replayed_explanation(task))
@@ -27,7 +27,7 @@ def replay_span(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]
 def try_settings(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
     """Yields the share that is done; returns what `trial_replay.settings_compared` finds. values: a TrialTask."""
     _give_way()
-    return (yield from settings_compared(decode_trial(values)))
+    return (yield from settings_compared(TRIAL_TASK.decode(values)))
 
 
 def _give_way() -> None:
