@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,6 @@ pytest.importorskip("playwright.sync_api", reason="the browser tests need the pl
 from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
-SHOTS = os.environ.get("VEDETTE_SHOTS", "")
 
 # Of a stage: the number in the video's picture, how old it is, and where the leftmost box over it begins, in pictures.
 LOOK = """([selector, bits]) => {
