@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 
 from appliance.clock import Clock, SystemClock
@@ -34,13 +37,17 @@ class Service:
 class ServiceGroup:
     """Runs services until `stop()`, or until one fails; then all stop and the process ends with 1 (wrong use: 2).
 
-    State: the threads, and the exit code. Owner: the main thread.
+    State: the threads, and the exit code. Owner: the main thread, which does nothing but `wait()`.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, *, stop_s_max: float = STOP_S_MAX) -> None:
+        """stop_s_max: so long each service has for its end; one that hangs is left behind with a line in the log."""
         self._clock = clock or SystemClock()
+        self._stop_s_max = stop_s_max
         self._lacking = LogThrottle(logger, self._clock)
-        # Not an Event: a signal handler that interrupts another in its set() would wait for itself. put() is reentrant.
+        # Not an Event: a handler that interrupts another in set(), or who waits on the event, would wait for itself.
+        # Many come at once: the kernel sends PR_SET_PDEATHSIG's signal for each thread that a parent dies with. put()
+        # is reentrant.
         self._ended: SimpleQueue[str] = SimpleQueue()
         self._stopping = False
         self._code = 0
@@ -60,8 +67,11 @@ class ServiceGroup:
         for service in new:
             self.start(service)
 
-    def stop(self) -> None:
-        """Ask everything to end. A signal handler may call it."""
+    def stop(self, code: int = 0) -> None:
+        """Ask everything to end, with this exit code. Any thread; a signal handler may call it."""
+        self._stopping = True
+        if code:
+            self._code = code
         self._ended.put("")
 
     def wait(self) -> int:
@@ -78,9 +88,11 @@ class ServiceGroup:
             return
         self._retired.append(service)
         service.stop()
-        thread.join(STOP_S_MAX)
+        thread.join(self._stop_s_max)
         if thread.is_alive():
-            logger.warning("%s did not stop within %.0f s", service.name, STOP_S_MAX)
+            logger.warning(
+                "%s did not stop within %g s; it is in %s", service.name, self._stop_s_max, _position(thread)
+            )
             return
         self._running = [each for each in self._running if each[0] is not service]
         self._retired.remove(service)
@@ -112,6 +124,13 @@ class ServiceGroup:
                     raise
                 self._lacking.report(f"{service.name} waits: too many files are open in this process or machine")
                 self._clock.sleep(FILES_WAIT_S)
+
+
+def _position(thread: threading.Thread) -> str:
+    """What `thread` does now, the innermost call first."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    calls = reversed(traceback.extract_stack(frame)) if frame is not None else ()
+    return ", called by ".join(f"{call.name} ({Path(call.filename).name}:{call.lineno})" for call in calls) or "ended"
 
 
 def periodic_service(name: str, every_s: float, job: Callable[[], object], clock: Clock) -> Service:

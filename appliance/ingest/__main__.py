@@ -1,8 +1,8 @@
 """`python -m appliance.ingest`: reads the configuration (one JSON line) from stdin and runs the cameras until it ends.
 
-Started by `appliance.supervisor`. It ends when stdin does (the parent is gone) or at SIGTERM. Messages go to the file
-descriptor named by `--fd`, or to stdout. Exit codes: 0 asked to stop, 1 something is broken and a new start may help,
-2 wrong use or configuration.
+Started by `appliance.supervisor`. It ends when stdin does (the parent is gone) or at SIGTERM, and within END_S_MAX
+whatever hangs: nothing outlives the core. Messages go to the file descriptor named by `--fd`, or to stdout. Exit codes:
+0 asked to stop, 1 something is broken and a new start may help, 2 wrong use or configuration.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from appliance.ingest.channel import IngestChannel, signs_of_life
 from appliance.ingest.process import IngestProcess
 from appliance.malloc import hold_little
 from appliance.telemetry import configure_logging
+from appliance.threads import Service, ServiceGroup
 from appliance.track.tracker import Tracker
 from appliance.wire import WireError, decode_command
 
 CONFIG_BYTES_MAX = 8 * 1024 * 1024
 COMMAND_BYTES_MAX = CONFIG_BYTES_MAX  # one of them is the cameras' section
+END_S_MAX = 10.0  # of closing segments; who has not ended then leaves: what is recorded survives a kill
+ALARM_S = 15  # after which the kernel ends it, should even the line in the log hang
 _PR_SET_PDEATHSIG = 1
 
 logger = logging.getLogger(__name__)
@@ -55,7 +58,7 @@ def main() -> int:
         site = _read_site()
         hardware = HardwareDecoders(site.decode)
         hardware.must_have(site.cameras)
-        with signs_of_life(out):
+        with signs_of_life(out, lambda: os._exit(0)):
             shared = _load_detector(site)
             recheck = _recheck_detector(site.second_look, site.detector)
         ingest = IngestProcess(
@@ -72,18 +75,28 @@ def main() -> int:
     except UsageError as error:
         print(f"vedette ingest: {error}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: ingest.stop())
-    signal.signal(signal.SIGINT, lambda *_: ingest.stop())
-    threading.Thread(target=_watch_stdin, args=(ingest,), name="parent", daemon=True).start()
-    code = 0
-    try:
-        ingest.run()
-    except DetectorHung as error:
-        logger.error("%s; ending, to be started again", error)
-        code = 1
+    code = run_until_stopped(ingest)
     sys.stderr.flush()
     # Not sys.exit: a thread that hangs in a library must not keep a finished process alive.
     os._exit(code)
+
+
+def run_until_stopped(ingest: IngestProcess) -> int:
+    """Run the cameras until SIGTERM, SIGINT, the end of stdin or of who reads the channel, or until the detector hangs.
+
+    Returns the exit code. In the main thread, which waits in here, so that a signal can interrupt nothing else.
+    """
+    group = ServiceGroup(stop_s_max=END_S_MAX)
+
+    def end(*_: object) -> None:
+        signal.alarm(ALARM_S)
+        group.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    threading.Thread(target=_watch_stdin, args=(ingest, end), name="parent", daemon=True).start()
+    group.start(Service("cameras", lambda: _run_cameras(ingest, group), ingest.stop, resumes=False))
+    return group.wait()
 
 
 def _arguments() -> argparse.Namespace:
@@ -128,7 +141,18 @@ def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callabl
     return lambda: detector.load(settings)
 
 
-def _watch_stdin(ingest: IngestProcess) -> None:
+def _run_cameras(ingest: IngestProcess, group: ServiceGroup) -> None:
+    """Until they are stopped, nobody reads the channel any more, or the detector hangs."""
+    try:
+        ingest.run()
+    except DetectorHung as error:
+        logger.error("%s; ending, to be started again", error)
+        group.stop(1)
+    else:
+        group.stop()
+
+
+def _watch_stdin(ingest: IngestProcess, end: Callable[[], None]) -> None:
     """Commands of the core, a JSON line each. The process ends with its standard input."""
     with contextlib.suppress(OSError, ValueError):
         while line := sys.stdin.buffer.readline(COMMAND_BYTES_MAX):
@@ -138,7 +162,7 @@ def _watch_stdin(ingest: IngestProcess) -> None:
                 logger.warning("a command of the core was not understood: %s", error)
             else:
                 ingest.handle_command(command)
-    ingest.stop()
+    end()
 
 
 def _die_with_parent() -> None:

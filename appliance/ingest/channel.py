@@ -31,17 +31,20 @@ class _Entry:
 
 
 @contextlib.contextmanager
-def signs_of_life(fd: int, every_s: float = ALIVE_EVERY_S) -> Iterator[None]:
+def signs_of_life(fd: int, on_closed: Callable[[], None], every_s: float = ALIVE_EVERY_S) -> Iterator[None]:
     """While a detector loads: an empty line every second, or the core takes this process for hung. TensorRT builds an
-    engine for minutes; who hangs for LOAD_S_MAX is hung."""
+    engine for minutes; who hangs for LOAD_S_MAX is hung. on_closed: called, in another thread, when the reader is gone:
+    nobody waits for the detector any more."""
     loaded = threading.Event()
 
     def tell() -> None:
-        with contextlib.suppress(OSError):  # the core is gone, and this process goes with it
+        try:
             for _ in range(int(LOAD_S_MAX / every_s)):
                 if loaded.wait(every_s):
                     return
                 os.write(fd, b"\n")
+        except OSError:
+            on_closed()
 
     thread = threading.Thread(target=tell, name="loading", daemon=True)
     thread.start()

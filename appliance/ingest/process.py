@@ -180,7 +180,7 @@ class IngestProcess:
             self._end(writer, worker)
 
     def stop(self) -> None:
-        """May be called from any thread, and from a signal handler."""
+        """Any thread; not a signal handler, which may have interrupted whoever is in the event's `set` or `wait`."""
         self._stop.set()
 
     def handle_command(self, command: Command) -> None:

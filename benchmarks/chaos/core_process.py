@@ -20,6 +20,7 @@ from pathlib import Path
 
 from appliance.clock import SystemClock
 from appliance.errors import StoreError, StoreUnavailable
+from appliance.threads import Service, ServiceGroup
 from tests.servers import site as servers
 
 LARGE_EVERY = 12  # one in so many brings an image of several chunks
@@ -57,9 +58,15 @@ def picture_of(n: int) -> bytes:
 
 def main(arguments: list[str]) -> int:
     folder, url, count, rate = Path(arguments[0]), arguments[1], int(arguments[2]), float(arguments[3])
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    group, stop = ServiceGroup(), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: group.stop())
     site = servers.Site(folder / "data", url, clock=WrongClock(folder / "clock"))
+    group.start(Service("alerts", lambda: _raise_alerts(folder, site, count, rate, stop), stop.set))
+    code = group.wait()
+    return 3 if site.failures or code else 0
+
+
+def _raise_alerts(folder: Path, site: servers.Site, count: int, rate: float, stop: threading.Event) -> None:
     _retry_until_stopped(lambda: _prepare(site), stop)
     site.connect()
     try:
@@ -75,7 +82,6 @@ def main(arguments: list[str]) -> int:
         stop.wait()
     finally:
         site.cut()
-    return 3 if site.failures else 0
 
 
 def _journal_line(folder: Path, line: str) -> None:

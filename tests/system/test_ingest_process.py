@@ -239,10 +239,53 @@ def configure(process: Process, cameras: dict[str, Any]) -> None:
 
 
 def test_it_ends_when_its_parent_does(process: Process) -> None:
+    """Of which the kernel tells at once, and once for each thread that the parent dies with."""
     until(lambda: process.of(FrameBoxes), 40)
     assert process.child.stdin is not None
     process.child.stdin.close()
+    for _ in range(300):
+        process.child.send_signal(signal.SIGTERM)
     assert process.wait() == 0
+
+
+HANGS = """
+import sys, threading
+import appliance.ingest.__main__ as ingest
+
+class Cameras:
+    def run(self):
+        print("running", flush=True)
+        threading.Event().wait()
+
+    def stop(self):
+        {stop}
+
+ingest.END_S_MAX, ingest.ALARM_S = {limits}
+sys.exit(ingest.run_until_stopped(Cameras()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("stop", "limits", "code", "said"),
+    [
+        ("pass", "0.2, 60", 0, "cameras did not stop within 0.2 s; it is in wait (threading.py"),
+        ("threading.Event().wait()", "0.2, 1", -signal.SIGALRM, ""),
+    ],
+    ids=["its cameras hang", "its main thread hangs"],
+)
+def test_it_does_not_outlive_its_parent_whatever_hangs(stop: str, limits: str, code: int, said: str) -> None:
+    script = HANGS.format(stop=stop, limits=limits)
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"running\n"
+            _, noise = child.communicate(timeout=60)  # which closes its standard input first
+        finally:
+            child.kill()
+    assert child.returncode == code
+    assert said in noise.decode()
 
 
 def test_it_ends_when_nobody_reads_any_more(site: dict[str, Any]) -> None:
@@ -258,7 +301,8 @@ def test_it_ends_when_nobody_reads_any_more(site: dict[str, Any]) -> None:
     assert child.stdin is not None
     child.stdin.write(SiteConfig.model_validate(site).model_dump_json().encode() + b"\n")
     child.stdin.flush()
-    os.read(reading, 100)
+    while not os.read(reading, 100).strip():
+        pass  # a sign of life while the detector comes up
     os.close(reading)
     assert child.wait(80) == 0
     child.stdin.close()

@@ -139,7 +139,7 @@ def test_a_child_that_loads_for_long_is_not_taken_for_hung(
     script = """
         import time
         from appliance.ingest.channel import signs_of_life
-        with signs_of_life(out.fileno(), 0.2):
+        with signs_of_life(out.fileno(), os.abort, 0.2):
             time.sleep(4)
         say("loaded")
         time.sleep(60)

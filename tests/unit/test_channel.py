@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from waiting import until
 
-from appliance.ingest.channel import ChannelClosed, IngestChannel
+from appliance.ingest.channel import ChannelClosed, IngestChannel, signs_of_life
 from appliance.types import CameraMeter, CameraState, FrameBoxes, IngestHealth, IngestMessage, SegmentRow
 from appliance.wire import decode_ingest
 
@@ -151,3 +151,13 @@ def test_a_reader_that_hangs_up_is_noticed(pipe: tuple[int, int]) -> None:
     until(closed.is_set)
     with pytest.raises(ChannelClosed):
         channel.put(state(1))
+
+
+def test_while_a_detector_loads_the_end_of_the_reader_is_noticed(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    gone = threading.Event()
+    with signs_of_life(writing, gone.set, 0.01):
+        assert os.read(reading, 1) == b"\n"
+        assert not gone.is_set()
+        os.close(reading)
+        assert gone.wait(60)

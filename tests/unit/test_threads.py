@@ -104,6 +104,27 @@ def test_one_that_ends_by_itself_has_failed(caplog: pytest.LogCaptureFixture) ->
     assert "dashboard ended by itself" in caplog.text
 
 
+def test_one_that_hangs_is_left_behind_and_the_log_says_where(caplog: pytest.LogCaptureFixture) -> None:
+    parts, never = ServiceGroup(stop_s_max=0.05), threading.Event()
+
+    def hang() -> None:
+        never.wait(60)
+
+    parts.start(Service("evidence", hang, lambda: None))
+    parts.stop(3)
+    assert parts.wait() == 3
+    never.set()
+    assert "evidence did not stop within 0.05 s; it is in " in caplog.text
+    assert ", called by hang (test_threads.py:" in caplog.text
+
+
+def test_one_that_ends_once_all_were_asked_to_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
+    parts = ServiceGroup()
+    parts.start(Service("cameras", parts.stop, lambda: None))
+    assert parts.wait() == 0
+    assert caplog.text == ""
+
+
 STORM = """
 import os, signal, threading
 from appliance.threads import ServiceGroup
