@@ -299,7 +299,8 @@ class MqttPublisher:
         if not self._begun:
             for name in self._cameras:
                 for row in self._deps.alerts.page(limit=1, wanted=AlertQuery(camera=name)):
-                    self._take_alert(row, queue=False)
+                    if row.rev <= self._alerts_rev:  # a newer one is news, and comes below
+                        self._take_alert(row, queue=False)
             self._begun = True
         rows = self._deps.alerts.changed_since(self._alerts_rev)
         for row in rows:

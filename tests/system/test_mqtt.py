@@ -222,6 +222,15 @@ def test_alerts_are_events_and_the_last_one_stays(
     late.close()
 
 
+def test_an_alert_raised_before_the_first_look_is_told(tmp_path: Path, broker: Mosquitto, home: Listener) -> None:
+    yard = PublishingSite(tmp_path, {"url": broker.url, "local": True})
+    yard.raise_alert("a1")  # the publisher's thread has not run yet
+    yard.start()
+    until(lambda: [topic for topic, _, _ in home.heard if topic.endswith("/alerts")])
+    assert [json.loads(body)["update"] for topic, body, _ in home.heard if topic.endswith("/alerts")] == [False]
+    yard.close()
+
+
 def test_a_broker_that_was_away_is_told_all_anew(
     site: Callable[..., PublishingSite], broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
