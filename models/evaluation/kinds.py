@@ -2,7 +2,8 @@
 
 The pictures are those of `models.evaluation.public`. Networks are names of models.toml or paths to .onnx
 files; the first is what the others' shares are of. AP50 and AP50:95 with intervals of 90 % from a bootstrap
-over pictures; precision, recall and expected calibration error at a score of 0.5 of persons; the CPU time of one look.
+over pictures; precision, recall and expected calibration error at a score of 0.5 of persons; animals that are taken
+for a person; the CPU time of one look.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from appliance.detect import detector, model_files
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from appliance.errors import VedetteError
 from models.evaluation import cost, public
-from models.evaluation.arithmetic import Floats, Matched, average_precision, match
+from models.evaluation.arithmetic import Floats, Matched, average_precision, match, overlaps
 from models.evaluation.public import KINDS, Brought
 from models.evaluation.score import Judged
 from models.evaluation.sets import SetFault
@@ -35,6 +36,7 @@ SURE = 0.5
 ADVICE_MIN = 20  # boxes below which a figure says nothing
 NAMES = ("person", "vehicle", "bicycle", "cat", "dog")
 VEHICLES = ("car", "bus", "truck")
+ANIMALS = ("cat", "dog")
 ALIASES = {"motorbike": "motorcycle"}
 
 
@@ -158,6 +160,21 @@ def calibration_error(matched: Matched) -> float:
     return sum(gaps) / len(scores)
 
 
+def taken_for_person(seen: Sequence[Judged], animal: str) -> tuple[int, int]:
+    """Of how many boxes of `animal` the surest answer on it (at least SURE, IoU 0.5) is a person; and of how many."""
+    taken = total = 0
+    for each in seen:
+        sure = each.scores >= SURE
+        names = np.array(each.found_names, object)[sure]
+        shared = overlaps(each.truth[np.array([name == animal for name in each.truth_names], bool)], each.found[sure])
+        surest = np.where(shared >= 0.5, each.scores[sure], 0.0)
+        total += len(shared)
+        if surest.size:
+            best = surest.argmax(axis=1)
+            taken += int(((surest.max(axis=1) > 0) & (names[best] == "person")).sum())
+    return taken, total
+
+
 def _once(boxes: Floats, scores: Floats) -> tuple[Floats, Floats]:
     """Answers of several classes for one thing are one answer, the surest."""
     kept: list[int] = []
@@ -173,8 +190,11 @@ def _iou(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     return shared / max(1e-9, float((one[2:] - one[:2]).prod() + (other[2:] - other[:2]).prod()) - shared)
 
 
-def text(table: dict[str, list[Figure]], times: dict[str, float]) -> str:
-    """For people: AP50 of every network side by side, then the rest of each, then what they cost."""
+def text(
+    table: dict[str, list[Figure]], mistaken: dict[str, dict[str, tuple[int, int]]], times: dict[str, float]
+) -> str:
+    """For people: AP50 of every network side by side, then the rest of each, then what they cost. mistaken: the animals
+    that each network takes for a person, of how many."""
     names = list(table)
     first = table[names[0]]
     lines = ["| kind of view, class (pictures, boxes) | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
@@ -191,6 +211,9 @@ def text(table: dict[str, list[Figure]], times: dict[str, float]) -> str:
         lines.append(f"| {row.kind}, {row.name} | " + " | ".join(cells) + " |")
     means = [np.mean([one.ap50 for one in each if one.name == "person"]) for each in table.values()]
     lines.append("| person, mean AP50 over kinds | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
+    for animal in ANIMALS:
+        cells = ["{} of {}".format(*mistaken[name][animal]) for name in names]
+        lines.append(f"| {animal}s said to be a person, at 0.5 | " + " | ".join(cells) + " |")
     if times:
         base = times[names[0]]
         cells = [f"{times[name]:.1f} ms ({times[name] / base:.2f})" for name in names]
@@ -212,20 +235,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [row for row in public.read(options.cache) if not options.kind or row.kind in options.kind]
         if not rows:
             raise SetFault(f"{options.cache}: no pictures of that kind")
-        table, paths = {}, {}
+        table, mistaken, paths = {}, {}, {}
         for name in options.model:
             short = Path(name).stem
-            table[short] = figures(rows, judged(load(name, options.threads), options.cache, rows))
+            seen = judged(load(name, options.threads), options.cache, rows)
+            table[short] = figures(rows, seen)
+            mistaken[short] = {animal: taken_for_person(seen, animal) for animal in ANIMALS}
             paths[short] = Path(name) if Path(name).is_file() else model_files.find_model(name).path
             print(f"{short}: {len(rows)} pictures", file=sys.stderr)
         times = cost.measure(paths, options.rounds) if options.rounds else {}
     except VedetteError as error:
         print(error, file=sys.stderr)
         return 2
-    print(text(table, times))
+    print(text(table, mistaken, times))
     if options.json:
         whole = {name: [asdict(row) for row in each] for name, each in table.items()}
-        options.json.write_text(json.dumps({"figures": whole, "cpu_ms": times}, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(
+            json.dumps({"figures": whole, "taken_for_person": mistaken, "cpu_ms": times}, indent=1) + "\n",
+            encoding="utf-8",
+        )
     return 0
 
 

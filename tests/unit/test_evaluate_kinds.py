@@ -16,6 +16,7 @@ from appliance.types import Detections
 from models.evaluation import kinds, public
 from models.evaluation.arithmetic import Matched
 from models.evaluation.public import SOURCES, Brought, Source
+from models.evaluation.score import Judged
 from models.evaluation.sets import SetFault
 from models.train import fence
 from models.train.repositories import find
@@ -69,9 +70,29 @@ def test_each_class_is_judged_where_people_labelled_it(cache: tuple[Path, list[B
     # A lorry that is called a car and a lorry is one vehicle found, not two.
     assert vehicle.ap50 == pytest.approx(1.0)
     assert (vehicle.precision, vehicle.recall) == (1.0, 1.0)
-    text = kinds.text({"one": found, "other": found}, {"one": 10.0, "other": 15.0})
+    mistaken = {"dog": (1, 9), "cat": (0, 3)}
+    text = kinds.text(
+        {"one": found, "other": found}, {"one": mistaken, "other": mistaken}, {"one": 10.0, "other": 15.0}
+    )
+    assert "| dogs said to be a person, at 0.5 | 1 of 9 | 1 of 9 |" in text
     assert "| stills, person (30, 20) | " in text
     assert "15.0 ms (1.50)" in text
+
+
+def test_a_dog_is_taken_for_a_person_where_that_is_the_surest_answer_on_it() -> None:
+    here, there = (0.0, 0.0, 10.0, 10.0), (50.0, 0.0, 60.0, 10.0)
+
+    def seen(*said: tuple[tuple[float, ...], str, float], truth: str = "dog") -> Judged:
+        boxes, names, scores = zip(*said, strict=True) if said else ((), (), ())
+        nothing = np.zeros(1, bool)
+        return Judged(np.array([here]), (truth,), nothing, np.array(boxes).reshape(-1, 4), names, np.array(scores))
+
+    surest = seen((here, "person", 0.9), (here, "dog", 0.6))
+    unsure = seen((here, "person", 0.4))
+    beside = seen((there, "person", 0.9), (here, "dog", 0.6))
+    right = seen((here, "person", 0.6), (here, "dog", 0.9))
+    assert kinds.taken_for_person([surest, unsure, beside, right, seen()], "dog") == (1, 5)
+    assert kinds.taken_for_person([seen((here, "person", 0.9), truth="person")], "dog") == (0, 0)
 
 
 def test_calibration_is_perfect_where_scores_are_shares() -> None:
