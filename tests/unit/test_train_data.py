@@ -230,3 +230,13 @@ def test_no_evaluation_picture_is_in_the_assembled_set(guard: Fence, shared_data
         groups.setdefault(entry.group, set()).add(entry.split)
     assert all(len(sides) == 1 for sides in groups.values())
     assert {entry.split for entry in entries} == {"train", "val"}
+
+
+def test_the_logs_of_runs_name_no_folder_of_the_machine_they_ran_on() -> None:
+    logs = sorted((ROOT / "models" / "runs").glob("*.jsonl"))
+    assert logs
+    for log in logs:
+        for line in log.read_text().splitlines():
+            settings = json.loads(line).get("settings", {})
+            absolute = {name: value for name, value in settings.items() if str(value).startswith("/")}
+            assert not absolute, f"{log.name}: say it as the README would: {absolute}"
