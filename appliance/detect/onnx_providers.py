@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from appliance.detect.model_files import sha256_of
 from appliance.detect.network_inputs import few_sizes, network_inputs, shape_step
 from appliance.detect.onnx_header import read_header
-from appliance.detect.tensorrt_engine import WORKSPACE_BYTES, InputProfile, input_profiles
-from appliance.detect.tensorrt_plan_cache import PLANS_MAX
+from appliance.detect.tensorrt_engine import (
+    GPU_BATCH_SIZES,
+    WORKSPACE_BYTES,
+    InputProfile,
+    input_profiles,
+    must_be_quantised,
+)
+from appliance.detect.tensorrt_plan_cache import PLANS_MAX, keep_newest
 from appliance.detector_config import Precision, Provider
-from appliance.errors import ModelError
 
-GPU_BATCH_SIZES = (1, 2, 4, 8)
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 ProviderOptions = tuple[str, dict[str, str]]
 
@@ -48,8 +53,8 @@ def cuda_options(precision: Precision) -> dict[str, str]:
 def tensorrt_options(path: Path, precision: Precision, engines: Path | None) -> dict[str, str]:
     """See docs/detector.md. Raises ModelError: the file is not what is asked for."""
     header = read_header(path)
-    if precision == "int8" and header.precision != "int8":
-        raise ModelError(f"{path}: detector.precision int8 needs a file that is quantised (Q/DQ): set it to auto")
+    if precision == "int8":
+        must_be_quantised(path, header)
     inputs = network_inputs(path, header.inputs, header.metadata)
     sizes = few_sizes(inputs, shape_step(header.metadata))
     profiles = input_profiles(header, inputs, sizes, GPU_BATCH_SIZES[-1] if inputs.free_batch else 1)
@@ -79,10 +84,9 @@ def tensorrt_options(path: Path, precision: Precision, engines: Path | None) -> 
 
 def keep_few(engines: Path) -> None:
     """Of ONNX Runtime's engines in a folder the PLANS_MAX that were written last: it removes none itself."""
-    found = sorted(engines.glob("*.engine"), key=lambda each: -each.stat().st_mtime_ns)
-    for old in found[PLANS_MAX:]:
-        old.unlink(missing_ok=True)
-        old.with_suffix(".profile").unlink(missing_ok=True)
+    for old in keep_newest(engines, "*.engine", PLANS_MAX):
+        with contextlib.suppress(OSError):  # an engine of one shape has none
+            old.with_suffix(".profile").unlink()
 
 
 def _flag(on: bool) -> str:

@@ -15,13 +15,13 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from appliance.detect.network_runtime import CLOSED, Array, TensorSpec, first_line
 from appliance.detect.onnx_providers import (
     CUDA,
-    GPU_BATCH_SIZES,
     TENSORRT,
     ProviderOptions,
     gpu_input_sizes,
     gpu_providers,
     keep_few,
 )
+from appliance.detect.tensorrt_engine import GPU_BATCH_SIZES
 from appliance.detect.tensorrt_plan_cache import PlanCache, engine_folder
 from appliance.detector_config import Precision, Provider
 from appliance.errors import DetectorError, ModelError

@@ -22,7 +22,7 @@ from appliance.errors import MissingDependency, ModelError
 
 log = logging.getLogger(__name__)
 VERSION_MIN = (10, 3)  # JetPack 6; 10.2 miscompiles (Ultralytics keeps it on a list of refused versions)
-BATCH_MAX = 8
+GPU_BATCH_SIZES = (1, 2, 4, 8)
 WORKSPACE_BYTES = 1 << 30  # at most this, and a quarter of the GPU's memory, which on a Jetson is everybody's
 SAID_EVERY_S = 5.0
 INSTALL_CURE = (
@@ -115,19 +115,28 @@ def choose_precision(asked: Precision, header: OnnxHeader, path: Path, major: in
         tf32 = own == "fp32" and major >= 11
     else:
         tf32 = False
-    if asked == "int8" and own != "int8":
-        raise ModelError(f"{path}: detector.precision int8 needs a file that is quantised (Q/DQ): set it to auto")
+    if asked == "int8":
+        must_be_quantised(path, header)
     if own not in (asked, "fp32"):
         raise ModelError(f"{path}: it is exported in {own} and cannot run in {asked}: set detector.precision to auto")
     if asked != own and major >= 11:
         raise ModelError(f"{path}: it is exported in {own}. {TYPED_CURE.format(path=path)}")
     if dla and asked not in ("fp16", "int8"):
-        raise ModelError(f"{path}: a DLA computes in fp16 and int8 alone, not in {asked}: {DLA_CURE}")
+        raise ModelError(
+            f"{path}: a DLA computes in fp16 and int8 alone, not in {asked}: set detector.precision to one of them, or "
+            "detector.dla_core to null"
+        )
     if asked == "int8":  # what is not quantised runs in float16 where TensorRT 10 may choose
         return EnginePrecision("int8", () if major >= 11 else ("INT8", "FP16"), typed=major >= 11)
     if asked == own:
         return EnginePrecision("tf32" if tf32 else own, (), typed=own != "fp32" or major >= 11, tf32=tf32)
     return EnginePrecision(asked, (asked.upper(),))
+
+
+def must_be_quantised(path: Path, header: OnnxHeader) -> None:
+    """Raises ModelError."""
+    if header.precision != "int8":
+        raise ModelError(f"{path}: detector.precision int8 needs a file that is quantised (Q/DQ): set it to auto")
 
 
 def build_engine(trt: Any, order: EngineOrder, timing: bytes, clock: Clock | None = None) -> BuiltEngine:
@@ -203,7 +212,10 @@ def _refusal(trt: Any, order: EngineOrder, logger: Any, what: str) -> ModelError
     said = "; ".join(logger.errors) or what
     cure = ""
     if version_of(trt) < (10, 7) and order.precision.name == "int8":
-        cure = ". TensorRT 10.3 cannot build INT8 with NMS-free heads (TopK): set detector.precision to fp16"
+        cure = (
+            ". TensorRT 10.3 cannot build INT8 with NMS-free heads (TopK): set detector.model to the file that was "
+            "quantised, as it was before"
+        )
     return ModelError(f"{order.path}: TensorRT {trt.__version__} builds no engine: {said}{cure}")
 
 
@@ -226,7 +238,7 @@ def make_logger(trt: Any) -> Any:
 
 
 def make_progress(trt: Any, name: str, clock: Clock) -> Any:
-    """A line every SAID_EVERY_S: what is done, and of the outermost part how much."""
+    """A line every SAID_EVERY_S: which part of the build is at work, and how much of it is done."""
 
     class BuildProgress(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:

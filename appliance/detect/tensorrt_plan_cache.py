@@ -15,6 +15,7 @@ from appliance.errors import ModelError
 
 log = logging.getLogger(__name__)
 PLANS_MAX = 8  # a site has a detector and perhaps a second one for re-checks; the rest is what was tried
+PARTS_MAX = 1  # of files half written: the newest may be another process's, which is at it
 HEADER_BYTES_MAX = 4096
 TIMING_BYTES_MAX = 64 << 20
 FORMAT = "vedette tensorrt plan 1"
@@ -92,33 +93,38 @@ class PlanCache:
 
     def subfolder(self, name: str) -> Path | None:
         """A folder in it for what another library keeps; None: there is none that can be used."""
-        if self._folder is None:
+        made = self._path(name)
+        try:
+            if made is not None:
+                made.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            log.warning("TensorRT: %s cannot be made, so engines are built at each start: %s", made, error.strerror)
             return None
-        made = self._folder / name
-        made.mkdir(mode=0o700, exist_ok=True)
         return made
 
     def load(self, key: PlanKey) -> bytes | None:
         """The engine for `key`, as it was stored; None: build it."""
         path = self._path(f"{key.digest}.plan")
-        if path is None or not path.is_file():
+        if path is None:
             return None
         try:
             plan = _read(path, asdict(key))
-            os.utime(path)
+        except FileNotFoundError:
+            return None
         except (OSError, ValueError) as error:
             log.warning("TensorRT: the engine %s is not used and built again: %s", path.name, error)
             self.discard(key)
             return None
+        with contextlib.suppress(OSError):  # of root's alone: then it is kept for as long as root wants
+            os.utime(path)
         return plan
 
     def store(self, key: PlanKey, plan: bytes) -> None:
-        """Keep an engine; the least recently used beyond PLANS_MAX go."""
+        """Keep an engine; the least recently used beyond PLANS_MAX go, and what a kill left half written."""
         self._write(f"{key.digest}.plan", asdict(key), plan)
         if self._folder is not None:
-            plans = sorted(self._folder.glob("*.plan"), key=lambda each: -each.stat().st_mtime_ns)
-            for old in plans[PLANS_MAX:]:
-                old.unlink(missing_ok=True)
+            keep_newest(self._folder, "*.plan", PLANS_MAX)
+            keep_newest(self._folder, ".*.part", PARTS_MAX)
 
     def discard(self, key: PlanKey) -> None:
         """An engine that TensorRT does not take."""
@@ -130,7 +136,7 @@ class PlanCache:
     def load_timing(self, key: PlanKey) -> bytes:
         """What an earlier build learnt, which makes the next one shorter; b"": nothing."""
         path = self._path(f"{key.timing}.timing")
-        if path is None or not path.is_file():
+        if path is None:
             return b""
         try:
             return _read(path, {"timing": key.timing}) if path.stat().st_size <= TIMING_BYTES_MAX else b""
@@ -160,7 +166,21 @@ class PlanCache:
             fresh.replace(path)
         except OSError as error:
             log.warning("TensorRT: %s cannot be kept, so it is made at each start: %s", path, error.strerror)
-            fresh.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+
+
+def keep_newest(folder: Path, pattern: str, count: int) -> tuple[Path, ...]:
+    """Delete all but those that were written last; returns what was deleted. What cannot be deleted stays."""
+    ages: dict[Path, int] = {}
+    for path in folder.glob(pattern):
+        with contextlib.suppress(OSError):  # another process was quicker
+            ages[path] = path.stat().st_mtime_ns
+    old = tuple(sorted(ages, key=lambda path: -ages[path])[count:])
+    for path in old:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    return old
 
 
 def _read(path: Path, basis: dict[str, str]) -> bytes:

@@ -21,8 +21,8 @@ from appliance.detect.network_runtime import CLOSED, Array
 from appliance.detect.nv12_letterbox import GpuFrame, Nv12Kernel, PixelRange, kernel_values
 from appliance.detect.onnx_header import OnnxHeader, read_header
 from appliance.detect.tensorrt_engine import (
-    BATCH_MAX,
     DLA_CURE,
+    GPU_BATCH_SIZES,
     WORKSPACE_BYTES,
     EngineOrder,
     InputProfile,
@@ -39,7 +39,6 @@ from appliance.detector_config import Precision
 from appliance.errors import DetectorError, ModelError
 
 log = logging.getLogger(__name__)
-BATCH_SIZES = (1, 2, 4, BATCH_MAX)
 RECORDED_MAX = 12  # three input sizes in four batch sizes; each holds some MB of the host's memory
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -110,7 +109,7 @@ class TensorrtRuntime:
         on_dla = dla_core is not None
         sizes = few_sizes(found, shape_step(header.metadata))
         self.input_sizes = sizes[-1:] if on_dla else sizes
-        self.batch_sizes = BATCH_SIZES if found.free_batch and not on_dla else (1,)
+        self.batch_sizes = GPU_BATCH_SIZES if found.free_batch and not on_dla else (1,)
         self._profiles = input_profiles(header, found, self.input_sizes, self.batch_sizes[-1])
         gpu = self._cuda.gpu
         built_as = precision.name + (f" dla{dla_core}" if on_dla else "")

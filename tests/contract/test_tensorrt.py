@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import logging
 import os
@@ -228,6 +229,29 @@ def test_few_engines_are_kept_the_most_recently_used(tmp_path: Path) -> None:
     assert len(plans(tmp_path)) == PLANS_MAX
     assert cache.load(keys[1]) is None
     assert not list((tmp_path / "engines").glob(".*"))
+
+
+def test_a_folder_of_engines_never_keeps_a_network_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder of root's, read by all; a disk that another process works on; a kill in the middle of writing."""
+    folder = tmp_path / "engines"
+    cache, key = PlanCache(folder), PlanKey("0", "10.3.0", "Orin", "8.7", "aarch64 Linux", "fp16", "images 1x3x416x416")
+    for part in (1, 2):
+        (folder / f".{part}.plan.{part}.part").write_bytes(b"half")
+    (folder / "gone.plan").symlink_to(folder / "nothing")
+    cache.store(key, b"plan")
+    assert len(list(folder.glob(".*.part"))) == 1, "that may be of another process"
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert cache.load(key) == b"plan", "though nobody may note that it was used"
+    (folder / "onnxruntime").write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        assert cache.subfolder("onnxruntime") is None
+    assert "onnxruntime cannot be made, so engines are built at each start: File exists" in caplog.text
 
 
 def test_a_folder_that_others_may_write_to_is_not_read(
