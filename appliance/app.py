@@ -240,7 +240,8 @@ def build(
     viewer = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     cutter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     converter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
-    box = BoxMonitor(config.sensors.root, stores.meter, clock, partial(_count_live, stores.cameras), supervisor)
+    live = partial(_count_live, stores.cameras)
+    box = BoxMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
     lasting = LastingParts(
         db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter, log, converter, box
     )

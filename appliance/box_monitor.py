@@ -4,13 +4,16 @@ throttled or short of memory.
 
 from __future__ import annotations
 
+import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from appliance.clock import Clock
 from appliance.config import LoadSheddingConfig
+from appliance.detector_config import HailoConfig
 from appliance.health.load_shedding import NOTHING_SHED, LoadShedder, LoadShedding
 from appliance.malloc import trim_heaps
 from appliance.sensors.box_sensors import BoxSensors, BoxStatus
@@ -44,13 +47,24 @@ class BoxMonitor:
     the camera-seconds that it bought; an ingest process that was started anew is told what is shed.
     """
 
-    def __init__(self, root: Path, meter: Meter, clock: Clock, cameras: Callable[[], int], ingest: IngestLink) -> None:
-        """root: see `BoxSensors.found`. cameras: how many run now."""
+    def __init__(
+        self,
+        root: Path,
+        meter: Meter,
+        clock: Clock,
+        cameras: Callable[[], int],
+        ingest: IngestLink,
+        hailo: HailoConfig | None = None,
+    ) -> None:
+        """root: see `BoxSensors.found`. cameras: how many run now. hailo: of the detector."""
         self._meter = meter
         self._clock = clock
         self._cameras = cameras
         self._ingest = ingest
-        self._sensors, self._memory = BoxSensors.found(root), MemorySensor(root)
+        self._sensors, self._memory = (
+            BoxSensors.found(root, partial(_hailo_helper, hailo or HailoConfig())),
+            MemorySensor(root),
+        )
         self._energy = EnergyMeter()
         self._left: defaultdict[Metric, float] = defaultdict(float)
         self._settings = LoadSheddingConfig()
@@ -109,3 +123,11 @@ class BoxMonitor:
         whole = int(self._left[metric])
         self._left[metric] -= whole
         self._meter.add("", metric, whole)
+
+
+def _hailo_helper(settings: HailoConfig) -> subprocess.Popen[bytes]:
+    """For `HailoChips`. Raises OSError."""
+    from appliance.detect.hailo_process import start_helper  # with what loads networks: only where there is a chip
+    from appliance.detect.hailo_runtime import python_with_bindings
+
+    return start_helper(python_with_bindings(settings), "temperatures")

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tiny_networks import SIDE, Thing
 
 FAKE = Path(__file__).parent / "contract" / "fake_hailo"
@@ -21,17 +20,19 @@ MOST = 20  # boxes of a class
 class FakeDevice:
     """What the fake device is like, for processes that are started from now on and at every call of those that run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **state: Any) -> None:
+        """state: see `set`."""
         self.python = folder / "python3"
         # `-I` hides PYTHONPATH, as it should; this stands for a Python whose site-packages hold the bindings.
         code = (
             f"import runpy, sys; sys.path.insert(0, '{FAKE}'); script = sys.argv[0] = sys.argv.pop(1); "
             "runpy.run_path(script, run_name='__main__')"
         )
-        self.python.write_text(f'#!/bin/sh\nshift\nexec "{sys.executable}" -B -c "{code}" "$@"\n')
-        self.python.chmod(0o755)
         self._state = folder / "device.json"
-        self.set()
+        start = f'HAILO_FAKE="{self._state}" exec "{sys.executable}" -B -c "{code}" "$@"'
+        self.python.write_text(f"#!/bin/sh\nshift\n{start}\n")
+        self.python.chmod(0o755)
+        self.set(**state)
 
     def set(self, **state: Any) -> None:
         """`devices`, `library`, `firmware`, `architecture`, `import`, `fail`, `hang`: see the fake. {}: all is well."""
@@ -43,9 +44,6 @@ class FakeDevice:
         """For DetectorConfig."""
         hailo = {"python": str(self.python), **others.pop("hailo", {})}
         return {"backend": "hailo", "model": str(model), "hailo": hailo, **others}
-
-    def use(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("HAILO_FAKE", str(self._state))
 
 
 def nms(path: Path, things: Sequence[Thing], *, order: str = BY_CLASS, nv12: bool = False, **others: Any) -> Path:

@@ -1,4 +1,5 @@
-"""The process that holds a Hailo device: `python3 -I hailo_helper.py FD` speaks lines of JSON with `hailo_process`.
+"""The process that holds a Hailo device: `python3 -I hailo_helper.py FD` speaks lines of JSON with `hailo_process`;
+`python3 -I hailo_helper.py temperatures` says how hot the chips are, beside whoever infers on them.
 
 It is run by the Python that has HailoRT's bindings, so it imports nothing of Vedette. Names and signatures are those of
 `hailo_platform` 4.23.0 (github.com/hailo-ai/hailort, branch hailo8, MIT). Frames and answers lie in the shared memory
@@ -6,6 +7,8 @@ FD, one slot for each inference that is under way:
 
     stdin   {"hef": …, "score_min": …, …}         {"slots": [{"input": offset, "outputs": [offset, …]}, …]}   0   1 …
     stdout  {"ready": {…}} or {"error": {…}}                                                  {"slot": 0}   {"slot": 1}
+
+    stdin   (empty line)                                              stdout  {"celsius": [55.0, …]} or {"error": {…}}
 
 After an error of an inference HailoRT's pipeline is down: the helper says so and ends, and its parent starts another.
 """
@@ -22,6 +25,7 @@ import threading
 from pathlib import Path
 from typing import Any, TextIO
 
+CHIPS_MAX = 16
 READY_MS = 1000  # until the device takes another frame
 DRIVERS = ("hailo_pci", "hailo1x_pci")  # of Hailo-8 and of Hailo-10H
 BY_CLASS, BY_SCORE = "HAILO_NMS_BY_CLASS", "HAILO_NMS_BY_SCORE"
@@ -186,6 +190,28 @@ def _is_nms(info: Any) -> bool:
     return info.format.order.name in (BY_CLASS, BY_SCORE)
 
 
+def chip_temperatures(requests: TextIO, send: Any) -> None:
+    """The hotter of the two sensors of each chip, for each line of `requests`; null: it does not tell now. Raises
+    StepFailed."""
+    try:
+        import hailo_platform
+
+        devices = list(hailo_platform.Device.scan())[:CHIPS_MAX]
+    except Exception as error:  # noqa: BLE001  (see HailoDevice)
+        raise StepFailed("import", error) from None
+    for _ in requests:
+        send({"celsius": [_celsius(hailo_platform.Device, each) for each in devices]})
+
+
+def _celsius(device_class: Any, device_id: str) -> float | None:
+    try:
+        with device_class(device_id) as device:
+            told = device.control.get_chip_temperature()
+        return max(float(told.ts0_temperature), float(told.ts1_temperature))
+    except Exception:  # noqa: BLE001  (it is being reset, or taken by a process that shares with nobody)
+        return None
+
+
 def main() -> int:
     """Serve until standard input ends, which it does when the parent is gone. The exit status."""
     # libhailort writes to standard output what it has to say: ours is kept for the parent.
@@ -199,6 +225,9 @@ def main() -> int:
 
     known: dict[str, Any] = {"driver": driver_version(), "python": sys.version.split()[0]}
     try:
+        if sys.argv[1] == "temperatures":
+            chip_temperatures(sys.stdin, send)
+            return 0
         device = HailoDevice(json.loads(sys.stdin.readline()), known)
         send({"ready": known})
         serve(device, sys.stdin, send)

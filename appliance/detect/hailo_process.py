@@ -9,7 +9,7 @@ import os
 import select
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,15 @@ SLOTS_MAX = 4  # inferences under way: one computes, one goes in, one comes out
 LINE_BYTES_MAX = 64 * 1024
 PAGE = mmap.PAGESIZE  # buffers that begin at a page are not copied once more on their way to the device
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "HOME", "XDG_RUNTIME_DIR")
+
+
+def start_helper(python: Path, *arguments: str, pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """`hailo_helper` under this Python, with pipes to and from it. Raises OSError."""
+    return subprocess.Popen(
+        [str(python), "-I", str(HELPER), *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        pass_fds=pass_fds, env=_environment(), start_new_session=True,
+    )  # fmt: skip
 
 
 class HelperFailed(VedetteError):
@@ -102,15 +111,12 @@ class HelperSession:
     def __init__(self, python: Path, asked: Mapping[str, Any], start_s: float = START_S) -> None:
         """Start it and wait until the device is ready. Raises HelperFailed."""
         self.loss = ""
+        self._slots: list[_Slot] = []
         self._lock = threading.Condition()
         self._rest = b""
         self._memory_fd = os.memfd_create("vedette-hailo", os.MFD_CLOEXEC)
         try:
-            self._process = subprocess.Popen(
-                [str(python), "-I", str(HELPER), str(self._memory_fd)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                pass_fds=(self._memory_fd,), env=_environment(), start_new_session=True,
-            )  # fmt: skip
+            self._process = start_helper(python, str(self._memory_fd), pass_fds=(self._memory_fd,))
         except OSError as error:
             os.close(self._memory_fd)
             raise HelperFailed(f"{python} cannot be started: {error.strerror}", {"step": "python"}) from None
@@ -173,7 +179,7 @@ class HelperSession:
                     self.loss = f"the helper ended by itself or was killed (status {status})"
             os.close(self._memory_fd)
         with self._lock:
-            for slot in getattr(self, "_slots", ()):
+            for slot in self._slots:
                 slot.done.set()
             self._lock.notify_all()
 
@@ -209,9 +215,10 @@ class HelperSession:
     def _line(self, wait_s: float | None) -> bytes | None:
         """The next line; None: there is none in time, or no more."""
         assert self._process.stdout is not None
-        pipe = self._process.stdout.fileno()
+        pipe, ready = self._process.stdout.fileno(), select.poll()
+        ready.register(pipe, select.POLLIN)
         while b"\n" not in self._rest and len(self._rest) < LINE_BYTES_MAX:
-            if wait_s is not None and not select.select([pipe], [], [], wait_s)[0]:
+            if wait_s is not None and not ready.poll(wait_s * 1000):
                 return None
             block = os.read(pipe, 4096)
             if not block:

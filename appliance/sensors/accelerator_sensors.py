@@ -1,14 +1,25 @@
-"""Accelerators by their vendors' libraries, where these are installed: NVIDIA GPUs (NVML) and Hailo chips."""
+"""Accelerators by their vendors' libraries, where these are installed: NVIDIA GPUs (NVML) and Hailo chips (HailoRT)."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import select
+import subprocess
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+from appliance.clock import SystemClock
 from appliance.machine import Temperature
-from appliance.sensors.readings import EnergyReading, SensorReading
+from appliance.sensors.readings import NOTHING, EnergyReading, SensorReading
 
+_CLOCK = SystemClock()
 DEVICES_MAX = 16
+HAILO_WAIT_S, HAILO_END_S_MAX = 1.5, 0.4  # a reading takes 2 s at most
+HAILO_ANSWER_S_MAX = 30.0  # a slow card takes long to import numpy
+HAILO_RETRY_S = 60.0
 NVML_THROTTLING = {
     0x08: "the GPU is slowed down by its hardware",
     0x20: "the GPU is slowed down by heat",
@@ -69,40 +80,79 @@ class NvidiaGpus:
 
 
 class HailoChips:
-    """The two sensors of each Hailo chip, by HailoRT's `Device.control.get_chip_temperature()`. A device is opened
-    anew for each reading, beside whoever infers on it."""
+    """The hotter of the two sensors of each Hailo chip, as `hailo_helper` says it: HailoRT's bindings come for the
+    system's Python alone (docs/decisions.md, 116).
 
-    def __init__(self, load: Callable[[], Any] | None = None) -> None:
-        """load: imports hailo_platform, of the system's python3-hailort."""
-        self._device: Any = None
-        self._ids: list[Any] = []
-        try:
-            device = (load or _import_hailo)().Device
-            self._ids = list(device.scan())[:DEVICES_MAX]
-            self._device = device
-        except Exception:  # noqa: BLE001 - no package, or no driver of its version
-            self._ids = []
+    State: the helper; since when it has been asked; until when none is started after one that failed. Owner of the
+    helper, which ends with this object.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], subprocess.Popen[bytes]],
+        wait_s: float = HAILO_WAIT_S,
+        monotonic: Callable[[], float] = _CLOCK.monotonic,
+    ) -> None:
+        """start: the helper, with pipes; it answers each line with one of JSON. May raise OSError. wait_s: for an
+        answer; one that takes longer is for the next reading."""
+        self._start, self._wait_s, self._monotonic = start, wait_s, monotonic
+        self._helper: subprocess.Popen[bytes] | None = None
+        self._end: Callable[[], object] = lambda: None
+        self._rest = b""
+        self._asked_at: float | None = None
+        self._not_before = 0.0
 
     def read(self) -> SensorReading:
-        found = []
-        for n, each in enumerate(self._ids):
-            try:
-                with self._device(each) as device:
-                    told = device.control.get_chip_temperature()
-                celsius = max(float(told.ts0_temperature), float(told.ts1_temperature))
-            except Exception:  # noqa: BLE001 - it is being reset, or taken by a process that shares with nobody
-                continue
-            found.append(Temperature(f"Hailo {n}", round(celsius, 1)))
-        return SensorReading(tuple(found))
+        now = self._monotonic()
+        if self._helper is None and now < self._not_before:
+            return NOTHING
+        try:
+            line = self._ask(now)
+            told = json.loads(line)["celsius"] if line else []
+            known = [(n, celsius) for n, celsius in enumerate(told) if celsius is not None]
+            return SensorReading(tuple(Temperature(f"Hailo {n}", round(celsius, 1)) for n, celsius in known))
+        except (OSError, ValueError, KeyError, TypeError):  # no bindings, no driver, or it hangs
+            self._end()
+            self._helper, self._asked_at, self._rest = None, None, b""
+            self._not_before = now + HAILO_RETRY_S
+            return NOTHING
+
+    def _ask(self, now: float) -> bytes:
+        """An answer; b"": there is none yet. Raises OSError: there will be none."""
+        if self._helper is None:
+            self._helper = self._start()
+            self._end = weakref.finalize(self, _end, self._helper)
+        assert self._helper.stdin is not None
+        assert self._helper.stdout is not None
+        if self._asked_at is None:
+            os.write(self._helper.stdin.fileno(), b"\n")
+            self._asked_at = now
+        pipe, ready = self._helper.stdout.fileno(), select.poll()
+        ready.register(pipe, select.POLLIN)
+        while b"\n" not in self._rest:
+            if not ready.poll(self._wait_s * 1000):
+                if now - self._asked_at > HAILO_ANSWER_S_MAX:
+                    raise TimeoutError
+                return b""
+            block = os.read(pipe, 4096)
+            if not block:
+                raise BrokenPipeError
+            self._rest += block
+        line, _, self._rest = self._rest.partition(b"\n")
+        self._asked_at = None
+        return line
+
+
+def _end(helper: subprocess.Popen[bytes]) -> None:
+    helper.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # a process that is stuck in a driver does not even die
+        helper.wait(HAILO_END_S_MAX)
+    for pipe in (helper.stdin, helper.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 def _import_nvml() -> Any:
     import pynvml  # optional, and 1 MB of memory: only where there is a GPU
 
     return pynvml
-
-
-def _import_hailo() -> Any:
-    import hailo_platform  # of the system's Python, and only where there is a chip
-
-    return hailo_platform

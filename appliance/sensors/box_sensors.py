@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,9 +32,10 @@ class BoxSensors:
         self._readers = tuple(readers)
 
     @classmethod
-    def found(cls, root: Path) -> BoxSensors:
+    def found(cls, root: Path, hailo: Callable[[], subprocess.Popen[bytes]]) -> BoxSensors:
         """Those that the box has. root: of the file system that /sys, /proc and /dev lie in; another than `/` where a
-        container has the host's mounted elsewhere. A vendor's library is imported only where its device is."""
+        container has the host's mounted elsewhere. A vendor's library is loaded only where its device is. hailo: see
+        `HailoChips`."""
         zones = ThermalZones(root)
         readers: list[SensorReader] = [
             zones, CpuThrottleCounters(root), RaplCounters(root), JetsonPowerRails(root),
@@ -44,7 +46,7 @@ class BoxSensors:
         if matching(root / "dev", "nvidiactl"):
             readers.append(NvidiaGpus())
         if matching(root / "dev", "hailo*"):
-            readers.append(HailoChips())
+            readers.append(HailoChips(hailo))
         return cls(readers)
 
     def read(self) -> SensorReading:

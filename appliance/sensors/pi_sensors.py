@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from appliance.clock import SystemClock
 from appliance.machine import Temperature
 from appliance.sensors.readings import EnergyReading, SensorReading
 from appliance.sensors.sysfs import number_of
 
+_CLOCK = SystemClock()
 SYSFS_FLAGS = "sys/devices/platform/soc/soc:firmware/get_throttled"
 CALL_S_MAX = 1.0
 RETRY_S = 60.0  # after a call that failed: without the group video, each fails
@@ -39,7 +40,7 @@ class RaspberryPiFirmware:
         *,
         with_temperature: bool = False,
         call_s_max: float = CALL_S_MAX,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = _CLOCK.monotonic,
     ) -> None:
         """with_temperature: the kernel shows no thermal zone."""
         self._flags = root / SYSFS_FLAGS

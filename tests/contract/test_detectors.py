@@ -96,9 +96,7 @@ def looker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if way == "hailo":
         folder = tmp_path_factory.mktemp("hailo")
         device = hailo_files.FakeDevice(folder)
-        with pytest.MonkeyPatch.context() as patch:
-            device.use(patch)
-            yield detector.load(config.DetectorConfig.model_validate(device.settings(HEFS[name](folder / "n.hef"))))
+        yield detector.load(config.DetectorConfig.model_validate(device.settings(HEFS[name](folder / "n.hef"))))
         return
     if name in TINY:
         name = str(TINY[name](tmp_path_factory.mktemp("tiny") / f"{name}.onnx"))

@@ -34,10 +34,8 @@ THINGS = [Thing((16, 16, 80, 112), 0.9, 0), Thing((60, 8, 120, 40), 0.6, 1), Thi
 
 
 @pytest.fixture
-def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
-    device = FakeDevice(tmp_path)
-    device.use(monkeypatch)
-    return device
+def device(tmp_path: Path) -> FakeDevice:
+    return FakeDevice(tmp_path)
 
 
 @pytest.fixture

@@ -9,9 +9,13 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hailo_files import FakeDevice
+from waiting import until
 
+from appliance.detect.hailo_process import start_helper
 from appliance.machine import Temperature
 from appliance.sensors.accelerator_sensors import HailoChips, NvidiaGpus
 from appliance.sensors.jetson_sensors import JetsonOvercurrentCounters, JetsonPowerRails
@@ -65,21 +69,9 @@ class FakeNvml:
         return value
 
 
-class FakeHailo:
-    """hailo_platform.Device of HailoRT 4.x."""
-
-    def __init__(self, device_id: str) -> None:
-        told = types.SimpleNamespace(ts0_temperature=52.31, ts1_temperature=54.96)
-        self.control = types.SimpleNamespace(get_chip_temperature=lambda: told)
-
-    @classmethod
-    def scan(cls) -> list[str]:
-        return ["0001:01:00.0"]
-
-    def __enter__(self) -> FakeHailo:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
+def hailo_chips(device: FakeDevice, **options: Any) -> HailoChips:
+    """By the helper, over the fake device of fake_hailo."""
+    return HailoChips(lambda: start_helper(device.python, "temperatures"), **options)
 
 
 def missing() -> types.ModuleType:
@@ -168,7 +160,7 @@ CASES = {
         SensorReading((Temperature("GPU 0", 63.0),), (), (EnergyReading("NVML GPU 0", watts=31.5, joules=12.5),)),
     ),
     "Hailo": Case(
-        lambda _, there: HailoChips((lambda: types.SimpleNamespace(Device=FakeHailo)) if there else missing),
+        lambda root, there: hailo_chips(FakeDevice(root, devices=int(there)), wait_s=60),
         {},
         SensorReading((Temperature("Hailo 0", 55.0),)),
     ),
@@ -215,6 +207,45 @@ def test_a_gpu_slowed_down_by_heat_says_so_also_with_an_old_driver(monkeypatch: 
     found = NvidiaGpus(FakeNvml).read()
     assert found.throttling == ("the GPU is slowed down by heat",)
     assert found.energy == (EnergyReading("NVML GPU 0", watts=31.5),)
+
+
+def test_a_chip_that_hangs_holds_up_nobody_and_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    device, at, starts = FakeDevice(tmp_path, hang="get_chip_temperature"), [100.0], list[int]()
+
+    def start() -> subprocess.Popen[bytes]:
+        starts.append(1)
+        return start_helper(device.python, "temperatures")
+
+    chips = HailoChips(start, wait_s=0.05, monotonic=lambda: at[0])
+    assert chips.read() == chips.read() == NOTHING
+    assert len(starts) == 1, "it is waited for"
+    at[0] += 31
+    assert chips.read() == NOTHING
+    device.set()
+    at[0] += 59
+    assert chips.read() == NOTHING
+    assert len(starts) == 1
+    at[0] += 1
+    warm = SensorReading((Temperature("Hailo 0", 55.0),))
+    until(lambda: chips.read() == warm)
+    device.set(fail={"get_chip_temperature": ["HailoRTException", "it is being reset"]})
+    until(lambda: chips.read() == NOTHING)
+    device.set()
+    until(lambda: chips.read() == warm)
+    assert len(starts) == 2, "by the same process"
+
+
+def test_a_python_without_bindings_is_asked_once_a_minute(tmp_path: Path) -> None:
+    device, at = FakeDevice(tmp_path, **{"import": "no libhailort"}), [100.0]
+    chips = hailo_chips(device, wait_s=60, monotonic=lambda: at[0])
+    assert chips.read() == NOTHING
+    device.set()
+    assert chips.read() == NOTHING
+    at[0] += 60
+    assert chips.read() == SensorReading((Temperature("Hailo 0", 55.0),))
+    device.python.unlink()
+    at[0] += 60
+    assert hailo_chips(device).read() == NOTHING
 
 
 def test_a_program_that_hangs_is_given_up_and_left_alone_for_a_while(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "fastapi": ("appliance.dashboard",),
     "h11": ("appliance.dashboard.server",),
-    "hailo_platform": ("appliance.detect.hailo_helper", "appliance.sensors.accelerator_sensors"),
+    "hailo_platform": ("appliance.detect.hailo_helper",),
     "httpx": (
         "appliance.detect.model_download", "appliance.notify.http_sender", "appliance.onvif.soap_client",
         "cloud_worker.engines",

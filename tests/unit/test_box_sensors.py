@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from hailo_files import FakeDevice
+from waiting import until
 
 from appliance.box_monitor import BoxMonitor
 from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
+from appliance.detector_config import HailoConfig
 from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.machine import Temperature
 from appliance.savings import EnergyAccount
@@ -32,10 +36,26 @@ def test_a_raspberry_pi_is_asked_by_its_program_and_no_other_box_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("appliance.sensors.pi_sensors.RaspberryPiFirmware._call", lambda *_: "throttled=0x4")
+    found = partial(BoxSensors.found, tmp_path, lambda: pytest.fail("this box has no Hailo chip"))
     heat(tmp_path, 61.5)
-    assert BoxSensors.found(tmp_path).read() == SensorReading((Temperature("cpu-thermal", 61.5),))
+    assert found().read() == SensorReading((Temperature("cpu-thermal", 61.5),))
     write_files(tmp_path, {"proc/device-tree/model": "Raspberry Pi 5 Model B Rev 1.0\0"})
-    assert BoxSensors.found(tmp_path).read().throttling == ("the processor is throttled",)
+    assert found().read().throttling == ("the processor is throttled",)
+
+
+def test_the_heat_of_a_hailo_chip_is_asked_with_the_python_that_the_detector_has_it_by(tmp_path: Path) -> None:
+    write_files(tmp_path, {"dev/hailo0": ""})
+    settings = HailoConfig(python=str(FakeDevice(tmp_path).python))
+    clock, db = ManualClock(), Database(tmp_path / "vedette.db", ManualClock())
+    ingest = IngestSupervisor(config_of().for_ingest(), clock)
+    monitor = BoxMonitor(tmp_path, Meter(db, "core"), clock, lambda: 0, ingest, settings)
+
+    def hottest() -> Temperature | None:
+        monitor.run_once()
+        return monitor.status.reading.hottest
+
+    until(lambda: hottest() == Temperature("Hailo 0", 55.0))
+    db.close()
 
 
 def test_the_memory_of_the_machine_and_of_our_group(tmp_path: Path) -> None:

@@ -63,7 +63,6 @@ def test_the_cut_network_on_a_device_finds_what_the_whole_one_finds(
     hef = hailo_files.write(tmp_path / "vedette-nano.hailo8l.hef", network, names=None)
     hef_file.notes_file(hef).write_bytes((written / "vedette-nano.hailo8l.hef.json").read_bytes())
     device = FakeDevice(tmp_path)
-    device.use(monkeypatch)
     compiled = detector.load(DetectorConfig.model_validate(device.settings(hef)))
     onnx.save(shapes.fix(onnx.load(str(OWN)), 416, 416), str(tmp_path / "fixed.onnx"))
     whole = NetworkDetector(tmp_path / "fixed.onnx", OnnxRuntime(tmp_path / "fixed.onnx"))

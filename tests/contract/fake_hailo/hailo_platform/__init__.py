@@ -128,6 +128,10 @@ class Control:
             firmware_version=f"{state.get('firmware', '4.23.0')} (release,app)",
         )
 
+    def get_chip_temperature(self) -> Any:
+        _call("get_chip_temperature")
+        return SimpleNamespace(ts0_temperature=52.31, ts1_temperature=54.96)
+
 
 class HEF:
     def __init__(self, hef_source: str | bytes) -> None:
