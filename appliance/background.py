@@ -25,6 +25,7 @@ from appliance.notify.snooze_links import SnoozeLinks
 from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.recheck.service import RecheckService, StatusSources
+from appliance.router.escalation_planner import RouterContext
 from appliance.router.system_load import SystemLoadMonitor
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at
@@ -85,7 +86,36 @@ class BackgroundServices:
     preroll: PrerollRing
 
 
+@dataclass(frozen=True, slots=True)
+class _BackgroundParts:
+    """Made for one state of the site file, with their neighbours. None: the site file has no use for it."""
+
+    context: RouterContext
+    arming: Arming
+    probes: _SystemProbes
+    uplink: UplinkService | None
+    links: SnoozeLinks
+    push: PushMeans
+    notifier: Notifier | None
+    publisher: MqttPublisher | None
+    evidence: EvidenceMaker
+    reader: SandboxedReader
+    recheck: RecheckService
+    ring: PrerollRing
+
+
 def build_background(config: SiteConfig, lasting: LastingParts) -> BackgroundServices:
+    """Nothing is started. Raises UsageError."""
+    parts = _build_parts(config, lasting)
+    return BackgroundServices(
+        _services(config, lasting, parts),
+        _core_settings(config, lasting, parts),
+        _dashboard_probes(lasting, parts),
+        parts.ring,
+    )
+
+
+def _build_parts(config: SiteConfig, lasting: LastingParts) -> _BackgroundParts:
     db, root, clock, stores, supervisor = lasting.db, lasting.root, lasting.clock, lasting.stores, lasting.supervisor
     context, notices_due = router_context(config), LoopSignal()
     arming = Arming(config.arming, config.cameras, stores.arming, clock, local_weekday_minute)
@@ -93,68 +123,83 @@ def build_background(config: SiteConfig, lasting: LastingParts) -> BackgroundSer
     probes = _SystemProbes(
         config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, arming, lasting.box
     )
-    link = probes.link if uplink else None
-    box = lasting.box
     links = SnoozeLinks(root, config.dashboard.public_url, UsedLinkStore(db))
     push = PushMeans(
         VapidKey(root), PushSubscriptionStore(db), partial(_user_sees, UserStore(db)), _contact(config.dashboard)
     )
-    notifier = _build_notifier(config, root, db, stores, clock, probes, _NoticeMeans(notices_due, links, push))
-    publisher = _build_mqtt(config, root, db, stores, clock, probes)
     reader = SandboxedReader(root)  # not the dashboard's: a long clip must not keep the live view waiting
-    evidence = EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None, reader=reader)
     sources = StatusSources(probes.appliance, probes.cloud, lambda: context.calibration)
-    recheck = RecheckService(
-        config.second_look, config.escalation.router, db, stores.meter, clock, supervisor.send, sources
+    return _BackgroundParts(
+        context=context,
+        arming=arming,
+        probes=probes,
+        uplink=uplink,
+        links=links,
+        push=push,
+        notifier=_build_notifier(config, root, db, stores, clock, probes, _NoticeMeans(notices_due, links, push)),
+        publisher=_build_mqtt(config, root, db, stores, clock, probes),
+        evidence=EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None, reader=reader),
+        reader=reader,
+        recheck=RecheckService(
+            config.second_look, config.escalation.router, db, stores.meter, clock, supervisor.send, sources
+        ),
+        ring=_preroll_ring(config, root, db),
     )
-    ring = _preroll_ring(config, root, db)
-    services = [
-        *_storage_services(config, root, db, clock, ring),
-        Service("evidence", evidence.run, partial(stop_all, evidence.stop, reader.close)),
+
+
+def _services(config: SiteConfig, lasting: LastingParts, parts: _BackgroundParts) -> tuple[Service, ...]:
+    """In the order of starting."""
+    evidence, recheck = parts.evidence, parts.recheck
+    optional = (("notifier", parts.notifier), ("mqtt", parts.publisher), ("uplink", parts.uplink))
+    return (
+        *_storage_services(config, lasting.root, lasting.db, lasting.clock, parts.ring),
+        Service("evidence", evidence.run, partial(stop_all, evidence.stop, parts.reader.close)),
         Service("rechecks", recheck.run, recheck.stop),
-    ]
-    services += [
-        Service(name, each.run, each.stop, resumes=False)
-        for name, each in (("notifier", notifier), ("mqtt", publisher), ("uplink", uplink))
-        if each is not None
-    ]
-    return BackgroundServices(
-        tuple(services),
-        core_settings(
-            config,
-            stores,
-            clock,
-            system_load=SystemLoadMonitor(
-                link,
-                stores.escalations,
-                clock,
-                probes.temperature_c,
-                pool=(lambda: uplink.pool) if uplink else None,
-                offload=lambda: box.shed.offload,
-            ).read,
-            context=context,
-            listener=_CoreListener(evidence, notifier, recheck),
-            arming=arming,
-            box_faults=box.faults,
-        ),
-        CoreProbes(
-            link=link,
-            health=probes.health,
-            targets=lambda: notifier.statuses if notifier else (),
-            mqtt=(lambda: publisher.status) if publisher else None,
-            rebaseline=lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
-            calibration=lambda: context.calibration,
-            pool=(lambda: uplink.pool) if uplink else None,
-            escalate=stores.requests.ask if uplink else None,
-            arming=arming,
-            log=lasting.log.tail,
-            boxes=stores.boxes.noted,
-            snooze_links=links,
-            push=push,
-            box=lambda: box.status,
-            shedding=lambda: box.shed,
-        ),
-        ring,
+        *(Service(name, each.run, each.stop, resumes=False) for name, each in optional if each is not None),
+    )
+
+
+def _core_settings(config: SiteConfig, lasting: LastingParts, parts: _BackgroundParts) -> CoreSettings:
+    stores, clock, box, uplink, probes = lasting.stores, lasting.clock, lasting.box, parts.uplink, parts.probes
+    system_load = SystemLoadMonitor(
+        probes.link if uplink else None,
+        stores.escalations,
+        clock,
+        probes.temperature_c,
+        pool=(lambda: uplink.pool) if uplink else None,
+        offload=lambda: box.shed.offload,
+    )
+    return core_settings(
+        config,
+        stores,
+        clock,
+        system_load=system_load.read,
+        context=parts.context,
+        listener=_CoreListener(parts.evidence, parts.notifier, parts.recheck),
+        arming=parts.arming,
+        box_faults=box.faults,
+    )
+
+
+def _dashboard_probes(lasting: LastingParts, parts: _BackgroundParts) -> CoreProbes:
+    stores, box, supervisor = lasting.stores, lasting.box, lasting.supervisor
+    uplink, notifier, publisher = parts.uplink, parts.notifier, parts.publisher
+    return CoreProbes(
+        link=parts.probes.link if uplink else None,
+        health=parts.probes.health,
+        targets=lambda: notifier.statuses if notifier else (),
+        mqtt=(lambda: publisher.status) if publisher else None,
+        rebaseline=lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
+        calibration=lambda: parts.context.calibration,
+        pool=(lambda: uplink.pool) if uplink else None,
+        escalate=stores.requests.ask if uplink else None,
+        arming=parts.arming,
+        log=lasting.log.tail,
+        boxes=stores.boxes.noted,
+        snooze_links=parts.links,
+        push=parts.push,
+        box=lambda: box.status,
+        shedding=lambda: box.shed,
     )
 
 
