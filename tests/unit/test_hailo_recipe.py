@@ -41,9 +41,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_cut_network_on_a_device_finds_what_the_whole_one_finds(
-    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cut_network_on_a_device_finds_what_the_whole_one_finds(written: Path, tmp_path: Path) -> None:
     """The fake device computes what was written by ONNX Runtime; boxes are decoded by the head for raw grids."""
     cut = onnx.load(str(written / "vedette_nano.onnx"))
     outputs = [
