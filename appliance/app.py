@@ -28,7 +28,6 @@ from appliance.errors import MissingDependency, UsageError
 from appliance.health.load_shedding import LoadShedding
 from appliance.malloc import TRIM_EVERY_S, hold_little, trim_heaps
 from appliance.media.recording_reader import LIMITS, SandboxedReader
-from appliance.media.segment_recovery import recover_segment
 from appliance.settings.settings_service import SettingsService
 from appliance.store.cameras import NOT_RUNNING, CameraStore
 from appliance.store.database import Database
@@ -255,7 +254,7 @@ def recover(
     root: Path,
     stores: CoreStores,
     clock: Clock,
-    measure: MeasureSegment = recover_segment,
+    measure: MeasureSegment,
     *,
     new_database: bool = False,
 ) -> None:

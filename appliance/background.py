@@ -128,6 +128,7 @@ def _build_parts(config: SiteConfig, lasting: LastingParts) -> _BackgroundParts:
         VapidKey(root), PushSubscriptionStore(db), partial(_user_sees, UserStore(db)), _contact(config.dashboard)
     )
     reader = SandboxedReader(root)  # not the dashboard's: a long clip must not keep the live view waiting
+    means = _NoticeMeans(notices_due, links, push, reader)
     sources = StatusSources(probes.appliance, probes.cloud, lambda: context.calibration)
     return _BackgroundParts(
         context=context,
@@ -136,7 +137,7 @@ def _build_parts(config: SiteConfig, lasting: LastingParts) -> _BackgroundParts:
         uplink=uplink,
         links=links,
         push=push,
-        notifier=_build_notifier(config, root, db, stores, clock, probes, _NoticeMeans(notices_due, links, push)),
+        notifier=_build_notifier(config, root, db, stores, clock, probes, means),
         publisher=_build_mqtt(config, root, db, stores, clock, probes),
         evidence=EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None, reader=reader),
         reader=reader,
@@ -325,11 +326,12 @@ def _build_uplink(
 
 @dataclass(frozen=True, slots=True)
 class _NoticeMeans:
-    """What the notifier shares with the uplink (due) and the dashboard (links, push)."""
+    """What the notifier shares with the uplink (due), the dashboard (links, push) and the evidence maker (reader)."""
 
     due: LoopSignal
     links: SnoozeLinks
     push: PushMeans
+    reader: SandboxedReader
 
 
 def _build_notifier(
@@ -351,7 +353,9 @@ def _build_notifier(
 
     privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute)
     public_url, link = config.dashboard.public_url, probes.link if probes.uplink else None
-    stills = ShareableStills(root, stores.boxes, config.cameras, lambda event: privacy.level(event) == "free")
+    stills = ShareableStills(
+        root, means.reader, stores.boxes, config.cameras, lambda event: privacy.level(event) == "free"
+    )
     deps = NotifierDeps(
         notices=NoticeStore(db),
         alerts=stores.alerts,

@@ -301,7 +301,8 @@ def _send(channel: socket.socket, value: Value) -> None:
 
 def _flattened(value: Value, parts: list[memoryview]) -> Value:
     if isinstance(value, bytes | bytearray | memoryview):
-        parts.append(memoryview(value).cast("B"))
+        view = memoryview(value)
+        parts.append(view.cast("B") if view.nbytes else memoryview(b""))  # a view of nothing cannot be cast
         return {"$part": len(parts) - 1}
     if isinstance(value, dict):
         return {name: _flattened(each, parts) for name, each in value.items()}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.errors import EvidenceError, StoreError, UsageError
-from appliance.media.segment_reader import RecordedSegment
+from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import cut_key_frame
 from appliance.store.archive import StorageArchive
 from appliance.store.paths import SEGMENTS, inside

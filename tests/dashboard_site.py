@@ -27,7 +27,7 @@ from appliance.dashboard.tls import DashboardCertificate
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.clips import cut_clip
-from appliance.media.segment_reader import RecordedSegment
+from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import cut_still, encode_jpeg
 from appliance.passwords import hashed
 from appliance.settings.settings_service import SettingsService

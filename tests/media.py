@@ -14,6 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,6 +45,11 @@ def picture(n: int, size: tuple[int, int] = (320, 240)) -> NDArray[np.uint8]:
         x0, x1 = bit * width // BITS, (bit + 1) * width // BITS
         image[height // 3 : 2 * height // 3, x0:x1] = 235 if n >> (BITS - 1 - bit) & 1 else 20
     return image
+
+
+def pixels(data: bytes) -> NDArray[np.uint8]:
+    """A JPEG or WebP as (H, W, 3) BGR."""
+    return np.asarray(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR), np.uint8)
 
 
 def number(image: NDArray[np.uint8]) -> int:

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from appliance.clock import Clock
-from appliance.dashboard.snapshots import Snapshot
+from appliance.dashboard.snapshots import Snapshot, jpeg_snapshot
 from appliance.errors import EvidenceError, StoreError
 from appliance.media.atomic_file import DiskWriteError
-from appliance.media.clips import ClipFile
+from appliance.media.recorded import ClipFile, RecordedSegment
 from appliance.media.recording_reader import RecordingReader
-from appliance.media.segment_reader import RecordedSegment
-from appliance.media.stills import encode_jpeg
 from appliance.store.paths import CUTS, SEGMENTS, inside
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
@@ -114,9 +112,8 @@ class FrameCache:
         return min(rows, key=lambda row: (max(row.t_start - t, t - row.t_end, 0.0), -row.t_start))
 
     def _cut(self, row: SegmentRow, t: float, side_max: int) -> RecordedFrame:
-        still = self._reader.key_frame(_on_disk(self._root, row), t, side_max)
-        jpeg = encode_jpeg(still.image, side_max=side_max)
-        return RecordedFrame(Snapshot(jpeg, still.t), f'"{hashlib.sha256(jpeg).hexdigest()[:32]}"')
+        snapshot = jpeg_snapshot(self._reader.key_frame(_on_disk(self._root, row), t, side_max))
+        return RecordedFrame(snapshot, f'"{hashlib.sha256(snapshot.jpeg).hexdigest()[:32]}"')
 
     def _take(self, key: tuple[str, int, int]) -> RecordedFrame | None:
         kept = self._kept.get(key)

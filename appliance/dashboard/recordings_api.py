@@ -28,7 +28,7 @@ from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.timeline_api import T_MAX, From, To
 from appliance.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError
-from appliance.media.rendition import even_size
+from appliance.media.recorded import even_size
 from appliance.sandbox import SandboxError
 
 SIDES = {"small": 320, "large": 960}  # pixels of a frame's longer side

@@ -13,8 +13,8 @@ from appliance.clock import Clock
 from appliance.dashboard.recordings import KeptFiles, RecordingCuts, TooBusy
 from appliance.errors import EvidenceError
 from appliance.media.atomic_file import WrittenFile
+from appliance.media.recorded import PERCENT, progress_path
 from appliance.media.recording_reader import RecordingReader
-from appliance.media.rendition import PERCENT, progress_path
 from appliance.sandbox import SandboxError
 from appliance.store.paths import CUTS
 

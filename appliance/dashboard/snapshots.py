@@ -11,9 +11,8 @@ from pathlib import Path
 
 from appliance.clock import Clock
 from appliance.errors import EvidenceError, StoreError
+from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment
 from appliance.media.recording_reader import RecordingReader
-from appliance.media.segment_reader import RecordedSegment
-from appliance.media.stills import encode_jpeg
 from appliance.sandbox import SandboxError
 from appliance.store.boxes import BoxStore
 from appliance.store.paths import SEGMENTS, inside
@@ -46,8 +45,16 @@ def cut_snapshot(reader: RecordingReader, root: Path, segment: SegmentRow, t: fl
         path = inside(root, segment.path, SEGMENTS)
     except StoreError as error:
         raise EvidenceError(str(error)) from None
-    still = reader.stills([RecordedSegment(path, segment.t_start, segment.t_end)], [t])[0]
-    return Snapshot(encode_jpeg(still.image, side_max=SIDE_MAX), still.t)
+    source = [RecordedSegment(path, segment.t_start, segment.t_end)]
+    return jpeg_snapshot(reader.images(source, [(t, [ImageOrder(side_max=SIDE_MAX)])])[0])
+
+
+def jpeg_snapshot(made: FrameImages) -> Snapshot:
+    """The one image that was made of a frame. Raises EvidenceError where it could not be made."""
+    image = made.images[0]
+    if image.problem:
+        raise EvidenceError(image.problem)
+    return Snapshot(image.data, made.t)
 
 
 @dataclass(slots=True)

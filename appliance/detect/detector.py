@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-import cv2
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from appliance.detect import class_labels, model_files
-from appliance.detect.hog_detector import HogDetector
 from appliance.detect.model_files import ModelFile
 from appliance.detect.tensorrt_plan_cache import engine_folder
 from appliance.detector_config import DetectorConfig
 from appliance.errors import MissingDependency, ModelError
 from appliance.types import Detections
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the core asks here which file a detector is, and loads neither OpenCV nor numpy for that
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from appliance.detect.hog_detector import HogDetector
     from appliance.detect.network_detector import NetworkDetector
     from appliance.detect.network_runtime import NetworkRuntime
     from appliance.detect.openvino_runtime import OwnPrecision
@@ -168,9 +167,13 @@ def _fallback_settings(settings: DetectorConfig) -> DetectorConfig | None:
 
 
 def _load(settings: DetectorConfig) -> NetworkDetector | HogDetector:
+    import cv2
+
     cv2.setNumThreads(settings.threads)
     found = locate(settings)
     if found is None:
+        from appliance.detect.hog_detector import HogDetector
+
         return HogDetector(score_min=settings.score_min)
     return _load_network(settings, found)
 
@@ -383,9 +386,11 @@ class UpscalingDetector(DetectorProxy):
         return self._detector.detect([self._enlarged(frame) for frame in frames])
 
     def _enlarged(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        import cv2
+
         if frame.ndim != 3 or frame.size == 0:
             return frame  # the detector says what is wrong with it
         size = self._detector.preferred_size(frame.shape[1], frame.shape[0])
         if size[0] <= frame.shape[1]:
             return frame
-        return np.asarray(cv2.resize(frame, size, interpolation=cv2.INTER_LINEAR), np.uint8)
+        return cast("NDArray[np.uint8]", cv2.resize(frame, size, interpolation=cv2.INTER_LINEAR))

@@ -12,9 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from appliance.clock import SystemClock, process_cpu_s
 from appliance.detect import detector, model_files
@@ -23,6 +21,9 @@ from appliance.detect.detector import ObjectDetector
 from appliance.detect.model_files import sha256_of
 from appliance.detector_config import DetectorConfig, Device, Precision
 from appliance.errors import MissingDependency, ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FILE = "detector-runtime.json"
 FILE_BYTES_MAX = 64 * 1024
@@ -272,6 +273,8 @@ def _fastest(cpu_ms: Mapping[RuntimeCandidate, float]) -> RuntimeCandidate:
 def _trial_frame(network: ObjectDetector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Noise, in the size that the network wants of a 16:9 frame."""
     width, height = network.preferred_size(*TRIAL_SIZE)
+    import numpy as np
+
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
 
 

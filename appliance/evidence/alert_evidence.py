@@ -19,8 +19,7 @@ from appliance.evidence.recording_index import (
     disk_may_recover,
 )
 from appliance.media.atomic_file import write_file
-from appliance.media.clips import ClipFile
-from appliance.media.stills import CROP_SIDE_MAX, Still, crop, encode_jpeg
+from appliance.media.recorded import ClipFile, FrameImage, FrameImages, ImageOrder
 from appliance.store.boxes import SPAN_ROWS_MAX, BoxStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.paths import evidence_folder
@@ -30,6 +29,7 @@ from appliance.types import SCHEMA, BestView, TrackedObject
 logger = logging.getLogger(__name__)
 
 STILL_QUALITY = 90
+CROP_SIDE_MAX = 480  # pixels of a crop for people
 STAND_IN_S_MAX = 20.0  # from the best view to the still that stands in for it; cameras have GOPs of 10 s
 STAND_IN_TRIES_MAX = 3
 
@@ -77,8 +77,7 @@ class AlertStillMaker:
             return "made"
         if coverage == "ready":
             try:
-                still = self._recording.reader.stills(self._recording.segments(alert.camera, t - 1, t + 1), [t])[0]
-                self._evidence.put(*self._write_images(alert, view, still))
+                self._evidence.put(*self._write_images(alert, view, self._cut(alert.camera, t, view)))
                 return "made"
             except EvidenceError as error:
                 self._retries.failed(self.key(alert))
@@ -97,9 +96,7 @@ class AlertStillMaker:
             return False
         for each in self._stand_ins(alert, t)[:STAND_IN_TRIES_MAX]:
             try:
-                still = self._recording.reader.stills(
-                    self._recording.segments(alert.camera, each.t - 1, each.t + 1), [each.t]
-                )[0]
+                still = self._cut(alert.camera, each.t, each)
             except EvidenceError:
                 continue
             off_s = each.t - t
@@ -120,32 +117,40 @@ class AlertStillMaker:
         recorded = [view for view in views if self._recording.coverage(alert.camera, view.t) == "ready"]
         return sorted(recorded, key=lambda view: abs(view.t - t))
 
-    def _write_images(
-        self, alert: AlertRow, view: BestView | None, still: Still, reason: str = ""
-    ) -> list[EvidenceRow]:
-        data = encode_jpeg(still.image, quality=STILL_QUALITY)
-        rows = [self._write(alert, "still", still, view, data, reason)]
+    def _cut(self, camera: str, t: float, view: BestView | None) -> FrameImages:
+        """The frame of `t`, and the crop of `view`. Raises EvidenceError."""
+        orders = [ImageOrder(quality=STILL_QUALITY)]
         if view is not None:
-            cropped = Still(still.t, crop(still.image, view.box))
-            rows.append(self._write(alert, "crop", cropped, None, encode_jpeg(cropped.image, side_max=CROP_SIDE_MAX)))
-        return rows
+            orders.append(ImageOrder("crop", view.box, CROP_SIDE_MAX))
+        segments = self._recording.segments(camera, t - 1, t + 1)
+        found = self._recording.reader.images(segments, [(t, orders)])[0]
+        if problem := next((each.problem for each in found.images if each.problem), ""):
+            raise EvidenceError(problem)
+        return found
+
+    def _write_images(
+        self, alert: AlertRow, view: BestView | None, still: FrameImages, reason: str = ""
+    ) -> list[EvidenceRow]:
+        whole, *crops = still.images
+        rows = [self._write(alert, "still", still.t, whole, view, reason)]
+        return rows + [self._write(alert, "crop", still.t, each, None) for each in crops]
 
     def _write(
-        self, alert: AlertRow, kind: EvidenceKind, still: Still, view: BestView | None, data: bytes, reason: str = ""
+        self, alert: AlertRow, kind: EvidenceKind, t: float, image: FrameImage, view: BestView | None, reason: str = ""
     ) -> EvidenceRow:
         path = f"{evidence_folder(alert.id)}/{kind}.jpg"
-        written = write_file(self._root / path, data)
+        written = write_file(self._root / path, image.data)
         return EvidenceRow(
             alert=alert.id,
             kind=kind,
             state="ready",
             path=path,
-            t_start=still.t,
-            t_end=still.t,
+            t_start=t,
+            t_end=t,
             bytes=written.bytes,
             sha256=written.sha256,
-            width=still.size[0],
-            height=still.size[1],
+            width=image.size[0],
+            height=image.size[1],
             box=None if view is None else view.box,
             score=0.0 if view is None else view.score,
             reason=reason,

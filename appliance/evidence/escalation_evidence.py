@@ -8,9 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from appliance import wire
 from appliance.config import CameraConfig, EscalationConfig
 from appliance.errors import EvidenceError
@@ -23,7 +20,7 @@ from appliance.evidence.frame_selection import (
     plan_evidence,
     select_moments,
 )
-from appliance.evidence.image_encoder import EncodedImage, encode_image
+from appliance.evidence.image_encoder import EncodedImage, encoded_image, order_image
 from appliance.evidence.recording_index import (
     BOXES_WAIT_S,
     ENDED_GRACE_S,
@@ -36,8 +33,7 @@ from appliance.evidence.recording_index import (
 )
 from appliance.evidence.redaction import HIDE_EVERYTHING, PEOPLE_WITHIN_S, Redactor, people_in_frame
 from appliance.media.atomic_file import DiskWriteError, write_file
-from appliance.media.clips import ClipFile
-from appliance.media.stills import Still
+from appliance.media.recorded import ClipFile, FrameImage, ImageOrder, RecordedSegment, Redaction
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
@@ -64,6 +60,23 @@ class EvidenceFile:
         return MediaRow(escalation=escalation, n=n, path=self.row.path, ref=self.ref)
 
 
+@dataclass(frozen=True, slots=True)
+class OrderedImage:
+    """The image of a moment that is to be made."""
+
+    moment: EvidenceMoment
+    order: ImageOrder
+
+
+@dataclass(frozen=True, slots=True)
+class CutImage:
+    """What was made of an order, from the frame of time `t`."""
+
+    ordered: OrderedImage
+    t: float
+    made: FrameImage
+
+
 class EvidenceFileWriter:
     """Writes the images and clips of escalations, redacted. Owner: the evidence maker's thread. Holds no state.
 
@@ -85,18 +98,19 @@ class EvidenceFileWriter:
         self._redactor_of = redactor_of
         self._boxes = boxes
 
-    def images(
-        self, detail: AlertDetail, image_set: ImageSet, stills: Sequence[tuple[EvidenceMoment, Still]]
-    ) -> list[EvidenceFile]:
-        """One image for each moment and its still, equal ones once; one that is too large is left out.
+    def order(self, detail: AlertDetail, image_set: ImageSet, moment: EvidenceMoment) -> OrderedImage:
+        """The image of a moment as it may leave the site."""
+        return OrderedImage(moment, order_image(image_set, self._settings, moment, self._redaction(detail, moment)))
+
+    def images(self, detail: AlertDetail, cut: Sequence[CutImage]) -> list[EvidenceFile]:
+        """A file for each image that was cut, equal ones once; one that is too large is left out.
 
         Raises DiskWriteError.
         """
         made: dict[str, EvidenceFile] = {}
-        for moment, still in stills:
+        for each in cut:
             try:
-                pixels = self._redacted(detail, moment, still)
-                image = encode_image(image_set, self._settings, still.t, moment, pixels)
+                image = encoded_image(each.ordered.order, each.t, each.ordered.moment, each.made)
             except EvidenceError as error:
                 logger.warning("an image of alert %s is left out: %s", detail.alert.id, error)
                 continue
@@ -110,11 +124,13 @@ class EvidenceFileWriter:
         if still is None or still.state != "ready":
             return []
         try:
-            shown = self._recording.reader.load_still(self._root / still.path, still.t_start)
+            wanted = self.order(detail, "frame", EvidenceMoment(still.t_start, still.box))
+            path = self._root / still.path
+            shown = self._recording.reader.file_images(path, still.t_start, [wanted.order])
         except EvidenceError as error:
             logger.warning("the still of alert %s: %s", detail.alert.id, error)
             return []
-        return self.images(detail, "frame", [(EvidenceMoment(still.t_start, still.box), shown)])
+        return self.images(detail, [CutImage(wanted, shown.t, shown.images[0])])
 
     def clip(self, detail: AlertDetail, t0: float, t: float, t1: float) -> list[EvidenceFile]:
         """t0..t1 of the recording, or less around `t`, within the bound on bytes. Raises EvidenceError."""
@@ -132,14 +148,13 @@ class EvidenceFileWriter:
             (self._root / path).unlink()
         raise EvidenceError(f"the clip of {size} bytes is over the limit of {self._settings.clip_bytes_max}")
 
-    def _redacted(self, detail: AlertDetail, moment: EvidenceMoment, still: Still) -> NDArray[np.uint8]:
+    def _redaction(self, detail: AlertDetail, moment: EvidenceMoment) -> Redaction | None:
         alert, redactor = detail.alert, self._redactor_of(detail.alert.camera)
         if not redactor.digest:
-            return still.image
-        seen = self._boxes.span(
-            alert.camera, still.t - PEOPLE_WITHIN_S, still.t + PEOPLE_WITHIN_S, run=alert.run or None
-        )
-        return redactor.redact(still.image, people_in_frame(still.t, seen, alert.tracks, moment.box))
+            return None
+        t0, t1 = moment.t - PEOPLE_WITHIN_S, moment.t + PEOPLE_WITHIN_S
+        seen = self._boxes.span(alert.camera, t0, t1, run=alert.run or None)
+        return redactor.redaction(people_in_frame(moment.t, seen, alert.tracks, moment.box))
 
     def _write(self, detail: AlertDetail, image: EncodedImage, before: Sequence[EvidenceFile]) -> EvidenceFile:
         ref = image.ref
@@ -303,11 +318,11 @@ class EscalationEvidenceMaker:
     def _make(self, job: _EscalationJob, moments: Sequence[EvidenceMoment]) -> Outcome:
         recorded = [each for each in moments if self._coverage(job, each.t) == "ready"]
         try:
-            stills = self._cut(job.escalation, recorded)
-            if recorded and not stills and not job.due:
+            cut = self._cut(job, recorded)
+            if recorded and not cut and not job.due:
                 self._retries.failed(self.key(job.escalation))
                 return "nothing"
-            job.files = self._files.images(job.detail, job.plan.images, stills)
+            job.files = self._files.images(job.detail, cut)
             if job.plan.images == "frame" and not job.files:
                 job.files = self._files.still_as_frame(job.detail)
             if job.plan.clip:
@@ -324,23 +339,26 @@ class EscalationEvidenceMaker:
     def _clip_span(self, job: _EscalationJob) -> tuple[float, float, float]:
         return job.event.t - self._settings.span_s, job.event.t, _clip_end(job.event)
 
-    def _cut(self, escalation: EscalationRow, moments: Sequence[EvidenceMoment]) -> list[tuple[EvidenceMoment, Still]]:
+    def _cut(self, job: _EscalationJob, moments: Sequence[EvidenceMoment]) -> list[CutImage]:
         if not moments:
             return []
-        segments = self._recording.segments(escalation.camera, moments[0].t - 1, moments[-1].t + 1)
+        segments = self._recording.segments(job.escalation.camera, moments[0].t - 1, moments[-1].t + 1)
+        ordered = [self._files.order(job.detail, job.plan.images, each) for each in moments]
         try:
-            return list(
-                zip(moments, self._recording.reader.stills(segments, [each.t for each in moments]), strict=True)
-            )
+            return self._cut_of(segments, ordered)
         except EvidenceError:
             pass  # one bad frame spoils the batch: take them one by one
-        stills = []
-        for moment in moments:
+        cut: list[CutImage] = []
+        for each in ordered:
             try:
-                stills.append((moment, self._recording.reader.stills(segments, [moment.t])[0]))
+                cut += self._cut_of(segments, [each])
             except EvidenceError as error:
-                logger.info("a frame for escalation %s is missing: %s", escalation.id, error)
-        return stills
+                logger.info("a frame for escalation %s is missing: %s", job.escalation.id, error)
+        return cut
+
+    def _cut_of(self, segments: Sequence[RecordedSegment], ordered: Sequence[OrderedImage]) -> list[CutImage]:
+        found = self._recording.reader.images(segments, [(each.moment.t, [each.order]) for each in ordered])
+        return [CutImage(each, one.t, one.images[0]) for each, one in zip(ordered, found, strict=True)]
 
     def _make_ready(self, job: _EscalationJob) -> Outcome:
         escalation, chosen = job.escalation, job.plan

@@ -12,8 +12,8 @@ from appliance.clock import Clock
 from appliance.config import CameraConfig
 from appliance.errors import EvidenceError, StoreError
 from appliance.media.atomic_file import DiskWriteError
+from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import RecordingReader
-from appliance.media.segment_reader import RecordedSegment
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import SEGMENTS, inside

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import cv2
-import numpy as np
-
 from appliance.config import CameraConfig
+from appliance.errors import EvidenceError
 from appliance.evidence.redaction import PEOPLE_WITHIN_S, Redactor, people_in_frame
-from appliance.media.stills import encode_jpeg
+from appliance.media.recorded import ImageOrder
+from appliance.media.recording_reader import RecordingReader
+from appliance.sandbox import SandboxError
 from appliance.store.boxes import BoxStore
 from appliance.store.rows import AlertDetail
 from appliance.types import Event
+
+logger = logging.getLogger(__name__)
 
 STILL_BYTES_MAX = 2 * 1024 * 1024
 NOTICE_QUALITY = 80
@@ -23,10 +26,17 @@ class ShareableStills:
     """Reads stills for notifications. Holds no state; any thread."""
 
     def __init__(
-        self, root: Path, boxes: BoxStore, cameras: Mapping[str, CameraConfig], may_leave: Callable[[Event], bool]
+        self,
+        root: Path,
+        reader: RecordingReader,
+        boxes: BoxStore,
+        cameras: Mapping[str, CameraConfig],
+        may_leave: Callable[[Event], bool],
     ) -> None:
-        """root: the storage folder. may_leave: whether an image of an event may leave the site at all."""
+        """root: the storage folder. reader: redacts. may_leave: whether an image of an event may leave the site at
+        all."""
         self._root = root
+        self._reader = reader
         self._boxes = boxes
         self._redactors = {name: Redactor(camera) for name, camera in cameras.items()}
         self._may_leave = may_leave
@@ -41,22 +51,25 @@ class ShareableStills:
             return None
         if piece.state != "ready" or not piece.path:
             return b""
+        path = self._root / piece.path
         try:
-            data = (self._root / piece.path).read_bytes()
+            data = path.read_bytes()
         except OSError:  # retention was faster
             return b""
         if len(data) > STILL_BYTES_MAX:
             return b""
         if local or not redactor.digest:
             return data
-        return self._redacted(redactor, data, detail, piece.t_start)
+        return self._redacted(redactor, path, detail, piece.t_start)
 
-    def _redacted(self, redactor: Redactor, data: bytes, detail: AlertDetail, t: float | None) -> bytes:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-        if image is None:
-            return b""
+    def _redacted(self, redactor: Redactor, path: Path, detail: AlertDetail, t: float | None) -> bytes:
         alert = detail.alert
         at = alert.t_start if t is None else t
         seen = self._boxes.span(alert.camera, at - PEOPLE_WITHIN_S, at + PEOPLE_WITHIN_S)
         found = people_in_frame(at, seen, alert.tracks, alert.best.box if alert.best else None)
-        return encode_jpeg(redactor.redact(np.asarray(image, dtype=np.uint8), found), quality=NOTICE_QUALITY)
+        order = ImageOrder(quality=NOTICE_QUALITY, redaction=redactor.redaction(found))
+        try:
+            return self._reader.file_images(path, at, [order]).images[0].data
+        except (EvidenceError, SandboxError) as error:
+            logger.warning("the still of alert %s goes to nobody: %s", alert.id, error)
+            return b""

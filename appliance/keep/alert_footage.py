@@ -14,9 +14,8 @@ from appliance.clock import local_weekday_minute
 from appliance.config import AlertsConfig, CameraConfig, DwellRule, LineRule, Rule
 from appliance.errors import EvidenceError, PreconditionError, StoreError
 from appliance.media.atomic_file import DiskWriteError
-from appliance.media.clips import ClipFile
+from appliance.media.recorded import ROUNDING_S, ClipFile, RecordedSegment
 from appliance.media.recording_reader import RecordingReader
-from appliance.media.segment_reader import ROUNDING_S, RecordedSegment
 from appliance.rules.schedule import ArmedHours
 from appliance.rules.zones_and_lines import TUNING
 from appliance.store.archive import StorageArchive

@@ -25,7 +25,7 @@ from appliance.keep.scenario_file import (
 )
 from appliance.keep.scenario_store import CARD, NOTE_LENGTH_MAX, ScenarioCard, ScenarioStore, StoredScenario
 from appliance.media.atomic_file import DiskWriteError, write_file
-from appliance.media.clips import ClipFile
+from appliance.media.recorded import ClipFile
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.pipeline import Pipeline
 from appliance.store.archive import StorageArchive

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,37 +12,18 @@ import av
 from av.error import FFmpegError
 
 from appliance.errors import EvidenceError
-from appliance.media.atomic_file import DiskWriteError, WrittenFile, discard_temporary, finish_file, temporary_path
+from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
+from appliance.media.recorded import CLIP_BYTES_MAX, ROUNDING_S, ClipFile, RecordedSegment
 from appliance.media.segment_reader import (
-    ROUNDING_S,
     OpenSegment,
-    RecordedSegment,
     SegmentSound,
     TimedPacket,
     open_segment,
 )
 
-CLIP_BYTES_MAX = 512 * 1024 * 1024
 GAP_S_MIN = 2.0  # a shorter gap, late begin or early end is not worth a note
 _UNIT = Fraction(1, 90_000)
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.ENOENT}
-
-
-@dataclass(frozen=True, slots=True)
-class ClipFile:
-    """A finished clip. A player at `currentTime` shows camera time `t_start + currentTime`.
-
-    note: what is missing of the requested span, for a person; "" if nothing is. codec: as FFmpeg names its decoder.
-    """
-
-    t_start: float
-    t_end: float
-    size: tuple[int, int]
-    frames: int
-    written: WrittenFile
-    note: str
-    codec: str = ""
-    sound: bool = False
 
 
 def cut_clip(

@@ -1,7 +1,8 @@
 """How evidence, live view and kept scenarios read the recording: in a sandbox in the running appliance, or directly.
 
 A camera's video is hostile data, and FFmpeg decodes it. In the core it would do so beside the database, the dashboard's
-token and the passwords; in the sandbox it has none of them.
+token and the passwords; in the sandbox it has none of them. Images are redacted and encoded there as well, so that the
+core holds neither pixels nor what works on them.
 """
 
 from __future__ import annotations
@@ -9,21 +10,26 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from appliance.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError, WrittenFile
-from appliance.media.clips import CLIP_BYTES_MAX, ClipFile, cut_clip
-from appliance.media.rendition import make_rendition
-from appliance.media.segment_reader import RecordedSegment, open_segment
-from appliance.media.stills import Still, cut_key_frame, cut_stills, load_still
+from appliance.media.recorded import (
+    CLIP_BYTES_MAX,
+    ClipFile,
+    FrameImage,
+    FrameImages,
+    ImageOrder,
+    RecordedSegment,
+)
 from appliance.sandbox import Sandbox, SandboxError, SandboxFolders, SandboxLimits, SandboxUnavailable
 from appliance.store.paths import CUTS, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
 from appliance.store.reconcile import MeasuredSegment
+
+if TYPE_CHECKING:
+    from appliance.media.stills import Still
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +42,7 @@ LIMITS = SandboxLimits(
     file_bytes_max=CLIP_BYTES_MAX + 64 * 1024 * 1024,
     reply_bytes_max=512 * 1024 * 1024,
 )
+IMAGE_SIDE_MAX = 65_535  # pixels, of JPEG
 CLIP_S_MAX = 120.0  # half a gigabyte on a slow card
 RENDITION_S_MAX = 240.0  # two minutes of 4K on a small computer
 
@@ -43,16 +50,18 @@ RENDITION_S_MAX = 240.0  # two minutes of 4K on a small computer
 class RecordingReader(Protocol):
     """Reads recorded files. All methods raise EvidenceError, `clip` also DiskWriteError."""
 
-    def stills(self, segments: Sequence[RecordedSegment], times: Sequence[float]) -> list[Still]:
-        """See `media.stills.cut_stills`."""
+    def images(
+        self, segments: Sequence[RecordedSegment], wanted: Sequence[tuple[float, Sequence[ImageOrder]]]
+    ) -> list[FrameImages]:
+        """What is ordered of the frame at each of these times, in that order; see `media.stills.cut_stills`."""
         ...
 
-    def key_frame(self, segment: RecordedSegment, t: float, side_max: int) -> Still:
-        """See `media.stills.cut_key_frame`."""
+    def key_frame(self, segment: RecordedSegment, t: float, side_max: int) -> FrameImages:
+        """The key frame of `media.stills.cut_key_frame` as one JPEG."""
         ...
 
-    def load_still(self, path: Path, t: float) -> Still:
-        """See `media.stills.load_still`."""
+    def file_images(self, path: Path, t: float, orders: Sequence[ImageOrder]) -> FrameImages:
+        """What is ordered of an image file that was written before, of time `t`."""
         ...
 
     def clip(
@@ -78,16 +87,26 @@ class RecordingReader(Protocol):
 
 
 class DirectReader:
-    """Reads in this process: for commands that run for one file of their user's."""
+    """Reads in this process, which loads FFmpeg, OpenCV and numpy with the first call: for commands that run for one
+    file of their user's, and for what the sandbox runs."""
 
-    def stills(self, segments: Sequence[RecordedSegment], times: Sequence[float]) -> list[Still]:
-        return cut_stills(segments, times)
+    def images(
+        self, segments: Sequence[RecordedSegment], wanted: Sequence[tuple[float, Sequence[ImageOrder]]]
+    ) -> list[FrameImages]:
+        from appliance.media.stills import cut_stills
 
-    def key_frame(self, segment: RecordedSegment, t: float, side_max: int) -> Still:
-        return cut_key_frame(segment, t, side_max)
+        stills = cut_stills(segments, [t for t, _ in wanted])
+        return [_made(each, orders) for each, (_, orders) in zip(stills, wanted, strict=True)]
 
-    def load_still(self, path: Path, t: float) -> Still:
-        return load_still(path, t)
+    def key_frame(self, segment: RecordedSegment, t: float, side_max: int) -> FrameImages:
+        from appliance.media.stills import cut_key_frame
+
+        return _made(cut_key_frame(segment, t, side_max), [ImageOrder(side_max=side_max)])
+
+    def file_images(self, path: Path, t: float, orders: Sequence[ImageOrder]) -> FrameImages:
+        from appliance.media.stills import load_still
+
+        return _made(load_still(path, t), orders)
 
     def clip(
         self,
@@ -99,15 +118,19 @@ class DirectReader:
         hold_t: float | None = None,
         sound: bool = False,
     ) -> ClipFile:
+        from appliance.media.clips import cut_clip
+
         return cut_clip(segments, t0, t1, path, hold_t=hold_t, sound=sound)
 
     def rendition(self, source: Path, path: Path) -> WrittenFile:
+        from appliance.media.rendition import make_rendition
+
         return make_rendition(source, path)
 
     def longest_step_s(self, segment: RecordedSegment) -> float:
-        with open_segment(segment) as opened:
-            times = [timed.order_t for timed in opened.packets()]
-        return max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+        from appliance.media.segment_reader import longest_step_s
+
+        return longest_step_s(segment)
 
 
 class SandboxedReader:
@@ -125,20 +148,22 @@ class SandboxedReader:
         )
         self._reported = False
 
-    def stills(self, segments: Sequence[RecordedSegment], times: Sequence[float]) -> list[Still]:
-        found = self._call("stills", _plain(segments), list(times))
-        stills = _checked(lambda: [_still(each) for each in found])
-        if len(stills) != len(times):
+    def images(
+        self, segments: Sequence[RecordedSegment], wanted: Sequence[tuple[float, Sequence[ImageOrder]]]
+    ) -> list[FrameImages]:
+        plain = [[t, [asdict(each) for each in orders]] for t, orders in wanted]
+        found = self._call("images", _plain(segments), plain)
+        if not isinstance(found, list) or len(found) != len(wanted):
             raise EvidenceError("the sandbox did not answer with the frames that were asked for")
-        return stills
+        return _checked(lambda: [_images(each, orders) for each, (_, orders) in zip(found, wanted, strict=True)])
 
-    def key_frame(self, segment: RecordedSegment, t: float, side_max: int) -> Still:
+    def key_frame(self, segment: RecordedSegment, t: float, side_max: int) -> FrameImages:
         found = self._call("key_frame", _plain([segment]), t, side_max)
-        return _checked(lambda: _still(found))
+        return _checked(lambda: _images(found, [ImageOrder(side_max=side_max)]))
 
-    def load_still(self, path: Path, t: float) -> Still:
-        found = self._call("image", str(path), t)
-        return _checked(lambda: _still(found))
+    def file_images(self, path: Path, t: float, orders: Sequence[ImageOrder]) -> FrameImages:
+        found = self._call("file_images", str(path), t, [asdict(each) for each in orders])
+        return _checked(lambda: _images(found, orders))
 
     def clip(
         self,
@@ -221,10 +246,42 @@ def _checked(read: Callable[[], Found]) -> Found:
         raise EvidenceError(f"the sandbox answered what makes no sense ({type(error).__name__})") from None
 
 
-def _still(found: dict[str, Any]) -> Still:
-    width, height = int(found["width"]), int(found["height"])
-    pixels = np.frombuffer(found["pixels"], np.uint8).reshape(height, width, 3)
-    return Still(float(found["t"]), pixels)
+def _made(still: Still, orders: Sequence[ImageOrder]) -> FrameImages:
+    from appliance.media.image_maker import make_image
+
+    return FrameImages(still.t, still.size, tuple(make_image(still.image, each) for each in orders))
+
+
+def _images(found: dict[str, Any], orders: Sequence[ImageOrder]) -> FrameImages:
+    images = tuple(_image(each, order) for each, order in zip(found["images"], orders, strict=True))
+    return FrameImages(float(found["t"]), _size(found["size"]), images)
+
+
+def _image(found: dict[str, Any], order: ImageOrder) -> FrameImage:
+    """What goes to browsers and to the cloud is of the kind that was ordered, at least by its first bytes."""
+    if problem := str(found["problem"])[:300]:
+        return FrameImage(b"", (0, 0), None, problem)
+    data, size = bytes(found["data"]), _size(found["size"])
+    if order.webp_bytes_max is None:
+        is_right = data.startswith(b"\xff\xd8\xff")
+    else:
+        is_right = data[:4] + data[8:12] == b"RIFFWEBP" and len(data) <= order.webp_bytes_max
+    region = None if found["region"] is None else tuple(min(1.0, max(0.0, float(each))) for each in found["region"])
+    if not is_right or (order.side_max is not None and max(size) > order.side_max):
+        raise ValueError("not the image that was ordered")
+    if region is None:
+        return FrameImage(data, size)
+    x1, y1, x2, y2 = region
+    if x1 >= x2 or y1 >= y2:
+        raise ValueError("no region")
+    return FrameImage(data, size, (x1, y1, x2, y2))
+
+
+def _size(found: Any) -> tuple[int, int]:
+    width, height = (int(each) for each in found)
+    if not (0 < width <= IMAGE_SIDE_MAX and 0 < height <= IMAGE_SIDE_MAX):
+        raise ValueError("no size")
+    return width, height
 
 
 def _written(found: dict[str, Any]) -> WrittenFile:

@@ -16,12 +16,11 @@ from av.video.frame import PictureType
 
 from appliance.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError, WrittenFile, discard_temporary, finish_file, temporary_path
+from appliance.media.recorded import PERCENT, even_size, progress_path
 from appliance.media.source import PIXELS_MAX
 
-HEIGHT_MAX = 720
 FPS_MAX = 31.0  # of 60 a second, each second one is shown
 THREADS = 2  # of decoder and encoder each: more would take memory, and cores from the cameras
-PERCENT = 100
 _UNIT = Fraction(1, 90_000)
 _KEY_EVERY_S = 2
 _ENCODERS = {
@@ -30,13 +29,8 @@ _ENCODERS = {
 }
 
 
-def progress_path(path: Path) -> Path:
-    """A file that is a byte longer for each hundredth that is done of `path`, while it is made."""
-    return path.with_suffix(".progress")
-
-
 def make_rendition(source: Path, path: Path) -> WrittenFile:
-    """Write `source`, a finished clip, as H.264 of at most `HEIGHT_MAX` lines to `path`; sound is copied.
+    """Write `source`, a finished clip, as H.264 of at most `RENDITION_HEIGHT_MAX` lines to `path`; sound is copied.
 
     Its frames stand at the same times. Raises EvidenceError when the clip cannot be decoded or there is no encoder,
     DiskWriteError when the disk does not take it.
@@ -62,12 +56,6 @@ def encoder() -> str:
         with contextlib.suppress(FFmpegError, ValueError):
             return str(av.Codec(name, "w").name)
     raise EvidenceError("the FFmpeg of this appliance has no H.264 encoder, so nothing can be converted")
-
-
-def even_size(width: int, height: int) -> tuple[int, int]:
-    """(width, height) within `HEIGHT_MAX` lines, of the same shape; encoders take even numbers only."""
-    scale = min(1.0, HEIGHT_MAX / max(1, height))
-    return max(2, round(width * scale / 2) * 2), max(2, round(height * scale / 2) * 2)
 
 
 def _convert(source: Path, target: Path, advance: Callable[[int], object]) -> None:

@@ -1,19 +1,22 @@
-"""What the sandbox of `SandboxedReader` runs: it decodes and copies, and answers in plain values."""
+"""What the sandbox of `SandboxedReader` runs: it decodes, redacts, encodes and copies, and answers in plain values."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, cast
 
 import av
-import numpy as np
 
 from appliance.malloc import return_large_blocks
+
+# Loaded before its limit of memory is set, which counts from what it holds then.
+from appliance.media import clips, image_maker  # noqa: F401
+from appliance.media.recorded import ImageOrder, RecordedSegment, Redaction
 from appliance.media.recording_reader import READ_DIRECTLY
-from appliance.media.segment_reader import RecordedSegment
 from appliance.media.segment_recovery import recover_segment
-from appliance.media.stills import Still
 
 Plain = dict[str, object]
 
@@ -21,16 +24,17 @@ av.logging.set_level(None)  # its lines hold what is in the data
 return_large_blocks()
 
 
-def stills(segments: Sequence[Sequence[object]], times: Sequence[float]) -> list[Plain]:
-    return [_plain(each) for each in READ_DIRECTLY.stills(_segments(segments), times)]
+def images(segments: Sequence[Sequence[object]], wanted: Sequence[tuple[float, Sequence[Plain]]]) -> list[Plain]:
+    ordered = [(t, [_order(each) for each in orders]) for t, orders in wanted]
+    return [asdict(each) for each in READ_DIRECTLY.images(_segments(segments), ordered)]
 
 
 def key_frame(segments: Sequence[Sequence[object]], t: float, side_max: int) -> Plain:
-    return _plain(READ_DIRECTLY.key_frame(_segments(segments)[0], t, side_max))
+    return asdict(READ_DIRECTLY.key_frame(_segments(segments)[0], t, side_max))
 
 
-def image(path: str, t: float) -> Plain:
-    return _plain(READ_DIRECTLY.load_still(Path(path), t))
+def file_images(path: str, t: float, orders: Sequence[Plain]) -> Plain:
+    return asdict(READ_DIRECTLY.file_images(Path(path), t, [_order(each) for each in orders]))
 
 
 def clip(
@@ -68,6 +72,7 @@ def _segments(plain: Sequence[Sequence[object]]) -> list[RecordedSegment]:
     return [RecordedSegment(Path(str(path)), float(str(begin)), float(str(end))) for path, begin, end in plain]
 
 
-def _plain(still: Still) -> Plain:
-    width, height = still.size
-    return {"t": still.t, "width": width, "height": height, "pixels": np.ascontiguousarray(still.image).data}
+def _order(plain: Plain) -> ImageOrder:
+    redaction = plain["redaction"]
+    known = {**plain, "redaction": None if redaction is None else Redaction(**cast("dict[str, Any]", redaction))}
+    return ImageOrder(**cast("dict[str, Any]", known))

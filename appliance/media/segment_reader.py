@@ -6,27 +6,17 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 
 import av
 from av.container import InputContainer
 from av.error import FFmpegError
 
 from appliance.errors import EvidenceError
+from appliance.media.recorded import ROUNDING_S, RecordedSegment
 from appliance.media.source import PIXELS_MAX
 
 logger = logging.getLogger(__name__)
-
-ROUNDING_S = 0.001  # times are stored rounded to a millisecond
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedSegment:
-    """A segment on disk. Times are the camera's; nothing after `t_end` is read (it may be half written)."""
-
-    path: Path
-    t_start: float
-    t_end: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +115,10 @@ def open_segment(segment: RecordedSegment) -> Iterator[OpenSegment]:
 
 def _error_text(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
+
+
+def longest_step_s(segment: RecordedSegment) -> float:
+    """The longest time from one frame to the next, in decode order. Raises EvidenceError."""
+    with open_segment(segment) as opened:
+        times = [timed.order_t for timed in opened.packets()]
+    return max((later - earlier for earlier, later in pairwise(times)), default=0.0)

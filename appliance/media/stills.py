@@ -14,14 +14,13 @@ from av.error import FFmpegError
 from numpy.typing import NDArray
 
 from appliance.errors import EvidenceError
-from appliance.media.segment_reader import ROUNDING_S, OpenSegment, RecordedSegment, TimedPacket, open_segment
+from appliance.media.recorded import JPEG_QUALITY, ROUNDING_S, RecordedSegment
+from appliance.media.segment_reader import OpenSegment, TimedPacket, open_segment
 from appliance.types import Box
 
 FRAME_OFF_S_MAX = 0.1  # a frame at the edge of a recording stands for a moment this near: a frame's length at 10 fps
 CROP_MARGIN = 0.25  # of the box, on each side
 CROP_SIDE_MIN = 96  # pixels of the camera's frame
-CROP_SIDE_MAX = 480  # pixels of a crop for people
-JPEG_QUALITY = 85
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from appliance.clock import Clock
 from appliance.detect.detector import ObjectDetector, VariableInput
 from appliance.errors import EvidenceError, VedetteError
-from appliance.media.segment_reader import RecordedSegment
+from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import Still, cut_still, cut_stills, span_inside
 from appliance.store.paths import SEGMENTS, inside
 from appliance.types import (

@@ -19,6 +19,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.router.binomial_bounds import CONFIDENCE, error_bound, missed_max, recall_low
 from appliance.router.calibration import (
     PRIOR,
     SIGNS,
@@ -35,8 +36,6 @@ from appliance.router.calibration import (
 from appliance.store.decisions import DecidedRow, OutcomeRow
 from appliance.types import RouteInputs
 
-CONFIDENCE = 0.95
-_HALVINGS = 40
 FOLDS = 5
 ROUNDS_MAX = 50
 TINY = 1e-9
@@ -201,7 +200,7 @@ def _claim_all_asked(mine: NDArray[np.float64], recall: float) -> RecallClaim:
     the limit is chosen on the same alerts.
     """
     n = len(mine)
-    allowed = _missed_max(n, recall)
+    allowed = missed_max(n, recall)
     if allowed is None:
         return RecallClaim(real=n, effective=float(n), recall_low=round(recall_low(n, n), 4))
     chance_min = float(np.sort(mine)[min(allowed, n - 1)])
@@ -278,50 +277,6 @@ def claim_sure(chances: NDArray[np.float64], real: NDArray[np.bool_], error_max:
     kept = chances >= SURE_MIN
     n, wrong = int(kept.sum()), int((kept & ~real).sum())
     return SureClaim(error_high=round(error_bound(wrong, n, confidence), 4), wrong=wrong, n=n, needed=needed)
-
-
-def error_bound(wrong: int, n: int, confidence: float = CONFIDENCE) -> float:
-    """The upper bound of the share of which `wrong` of `n` were (C. Clopper, E. Pearson, 1934; one-sided)."""
-    return 1 - recall_low(n - wrong, n, confidence)
-
-
-def recall_low(kept: int, n: int, confidence: float = CONFIDENCE) -> float:
-    """The lower bound of the share of which `kept` of `n` were kept (C. Clopper, E. Pearson, 1934; one-sided)."""
-    if kept <= 0:
-        return 0.0
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if _at_least(kept, n, middle) <= 1 - confidence:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _missed_max(n: int, recall: float) -> int | None:
-    """Of how many misses among `n` the recall is still sure; None: not even without any."""
-    if n <= 0 or _at_least(n, n, recall) > 1 - CONFIDENCE:
-        return None
-    low, high = 0, n
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _at_least(n - middle, n, recall) <= 1 - CONFIDENCE:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _at_least(kept: int, n: int, p: float) -> float:
-    """The probability of `kept` or more of `n` when each is kept with probability `p`."""
-    if kept <= 0 or p >= 1:
-        return 1.0
-    if p <= 0:
-        return 0.0
-    k = np.arange(kept, n + 1)
-    logs = np.array([math.lgamma(each + 1) + math.lgamma(n - each + 1) for each in k])
-    return float(np.exp(math.lgamma(n + 1) - logs + k * math.log(p) + (n - k) * math.log1p(-p)).sum())
 
 
 @dataclass(frozen=True, slots=True)

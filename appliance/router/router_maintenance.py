@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from appliance.clock import Clock
 from appliance.config import EscalationConfig
 from appliance.errors import StoreUnavailable
-from appliance.router.calibration_fit import decided_of, fit, outcomes_of
+from appliance.router.calibration import UNTRAINED
 from appliance.router.decide import Postponement, SystemLoad, must_wait
 from appliance.router.escalation_planner import RouterContext
 from appliance.store.decisions import DecisionStore
@@ -68,13 +69,18 @@ class RouterMaintenance:
 
     def _learn(self) -> None:
         router = self._context.settings.router
-        outcomes = outcomes_of(self._decisions.outcomes())
+        rows = self._decisions.outcomes()
+        if not rows:  # a fit would be what it is without one
+            self._context.calibration = replace(UNTRAINED, recall=router.recall_min)
+            return
+        from appliance.router.calibration_fit import decided_of, fit, outcomes_of  # numpy: where there is to learn
+
+        outcomes = outcomes_of(rows)
         self._context.calibration = fit(
             outcomes, router.recall_min, router.error_max, decided_of(self._decisions.decided())
         )
-        if outcomes:
-            real = sum(each.real for each in outcomes)
-            logger.info("the router learnt from %d alerts, %d of them real", len(outcomes), real)
+        real = sum(each.real for each in outcomes)
+        logger.info("the router learnt from %d alerts, %d of them real", len(outcomes), real)
 
     def _count(self) -> None:
         budget, now = self._context.budget, self._clock.now()

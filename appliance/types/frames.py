@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal
 
 from appliance.types.literals import SCHEMA, Box
+
+if TYPE_CHECKING:  # the core takes boxes as plain values and never loads numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Detections:
 
     @classmethod
     def empty(cls) -> Detections:
+        import numpy as np
+
         return cls(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))
 
     def select(self, index: NDArray[np.bool_] | NDArray[np.intp]) -> Detections:

@@ -10,7 +10,7 @@ from media import BITS, film, record
 from sample_rows import T0
 
 from appliance.media.clips import cut_clip
-from appliance.media.segment_reader import RecordedSegment
+from appliance.media.recorded import RecordedSegment
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser

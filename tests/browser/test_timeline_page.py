@@ -11,7 +11,7 @@ import pytest
 from conftest import House
 
 from appliance.media.clips import cut_clip
-from appliance.media.segment_reader import RecordedSegment
+from appliance.media.recorded import RecordedSegment
 from appliance.types import Gap, SegmentRow
 from tests import media
 from tests.media import beeping

@@ -13,6 +13,7 @@ from appliance import app
 from appliance.app import build, recover, start
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
+from appliance.media.segment_recovery import recover_segment
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
 from appliance.threads import ServiceGroup
@@ -37,7 +38,7 @@ def test_a_hot_box_does_less_says_so_and_recovers(tmp_path: Path, monkeypatch: p
     )
     db, group = Database(root / DATABASE, clock), ServiceGroup()
     appliance = build(site, root, db, clock, group)
-    recover(site, root, appliance.stores, clock)
+    recover(site, root, appliance.stores, clock, recover_segment)
     start(appliance, group)
     waiting = threading.Thread(target=group.wait)
     waiting.start()

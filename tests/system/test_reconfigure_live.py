@@ -16,6 +16,7 @@ from appliance import config
 from appliance.app import Appliance, build, recover, start
 from appliance.clock import SystemClock
 from appliance.errors import ConfigError, MissingDependency
+from appliance.media.segment_recovery import recover_segment
 from appliance.settings.site_editor import SiteFileChanged
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.cameras import CameraRow
@@ -42,7 +43,7 @@ class Running:
         self.db = Database(root / DATABASE, clock)
         self.group = ServiceGroup()
         self.appliance: Appliance = build(loaded, root, self.db, clock, self.group, self.path)
-        recover(loaded, root, self.appliance.stores, clock)
+        recover(loaded, root, self.appliance.stores, clock, recover_segment)
         start(self.appliance, self.group)
         assert self.appliance.settings is not None
         self.settings = self.appliance.settings

@@ -13,7 +13,7 @@ from sample_rows import T0
 from appliance.clock import ManualClock
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.clips import cut_clip
-from appliance.media.segment_reader import RecordedSegment
+from appliance.media.recorded import RecordedSegment
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.media.stills import cut_still
 from appliance.types import SegmentRow

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cryptography": ("appliance.backup.sealed_box", "appliance.dashboard.tls", "appliance.notify.push_crypto"),
     "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.nv12_letterbox"),
     "cv2": (
-        "appliance.detect", "appliance.evidence", "appliance.health", "appliance.lab", "appliance.media",
+        "appliance.detect", "appliance.health", "appliance.lab", "appliance.media",
         "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.decoding", "cloud_worker.images",
     ),
     "fastapi": ("appliance.dashboard",),
@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
     "nkeys": ("appliance.broker.nats_connection",),
     "numpy": (
-        "appliance.analysis", "appliance.detect", "appliance.evidence", "appliance.health", "appliance.inference",
+        "appliance.analysis", "appliance.detect", "appliance.health", "appliance.inference",
         "appliance.lab", "appliance.media", "appliance.model_advice", "appliance.motion", "appliance.recheck",
         "appliance.ingest.probe_process", "appliance.router",
         "appliance.track", "appliance.types", "cloud_worker.engines", "cloud_worker.decoding", "cloud_worker.images",

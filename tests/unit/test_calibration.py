@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.errors import UsageError
+from appliance.router.binomial_bounds import recall_low
 from appliance.router.calibrate_command import brier, calibration_report, ece
 from appliance.router.calibration import UNTRAINED, Calibration, TrackStability
-from appliance.router.calibration_fit import AlertOutcome, claim_recall, fit, held_out, recall_low
+from appliance.router.calibration_fit import AlertOutcome, claim_recall, fit, held_out
 
 STEADY = TrackStability(score=0.8, spread=0.05, looks=12, moved=1.0)
 FLICKER = TrackStability(score=0.8, spread=0.15, looks=2, moved=0.0)

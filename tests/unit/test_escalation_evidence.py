@@ -17,9 +17,10 @@ from test_evidence import Site
 from appliance import wire
 from appliance.config import EscalationConfig
 from appliance.errors import EvidenceError
-from appliance.evidence.frame_selection import EvidenceMoment, best_moment, plan_evidence
-from appliance.evidence.image_encoder import CROP_SIDE_MAX, box_in_region, crop_region, encode_image, encode_within
+from appliance.evidence.frame_selection import EvidenceMoment, ImageSet, best_moment, plan_evidence
+from appliance.evidence.image_encoder import CROP_SIDE_MAX, EncodedImage, box_in_region, encoded_image, order_image
 from appliance.evidence.maker import EvidenceMaker
+from appliance.media.image_maker import crop_region, encode_within, make_image
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
 from appliance.store.rows import MediaRow
@@ -43,9 +44,17 @@ def scene(width: int = 1280, height: int = 720) -> NDArray[np.uint8]:
 PERSON: Box = (0.5 - 20 / 1280, 0.5 - 60 / 720, 0.5 + 20 / 1280, 0.5 + 60 / 720)
 
 
+def encode_image(
+    images: ImageSet, settings: EscalationConfig, box: Box | None, image: NDArray[np.uint8]
+) -> EncodedImage:
+    moment = EvidenceMoment(T0, box)
+    order = order_image(images, settings, moment)
+    return encoded_image(order, T0, moment, make_image(image, order))
+
+
 class TestEncodedImage:
     def test_a_crop_shows_the_object_with_its_surroundings_and_where_it_is_from(self) -> None:
-        encoded = encode_image("crops", SETTINGS, T0, EvidenceMoment(T0, PERSON), scene())
+        encoded = encode_image("crops", SETTINGS, PERSON, scene())
         assert (encoded.ref.kind, encoded.ref.mime, encoded.ref.width, encoded.ref.height) == (
             "crop", "image/webp", 300, 300,
         )  # fmt: skip
@@ -61,7 +70,7 @@ class TestEncodedImage:
         settings = SETTINGS.model_copy(update={"crop_bytes_max": bytes_max})
         for image in (scene(), noise(1280, 720), noise(64, 48)):
             for box in (PERSON, (0.0, 0.0, 1.0, 1.0), (0.9, 0.9, 1.0, 1.0), (0.5, 0.5, 0.5, 0.5)):
-                encoded = encode_image("crops", settings, T0, EvidenceMoment(T0, box), image)
+                encoded = encode_image("crops", settings, box, image)
                 assert len(encoded.data) <= bytes_max
                 assert max(encoded.ref.width, encoded.ref.height) <= CROP_SIDE_MAX
                 assert encoded.ref.bytes == len(encoded.data)
@@ -76,18 +85,18 @@ class TestEncodedImage:
 
     def test_no_image_is_enlarged(self) -> None:
         for cut in ("crops", "frame", "frames"):
-            encoded = encode_image(cut, SETTINGS, T0, EvidenceMoment(T0, (0.4, 0.4, 0.6, 0.6)), scene(160, 90))  # type: ignore[arg-type]
+            encoded = encode_image(cut, SETTINGS, (0.4, 0.4, 0.6, 0.6), scene(160, 90))  # type: ignore[arg-type]
             assert encoded.ref.width <= 160
             assert encoded.ref.height <= 90
 
     def test_without_a_box_the_whole_frame_goes_as_small(self) -> None:
-        encoded = encode_image("crops", SETTINGS, T0, EvidenceMoment(T0, None), scene())
+        encoded = encode_image("crops", SETTINGS, None, scene())
         assert (encoded.ref.kind, encoded.ref.box, encoded.ref.region) == ("frame", None, None)
         assert encoded.ref.width <= CROP_SIDE_MAX
         assert encoded.ref.bytes <= SETTINGS.crop_bytes_max
 
     def test_the_whole_frame_is_bounded_too_and_holds_the_box(self) -> None:
-        encoded = encode_image("frame", SETTINGS, T0, EvidenceMoment(T0, PERSON), noise(1920, 1080))
+        encoded = encode_image("frame", SETTINGS, PERSON, noise(1920, 1080))
         assert (encoded.ref.kind, encoded.ref.box, encoded.ref.region) == ("frame", PERSON, None)
         assert encoded.ref.bytes <= SETTINGS.frame_bytes_max
 

@@ -27,7 +27,8 @@ from appliance.evidence.frame_selection import spread_moments
 from appliance.evidence.maker import EvidenceMaker
 from appliance.media import clips
 from appliance.media.clips import cut_clip
-from appliance.media.segment_reader import OpenSegment, RecordedSegment
+from appliance.media.recorded import RecordedSegment
+from appliance.media.segment_reader import OpenSegment
 from appliance.media.stills import crop, cut_still, cut_stills, encode_jpeg
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore

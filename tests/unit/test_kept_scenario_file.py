@@ -16,8 +16,8 @@ from appliance.errors import EvidenceError
 from appliance.keep.alert_footage import ClipWindow, _cut_unbroken, clip_window
 from appliance.keep.scenario_exporter import initial_events
 from appliance.keep.scenario_file import EventStanding, KnownEvent, derive_truth
+from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY
-from appliance.media.segment_reader import RecordedSegment
 from appliance.store.rows import AlertDetail, AlertRow
 from appliance.types import FrameBoxes, TrackedObject
 

@@ -21,6 +21,7 @@ from waiting import until
 from appliance.clock import ManualClock, local_weekday_minute
 from appliance.config import AppriseTarget, CameraConfig, NtfyTarget, SiteConfig
 from appliance.evidence.shareable_still import ShareableStills
+from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import STILL_WAIT_S, TargetSender
 from appliance.notify.message import NotificationMessage
@@ -209,7 +210,9 @@ def test_what_privacy_withholds_or_hides_does_not_leave_in_a_picture(
     made = NotifyingSite(tmp_path, ManualClock(T0), phone=hook("http://phone.lan"))
     config = SiteConfig.model_validate({"cameras": {"yard": {**CAMERA, **privacy}}})
     rules = PrivacyRules(config.site, config.cameras, local_weekday_minute)
-    stills = ShareableStills(tmp_path, BoxStore(made.db), config.cameras, lambda each: rules.level(each) == "free")
+    stills = ShareableStills(
+        tmp_path, READ_DIRECTLY, BoxStore(made.db), config.cameras, lambda each: rules.level(each) == "free"
+    )
     made.alert()
     detail = made.alerts.get("a1")
     assert detail is not None
@@ -240,5 +243,8 @@ def test_a_camera_that_is_not_in_the_site_file_has_no_picture(tmp_path: Path) ->
     made.alert()
     detail = made.alerts.get("a1")
     assert detail is not None
-    assert ShareableStills(tmp_path, BoxStore(made.db), cameras, lambda each: True).read(detail, True) == b""
+    assert (
+        ShareableStills(tmp_path, READ_DIRECTLY, BoxStore(made.db), cameras, lambda each: True).read(detail, True)
+        == b""
+    )
     made.close()

@@ -20,8 +20,9 @@ from appliance.cli import main
 from appliance.clock import ManualClock
 from appliance.config import CameraConfig, SiteConfig, load
 from appliance.errors import ConfigError
-from appliance.evidence.redaction import CELLS, GREY, PeopleInFrame, Redactor, people_in_frame
+from appliance.evidence.redaction import PeopleInFrame, Redactor, people_in_frame
 from appliance.lab.replay.replay_routing import router_context_of
+from appliance.media.image_maker import CELLS, GREY, redact
 from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.router.escalation_planner import EscalationPlanner
 from appliance.rules.schedule import LocalTime
@@ -124,6 +125,12 @@ def veil(**privacy: Any) -> Redactor:
     return Redactor(CameraConfig.model_validate({"url": "file:x", "zones": {"left": LEFT}, "privacy": privacy}))
 
 
+def redacted(privacy: dict[str, Any], image: NDArray[np.uint8], found: PeopleInFrame) -> NDArray[np.uint8]:
+    hidden = veil(**privacy).redaction(found)
+    assert hidden is not None
+    return redact(image, hidden)
+
+
 def picture() -> NDArray[np.uint8]:
     """Detail in every pixel."""
     return np.random.default_rng(1).integers(0, 255, (180, 320, 3), np.uint8)
@@ -139,14 +146,13 @@ def colours(image: NDArray[np.uint8]) -> int:
 
 
 class TestVeil:
-    def test_without_redaction_the_image_is_the_very_one(self) -> None:
-        image = picture()
-        assert veil().redact(image, PeopleInFrame((OTHER,), (BOX,))) is image
+    def test_without_rules_nothing_is_redacted(self) -> None:
+        assert veil().redaction(PeopleInFrame((OTHER,), (BOX,))) is None
 
     def test_other_people_become_a_few_squares_and_the_rest_stays(self) -> None:
         image = picture()
         before = image.copy()
-        shown = veil(blur="people").redact(image, PeopleInFrame((OTHER,), (BOX,)))
+        shown = redacted({"blur": "people"}, image, PeopleInFrame((OTHER,), (BOX,)))
         assert colours(part(shown, OTHER)) <= (CELLS + 1) * 4 * CELLS, "no pixel of them is left"
         assert not np.array_equal(part(shown, OTHER), part(before, OTHER))
         assert np.array_equal(part(shown, BOX), part(before, BOX))
@@ -155,21 +161,21 @@ class TestVeil:
 
     def test_without_an_examined_frame_all_but_the_alert_s_own_is_hidden(self) -> None:
         image = picture()
-        shown = veil(blur="people").redact(image, PeopleInFrame(None, (BOX,)))
+        shown = redacted({"blur": "people"}, image, PeopleInFrame(None, (BOX,)))
         assert np.array_equal(part(shown, BOX), part(image, BOX))
         assert colours(shown[:, 200:]) <= 4 * CELLS * CELLS
 
     def test_where_not_even_that_is_known_all_of_it(self) -> None:
-        assert colours(veil(blur="people").redact(picture(), PeopleInFrame(None, ()))) <= 4 * CELLS * CELLS
+        assert colours(redacted({"blur": "people"}, picture(), PeopleInFrame(None, ()))) <= 4 * CELLS * CELLS
 
     def test_surroundings_hides_what_no_detector_found(self) -> None:
         image = picture()
-        shown = veil(blur="surroundings").redact(image, PeopleInFrame((), (BOX,)))
+        shown = redacted({"blur": "surroundings"}, image, PeopleInFrame((), (BOX,)))
         assert np.array_equal(part(shown, BOX), part(image, BOX))
         assert colours(part(shown, OTHER)) <= 4 * CELLS * CELLS
 
     def test_a_mask_hides_even_the_alert_s_own(self) -> None:
-        shown = veil(mask=["left"]).redact(picture(), PeopleInFrame((), (BOX,)))
+        shown = redacted({"mask": ["left"]}, picture(), PeopleInFrame((), (BOX,)))
         assert np.all(shown[:, :158] == GREY)
         assert colours(shown[:, 170:]) > 1000
 
@@ -180,7 +186,7 @@ class TestVeil:
 
     def test_a_mosaic_has_no_square_smaller_than_a_quarter(self) -> None:
         """What a face would need to be known again."""
-        flat = veil(blur="surroundings").redact(picture(), PeopleInFrame((), ()))
+        flat = redacted({"blur": "surroundings"}, picture(), PeopleInFrame((), ()))
         edges = np.flatnonzero(np.any(np.diff(flat.astype(int), axis=1) != 0, axis=(0, 2)))
         assert np.diff(edges).min() >= 180 // CELLS
 

@@ -9,23 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import av
-import numpy as np
 import pytest
-from media import film, number, record
+from media import film, number, pixels, record
 from sample_rows import T0
 
 from appliance.errors import EvidenceError
 from appliance.media import recording_reader
 from appliance.media.atomic_file import DiskWriteError
+from appliance.media.image_maker import GREY
+from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment, Redaction
 from appliance.media.recording_reader import LIMITS, READ_DIRECTLY, RecordingReader, SandboxedReader
-from appliance.media.segment_reader import RecordedSegment
-from appliance.media.stills import encode_jpeg
 from appliance.sandbox import SandboxUnavailable
+
+WHOLE = [ImageOrder()]
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("storage")
+
+
+def shown(found: FrameImages) -> int:
+    """The number of the frame in the first image."""
+    return number(pixels(found.images[0].data))
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +53,35 @@ def reader(request: pytest.FixtureRequest, sandboxed: SandboxedReader) -> Record
 
 
 def test_stills_are_the_frames_that_were_asked_for(reader: RecordingReader, segments: list[RecordedSegment]) -> None:
-    stills = reader.stills(segments, [T0 + 6.1, T0 + 0.3])
-    assert [number(each.image) for each in stills] == [61, 3]
-    assert [each.t for each in stills] == pytest.approx([T0 + 6.1, T0 + 0.3], abs=1e-4)
-    assert stills[0].size == (320, 240)
-    assert encode_jpeg(stills[0].image)[:2] == b"\xff\xd8"
+    found = reader.images(segments, [(T0 + 6.1, WHOLE), (T0 + 0.3, WHOLE)])
+    assert [shown(each) for each in found] == [61, 3]
+    assert [each.t for each in found] == pytest.approx([T0 + 6.1, T0 + 0.3], abs=1e-4)
+    assert found[0].size == found[0].images[0].size == (320, 240)
+
+
+def test_images_come_as_they_are_ordered(reader: RecordingReader, segments: list[RecordedSegment]) -> None:
+    left = Redaction("none", (((0.0, 0.0), (0.5, 0.0), (0.5, 1.0), (0.0, 1.0)),), None, ())
+    box = (0.4, 0.4, 0.6, 0.6)
+    orders = [
+        ImageOrder(side_max=160, quality=70),
+        ImageOrder("crop", box, side_max=50),
+        ImageOrder("region", box, 100, webp_bytes_max=4000, redaction=left),
+        ImageOrder(webp_bytes_max=10),
+    ]
+    small, crop, region, too_large = reader.images(segments, [(T0 + 0.3, orders)])[0].images
+    assert (small.size, pixels(small.data).shape, number(pixels(small.data))) == ((160, 120), (120, 160, 3), 3)
+    assert (max(crop.size), crop.region, crop.data[:2]) == (50, None, b"\xff\xd8")
+    assert (region.data[8:12], len(region.data) <= 4000) == (b"WEBP", True)
+    assert region.region == pytest.approx((0.25, 1 / 6, 0.75, 5 / 6), abs=0.01), "two and a half times the box"
+    assert abs(pixels(region.data)[:, : region.size[0] // 2 - 4].astype(int) - GREY).max() < 12, "painted over first"
+    assert (too_large.data, too_large.problem) == (b"", "an image does not fit into 10 bytes")
 
 
 def test_what_is_not_recorded_is_said_in_the_same_words(
     reader: RecordingReader, segments: list[RecordedSegment]
 ) -> None:
     with pytest.raises(EvidenceError, match="the recording does not hold the moment asked for"):
-        reader.stills(segments, [T0 + 90])
+        reader.images(segments, [(T0 + 90, WHOLE)])
 
 
 def test_a_clip_is_whole_where_it_was_asked_for(
@@ -75,9 +98,8 @@ def test_a_clip_is_whole_where_it_was_asked_for(
 def test_both_ways_give_the_same_pixels_and_bytes(
     sandboxed: SandboxedReader, segments: list[RecordedSegment], root: Path
 ) -> None:
-    times = [T0 + 1.5, T0 + 5.2]
-    for ours, theirs in zip(READ_DIRECTLY.stills(segments, times), sandboxed.stills(segments, times), strict=True):
-        assert np.array_equal(ours.image, theirs.image)
+    wanted = [(T0 + 1.5, WHOLE), (T0 + 5.2, WHOLE)]
+    assert READ_DIRECTLY.images(segments, wanted) == sandboxed.images(segments, wanted)
     clips = [
         each.clip(segments, T0, T0 + 4, root / "evidence" / "same" / f"{n}.mp4")
         for n, each in enumerate((READ_DIRECTLY, sandboxed))
@@ -88,10 +110,10 @@ def test_both_ways_give_the_same_pixels_and_bytes(
 def test_an_image_on_disk_is_read(reader: RecordingReader, segments: list[RecordedSegment], root: Path) -> None:
     path = root / "evidence" / "still.jpg"
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(encode_jpeg(READ_DIRECTLY.stills(segments, [T0])[0].image))
-    assert number(reader.load_still(path, T0).image) == 0
+    path.write_bytes(READ_DIRECTLY.images(segments, [(T0, WHOLE)])[0].images[0].data)
+    assert shown(reader.file_images(path, T0, WHOLE)) == 0
     with pytest.raises(EvidenceError, match=r"gone\.jpg cannot be read"):
-        reader.load_still(root / "evidence" / "gone.jpg", T0)
+        reader.file_images(root / "evidence" / "gone.jpg", T0, WHOLE)
 
 
 def test_a_disk_that_takes_no_file_is_told_from_a_recording_that_cannot_be_read(
@@ -117,7 +139,7 @@ def test_a_frame_that_is_too_large_is_not_decoded(reader: RecordingReader, root:
         out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
     with pytest.raises(EvidenceError, match="frames of 8200x5000"):
-        reader.stills([RecordedSegment(path, T0, T0 + 1)], [T0])
+        reader.images([RecordedSegment(path, T0, T0 + 1)], [(T0, WHOLE)])
 
 
 def test_a_codec_that_nobody_knows_is_an_error_and_no_bug(reader: RecordingReader, root: Path) -> None:
@@ -127,7 +149,7 @@ def test_a_codec_that_nobody_knows_is_an_error_and_no_bug(reader: RecordingReade
     path = root / "segments" / "unknown.mp4"
     path.write_bytes(data)
     with pytest.raises(EvidenceError, match="of a codec that cannot be decoded"):
-        reader.stills([RecordedSegment(path, T0, T0 + 1)], [T0])
+        reader.images([RecordedSegment(path, T0, T0 + 1)], [(T0, WHOLE)])
 
 
 def test_what_needs_too_much_memory_costs_that_answer_alone(root: Path, segments: list[RecordedSegment]) -> None:
@@ -135,24 +157,36 @@ def test_what_needs_too_much_memory_costs_that_answer_alone(root: Path, segments
     rows = record(root, film(0, 2, size=(3840, 2160)), T0, camera="large")
     large = RecordedSegment(root / rows.path, rows.t_start, rows.t_end)
     with pytest.raises(EvidenceError):
-        reader.stills([large], [T0])
-    assert number(reader.stills(segments, [T0 + 0.3])[0].image) == 3
+        reader.images([large], [(T0, WHOLE)])
+    assert shown(reader.images(segments, [(T0 + 0.3, WHOLE)])[0]) == 3
     reader.close()
 
 
 def test_it_ends_with_its_time_limit(root: Path, segments: list[RecordedSegment]) -> None:
     reader = SandboxedReader(root, replace(LIMITS, wall_s=0.0005))
     with pytest.raises(EvidenceError, match="took longer"):
-        reader.stills(segments, [T0 + n / 10 for n in range(80)])
+        reader.images(segments, [(T0 + n / 10, WHOLE) for n in range(80)])
     reader.close()
+
+
+def answered(t: object = 1.0, **said: object) -> dict[str, object]:
+    """As the child answers with one image."""
+    image = {"data": b"\xff\xd8\xff", "size": [4, 4], "region": None, "problem": "", **said}
+    return {"t": t, "size": [4, 4], "images": [image]}
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        [{"t": 1.0, "width": 4, "height": 4, "pixels": b"short"}],
-        [{"t": "x", "width": 1, "height": 1, "pixels": b"abc"}],
-        [{"width": -1}], [], "text", None, [None], [{"t": 1, "width": 10**400, "height": 1, "pixels": b""}],
+        [answered(data=b"<html><script>")],
+        [answered(data=b"RIFF....WEBPVP8 ")],
+        [answered(size=[10**400, 1])],
+        [answered(size=[0, 5])],
+        [answered(region=[0.5, 0, 0.5, 1])],
+        [answered(t="x")],
+        [{**answered(), "images": []}],
+        [answered(), answered()],
+        [{"t": 1.0}], [], "text", None, [None],
     ],
 )  # fmt: skip
 def test_an_answer_of_a_child_that_was_taken_over_is_checked(
@@ -161,7 +195,7 @@ def test_an_answer_of_a_child_that_was_taken_over_is_checked(
     reader = SandboxedReader(root)
     monkeypatch.setattr(reader._sandbox, "call", lambda *_, **__: answer)
     with pytest.raises(EvidenceError, match="the sandbox"):
-        reader.stills([], [T0])
+        reader.images([], [(T0, WHOLE)])
     with pytest.raises(EvidenceError, match="the sandbox"):
         reader.clip([], T0, T0, root / "evidence" / "x.mp4")
 

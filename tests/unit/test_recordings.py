@@ -21,9 +21,8 @@ from appliance.dashboard import recordings
 from appliance.dashboard.recordings import CUT_S_MAX, WAITING_MAX, FrameCache, RecordingCuts, TooBusy
 from appliance.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError
+from appliance.media.recorded import FrameImages, RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY, DirectReader, RecordingReader, SandboxedReader
-from appliance.media.segment_reader import RecordedSegment
-from appliance.media.stills import Still
 from tests import media
 from tests.dashboard_site import Site
 
@@ -215,7 +214,7 @@ class HeldReader(DirectReader):
         self.now = self.most = self.calls = 0
         self.go = threading.Event()
 
-    def key_frame(self, segment: RecordedSegment, t: float, side_max: int) -> Still:
+    def key_frame(self, segment: RecordedSegment, t: float, side_max: int) -> FrameImages:
         self.now += 1
         self.calls += 1
         self.most = max(self.most, self.now)
@@ -272,9 +271,9 @@ def test_a_key_frame_comes_small_out_of_the_sandbox_as_it_does_directly(tmp_path
     readers: list[RecordingReader] = [READ_DIRECTLY, sandboxed]
     try:
         found = [reader.key_frame(segment, T0 + 1.85, 320) for reader in readers]
-        assert [each.size for each in found] == [(320, 240)] * 2
-        assert [media.number(each.image) for each in found] == [10, 10]
-        assert np.array_equal(found[0].image, found[1].image)
+        assert [each.images[0].size for each in found] == [(320, 240)] * 2
+        assert [media.number(media.pixels(each.images[0].data)) for each in found] == [10, 10]
+        assert found[0] == found[1]
         (tmp_path / row.path).write_bytes(b"no video")
         with pytest.raises(EvidenceError, match="cannot be read"):
             sandboxed.key_frame(segment, T0 + 1.7, 320)

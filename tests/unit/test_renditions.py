@@ -20,8 +20,9 @@ from appliance.dashboard.renditions import ASKED_S_MAX, WAITING_MAX, Rendition, 
 from appliance.errors import EvidenceError
 from appliance.media import rendition
 from appliance.media.atomic_file import DiskWriteError, WrittenFile
+from appliance.media.recorded import even_size, progress_path
 from appliance.media.recording_reader import READ_DIRECTLY, DirectReader, RecordingReader, SandboxedReader
-from appliance.media.rendition import even_size, make_rendition, progress_path
+from appliance.media.rendition import make_rendition
 from tests import media
 from tests.dashboard_site import Site
 

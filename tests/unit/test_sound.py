@@ -27,9 +27,10 @@ from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.media.clips import cut_clip
+from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import SandboxedReader
 from appliance.media.rendition import make_rendition
-from appliance.media.segment_reader import RecordedSegment, open_segment
+from appliance.media.segment_reader import open_segment
 from appliance.media.segment_recovery import recover_segment
 from appliance.media.sound import SoundPacket, SoundTrack
 from appliance.media.source import SourceStalled

@@ -13,6 +13,7 @@ import pytest
 from appliance.app import build, recover, storage_folder
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig, StorageConfig
+from appliance.media.segment_recovery import recover_segment
 from appliance.store.arming import ArmingRow
 from appliance.store.database import Database
 from appliance.threads import ServiceGroup
@@ -50,7 +51,7 @@ def test_build_makes_every_service_and_starts_none(
     assert names == ["meter", "memory", "sensors", "retention", "ring", "evidence", "rechecks", *between, "core"]
     assert threading.active_count() == threads
     assert appliance.stores.cameras.all() == []
-    recover(site(**sections), tmp_path, appliance.stores, clock)
+    recover(site(**sections), tmp_path, appliance.stores, clock, recover_segment)
     assert [camera.name for camera in appliance.stores.cameras.all()] == ["gate"]
     db.close()
 
@@ -105,7 +106,7 @@ def test_recordings_without_their_database_are_told(tmp_path: Path) -> None:
         clock = ManualClock()
         db = Database(tmp_path / f"{is_new}.db", clock)
         stores = build(site(), tmp_path, db, clock, ServiceGroup()).stores
-        recover(site(), tmp_path, stores, clock, new_database=is_new)
+        recover(site(), tmp_path, stores, clock, recover_segment, new_database=is_new)
         assert [event.kind for event in stores.health.page()] == told
         db.close()
 

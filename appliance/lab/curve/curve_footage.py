@@ -18,7 +18,7 @@ from appliance.analysis.session_tracks import InferenceRequest
 from appliance.clock import Clock
 from appliance.config import Rule, SiteConfig
 from appliance.evidence.frame_selection import EvidenceMoment, plan_evidence, select_moments
-from appliance.evidence.image_encoder import encode_image
+from appliance.evidence.image_encoder import encoded_image, order_image
 from appliance.lab.curve.incident_labels import CameraTruth, IncidentLabels, could_come, label_incidents, may_escalate
 from appliance.lab.replay import replay_runner
 from appliance.lab.replay.replay_result import ReplayResult
@@ -29,6 +29,7 @@ from appliance.lab.scenario.ground_truth import BoxesSpool, read_truth, shaken_t
 from appliance.lab.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_uplink
 from appliance.lab.scenario.scenario_runner import DetectorCache
 from appliance.lab.scenario.scenario_verdicts import scenario_answers
+from appliance.media.image_maker import make_image
 from appliance.router.escalation_planner import build_escalation
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader, TrackedObject
 from appliance.uplink.nats_messages import NatsMessage, chunk_message
@@ -108,7 +109,9 @@ class BaselineRecorder:
 
     def _frame_message_bytes(self, t: float, av_frame: av.VideoFrame) -> int:
         image = np.asarray(av_frame.to_ndarray(format="bgr24"), np.uint8)
-        frame = encode_image("frame", self._config.escalation, t, EvidenceMoment(t, None), image)
+        moment = EvidenceMoment(t, None)
+        order = order_image("frame", self._config.escalation, moment)
+        frame = encoded_image(order, t, moment, make_image(image, order))
         ref, site, size = frame.ref, self._config.site.name, wire.CHUNK_BYTES
         chunks = (chunk_message(site, ref, n, frame.data[n * size : (n + 1) * size]).size for n in range(ref.chunks))
         escalation = wire.Escalation(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from appliance.errors import EvidenceError, StoreError
 from appliance.lab.export.export_folder import LabelledBox
-from appliance.media.segment_reader import RecordedSegment
+from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import Still, cut_stills, encode_jpeg
 from appliance.store.archive import StorageArchive
 from appliance.store.paths import EVIDENCE, SEGMENTS, inside

@@ -20,9 +20,10 @@ from appliance.evidence.frame_selection import (
     plan_evidence,
     select_moments,
 )
-from appliance.evidence.image_encoder import EncodedImage, encode_image
+from appliance.evidence.image_encoder import EncodedImage, encoded_image, order_image
 from appliance.evidence.redaction import Redactor, people_in_frame
 from appliance.lab.cassette.verdict_source import ReplayEscalation
+from appliance.media.image_maker import make_image
 from appliance.privacy import PrivacyRules
 from appliance.router.escalation_planner import EscalationPlanner, RoutePlan, RouterContext
 from appliance.rules.schedule import LocalTime, off_peak_in_s
@@ -124,8 +125,9 @@ class FrameHistory:
 
     def _cut(self, cut: ImageSet, moment: EvidenceMoment, alert: Alert, av_frame: av.VideoFrame) -> EncodedImage:
         image = np.asarray(av_frame.to_ndarray(format="bgr24"), np.uint8)
-        image = self._redactor.redact(image, people_in_frame(moment.t, self._boxes, alert.tracks, moment.box))
-        return encode_image(cut, self._settings, moment.t, moment, image)
+        hidden = self._redactor.redaction(people_in_frame(moment.t, self._boxes, alert.tracks, moment.box))
+        order = order_image(cut, self._settings, moment, hidden)
+        return encoded_image(order, moment.t, moment, make_image(image, order))
 
     def _chunks(self, image: EncodedImage) -> list[NatsMessage]:
         parts = range(image.ref.chunks)
