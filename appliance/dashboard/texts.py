@@ -49,8 +49,8 @@ class Catalogue:
     plural_rule: str = "n != 1"
 
     def text(self, english: str, context: str = "") -> str:
-        """The translation, or the English text where there is none."""
-        found = self.messages.get((context, english))
+        """The translation, or the English text where there is none. A word of the appliance's own is one, too."""
+        found = self.messages.get((context, english)) or self.messages.get(("sentence", english))
         return found.texts[0] if found and found.is_translated else english
 
     def counted(self, one: str, many: str, n: float) -> str:

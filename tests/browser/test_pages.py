@@ -176,6 +176,22 @@ def test_a_screen_that_shows_the_end_of_the_list_fills_by_itself(visit: Visit, h
     expect(page.locator("#older")).to_have_count(0)
 
 
+def test_a_long_name_stands_below_the_words_and_a_wide_screen_has_two_columns(visit: Visit, house: House) -> None:
+    house.site.raise_alert("second", house.t0 + 9)
+    page = visit("/", width=390, height=844)
+    lines = """() => {
+      const [what, where] = ["strong", ".where"].map((each) => document.querySelector(`.card ${each}`));
+      where.textContent = "loading-dock-north-ramp";
+      const words = document.createRange();
+      words.selectNodeContents(what);
+      return words.getClientRects().length;
+    }"""
+    assert page.evaluate(lines) == 1, "broken inside a word"
+    page.set_viewport_size({"width": 2560, "height": 1440})
+    tops = page.evaluate("[...document.querySelectorAll('.card')].map((each) => each.getBoundingClientRect().top)")
+    assert tops[0] == tops[1]
+
+
 def test_reviewing_from_the_keyboard(visit: Visit, house: House) -> None:
     house.site.raise_alert("second", house.t0 + 10, seconds=1.0)
     page = visit("/")

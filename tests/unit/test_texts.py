@@ -167,6 +167,23 @@ def test_pages_and_answers_are_german_for_who_reads_german(client: TestClient) -
     assert client.get("/api/v1/cameras/nowhere").json()["detail"] == "There is no such camera in the site file."
 
 
+def test_the_appliance_s_own_words_are_german_wherever_they_stand(tmp_path: Path) -> None:
+    site = Site(tmp_path, ManualClock(T0 + 100))
+    site.live("gate", T0)
+    site.cameras.mark_all_lost(T0 + 50, "camera gate: a:1 ended the stream")
+    site.answer(site.raise_alert("a", T0))
+    with site.client() as client:
+        assert '<span class="pill lost">getrennt</span>' in client.get("/cameras", headers=GERMAN).text
+        page = client.get("/alerts/a", headers=GERMAN).text
+        assert "Person 1 betrat yard (intruder)" in page
+        assert '<span class="vote yes">ja</span>' in page
+    site.close()
+
+
 def test_what_the_access_log_says_is_told_in_every_language() -> None:
     words = {right.logged for right in RIGHTS.values() if right.logged}
+    written = re.compile(r'log\.write\b.*"([a-z ]+)"|"(was refused: [a-z ]+)"')
+    for file in DASHBOARD.glob("*.py"):
+        words |= {one or other for one, other in written.findall(file.read_text())}
     assert words <= set(SENTENCES), words - set(SENTENCES)
+    assert {"signed in", "was refused: wrong code"} <= words

@@ -54,12 +54,12 @@ function place(card) {
 
 // The cards below glide to their new places instead of jumping there.
 function glide(move) {
-	const old = new Map(items().filter(card => card.getBoundingClientRect().top < innerHeight).map(card => [card, card.offsetTop]));
+	const old = new Map(items().filter(card => card.getBoundingClientRect().top < innerHeight).map(card => [card, [card.offsetLeft, card.offsetTop]]));
 	move();
 	if (still.matches) return;
-	for (const [card, top] of old) {
-		const rise = top - card.offsetTop;
-		if (rise) card.animate({ translate: [`0 ${rise}px`, "0 0"] }, { duration: 350, easing: "cubic-bezier(.2, .7, .2, 1)" });
+	for (const [card, [left, top]] of old) {
+		const way = [left - card.offsetLeft, top - card.offsetTop];
+		if (way.some(Boolean)) card.animate({ translate: [`${way.join("px ")}px`, "0 0"] }, { duration: 350, easing: "cubic-bezier(.2, .7, .2, 1)" });
 	}
 }
 
