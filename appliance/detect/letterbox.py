@@ -88,19 +88,21 @@ class Letterbox:
 
     def lay(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """BGR uint8 (H, W, 3) of any size to BGR uint8 (height, width, 3) of `input_size`."""
-        given = (frame.shape[1], frame.shape[0])
-        size = self._laid_size(*given)
-        whole = self.input_size(*given)
-        if given != size:
-            # AREA, as the decoder scales: LINEAR skips pixels, which costs small people (AP50 on PETS -0.008).
-            way = cv2.INTER_AREA if size[0] < frame.shape[1] else cv2.INTER_LINEAR
-            frame = np.asarray(cv2.resize(frame, size, interpolation=way), np.uint8)
-        if size == whole:
+        place, frame = self.placement(frame.shape[1], frame.shape[0]), self.scaled(frame)
+        if (place.width, place.height) == place.input_size:
             return frame
-        x, y = self._offset(size, whole)
-        canvas = np.full((whole[1], whole[0], 3), GREY, np.uint8)
-        canvas[y : y + size[1], x : x + size[0]] = frame
+        canvas = np.full((place.input_size[1], place.input_size[0], 3), GREY, np.uint8)
+        canvas[place.top : place.top + place.height, place.left : place.left + place.width] = frame
         return canvas
+
+    def scaled(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """BGR uint8 (H, W, 3) of any size in the size that it has in the input, without what is around it there."""
+        size = self._laid_size(frame.shape[1], frame.shape[0])
+        if (frame.shape[1], frame.shape[0]) == size:
+            return frame
+        # AREA, as the decoder scales: LINEAR skips pixels, which costs small people (AP50 on PETS -0.008).
+        way = cv2.INTER_AREA if size[0] < frame.shape[1] else cv2.INTER_LINEAR
+        return np.asarray(cv2.resize(frame, size, interpolation=way), np.uint8)
 
     def to_shares(self, boxes: NDArray[np.float32], width: int, height: int) -> NDArray[np.float32]:
         """Boxes (N, 4) xyxy in input pixels to shares 0..1 of the `width` x `height` frame that was laid in."""

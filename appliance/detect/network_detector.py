@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect import class_labels, score_calibration, yolo_detr_heads
 from appliance.detect.class_preference import ClassPreference
+from appliance.detect.input_buffer import InputBuffer
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.model_files import sha256_of
-from appliance.detect.network_inputs import network_inputs, packed_frame, shape_step
+from appliance.detect.network_inputs import network_inputs, shape_step
 from appliance.detect.network_runtime import Array, NetworkRuntime
 from appliance.detect.nms import filter_and_sort
 from appliance.detect.nv12_letterbox import GpuFrame, GpuFrameRuntime, PixelRange
@@ -121,6 +121,8 @@ class NetworkDetector:
         for frame in frames:
             if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or frame.size == 0:
                 raise DetectorError(f"not a BGR uint8 picture: {frame.dtype} {list(frame.shape)}")
+        if self.batch_max == 1:
+            return [self._detect_batch([frame])[0] for frame in frames]
         found: dict[int, Detections] = {}
         for numbers in self._batches([(frame.shape[1], frame.shape[0]) for frame in frames]):
             found |= zip(numbers, self._detect_batch([frames[number] for number in numbers]), strict=True)
@@ -158,7 +160,7 @@ class NetworkDetector:
 
     def feed(self, frame: NDArray[np.uint8]) -> dict[str, Array]:
         """What the network is given for a BGR frame, in memory of its own: to calibrate integers with it."""
-        return {name: array.copy() for name, array in self._feed(self._tensor([self._letterbox.lay(frame)])).items()}
+        return {name: array.copy() for name, array in self._feed(self._tensor([frame])).items()}
 
     def _batches(self, sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
         """The numbers of the frames that go into each run, frames of one input shape together."""
@@ -177,7 +179,7 @@ class NetworkDetector:
     def _detect_batch(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """In one run: all of them have one input shape."""
         try:
-            outputs = self._run(self._tensor([self._letterbox.lay(frame) for frame in frames]))
+            outputs = self._run(self._tensor(frames))
         except DetectorError as error:
             raise DetectorError(f"{self.name}: {error}") from None
         return self._rows([(frame.shape[1], frame.shape[0]) for frame in frames], outputs)
@@ -192,6 +194,8 @@ class NetworkDetector:
     def _found(self, size: tuple[int, int], outputs: Mapping[str, Array]) -> Detections:
         """outputs: of this frame alone; size: its (width, height)."""
         found = self._head_at(self.input_size(*size)).decode(outputs, self._score_min, self._preference)
+        if not len(found):
+            return found
         shares = self._letterbox.to_shares(found.boxes, *size)
         result = Detections(shares, found.scores, found.class_ids)
         if self._preference is not None and len(result) and int(result.class_ids.max()) < len(self.labels):
@@ -201,36 +205,14 @@ class NetworkDetector:
             raise DetectorError(f"{self.name} answers with more than {len(self.labels)} classes; set detector.labels")
         return result
 
-    def _tensor(self, laid: Sequence[NDArray[np.uint8]]) -> NDArray[Any]:
-        """BGR uint8 (H, W, 3) each to (n, 3, H, W), or as else the network's axes are, in its order and range; 10 times
-        as fast as blobFromImage.
-
-        Good until the next call in this thread: new memory for each costs as much as filling it.
-        """
-        if self._inputs.dtype is np.uint8 and self._inputs.order in ("NHWC", "NV12"):
-            return np.stack([packed_frame(frame, self._inputs.order, rgb=self._head.rgb) for frame in laid])
-        height, width = laid[0].shape[:2]
-        size = len(laid) * 3 * height * width
-        buffer = getattr(self._buffers, "pixels", None)
-        if buffer is None or buffer.size < size:
-            buffer = self._buffers.pixels = np.empty(size, self._inputs.dtype)
-        tensor: NDArray[Any] = buffer[:size].reshape(len(laid), 3, height, width)
-        for frame, row in zip(laid, tensor, strict=True):
-            planes = cv2.split(frame)
-            for plane, source in enumerate(reversed(planes) if self._head.rgb else planes):
-                self._normalise(source, plane, row[plane])
-        return self._inputs.arranged(tensor)
-
-    def _normalise(self, source: NDArray[Any], plane: int, out: NDArray[Any]) -> None:
-        how = self._head.normalisation
-        if self._inputs.dtype is np.uint8:
-            np.copyto(out, source)
-            return
-        if how is None:
-            np.multiply(source, np.float32(self._head.scale), out=out, casting="same_kind")
-            return
-        np.subtract(source, np.float32(how.mean[plane]), out=out, casting="same_kind")
-        np.divide(out, np.float32(how.std[plane]), out=out, casting="same_kind")
+    def _tensor(self, frames: Sequence[NDArray[np.uint8]]) -> NDArray[Any]:
+        """Of frames that have one input size; good until the next call in this thread."""
+        buffer: InputBuffer | None = getattr(self._buffers, "mine", None)
+        if buffer is None:
+            head = self._head
+            buffer = InputBuffer(self._inputs, self._letterbox, head.scale, head.normalisation, rgb=head.rgb)
+            self._buffers.mine = buffer
+        return buffer.fill(frames)
 
     def _run(self, tensor: Array) -> dict[str, Array]:
         return self.runtime.run(self._feed(tensor))

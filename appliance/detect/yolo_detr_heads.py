@@ -103,7 +103,9 @@ class YoloxHead:
     ) -> Detections:
         rows = np.asarray(outputs[self.output][0], np.float32)
         # Class scores are at most 1, so objectness alone settles nearly every row.
-        some = np.flatnonzero(rows[:, 4] >= score_min)
+        (some,) = (rows[:, 4] >= score_min).nonzero()
+        if not len(some):
+            return Detections.empty()
         rows = rows[some]
         class_ids = rows[:, 5:].argmax(axis=1)
         if prefer is not None:
@@ -137,9 +139,12 @@ class YoloHead:
     ) -> Detections:
         columns = np.asarray(outputs[self.output][0], np.float32)
         columns = columns.T if self.transposed else columns
-        best = columns[4:].max(axis=0)
-        columns = columns[:, np.flatnonzero(best >= score_min)]
-        class_ids, scores = columns[4:].argmax(axis=0), columns[4:].max(axis=0, initial=0.0)
+        best = np.maximum.reduce(columns[4:], axis=0)
+        (some,) = (best >= score_min).nonzero()
+        if not len(some):
+            return Detections.empty()
+        columns, scores = columns[:, some], best[some]
+        class_ids = columns[4:].argmax(axis=0)
         if prefer is not None:
             class_ids = prefer.best(columns[4:].T, score_min)
             scores = columns[4 + class_ids, np.arange(columns.shape[1])]

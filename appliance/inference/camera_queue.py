@@ -6,7 +6,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from appliance.types import DropReason
 
@@ -33,8 +33,7 @@ TUNING = QueueTuning()
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
-class PendingInference:
+class PendingInference(NamedTuple):
     """A camera's next frame, as the scheduler weighs it. Times are monotonic seconds."""
 
     since: float  # when it began to wait; a newer frame keeps its predecessor's place
@@ -135,9 +134,10 @@ class CameraQueue(Generic[Item]):
             # A frame may wait half as long as the pause before it: a tenth of a second where five a second are
             # examined, two where the heartbeat comes every 4 s.
             pause_s = self._every_s if self._late else max(self._every_s, self._pause_s / 2)
-            deadline = max(self._served_at + self.heartbeat_s, waiting.since + self.heartbeat_s / 2)
-            due, frame = min(waiting.since + pause_s, deadline), waiting.frame
-            return PendingInference(waiting.since, due, deadline, waiting.priority, frame.area, frame.size)
+            since, frame = waiting.since, waiting.frame
+            deadline = max(self._served_at + self.heartbeat_s, since + self.heartbeat_s / 2)
+            due = min(since + pause_s, deadline)
+            return PendingInference(since, due, deadline, waiting.priority, frame.area, frame.size)
 
     def next_deadline(self, now: float) -> float | None:
         """The deadline of the frame that is not offered yet; None of a camera that has been silent for long."""

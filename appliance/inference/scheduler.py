@@ -170,15 +170,15 @@ class Selection(Generic[Item]):
     frame: QueuedFrame[Item]
 
 
-@dataclass(frozen=True, slots=True)
-class _Bid:
-    """A camera's frame, weighed. grade 0: it has had little and is overdue, 1: as usual, 2: it has had too much."""
+class _Bid(NamedTuple):
+    """A camera's frame, weighed; the best is the least. grade 0: it has had little and is overdue, 1: as usual, 2: it
+    has had too much."""
 
+    rank: tuple[int, float, int]  # ends with the queue's number, so two are never alike
     queue: int
     pending: PendingInference
     cost_s: float
     grade: int
-    rank: tuple[int, float, int]
 
 
 class _Deadline(NamedTuple):
@@ -249,28 +249,43 @@ class InferenceScheduler(Generic[Item]):
         self._load.spend(seconds, now)
 
     def _pending(self, now: float) -> list[tuple[int, PendingInference]]:
-        pending = ((number, queue.pending(now)) for number, queue in enumerate(self._queues))
-        return [(number, each) for number, each in pending if each is not None]
+        found = []
+        for number, queue in enumerate(self._queues):
+            each = queue.pending(now)
+            if each is not None:
+                found.append((number, each))
+        return found
+
+    def _silent(self, waiting: set[int]) -> list[CameraQueue[Item]]:
+        """The queues of which no frame waits; waiting: the numbers of the others."""
+        if len(waiting) == len(self._queues):
+            return []
+        return [queue for number, queue in enumerate(self._queues) if number not in waiting]
 
     def _bids(self, now: float) -> list[_Bid]:
         """Best first."""
         pending = self._pending(now)
-        waiting = {number for number, _ in pending}
-        alive = sum(number in waiting or queue.is_alive(now) for number, queue in enumerate(self._queues))
+        if not pending:
+            return []
+        alive = len(pending) + sum(queue.is_alive(now) for queue in self._silent({number for number, _ in pending}))
+        share_min, share_max = TUNING.share_floor / alive, TUNING.share_cap / alive
+        costs = {area: TUNING.cost_safety * self.costs.of(area) for area in {each.area for _, each in pending}}
         bids = []
         for number, each in pending:
             share = self._usage[number].share(now)
-            poor = share < TUNING.share_floor / alive and now > each.due
-            grade = 0 if poor else 2 if share > TUNING.share_cap / alive else 1
+            grade = 0 if share < share_min and now > each.due else 2 if share > share_max else 1
             rank = (grade, each.due - TUNING.priority_s * each.priority, number)
-            bids.append(_Bid(number, each, TUNING.cost_safety * self.costs.of(each.area), grade, rank))
-        return sorted(bids, key=lambda bid: bid.rank)
+            bids.append(_Bid(rank, number, each, costs[each.area], grade))
+        bids.sort()
+        return bids
 
     def _choose(self, bids: list[_Bid], now: float, size_max: int) -> list[_Bid]:
         if len(bids) <= 1:
             return bids
-        deadlines = self._deadlines(bids, now)
         first = bids[0]
+        if size_max == 1 and self._has_time(bids, first.cost_s, now):
+            return [first]
+        deadlines = self._deadlines(bids, now)
         if _slack_s(deadlines, {first.queue}, now) < first.cost_s:
             bids = sorted(bids, key=lambda bid: (bid.pending.deadline, bid.rank))
         chosen = bids[:1]
@@ -280,6 +295,15 @@ class InferenceScheduler(Generic[Item]):
             if self._may_join([*chosen, bid], deadlines, now):
                 chosen.append(bid)
         return chosen
+
+    def _has_time(self, bids: Sequence[_Bid], more_s: float, now: float) -> bool:
+        """All that `_deadlines` knows of, and `more_s` before it, is done before the earliest of them: then their order
+        need not be looked at. With many cameras that is most of what choosing costs."""
+        others = [queue.next_deadline(now) for queue in self._silent({bid.queue for bid in bids})]
+        by = [bid.pending.deadline for bid in bids] + [each for each in others if each is not None]
+        whole_s = TUNING.cost_safety * self.costs.of(1.0)
+        work_s = sum(bid.cost_s for bid in bids) + whole_s * (2 * len(by) - len(bids))
+        return min(by) - now - work_s >= more_s
 
     def _may_join(self, batch: list[_Bid], deadlines: Sequence[_Deadline], now: float) -> bool:
         """There is room for the last one, and no deadline is missed by it, in the call or after it."""

@@ -65,7 +65,7 @@ class FrameConverter:
         scaled = self._reformatter.reformat(frame, width, height, "bgr24", interpolation=Interpolation.AREA, threads=1)
         image = np.asarray(scaled.to_ndarray(), np.uint8)
         # PyAV's rows may be padded, and detectors insist on plain ones.
-        return np.ascontiguousarray(np.rot90(image, turns))
+        return np.ascontiguousarray(np.rot90(image, turns) if turns else image)
 
     def planes(self, frame: av.VideoFrame) -> tuple[NDArray[np.uint8], ...]:
         """Upright brightness (H, W) and, where the camera has colours, two colour planes (h, w), uint8.
@@ -85,7 +85,7 @@ class FrameConverter:
             found = [_bytes(frame.planes[0], frame.width), pairs[:, 0::2], pairs[:, 1::2]]
         else:
             found = [_bytes(plane, plane.width) for plane in frame.planes]
-        return tuple(np.rot90(each, turns) for each in found)
+        return tuple(np.rot90(each, turns) for each in found) if turns else tuple(found)
 
     def small_luma(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
         """uint8 (90, 160): brightness only, not rotated, for measuring change."""

@@ -188,7 +188,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def _read(fd: int, take: Callable[[ContenderOutput, bytes, float], None], output: ContenderOutput) -> None:
     with os.fdopen(fd, "rb") as lines:
         for line in lines:
-            take(output, line, time.time())
+            if line.strip():  # ingest gives empty ones while its network is loaded
+                take(output, line, time.time())
 
 
 def _take_message(output: ContenderOutput, line: bytes, now: float) -> None:

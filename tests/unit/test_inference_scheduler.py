@@ -323,6 +323,15 @@ def test_a_fuller_batch_is_waited_for_only_when_the_detector_is_busy_and_no_dead
     assert len(scheduler.next(104.1)) == 4
 
 
+def test_with_time_for_all_a_batch_is_full_and_one_by_one_the_best_is_first() -> None:
+    """Where every deadline is far, their order is not looked at; what is taken stays the same."""
+    for batching, wanted in ((BatchPlan((1.0, 1.1, 1.2, 1.3)), [2, 0, 1, 3]), (BatchPlan(), [2])):
+        queues = [lane(heartbeat_s=60.0) for _ in range(4)]
+        for number, queue in enumerate(queues):
+            queue.offer("a", 100.0, size=(320, 320), priority=float(number == 2))
+        assert [each.queue for each in InferenceScheduler(queues, batching).next(100.0)] == wanted
+
+
 class Accelerator:
     """A detector that takes up to `batch_max` frames in one call, which takes `call_s[n - 1]` for n of them."""
 

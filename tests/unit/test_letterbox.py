@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.detect.letterbox import GREY, Letterbox, Placing
+from appliance.detect.input_buffer import InputBuffer
+from appliance.detect.letterbox import GREY, Letterbox, Normalisation, Placing
+from appliance.detect.network_inputs import NetworkInputs, Numbers
 
 sides = st.integers(1, 3000)
 placings = st.sampled_from(["stretch", "corner", "centre"])
@@ -99,3 +101,41 @@ def test_boxes_come_back_from_a_free_input_too(width: int, height: int) -> None:
     ys, xs = np.nonzero(laid[:, :, 0] == 255)
     box = np.array([[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]], np.float32)
     np.testing.assert_array_equal(FREE.to_shares(box, width, height), [[0, 0, 1, 1]])
+
+
+IMAGENET = Normalisation((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
+@pytest.mark.parametrize("normalisation", [None, IMAGENET])
+def test_a_frame_is_written_into_the_tensor_as_it_would_be_laid(
+    dtype: Numbers, normalisation: Normalisation | None
+) -> None:
+    """Whatever lay there before it: larger, smaller, elsewhere, or the same."""
+    letterbox = Letterbox(96, 96, "centre", step=32)
+    inputs = NetworkInputs("images", dtype, 96, 96, "", free=True)
+    buffer = InputBuffer(inputs, letterbox, 1 / 255, normalisation, rgb=True)
+    random = np.random.default_rng(5)
+    for width, height in [(96, 54), (96, 54), (70, 54), (54, 96), (64, 32), (90, 50), (200, 100), (96, 54), (7, 7)]:
+        frame = random.integers(0, 256, (height, width, 3), np.uint8)
+        planes = letterbox.lay(frame)[:, :, ::-1].transpose(2, 0, 1)
+        if dtype is np.uint8:
+            wanted = planes
+        elif normalisation is None:
+            wanted = planes * np.float32(1 / 255)
+        else:
+            mean, std = (np.array(each, np.float32)[:, None, None] for each in (normalisation.mean, normalisation.std))
+            wanted = (planes - mean).astype(dtype) / std
+        tensor = buffer.fill([frame])
+        assert tensor.dtype == dtype
+        np.testing.assert_array_equal(tensor, wanted.astype(dtype)[None])
+
+
+def test_frames_of_one_run_lie_each_in_its_own_row() -> None:
+    letterbox = Letterbox(64, 64, "corner")
+    buffer = InputBuffer(NetworkInputs("images", np.float32, 64, 64, ""), letterbox, 1.0, None, rgb=False)
+    frames = [np.full((36, 64, 3), 10, np.uint8), np.full((64, 20, 3), 200, np.uint8)]
+    for _ in range(2):
+        wanted = np.stack([letterbox.lay(frame).transpose(2, 0, 1) for frame in frames])
+        np.testing.assert_array_equal(buffer.fill(frames), wanted)
+        frames.reverse()

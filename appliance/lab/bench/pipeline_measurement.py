@@ -38,11 +38,18 @@ class Efficiency:
 class _Camera:
     """A camera of which a frame always waits. It plays the session of its own requests."""
 
-    def __init__(self, detector: ObjectDetector, frame: av.VideoFrame, image: NDArray[np.uint8] | None) -> None:
-        """image: what the detector is shown; None: the frame, scaled each time."""
+    def __init__(
+        self,
+        detector: ObjectDetector,
+        frame: av.VideoFrame,
+        image: NDArray[np.uint8] | None,
+        answered: list[tuple[_Camera, bool]],
+    ) -> None:
+        """image: what the detector is shown; None: the frame, scaled each time. answered: told of each frame whether
+        it got its boxes."""
         self.queue: CameraQueue[QueuedInference] = CameraQueue(fps=CAMERA_FPS, heartbeat_s=HEARTBEAT_S, late_max=1)
         self.ages = FrameAges()
-        self.done = 0
+        self._answered = answered
         self._detector, self._frame, self._image = detector, frame, image
         self._converter = FrameConverter()
         size = detector.preferred_size(frame.width, frame.height)
@@ -60,7 +67,7 @@ class _Camera:
         return self._converter.bgr(self._frame, self._detector.preferred_size(self._frame.width, self._frame.height))
 
     def complete(self, queued: QueuedInference, detections: Detections | None, reason: DropReason = "failed") -> None:
-        self.done += detections is not None
+        self._answered.append((self, detections is not None))
 
 
 class DetectorBench:
@@ -72,19 +79,22 @@ class DetectorBench:
         frame = av.VideoFrame.from_ndarray(noise, format="bgr24").reformat(format="yuv420p")
         width, height = detector.preferred_size(*size)
         image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8) if scaled else None
-        self._cameras = [_Camera(detector, frame, image) for _ in range(cameras)]
+        self._answered: list[tuple[_Camera, bool]] = []
+        self._cameras = [_Camera(detector, frame, image, self._answered) for _ in range(cameras)]
         self._worker = InferenceWorker(detector, self._cameras, clock)
         self._clock = clock
         self._worker.measure_batching()
+        for each in self._cameras:
+            each.offer(clock.monotonic())
 
     def run_once(self) -> int:
         """One call of the detector; how many frames got their boxes."""
-        before = sum(each.done for each in self._cameras)
-        for each in self._cameras:
-            if not len(each.queue):
-                each.offer(self._clock.monotonic())
+        self._answered.clear()
         self._worker.run_once()
-        return sum(each.done for each in self._cameras) - before
+        now = self._clock.monotonic()
+        for camera, _ in self._answered:
+            camera.offer(now)
+        return sum(got for _, got in self._answered)
 
 
 def rate(detector: ObjectDetector, cameras: int, size: tuple[int, int], seconds: float, clock: Clock) -> float:
