@@ -23,6 +23,7 @@ PASSWORD = "four words to remember"
 
 
 def sign_in(page: Page) -> None:
+    page.wait_for_url("**/login*")  # and until its script has run, which listens to the clicks
     page.get_by_label("Name").fill("rita")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
@@ -40,6 +41,7 @@ def test_a_second_factor_is_set_up_and_asked_for(browser: Browser, tmp_path: Pat
         page.goto(f"{url}/login")
         sign_in(page)
         page.get_by_role("link", name="Signed in as rita").click()
+        page.wait_for_url("**/account")
         factor = page.locator("section", has=page.get_by_role("heading", name="Second factor"))
         factor.get_by_label("Your password").fill(PASSWORD)
         factor.get_by_role("button", name="Set it up").click()
@@ -54,7 +56,8 @@ def test_a_second_factor_is_set_up_and_asked_for(browser: Browser, tmp_path: Pat
         recovery = (page.locator("#codes pre").text_content() or "").split()
         assert len(recovery) == 10
         shot(page, f"account-codes-{width}")
-        page.get_by_role("link", name="I have kept them").click()
+        with page.expect_navigation():
+            page.get_by_role("link", name="I have kept them").click()
         expect(page.get_by_text("10 recovery codes are left")).to_be_visible()
         shot(page, f"account-on-{width}")
         page.get_by_role("button", name="Sign out").last.click()

@@ -14,6 +14,7 @@ from streams import clip
 
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
+from appliance.dashboard.trial_store import TrialHead, TrialStore
 from appliance.demo.rtsp_server import RtspServer
 from appliance.settings.settings_service import SettingsService
 from appliance.types import Event
@@ -184,11 +185,44 @@ def test_a_changed_rule_is_tried_on_the_recording(page: Page, editing: Editing) 
     assert trial.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the page"
     assert editing.in_force == [], "nothing was saved"
     trial.get_by_role("link", name="All trials").click()
+    trial.wait_for_url("**/trials")  # and until its script has run, which listens to the clicks
     shot(trial, f"trials-{width}")
     trial.get_by_role("button", name="Delete").click()
     trial.get_by_role("button", name="Delete for good").click()
     expect(trial.locator("main")).to_contain_text("Nothing was tried yet")
     trial.close()
+
+
+@pytest.mark.parametrize("page", [(1440, 900)], indirect=True, ids=["desk"])
+def test_a_click_before_the_script_is_there_does_nothing_and_a_question_outlasts_a_refresh(
+    page: Page, editing: Editing
+) -> None:
+    t0 = editing.site.clock.now()
+    head = TrialHead(id="0" * 16, camera="gate", began_t=t0, who="anna", why="", spans=[(t0 - 9, t0)], diff="")
+    TrialStore(editing.site.root).put(head.model_copy(update={"state": "done"}))
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.clock.install()
+    page.route("**/static/forms.js", hold)
+    with page.expect_request("**/static/forms.js"):
+        page.goto(f"{editing.url}/cameras/gate/trials", wait_until="commit")
+    delete = page.get_by_role("button", name="Delete")
+    delete.click()
+    assert page.url.endswith("/trials"), "no field of a form is in the address"
+    held.pop().continue_()
+    page.wait_for_load_state()
+    page.route("**/cameras/gate/trials", hold)
+    with page.expect_request("**/cameras/gate/trials"):
+        page.clock.fast_forward(6000)
+    delete.click()
+    held.pop().continue_()
+    with page.expect_request("**/cameras/gate/trials"):  # once the one before was read
+        page.clock.fast_forward(6000)
+    expect(page.get_by_role("button", name="Delete for good")).to_have_count(1)
+    held.pop().continue_()
 
 
 def test_keys_alone_move_and_remove_corners_and_undo(page: Page, editing: Editing) -> None:
@@ -212,6 +246,10 @@ def test_what_is_wrong_is_said_and_nothing_is_saved(page: Page, editing: Editing
     text = editing.path.read_text()
     page.get_by_role("button", name="Remove yard").click()
     page.get_by_text("yard is used by the rule intruder").wait_for()
+    for label in ("Name of the zone yard", "Name"):
+        name = page.get_by_label(label, exact=True).first
+        name.evaluate("field => (field.value = 'no spaces')")
+        assert name.evaluate("field => field.validity.patternMismatch"), label
     page.locator("#rules fieldset").first.get_by_label("only at").fill("25:00-26:00")
     page.locator("#rules fieldset").first.get_by_label("only at").press("Enter")
     page.get_by_role("button", name="Save").click()
@@ -233,6 +271,7 @@ def test_a_camera_is_added_by_its_address(page: Page, editing: Editing, tmp_path
     with RtspServer.in_thread({"main": film}, user="viewer", password="geheim") as server:
         page.goto(f"{editing.url}/cameras")
         page.get_by_role("link", name="Add a camera").click()
+        page.wait_for_url("**/cameras/new")
         page.get_by_label("Make").select_option("Reolink")
         page.get_by_label("Address in the network").fill(f"127.0.0.1:{server.port}")
         expect(page.get_by_label("Stream", exact=True)).to_have_value(re.compile("/h264Preview_01_main$"))

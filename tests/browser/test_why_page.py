@@ -32,6 +32,7 @@ def test_a_span_is_explained_and_decided_again(house: House, visit: Callable[...
     page.reload()  # a job survives that
     expect(page.locator("#why")).to_have_attribute("data-state", "done", timeout=JOB_MS)
     expect(page.locator("#sentence")).to_contain_text("this would be reported: person (intruder)")
+    page.wait_for_load_state()  # its script has run, which listens to the clicks
     assert page.locator(".rows circle.confirmed").count() > 3
     page.get_by_role("button", name="person 1").click()
     expect(page.locator(".spanned rect").first).to_be_attached()

@@ -182,7 +182,7 @@ function list() {
 		...all.map(([kind, name]) => {
 			const item = document.createElement("li");
 			item.className = isChosen(kind, name) ? "chosen" : "";
-			const field = element("input", { value: name, "aria-label": t(kind === "zones" ? t("Name of the zone {name}") : t("Name of the line {name}"), { name }), pattern: "[A-Za-z0-9_-]+", maxlength: 64 }, item);
+			const field = element("input", { value: name, "aria-label": t(kind === "zones" ? t("Name of the zone {name}") : t("Name of the line {name}"), { name }), pattern: "(\\w|-)+", maxlength: 64 }, item);
 			field.onchange = () => rename(kind, name, field.value.trim());
 			field.onfocus = () => {
 				if (isChosen(kind, name)) return;
@@ -237,7 +237,7 @@ function input(parent, text, attributes, take) {
 function ruleForm(rule) {
 	const form = document.createElement("fieldset");
 	element("legend", {}, form, rule.name);
-	input(form, t("Name"), { value: rule.name, pattern: "[A-Za-z0-9_-]+", maxlength: 64 }, field => (rule.name = field.value.trim()));
+	input(form, t("Name"), { value: rule.name, pattern: "(\\w|-)+", maxlength: 64 }, field => (rule.name = field.value.trim()));
 	const who = element("div", { class: "who", role: "group", "aria-label": t("What it watches for") }, form);
 	const wanted = rule.labels ?? ["person"];
 	for (const name of new Set([...labels, ...wanted])) tick(who, name, wanted, name, found => (rule.labels = found));
@@ -274,10 +274,7 @@ function changes() {
 	const before = JSON.parse(saved);
 	return ["zones", "ignore", "lines", "rules"]
 		.filter(key => JSON.stringify(before[key]) !== JSON.stringify(shown[key]))
-		.map(key => {
-			const empty = !Object.keys(shown[key]).length;
-			return empty ? { path: ["cameras", camera, key], remove: true } : { path: ["cameras", camera, key], value: shown[key] };
-		});
+		.map(key => ({ path: ["cameras", camera, key], ...(Object.keys(shown[key]).length ? { value: shown[key] } : { remove: true }) }));
 }
 
 async function attempt(button, work) {
