@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 from appliance.cli.appliance_commands import APPLIANCE
 from appliance.cli.command_table import build_parser
-from appliance.cli.lab_commands import LAB
+from appliance.cli.detector_commands import DETECTOR
+from appliance.cli.replay_commands import REPLAY
+from appliance.cli.scenario_commands import SCENARIO
 from appliance.errors import ConfigError, UsageError, VedetteError
 from appliance.telemetry import configure_logging
 
@@ -21,7 +23,8 @@ _ORDER = (
     "check", "run", "replay", "scenario", "tune", "evaluate", "bench", "cassette", "calibrate", "export", "egress",
     "notify", "models", "users", "diagnostics", "backup", "restore", "cameras", "demo",
 )  # fmt: skip
-COMMANDS = sorted(APPLIANCE.rows + LAB.rows, key=lambda command: _ORDER.index(command.name.split()[0]))
+_ROWS = [row for table in (APPLIANCE, REPLAY, SCENARIO, DETECTOR) for row in table.rows]
+COMMANDS = sorted(_ROWS, key=lambda command: _ORDER.index(command.name.split()[0]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

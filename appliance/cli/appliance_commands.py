@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from appliance.cli.command_table import CONFIG, CommandTable, json_switch, option, switch
+from appliance.cli.command_table import CONFIG, JSON_TABLE, CommandTable, json_switch, option, switch
 
 APPLIANCE = CommandTable()
 
@@ -36,7 +36,7 @@ Exit code 0: ready to run. 1: a camera or the broker did not answer. 2: the file
 """,
     option("config", type=Path, metavar="CONFIG", help="the site file (YAML)"),
     option("--no-probe", dest="probe", action="store_false", help="do not contact cameras or the broker"),
-    json_switch("a JSON object instead of a table"),
+    JSON_TABLE,
 )
 def check(options: argparse.Namespace) -> int:
     from appliance.site_check import check
@@ -96,7 +96,7 @@ Exit code 0: done. 1: the storage folder cannot be read. 2: wrong use or configu
         help="share of the real alerts that must be kept (default: escalation.router.recall_min)",
     ),
     option("--out", type=Path, metavar="FILE", help="write the calibration here (JSON)"),
-    json_switch("a JSON object instead of a table"),
+    JSON_TABLE,
 )
 def calibrate(options: argparse.Namespace) -> int:
     from appliance.router.calibrate_command import calibrate_command

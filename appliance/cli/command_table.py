@@ -70,7 +70,25 @@ def json_switch(output: str = "a JSON object instead of text") -> Option:
     return switch("--json", help=f"print {output}")
 
 
+def share(text: str) -> float:
+    """The `type` of an option from 0 to 1."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError("a share lies between 0 and 1")
+    return value
+
+
+def count(text: str) -> int:
+    """The `type` of an option from 1 to 10000."""
+    value = int(text)
+    if not 1 <= value <= 10_000:
+        raise argparse.ArgumentTypeError("1 to 10000")
+    return value
+
+
 CONFIG = option("--config", type=Path, required=True, metavar="FILE", help="the site file (YAML)")
+JSON = json_switch()
+JSON_TABLE = json_switch("a JSON object instead of a table")
 _EVERYWHERE = (switch("-v", "--verbose", help="log more"), switch("--log-json", help="log as JSON lines"))
 
 

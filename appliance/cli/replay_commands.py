@@ -1,0 +1,265 @@
+"""The commands that send footage through the pipeline: replay, and the cassettes of the cloud's answers to it.
+
+The lab is imported by the command that runs, never for `--help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.cli.command_table import JSON, CommandTable, option, switch
+from appliance.cli.condition_options import condition_options
+
+if TYPE_CHECKING:
+    from appliance.config import SiteConfig
+    from appliance.lab.cassette.verdict_source import OracleOptions, VerdictSource
+
+REPLAY = CommandTable()
+_VERDICTS = "verdicts (docs/replay.md)"
+
+
+def _oracle(options: OracleOptions, site: SiteConfig) -> VerdictSource:
+    from appliance.lab.scenario.scenario_verdicts import oracle_for_replay
+
+    return oracle_for_replay(options, site)
+
+
+def _speed(text: str) -> float | None:
+    """`max` is None."""
+    if text == "max":
+        return None
+    try:
+        value = float(text.removesuffix("x"))
+    except ValueError:
+        value = 0.0
+    if not 0.01 <= value <= 10_000:
+        raise argparse.ArgumentTypeError(f"`{text}` is no speed: write 1, 10, 0.5 or max")
+    return value
+
+
+def _verdicts(text: str) -> Path | OracleOptions:
+    from appliance.lab.cassette.verdict_source import parse_verdict_source
+
+    return parse_verdict_source(text)
+
+
+def _wait_s(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"`{text}`: seconds, 0.1 to 3600")
+    return seconds
+
+
+@REPLAY.command(
+    "replay",
+    "send a recorded clip through the pipeline and print what it would have raised",
+    """\
+Send recorded footage through the same pipeline as a live camera and print the events, the alerts and what the cloud
+would have been asked. The same footage, file and model give the same log, byte for byte, at any speed.
+
+A clip, with the default settings and rules for people and vehicles in the whole picture:
+  vedette replay door.mp4
+
+With a site file: a clip, a folder of clips (each its own run), or several cameras together, synchronised:
+  vedette replay door.mp4 --config site.yaml --camera gate
+  vedette replay footage/ --config site.yaml --camera gate --log logs/
+  vedette replay --config site.yaml --camera gate=gate.mp4 --camera yard=yard.mp4 --log both.jsonl
+
+What this box has recorded (times of this machine, or UTC with Z), while the appliance runs or not:
+  vedette replay --config site.yaml --camera gate --from 2026-11-20T10:00 --to 2026-11-20T10:30
+
+Does another model, zone or threshold do better? Replay twice and let the difference be explained:
+  vedette replay door.mp4 --config site.yaml --log before.jsonl
+  vedette replay door.mp4 --config site-new.yaml --log after.jsonl
+  vedette replay diff before.jsonl after.jsonl
+
+Would it still work in the rain, at night, with frames lost? The same seed makes the same weather:
+  vedette replay door.mp4 --config site.yaml --with rain,night,drop:5% --seed 3
+  vedette replay --with help
+
+What stood there before the footage began, from an earlier log or from what this box keeps:
+  vedette replay later.mp4 --config site.yaml --stood-before earlier.jsonl
+  vedette replay later.mp4 --config site.yaml --stood-before vedette-data
+
+A replay that was killed goes on where it was when the same command is given again with --resume.
+
+The whole loop, without a cloud: record what it says to the questions once, play it back ever after:
+  vedette replay door.mp4 --config site.yaml --record-verdicts door.cassette.jsonl --cloud nats://127.0.0.1:4222
+  vedette replay door.mp4 --config site.yaml --verdicts door.cassette.jsonl
+
+Exit code 0: replayed. 1: some footage cannot be read to its end, or a question has no answer on the cassette. 2: wrong
+use or configuration.
+""",
+    option("clips", type=Path, nargs="*", metavar="CLIP|FOLDER", help="video files, or folders of them"),
+    option(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the site file with zones and rules (default: whoever or whatever drives enters the picture)",
+    ),
+    option(
+        "--camera",
+        action="append",
+        default=[],
+        metavar="NAME[=CLIP]",
+        help="whose zones and rules (default: the only camera of the file); with =CLIP repeatable: played together",
+    ),
+    option("--from", dest="t_from", metavar="TIME", help="replay what this box recorded from then on"),
+    option("--to", dest="t_to", metavar="TIME", help="until then (default: to the end of the recording)"),
+    option("--model", metavar="M", help="use this model instead of the file's detector.model"),
+    option("--speed", type=_speed, metavar="N|max", help="times real time: 1, 10, … (default: max)"),
+    option(
+        "--log", type=Path, metavar="OUT", help="write the decision log (JSON lines) here; a folder for several runs"
+    ),
+    switch("--resume", help="go on with the --log that a killed replay left"),
+    option(
+        "--stood-before",
+        type=Path,
+        metavar="LOG|FILE|FOLDER",
+        help="what stood there before: an earlier replay log, parked/NAME.json, or the storage folder that holds it",
+    ),
+    option(
+        "--hardware",
+        choices=("cuda", "v4l2", "drm", "vaapi", "qsv"),
+        help="decode by it, as the file's decode section describes it (default: software, whatever the file says)",
+    ),
+    JSON,
+    *condition_options("weather and faults made of the footage: rain,night,drop:5%%; `--with help` explains them"),
+    option(
+        "--verdicts",
+        group=_VERDICTS,
+        type=_verdicts,
+        metavar="CASSETTE",
+        help="have the questions answered by this cassette, or by stand-in:truth=X.scenario.yaml[,error=0.05,seed=1]",
+    ),
+    option(
+        "--match",
+        group=_VERDICTS,
+        choices=("exact", "nearest"),
+        default="exact",
+        help="nearest: where no answer is exact, that to the same camera, rule and label within 0.5 s (counted apart)",
+    ),
+    option(
+        "--record-verdicts",
+        group=_VERDICTS,
+        dest="record",
+        type=Path,
+        metavar="CASSETTE",
+        help="ask the cloud, and write its answers to this cassette; one that is there is gone on with",
+    ),
+    option("--cloud", group=_VERDICTS, metavar="URL", help="the broker to ask, nats://… (default: the site's uplink)"),
+    option(
+        "--verdict-wait",
+        group=_VERDICTS,
+        dest="wait_s",
+        type=_wait_s,
+        default=120.0,
+        metavar="S",
+        help="for one verdict (default: 120)",
+    ),
+)
+def replay(options: argparse.Namespace) -> int:
+    from appliance.lab.cassette.verdict_source import VerdictOptions
+    from appliance.lab.conditions.condition_spec import ConditionSet
+    from appliance.lab.replay.replay_command import ReplayCommandOptions, ReplaySelection, replay_command
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return replay_command(
+        ReplaySelection(tuple(options.clips), tuple(options.camera), options.t_from, options.t_to),
+        options.config,
+        ReplayCommandOptions(
+            options.model,
+            options.speed,
+            options.log,
+            options.resume,
+            options.json,
+            VerdictOptions(options.verdicts, options.match, options.record, options.cloud, options.wait_s),
+            _oracle,
+            ConditionSet.parse(options.conditions, options.seed),
+            options.stood_before,
+            options.hardware,
+        ),
+    )
+
+
+@REPLAY.command(
+    "replay diff",
+    None,
+    """\
+Explain what differs between two replay logs of the same footage: the settings, the first moment, tracks (matched by
+place and time, not by number), events, alerts, questions to the cloud and bytes.
+
+  vedette replay diff before.jsonl after.jsonl
+  vedette replay diff before.jsonl after.jsonl --json | jq .alerts
+  vedette replay diff before/ after/            # two folders of logs, paired by name
+
+Exit code 0: the same was decided. 1: something differs. 2: wrong use, or not a replay log.
+""",
+    option("before", type=Path, metavar="A", help="a replay log, or a folder of them"),
+    option("after", type=Path, metavar="B", help="the other one"),
+    JSON,
+)
+def replay_diff(options: argparse.Namespace) -> int:
+    from appliance.lab.replay.replay_diff_command import diff_command
+
+    return diff_command(options.before, options.after, as_json=options.json)
+
+
+REPLAY.family(
+    "cassette",
+    "keep the cloud's answers in a file, for replays without a cloud",
+    """\
+Verdict cassettes: the cloud's answers as a file, so that a full-loop replay needs no cloud and no GPU.
+
+  vedette replay door.mp4 --config site.yaml --record-verdicts door.cassette.jsonl --cloud nats://127.0.0.1:4222
+  vedette cassette from-store --config site.yaml week.cassette.jsonl --from 2026-11-13 --to 2026-11-20
+  vedette replay door.mp4 --config site.yaml --verdicts door.cassette.jsonl
+""",
+)
+
+
+@REPLAY.command(
+    "cassette from-store",
+    "copy the verdicts this box really got",
+    """\
+Copy the verdicts that this box really got, out of its store, to a new cassette. The store is only read; the appliance
+may run meanwhile. Times are of this machine, or UTC with Z; without --from and --to all there is.
+
+  vedette cassette from-store --config site.yaml week.cassette.jsonl
+  vedette replay --config site.yaml --camera gate --from 2026-11-20T10:00 --verdicts week.cassette.jsonl
+
+Exit code 0: copied. 1: the store cannot be read. 2: wrong use, or nothing was answered in that time.
+""",
+    option("cassette", type=Path, metavar="CASSETTE", help="the new file"),
+    option("--config", type=Path, required=True, metavar="FILE", help="the site file, for its storage.dir"),
+    option("--from", dest="t_from", metavar="TIME", help="what was asked from then on"),
+    option("--to", dest="t_to", metavar="TIME", help="until then"),
+    JSON,
+)
+def cassette_from_store(options: argparse.Namespace) -> int:
+    from appliance.lab.cassette.cassette_command import from_store_command
+
+    return from_store_command(options.config, options.cassette, options.t_from, options.t_to, as_json=options.json)
+
+
+@REPLAY.command(
+    "cassette check",
+    "read one and say what is on it",
+    """\
+Read a cassette from its first to its last line and say what is on it.
+
+Exit code 0: it is whole. 2: it is not a cassette, or damaged; which line, and what to do about it, is said.
+""",
+    option("cassette", type=Path, metavar="CASSETTE"),
+    JSON,
+)
+def cassette_check(options: argparse.Namespace) -> int:
+    from appliance.lab.cassette.cassette_command import check_command
+
+    return check_command(options.cassette, as_json=options.json)

@@ -1,0 +1,281 @@
+"""The commands that hold recorded footage against what must be reported: scenario, and tune, which searches for it.
+
+The lab is imported by the command that runs, never for `--help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+
+from appliance.cli.command_table import (
+    CONFIG,
+    JSON,
+    JSON_TABLE,
+    CommandTable,
+    count,
+    json_switch,
+    option,
+    share,
+    switch,
+)
+from appliance.cli.condition_options import condition_options
+
+SCENARIO = CommandTable()
+PATHS = option("paths", type=Path, nargs="+", metavar="PATH", help="a scenario file, or a folder of them")
+PATTERN = option("-k", dest="pattern", default="", metavar="PATTERN", help="only those with this in their name")
+MODEL = option("--model", metavar="M", help="use this model instead of what scenarios and sites name")
+FOLDER = option("--to", type=Path, metavar="DIR", help="the folder of scenarios (default: scenarios/ in storage.dir)")
+
+
+SCENARIO.family(
+    "scenario",
+    "prove on recorded footage what must and must not be reported",
+    """\
+Prove on recorded footage that the right things are reported and the wrong ones are not. A scenario is a YAML file
+beside a clip that says what must be reported, when, and what must never be; docs/scenarios.md shows how to write one.
+
+  vedette scenario run my-footage/
+  vedette scenario run my-footage/ --model models/new.onnx --html report.html
+  vedette scenario run yard.scenario.yaml --junit report.xml
+  vedette scenario run my-footage/ --with none --with rain,night --with fog:40m --html weather.html
+  vedette scenario run my-footage/ -k night --json | jq .scenarios[].status
+
+With the package installed, `pytest my-footage/` runs the same files as tests.
+""",
+)
+
+
+@SCENARIO.command(
+    "scenario run",
+    "run scenario files, or all in a folder",
+    """\
+Run scenarios: replay each clip through the same pipeline as a live camera and hold what was reported against the file.
+Folders are searched for *.scenario.yaml.
+
+Exit code 0: all passed. 1: at least one failed. 2: wrong use, or a scenario file is wrong (each fault with its line).
+""",
+    PATHS,
+    PATTERN,
+    *condition_options("run each in this weather instead of its own; repeatable: once in each; `--with help` explains"),
+    MODEL,
+    option("--junit", type=Path, metavar="FILE", help="write JUnit XML for a CI server here"),
+    option("--html", type=Path, metavar="FILE", help="write a report with pictures here (one file)"),
+    JSON_TABLE,
+)
+def scenario_run(options: argparse.Namespace) -> int:
+    from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
+    from appliance.lab.scenario.scenario_loader import read_condition_sets
+    from appliance.lab.scenario.scenario_runner import DetectorCache
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return scenario_command(
+        options.paths,
+        options.pattern,
+        DetectorCache(options.model),
+        ReportTargets(junit=options.junit, html=options.html, as_json=options.json),
+        condition_sets=read_condition_sets(options.conditions, options.seed),
+    )
+
+
+@SCENARIO.command(
+    "scenario compare",
+    "is a variant of a network as good as the one it would replace?",
+    """\
+Run scenarios with a network and with a variant of it (INT8, FP16, other weights, a smaller input), print what differs,
+and say whether the variant is recommended: nothing that passed fails, no figure is lower by more than --tolerance, no
+more false alarms, enough events to tell, and at least 5 % less CPU time. The result is kept beside the variant's file,
+where `vedette check` reads it; a variant that was never measured is named there.
+
+  vedette scenario compare vedette-nano models/my-int8.onnx my-footage/
+  vedette scenario compare yolox-nano yolox-nano-int8.onnx my-footage/ -k night --json | jq .reasons
+
+Exit code 0: recommended. 1: not, with the reasons. 2: wrong use, or a scenario file is wrong.
+""",
+    option("base", metavar="BASE", help="the network as it is: a name of models.toml, or a path to an .onnx"),
+    option("variant", metavar="VARIANT", help="what would replace it"),
+    PATHS,
+    PATTERN,
+    option("--tolerance", type=float, default=0.01, metavar="SHARE", help="how much lower a figure may be (0.01)"),
+    option("--events-min", type=int, default=10, metavar="N", help="fewer events than these tell nothing (10)"),
+    option("--out", type=Path, metavar="FILE", help="keep the result here instead of beside the variant"),
+    JSON_TABLE,
+)
+def scenario_compare(options: argparse.Namespace) -> int:
+    from appliance.lab.scenario.compare_command import CompareOptions, compare_command
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    wanted = CompareOptions(
+        base=options.base,
+        variant=options.variant,
+        tolerance=options.tolerance,
+        events_min=options.events_min,
+        out=options.out,
+        as_json=options.json,
+    )
+    return compare_command(options.paths, options.pattern, wanted)
+
+
+@SCENARIO.command(
+    "scenario curve",
+    "hold the router against choosing by motion, score or chance",
+    """\
+How many of the labelled incidents does the router find for how many bytes, and is that better than choosing by motion,
+by detection score or by chance? Replays scenarios that say what truly happens (`expect` with moments, `truth.events`,
+or `others: never`) and compares; docs/scenarios.md says what is counted.
+
+  vedette scenario curve my-footage/
+  vedette scenario curve my-footage/ --html curves.html
+  vedette scenario curve my-footage/ --json | jq .comparisons
+
+Exit code 0: measured, whoever is ahead. 1: a clip could not be read. 2: wrong use, or a scenario file is wrong.
+""",
+    PATHS,
+    PATTERN,
+    MODEL,
+    option(
+        "--stand-in-error",
+        type=share,
+        default=0.05,
+        metavar="E",
+        help="share of wrong answers of the stand-in for the cloud's verdicts (0.05)",
+    ),
+    option("--seeds", type=count, default=200, metavar="N", help="how often chance is played: random, stand-in (200)"),
+    option("--html", type=Path, metavar="FILE", help="write the curves and tables here (one file)"),
+    json_switch("a JSON object instead of tables"),
+)
+def scenario_curve(options: argparse.Namespace) -> int:
+    from appliance.lab.curve.curve_command import CurveOptions, curve_command
+    from appliance.lab.scenario.scenario_runner import DetectorCache
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    chosen = CurveOptions(
+        seeds=options.seeds, stand_in_error=options.stand_in_error, html=options.html, as_json=options.json
+    )
+    return curve_command(options.paths, options.pattern, DetectorCache(options.model), chosen)
+
+
+@SCENARIO.command(
+    "scenario keep",
+    "keep a reviewed alert as a scenario",
+    """\
+Keep a reviewed alert as a scenario: its footage, the camera's zones, lines, rules and settings of today, and what you
+said of it. A right alert must come again, a false alarm never.
+
+  vedette scenario keep 7269cb01fb7ff331 --config site.yaml
+  vedette scenario keep 7269cb01fb7ff331 --config site.yaml --name postman --note "at the gate, in the rain" --run
+  vedette scenario keep 7269cb01fb7ff331 --config site.yaml --as false --complete --to ~/my-footage
+
+Works while the appliance runs, and after it. The id stands on the alert's page. The clip shows people: it is personal
+data, and stays until you delete it.
+
+Exit code 0: kept (with --run: and passed). 1: the footage is gone or the disk is full (with --run: or it failed).
+2: wrong use, or something has to be done first, such as reviewing the alert.
+""",
+    option("alert", metavar="ALERT_ID", help="the alert, as its page and /api/v1/alerts call it"),
+    CONFIG,
+    FOLDER,
+    option("--name", default="", help="what to call it (default: camera and time)"),
+    option("--note", default="", help="a sentence for whoever reads its report"),
+    option(
+        "--as",
+        dest="truth",
+        choices=("right", "false"),
+        help="what it was, if nobody has reviewed it on the dashboard",
+    ),
+    switch("--complete", help="you saw the whole clip: nothing else in it should be reported"),
+    switch("--run", help="run it at once, with the settings of today"),
+    JSON,
+)
+def scenario_keep(options: argparse.Namespace) -> int:
+    from appliance.keep.scenario_exporter import KeepOptions
+    from appliance.lab.scenario.keep_command import keep_command
+
+    chosen = KeepOptions(name=options.name, note=options.note, truth=options.truth, complete=options.complete)
+    return keep_command(options.alert, options.config, chosen, to=options.to, run=options.run, as_json=options.json)
+
+
+@SCENARIO.command(
+    "scenario list",
+    "list the kept ones",
+    """\
+List the scenarios that were kept on this box.
+
+  vedette scenario list --config site.yaml
+  vedette scenario list --config site.yaml --json | jq .scenarios[].bytes
+""",
+    CONFIG,
+    FOLDER,
+    JSON_TABLE,
+)
+def scenario_list(options: argparse.Namespace) -> int:
+    from appliance.lab.scenario.keep_command import list_command
+
+    return list_command(options.config, to=options.to, as_json=options.json)
+
+
+@SCENARIO.command(
+    "scenario delete",
+    "delete a kept one",
+    """\
+Delete a kept scenario with its clip. Nothing else does: neither the quota nor storage.keep_hours touches them.
+
+  vedette scenario delete postman --config site.yaml
+""",
+    option("name", metavar="NAME", help="as `vedette scenario list` calls it"),
+    CONFIG,
+    FOLDER,
+)
+def scenario_delete(options: argparse.Namespace) -> int:
+    from appliance.lab.scenario.keep_command import delete_command
+
+    return delete_command(options.name, options.config, to=options.to)
+
+
+@SCENARIO.command(
+    "tune",
+    "find the threshold that is best on recorded footage, and say why",
+    """\
+Which threshold is best on your own footage? Runs scenarios (docs/scenarios.md) at every value of a setting, shows what
+each reports, misses and raises falsely, and takes the best for your aim, with the reason and how far to believe it.
+The detector is asked once about each picture, so most sweeps cost little more than decoding.
+
+  vedette tune my-footage/ --sweep rules.score_min=0.3:0.8:0.05
+  vedette tune my-footage/ --sweep rules.intruder.score_min=0.3:0.8:0.1 --sweep alerts.merge_s=4,8,16 --html tuned.html
+  vedette tune my-footage/ --sweep detector.model=vedette-nano,models/new.onnx --aim f1
+  vedette tune my-footage/ --sweep detect.fps=2,5,10 --aim 'precision>=0.9' --json | jq .chosen
+
+Settings: rules.KEY or rules.NAME.KEY (score_min, height_min, height_max, cooldown_s, seconds), detect.fps,
+detect.heartbeat_s, alerts.merge_s, alerts.length_max_s, detector.score_min, detector.model.
+Nothing is written into a site file: the choice is yours.
+
+Exit code 0: a point reaches the aim. 1: none does, or a clip could not be read. 2: wrong use, or a file is wrong.
+""",
+    PATHS,
+    option(
+        "--sweep",
+        action="append",
+        required=True,
+        metavar="KEY=VALUES",
+        help="a setting and its values: FROM:TO:STEP or VALUE,VALUE; repeatable: every combination",
+    ),
+    option(
+        "--aim",
+        default="recall>=0.95",
+        metavar="AIM",
+        help="recall>=R (then the best precision), precision>=P (then the best recall), or f1 (default: %(default)s)",
+    ),
+    PATTERN,
+    MODEL,
+    option("--html", type=Path, metavar="FILE", help="write the trade-off and the table here (one file)"),
+    JSON_TABLE,
+)
+def tune(options: argparse.Namespace) -> int:
+    from appliance.lab.tune.tune_command import TuneOptions, tune_command
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    chosen = TuneOptions(
+        sweeps=options.sweep, aim=options.aim, model=options.model, html=options.html, as_json=options.json
+    )
+    return tune_command(options.paths, options.pattern, chosen)
