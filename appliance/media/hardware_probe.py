@@ -2,7 +2,7 @@
 
 A kind works when it gives the same frames as software: as many, with the same time stamps and the same pixels, which
 H.264 and H.265 lay down to the bit. Asked in a process of its own, since a driver that does not suit takes it along.
-One JSON object on standard input (`device`, `program`, `kinds`), one on standard output.
+One JSON object on standard input (`kind`, `device`, `program`), one on standard output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -23,6 +22,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.clock import process_cpu_s
 from appliance.media.frames import FrameConverter, at_host
 from appliance.media.hardware_codec import (
     REMEDIES,
@@ -198,7 +198,7 @@ def software_frames(clip: ProofClip) -> tuple[list[tuple[int, NDArray[np.uint8]]
 
 def _prove(way: DecodeWay, clip: ProofClip) -> tuple[DecodeWay, float]:
     """The way with its delay, and the processor's ms a frame. Raises HardwareFailed: frames are not the same."""
-    before, began = _children_s(), time.process_time()
+    before, began = _children_s(), process_cpu_s()
     codec = open_codec(way, clip.info)
     try:
         for _ in range(ROUNDS - 1):
@@ -211,7 +211,7 @@ def _prove(way: DecodeWay, clip: ProofClip) -> tuple[DecodeWay, float]:
         raise HardwareFailed(f"{way.kind} does not decode: {error}") from error
     finally:
         codec.close()
-    cpu_s = time.process_time() - began + _children_s() - before
+    cpu_s = process_cpu_s() - began + _children_s() - before
     same_frames(way.kind, found, software_frames(clip)[0])
     return replace(way, delay=delay), cpu_s * 1000 / (ROUNDS * len(clip.packets))
 
@@ -235,11 +235,11 @@ def _frames_of(
 ) -> tuple[list[tuple[int, NDArray[np.uint8]]], float]:
     converter = FrameConverter()
     frames: list[av.VideoFrame] = []
-    began = time.process_time()
+    began = process_cpu_s()
     for packet in packets:
         frames += [at_host(frame) for frame in codec.decode(packet)]
     frames += [at_host(frame) for frame in codec.decode(None)]
-    cpu_ms = (time.process_time() - began) * 1000 / max(1, len(frames))
+    cpu_ms = (process_cpu_s() - began) * 1000 / max(1, len(frames))
     return [(frame.pts or 0, converter.planes(frame)[0].copy()) for frame in frames], cpu_ms
 
 

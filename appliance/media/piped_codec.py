@@ -58,12 +58,14 @@ class _ChildInput:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._ready = select.poll()  # not select.select, which knows no descriptor above 1023
+        self._ready.register(fd, select.POLLOUT)
         os.set_blocking(fd, False)
 
     def write(self, data: bytes) -> int:
         view = memoryview(data)
         while view:
-            if not select.select([], [self._fd], [], START_S_MAX)[1]:
+            if not self._ready.poll(START_S_MAX * 1000):
                 raise HardwareFailed("ffmpeg takes no more packets")
             try:
                 view = view[os.write(self._fd, view) :]
@@ -85,7 +87,8 @@ class PipedCodec:
     the child's frames.
 
     State: what was sent and has not come back, how many frames the decoder holds back, the frames that came. Invariant:
-    `decode` waits for at most FRAME_S_MAX, and only until as many frames are out as the decoder has shown to hold.
+    `decode` waits for a frame at most FRAME_S_MAX (for the first one START_S_MAX), and only until as many frames are
+    out as the decoder has shown to hold.
     """
 
     alone = False
@@ -120,14 +123,14 @@ class PipedCodec:
         self._begins = True
 
     def close(self) -> None:
-        if self._child.poll() is None:
-            self._child.kill()
-        self._child.wait()
+        _end(self._child)
         self._reader.join(END_S_MAX)
         with contextlib.suppress(*_MUXER_ERRORS):
             if self._muxer is not None:
                 self._muxer.close()
-        for pipe in (self._child.stdin, self._child.stdout, self._said):
+        # One that still reads would read of whatever gets the number of its pipe next.
+        stdout = None if self._reader.is_alive() else self._child.stdout
+        for pipe in (self._child.stdin, stdout, self._said):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
@@ -157,8 +160,7 @@ class PipedCodec:
             self._stream = self._muxer.add_stream_from_template(self._info.stream)
             self._stream.time_base = Fraction(1, SECOND_US)
         except (av.error.FFmpegError, ValueError) as error:
-            child.kill()
-            child.wait()
+            _end(child)
             raise HardwareFailed(f"{self._kind}: this stream cannot be given to ffmpeg: {error}") from error
         return child
 
@@ -181,7 +183,7 @@ class PipedCodec:
         try:
             self._muxer.mux(there)
         except _MUXER_ERRORS as error:
-            raise HardwareFailed(f"{self._kind}: {self._last_words() or error}") from error
+            raise HardwareFailed(f"{self._kind}: {self._said_first() or error}") from error
 
     def _take(self) -> list[av.VideoFrame]:
         """Wait until no more frames are out than the decoder holds back. Raises HardwareFailed."""
@@ -192,7 +194,7 @@ class PipedCodec:
                     raise HardwareFailed(f"{self._kind}: ffmpeg gives no picture back")
                 self.delay += 1
             if self._ended:
-                raise HardwareFailed(f"{self._kind}: {self._last_words() or 'ffmpeg has ended'}")
+                raise HardwareFailed(f"{self._kind}: {self._said_first() or 'ffmpeg has ended'}")
             return self._taken()
 
     def _drain(self) -> list[av.VideoFrame]:
@@ -206,7 +208,7 @@ class PipedCodec:
         with self._arrived:
             self._arrived.wait_for(lambda: self._ended, START_S_MAX)
             if not self._came:
-                raise HardwareFailed(f"{self._kind}: {self._last_words() or 'ffmpeg gave no picture'}")
+                raise HardwareFailed(f"{self._kind}: {self._said_first() or 'ffmpeg gave no picture'}")
             return self._taken()
 
     def _due(self) -> int:
@@ -251,13 +253,19 @@ class PipedCodec:
                 self._ended = True
                 self._arrived.notify()
 
-    def _last_words(self) -> str:
-        """What ffmpeg said last, on one line."""
+    def _said_first(self) -> str:
+        """What ffmpeg said: the first line, of which the others are consequences; '': nothing."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(1.0)
         said = (self._said.read(_ERROR_BYTES_MAX) or b"").decode(errors="replace")
         lines = [_ADDRESS.sub("", line).strip() for line in said.splitlines() if line.strip()]
         return "ffmpeg: " + lines[0][:200].rstrip(".") if lines else ""
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # a process that is stuck in a driver does not even die
+        child.wait(END_S_MAX)
 
 
 def _stamp(frame: av.VideoFrame) -> int | None:

@@ -7,8 +7,13 @@ import functools
 import inspect
 import io
 import json
+import os
+import resource
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +28,7 @@ from devices import Device, FakeAccel, fake_ffmpeg
 from numpy.typing import NDArray
 from places import Lookout, place
 from streams import FrameByFrame, clip
+from waiting import until
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
@@ -35,6 +41,7 @@ from appliance.ingest.camera_hardware import AGAIN_S, CameraHardware
 from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.detect_stream import DetectStream
 from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, with_hardware
+from appliance.media import piped_codec
 from appliance.media.decoder import Decoder
 from appliance.media.frames import at_host
 from appliance.media.hardware_codec import (
@@ -430,6 +437,56 @@ def test_an_ffmpeg_that_lacks_the_decoder_or_dies_says_so(numbers: Path, tmp_pat
             with pytest.raises(HardwareFailed, match=said):
                 _give(codec, packets)
             codec.close()
+
+
+def test_a_process_with_many_open_files_decodes_as_one_with_few(numbers: Path, tmp_path: Path) -> None:
+    """Each camera has sockets, segments and pipes; `select` takes no descriptor above 1023."""
+    way = DecodeWay("v4l2", "ffmpeg", {"h264": "h264_nvv4l2dec"}, program=str(fake_ffmpeg(tmp_path)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+    with ClipReader(str(numbers)) as reader:
+        packets = [each.packet for each in reader.packets()]
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        codec = PipedCodec(way, reader.info)
+        try:
+            assert [frame for packet in packets for frame in codec.decode(packet)]
+        finally:
+            codec.close()
+            for each in files:
+                os.close(each)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_ffmpeg_that_is_stuck_in_a_driver_holds_up_nobody(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not even die; its pipe stays open as long as a thread reads of it."""
+    program = tmp_path / "ffmpeg"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    started, popen = list[subprocess.Popen[bytes]](), subprocess.Popen
+
+    def start(*given: Any, **options: Any) -> subprocess.Popen[bytes]:
+        child = popen(*given, **options)
+        monkeypatch.setattr(child, "kill", lambda: None)
+        started.append(child)
+        return child
+
+    monkeypatch.setattr(piped_codec, "END_S_MAX", 0.05)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with ClipReader(str(numbers)) as reader:
+        way = DecodeWay("v4l2", "ffmpeg", {"h264": "h264_nvv4l2dec"}, program=str(program))
+        began = time.monotonic()
+        PipedCodec(way, reader.info).close()
+    (child,) = started
+    assert time.monotonic() - began < 10
+    assert child.poll() is None
+    assert child.stdout is not None
+    assert not child.stdout.closed
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    until(lambda: not any(each.name == "decoded" for each in threading.enumerate()))
+    child.stdout.close()
 
 
 def _decode_all(reader: ClipReader, device: Device) -> None:
