@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import model_validator
 
 from appliance.dashboard.lab_jobs import JobState
 from appliance.dashboard.schemas import ApiModel
@@ -43,6 +43,12 @@ class TriedAlertPair(ApiModel):
     change: TrialChange
     before: TriedAlert | None
     after: TriedAlert | None
+
+    @model_validator(mode="after")
+    def _one_at_least(self) -> TriedAlertPair:
+        if self.before is None and self.after is None:
+            raise ValueError("an alert of neither side")
+        return self
 
     @property
     def shown(self) -> TriedAlert:
@@ -194,7 +200,7 @@ class TrialStore:
                 return TrialHead.model_validate_json(file.readline())
         except FileNotFoundError:
             return None
-        except (OSError, ValidationError, ValueError) as error:
+        except (OSError, ValueError) as error:
             logger.warning("the trial %s cannot be read and is left out: %s", path.name, error)
             return None
 

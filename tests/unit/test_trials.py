@@ -164,8 +164,13 @@ def test_one_that_is_cancelled_or_deleted_while_it_runs(trials: Fixture) -> None
     assert [each["id"] for each in trials.http.get("/api/v1/cameras/gate/trials").json()["trials"]] == [found["id"]]
 
 
-def test_what_a_sandbox_makes_up_is_no_result(trials: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeSandbox, "found", {**FOUND, "models": ["<script>"]})
+@pytest.mark.parametrize(
+    "made_up", [{"models": ["<script>"]}, {"alerts": [{"change": "new", "before": None, "after": None}]}], ids=str
+)
+def test_what_a_sandbox_makes_up_is_no_result(
+    made_up: dict[str, Any], trials: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeSandbox, "found", {**FOUND, **made_up})
     found = trials.over(trials.begin()["id"])
     assert (found["state"], found["error"]) == (
         "failed",
