@@ -355,6 +355,7 @@ do_install() {
   fi
   ctl restart "$unit" || true  # whoever waits says why
   wait_until "$version" alive || { journal_end; say "it does not answer yet: journalctl -u $unit"; return 1; }
+  if [ "$unit" != vedette ]; then say "it runs; what it does: journalctl -u $unit"; return; fi
   say 'it runs; the address and the code for the first user: journalctl -u vedette | grep "Set this box up"'
 }
 
@@ -441,8 +442,8 @@ go_back() {  # every step may be the last one before a power cut: all of them ag
   ctl stop "$unit"
   kept=$(cat "$opt/kept" 2>/dev/null || true)
   if [ -n "$kept" ] && [ -z "$dry" ]; then
-    done_=$(ask "$older" put-back "$site" "$kept") || die "$older could not take its data back; mend that, then: vedette-install rollback"
-    [ -z "$done_" ] || say "$done_"
+    put_back=$(ask "$older" put-back "$site" "$kept") || die "$older could not take its data back; mend that, then: vedette-install rollback"
+    [ -z "$put_back" ] || say "$put_back"
   fi
   put_files "$older"
   point current "$older"

@@ -282,6 +282,13 @@ def test_it_finds_out_what_box_it_is_on(box: Box, kind: str) -> None:
     assert not box.opt.exists(), "nothing was done"
 
 
+def test_a_worker_is_not_asked_for_the_first_user_of_a_dashboard(box: Box) -> None:
+    (box.root / "etc" / "vedette").mkdir(parents=True)
+    (box.root / "etc" / "vedette" / "worker.yaml").touch()
+    code, said = box.do("install", "--worker", version="1.0")
+    assert (code, said.splitlines()[-1]) == (0, "vedette: it runs; what it does: journalctl -u vedette-worker")
+
+
 def test_what_was_chosen_holds_for_later_versions(box: Box) -> None:
     assert box.do("install", "--box", "jetson", "--extras", "mqtt", version="1.0")[0] == 0
     code, said = box.do("upgrade", "--dry-run", version="2.0")
