@@ -15,7 +15,6 @@ and weights), which whoever uses it here accepts; RF-DETR, D-FINE and DEIM are A
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.metadata
 import json
 import os
@@ -23,8 +22,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,6 +34,7 @@ from appliance.detect import class_labels
 from appliance.detect.model_files import sha256_of
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
+from appliance.detect.variant_measurement import VARIANT_KEY
 from appliance.detect.yolo_detr_heads import HEAD_KEY, NORMALISATION_KEY
 from appliance.errors import ModelError, UsageError, VedetteError
 from models import calibration, shapes, variants
@@ -48,7 +48,7 @@ AGPL = (
 ULTRALYTICS_CURE = "pip install 'vedette[export]' (AGPL-3.0), in an environment of its own"
 RFDETR_CURE = "pip install 'rfdetr[onnx]', in an environment of its own"
 RFDETR_SIZES = {"nano": "RFDETRNano", "small": "RFDETRSmall", "medium": "RFDETRMedium", "large": "RFDETRLarge"}
-EXPORT_S_MAX = 1800.0
+EXPORT_S_MAX, GIT_S_MAX = 1800.0, 10.0
 CLIPS = Path(__file__).parents[1] / "fixtures" / "clips"
 CLIPS_EVERY = 60
 
@@ -72,7 +72,7 @@ class ExportedFile:
 def export_ultralytics(
     weights: Path, folder: Path, size: tuple[int, int], *, end_to_end: bool, free: bool
 ) -> tuple[Path, dict[str, str]]:
-    """Raises UsageError: it is not installed, or what it said. Returns the file and what is known of it."""
+    """Returns the file and what is known of it. Raises UsageError: it is not installed."""
     os.environ.setdefault("YOLO_AUTOINSTALL", "false")  # it would install packages by itself
     os.environ.setdefault("YOLO_OFFLINE", "true")
     try:
@@ -143,9 +143,10 @@ def export_detr(
     if not made.is_file():  # a failing `--simplify` comes after the file was written
         last = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
         raise UsageError(f"{script} ended with {done.returncode} and wrote nothing: {last[:300]}")
+    exporter = f"{repository.resolve().name} {_commit(repository)}"
     notes = {
-        "source": f"{repository.resolve().name} {_commit(repository)}, {settings.name}, {weights.name}",
-        "exporter": f"{repository.resolve().name} {_commit(repository)}",
+        "source": f"{exporter}, {settings.name}, {weights.name}",
+        "exporter": exporter,
         "license": "Apache-2.0",
         HEAD_KEY: "detr",
     }
@@ -162,9 +163,11 @@ def _version(package: str) -> str:
 
 
 def _commit(repository: Path) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(repository), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
+    command = ["git", "-C", str(repository), "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_S_MAX, check=False)
+    except (OSError, subprocess.TimeoutExpired):  # no git here, for what is only a note
+        return "of no known commit"
     return done.stdout.strip() or "of no commit"
 
 
@@ -188,31 +191,41 @@ def finish(path: Path, target: Path, notes: Mapping[str, str], labels: tuple[str
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
-    return found_at(found, target)
+    return replace(found, path=str(target))
 
 
 def describe(path: Path, labels: tuple[str, ...] = ()) -> ExportedFile:
     """The file as the appliance loads it. Raises ModelError."""
     network = NetworkDetector(path, OnnxRuntime(path), label_names=labels)
     notes = network.runtime.metadata
-    opset = max(each.version for each in onnx.load(str(path)).opset_import if each.domain in ("", "ai.onnx"))
+    head, shape = network.head_name, str(network.runtime.inputs[0])
+    return _described(path, onnx.load(str(path)), notes, head, shape, network.labels)
+
+
+def describe_for_hailo(path: Path) -> ExportedFile:
+    """A file for Hailo's compiler, which the appliance does not load."""
+    model = onnx.load(str(path))
+    notes = {each.key: each.value for each in model.metadata_props}
+    head = f"raw grids, for Hailo's compiler: {', '.join(each.name for each in model.graph.output)}"
+    shape = ", ".join(str(each.dim_value) for each in model.graph.input[0].type.tensor_type.shape.dim)
+    return _described(path, model, notes, head, shape, ())
+
+
+def _described(
+    path: Path, model: onnx.ModelProto, notes: Mapping[str, str], head: str, shape: str, labels: tuple[str, ...]
+) -> ExportedFile:
     return ExportedFile(
         path=str(path),
         sha256=sha256_of(path),
         bytes=path.stat().st_size,
-        head=network.head_name,
-        input=str(network.runtime.inputs[0]),
-        opset=opset,
-        labels=network.labels,
+        head=head,
+        input=shape,
+        opset=max(each.version for each in model.opset_import if each.domain in ("", "ai.onnx")),
+        labels=labels,
         licence=notes.get("license", ""),
         source=notes.get("source", ""),
-        variant=notes.get("vedette_variant", ""),
+        variant=notes.get(VARIANT_KEY, ""),
     )
-
-
-def found_at(file: ExportedFile, path: Path) -> ExportedFile:
-    """The same, moved there."""
-    return ExportedFile(**{**asdict(file), "path": str(path)})
 
 
 def _exported(options: argparse.Namespace, folder: Path) -> ExportedFile:
@@ -221,9 +234,9 @@ def _exported(options: argparse.Namespace, folder: Path) -> ExportedFile:
     if not weights.is_file():
         raise UsageError(f"{weights}: no such file (nothing is downloaded here: fetch the weights, read their licence)")
     labels = class_labels.read(options.labels) if options.labels else ()
-    _say(options, f"{weights.name}: exporting …")
+    _say(f"{weights.name}: exporting …")
     if options.verb == "ultralytics":
-        _say(options, AGPL)
+        _say(AGPL)
         size = (options.size[0], options.size[1])
         path, notes = export_ultralytics(weights, folder, size, end_to_end=options.end_to_end, free=options.free)
     elif options.verb == "rfdetr":
@@ -241,37 +254,22 @@ def _variant(options: argparse.Namespace) -> ExportedFile:
         raise UsageError(f"{options.model}: no such file")
     labels = class_labels.read(options.labels) if options.labels else ()
     frames = _calibration(options) if options.kind in ("int8", "tensorrt") else []
-    _say(options, f"{options.model.name}: making the {options.kind} variant …")
+    _say(f"{options.model.name}: making the {options.kind} variant …")
     path = variants.make_variant(options.model, options.out, options.kind, frames, labels)
-    if options.kind != "hailo":
-        return describe(path, labels)
-    notes = {each.key: each.value for each in onnx.load(str(path)).metadata_props}
-    graph = onnx.load(str(path)).graph
-    return ExportedFile(
-        path=str(path),
-        sha256=sha256_of(path),
-        bytes=path.stat().st_size,
-        head=f"raw grids, for Hailo's compiler: {', '.join(each.name for each in graph.output)}",
-        input=", ".join(str(each.dim_value) for each in graph.input[0].type.tensor_type.shape.dim),
-        opset=max(each.version for each in onnx.load(str(path)).opset_import),
-        labels=(),
-        licence=notes.get("license", ""),
-        source=notes.get("source", ""),
-        variant="hailo",
-    )
+    return describe_for_hailo(path) if options.kind == "hailo" else describe(path, labels)
 
 
 def _calibration(options: argparse.Namespace) -> list[Any]:
     if options.site is None:
         clips = options.clip or sorted(CLIPS.glob("*.mp4"))
         if not options.clip:
-            _say(options, "calibrating on the bundled clips: --site calibrates on what your cameras recorded")
+            _say("calibrating on the bundled clips: --site calibrates on what your cameras recorded")
         return calibration.clip_frames(clips, options.every)
     site = config.load(options.site)
     frames = calibration.recorded_frames(
         site.storage.dir, sorted(site.cameras), options.frames, lambda done, of: _progress(options, done, of)
     )
-    _say(options, f"calibrating on {len(frames)} recorded frames; none is kept, and nothing leaves this box")
+    _say(f"calibrating on {len(frames)} recorded frames; none is kept, and nothing leaves this box")
     return frames
 
 
@@ -280,7 +278,7 @@ def _progress(options: argparse.Namespace, done: int, of: int) -> None:
         print(f"\r{done + 1}/{of} frames of the recording", end="" if done + 1 < of else "\n", file=sys.stderr)
 
 
-def _say(options: argparse.Namespace, text: str) -> None:
+def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
@@ -302,7 +300,7 @@ def _parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="python -m models.export", description=__doc__, formatter_class=form)
     verbs = root.add_subparsers(dest="verb", metavar="VERB", required=True)
 
-    def verb(name: str, text: str, weights: bool = True) -> argparse.ArgumentParser:
+    def verb(name: str, text: str) -> argparse.ArgumentParser:
         parser = verbs.add_parser(name, help=text, description=text)
         parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the .onnx to write")
         parser.add_argument("--labels", type=Path, metavar="FILE", help="names of the classes, one a line, or coco-80")
@@ -344,19 +342,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and export; returns the exit status: 0 done, 2 not, with the reason in one line."""
     options = _parser().parse_args(arguments)
     try:
-        with _folder() as folder:
-            found = _variant(options) if options.verb == "variant" else _exported(options, folder)
+        with tempfile.TemporaryDirectory(prefix="vedette-export-") as folder:
+            found = _variant(options) if options.verb == "variant" else _exported(options, Path(folder))
     except (VedetteError, NotExportable, shapes.NotOurs) as error:
         print(f"python -m models.export: {error}", file=sys.stderr)
         return 2
     _print(found, options)
     return 0
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="vedette-export-") as folder:
-        yield Path(folder)
 
 
 if __name__ == "__main__":

@@ -175,9 +175,13 @@ def _is_ours(model: onnx.ModelProto) -> bool:
 
 
 def float_nodes(graph: onnx.GraphProto) -> list[str]:
-    """Nodes that stay float32: the first convolution, those that no other follows, and everything behind these."""
+    """Nodes that stay float32: the first convolution, those that no other follows, and everything behind these. Raises
+    NotExportable."""
     found = [each.name for each in _last_convolutions_and_behind(graph)]
-    return [next(node.name for node in graph.node if node.op_type == "Conv"), *found]
+    first = next((node.name for node in graph.node if node.op_type == "Conv"), None)
+    if first is None:
+        raise NotExportable("it has no convolution")
+    return [first, *found]
 
 
 def cut_before_decoding(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -191,8 +195,8 @@ def cut_before_decoding(model: onnx.ModelProto) -> onnx.ModelProto:
             f"it decodes its boxes within ({', '.join(sorted(within))}), so there are no raw grids to cut at; "
             "of Ultralytics' networks, export without --end-to-end"
         )
-    last = {node.name for node in behind if _is_raw(node, _producers(model.graph))}
-    outputs = [node.output[0] for node in model.graph.node if node.name in last]
+    last = {node.output[0] for node in behind if _is_raw(node, _producers(model.graph))}
+    outputs = [node.output[0] for node in model.graph.node if node.output[0] in last]
     inferred = onnx.shape_inference.infer_shapes(model)
     return onnx.utils.Extractor(inferred).extract_model([inferred.graph.input[0].name], outputs)
 
@@ -210,12 +214,12 @@ def _is_raw(node: onnx.NodeProto, producer_of: Mapping[str, onnx.NodeProto]) -> 
 def _last_convolutions_and_behind(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     """From the outputs back to the first convolution on each way, these included."""
     producer_of = _producers(graph)
-    found: dict[str, onnx.NodeProto] = {}
+    found: dict[str, onnx.NodeProto] = {}  # by the first output: not every exporter names nodes
     open_ends = [each.name for each in graph.output]
     while open_ends:
         node = producer_of.get(open_ends.pop())
-        if node is not None and node.name not in found:
-            found[node.name] = node
+        if node is not None and node.output[0] not in found:
+            found[node.output[0]] = node
             if not _is_raw(node, producer_of):
                 open_ends.extend(node.input)
     return list(found.values())

@@ -148,7 +148,7 @@ def test_rf_detr_gets_the_names_of_its_classes(
 
 
 def test_dfine_and_deim_are_exported_by_their_own_script(
-    weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tiny.detr(tmp_path / "made.onnx", THINGS, metadata={})
     repository = tmp_path / "DEIMv2"
@@ -171,6 +171,9 @@ def test_dfine_and_deim_are_exported_by_their_own_script(
     assert "vedette_normalisation" not in notes_of(out)
     assert run("deimv2_dinov3_s.yml", "--labels", "coco-80") == 0
     assert notes_of(out)["vedette_normalisation"] == "imagenet"
+    assert notes_of(out)["exporter"] == "DEIMv2 of no commit"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run("deim_n.yml", "--labels", "coco-80") == 0, "without git, too"
     script.write_text("raise SystemExit('no torch here')")
     assert run("deim_n.yml") == 2
     assert "wrote nothing: no torch here" in capsys.readouterr().err

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import av
@@ -188,6 +189,26 @@ def test_a_network_that_decodes_within_cannot_be_cut(shared_data: Path, tmp_path
     source = shared_data / "models" / "deimv2_hgnetv2_atto_coco_320.onnx"
     with pytest.raises(NotExportable, match="decodes its boxes within"):
         variants.make_variant(source, tmp_path / "cut.onnx", "hailo")
+
+
+def test_nodes_without_names_are_told_apart_and_a_network_without_convolutions_is_refused() -> None:
+    def conv(source: str, target: str) -> onnx.NodeProto:
+        return onnx.helper.make_node("Conv", [source, "weights"], [target])
+
+    value = partial(onnx.helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT)
+    weights = onnx.numpy_helper.from_array(np.ones((3, 3, 1, 1), np.float32), "weights")
+    nodes = [
+        conv("images", "stem"), conv("stem", "boxes"), conv("stem", "classes"),
+        onnx.helper.make_node("Sigmoid", ["classes"], ["scores"]),
+        onnx.helper.make_node("Concat", ["boxes", "scores"], ["answer"], axis=1),
+    ]  # fmt: skip
+    ends = [value("images", shape=[1, 3, 8, 8])], [value("answer", shape=[1, 6, 8, 8])]
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "raw", *ends, [weights]))
+    cut = variants.cut_before_decoding(model)
+    assert [each.name for each in cut.graph.output] == ["boxes", "classes"]
+    del model.graph.node[:3]
+    with pytest.raises(NotExportable, match="no convolution"):
+        variants.float_nodes(model.graph)
 
 
 def test_half_a_network_is_not_quantised_again(seen: list[NDArray[np.uint8]], tmp_path: Path) -> None:
