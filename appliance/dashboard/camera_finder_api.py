@@ -23,7 +23,7 @@ from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, model_bundles
 from appliance.errors import SourceError
 from appliance.onvif.camera_client import OnvifCamera, StreamProfile, inspect_camera
 from appliance.onvif.discovery import FoundCamera, discover_cameras
-from appliance.onvif.soap_client import OnvifAddress
+from appliance.onvif.soap_client import OnvifAddress, is_same_host
 from appliance.onvif.stream_choice import choose_streams, clock_advice
 
 _Result = TypeVar("_Result")
@@ -164,7 +164,7 @@ class CameraFinder:
     def _name_of(self, found: FoundCamera) -> str:
         """By the ONVIF address of a camera that has one here, and else by its host."""
         for name, camera in self.cameras.items():
-            if camera.onvif is None and _host(camera.url) == found.host:
+            if camera.onvif is None and is_same_host(_host(camera.url), found.host):
                 return name
             if camera.onvif is not None and _port(camera.onvif) == _port(found.address):
                 return name

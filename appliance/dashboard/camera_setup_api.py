@@ -26,7 +26,7 @@ from appliance.dashboard.settings_api import Settings, SettingsReport, settings_
 from appliance.errors import SourceRefused
 from appliance.ingest.probe_process import CameraReport, ProbeFailed, probe_camera
 from appliance.onvif.camera_client import clock_ahead_s
-from appliance.onvif.soap_client import OnvifAddress
+from appliance.onvif.soap_client import OnvifAddress, bracketed
 from appliance.onvif.stream_choice import clock_advice
 from appliance.settings.yaml_edit import SiteChange
 
@@ -94,8 +94,7 @@ class CameraAddress(BaseModel):
             raise Problem(422, "The address has no host; it is like rtsp://192.168.1.20:554/path.")
         user = self.user or unquote(given.username or "")
         password = self.password.get_secret_value() or unquote(given.password or "")
-        shown = f"[{host}]" if ":" in host else host
-        return urlunsplit((given.scheme, shown + port, given.path or "/", given.query, "")), user, password
+        return urlunsplit((given.scheme, bracketed(host) + port, given.path or "/", given.query, "")), user, password
 
     def whole(self) -> str:
         """With user and password in it."""
@@ -122,7 +121,7 @@ class CameraStreams(CameraAddress):
         """As given, or where most cameras have it. Raises Problem."""
         host = urlsplit(self.parts()[0]).hostname or ""
         try:
-            return OnvifAddress.parse(self.onvif or (f"[{host}]" if ":" in host else host))
+            return OnvifAddress.parse(self.onvif or bracketed(host))
         except SourceRefused as error:
             raise Problem(422, f"ONVIF: {error}.") from None
 

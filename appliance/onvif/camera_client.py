@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 
 from appliance.clock import Clock
 from appliance.errors import SourceError, SourceLost, SourceRefused
-from appliance.onvif.soap_client import LoginRefused, OnvifAddress, SoapClient
+from appliance.onvif.soap_client import LoginRefused, OnvifAddress, SoapClient, bracketed, is_same_host
 from appliance.onvif.xml_tree import XmlElement, number
 
 _Answer = TypeVar("_Answer")
@@ -270,9 +270,9 @@ class CameraClient:
         if parts.scheme not in ("rtsp", "rtsps") or not host or len(named) > 1000 or " " in named:
             return ""
         own = self._soap.address.host
-        if host.lower() != own.lower():
+        if not is_same_host(host, own):
             self._elsewhere.add(host[:NAME_CHARS_MAX])
-        shown = f"[{own}]" if ":" in own else own
+        shown = bracketed(own)
         return urlunsplit((parts.scheme, f"{shown}:{port}" if port else shown, parts.path or "/", parts.query, ""))
 
 

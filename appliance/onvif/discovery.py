@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import ipaddress
 import selectors
 import socket
 import struct
 import uuid
 from dataclasses import dataclass
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 from xml.sax.saxutils import escape
 
 from appliance.clock import Clock
 from appliance.onvif.soap_client import OnvifAddress
 from appliance.onvif.xml_tree import XmlElement, XmlRefused, parse_xml
 
-GROUP, PORT = "239.255.255.250", 3702
+GROUP, GROUP_V6, PORT = "239.255.255.250", "ff02::c", 3702
 LISTEN_S = 3.0
 FOUND_MAX = 128
 DATAGRAMS_MAX = 1024  # in all; and of one address, so that one talker cannot use them up
 DATAGRAMS_OF_ONE_MAX = 12
 XADDRS_MAX = 8
 TEXT_CHARS_MAX = 64
+_Target = tuple[str, int] | tuple[str, int, int, int]
 _SELECT_S = 0.2
 _REPEAT_S = 0.7  # UDP is lost; the second probe has the same id, as SOAP-over-UDP wants it
 _SCOPE = "onvif://www.onvif.org/"
@@ -35,7 +37,8 @@ _TYPES = (
 class FoundCamera:
     """What answered. address: of its device service, on the host of the answer. name, make, place: as it says.
 
-    elsewhere: another host that it named and that is not used; ''.
+    host: of IPv6 within the link with its zone, as in fe80::1%eth0. elsewhere: another host that it named and that is
+    not used; ''. named: all hosts that it named.
     """
 
     address: str
@@ -44,17 +47,18 @@ class FoundCamera:
     make: str = ""
     place: str = ""
     elsewhere: str = ""
+    named: tuple[str, ...] = ()
 
 
 def discover_cameras(clock: Clock, listen_s: float = LISTEN_S) -> list[FoundCamera]:
-    """Ask on every interface with IPv4 and listen for `listen_s`. [] where nothing answers or no network is there."""
+    """Ask on every interface, by IPv4 and IPv6, and listen for `listen_s`. [] where nothing answers."""
     ids = [str(uuid.uuid4()) for _ in _TYPES]
     messages = [_probe(each, types) for each, types in zip(ids, _TYPES, strict=True)]
-    collected = _Answers(frozenset(ids))
+    collected = Answers(frozenset(ids))
     sockets = _sockets()
     try:
         with selectors.DefaultSelector() as selector:
-            for each in sockets:
+            for each, _ in sockets:
                 selector.register(each, selectors.EVENT_READ)
             began, sent, quiet_max = clock.monotonic(), 0, round(listen_s / _SELECT_S) + 2
             while (passed_s := clock.monotonic() - began) < listen_s and sockets and quiet_max:
@@ -67,12 +71,12 @@ def discover_cameras(clock: Clock, listen_s: float = LISTEN_S) -> list[FoundCame
                     assert isinstance(key.fileobj, socket.socket)
                     collected.receive(key.fileobj)
     finally:
-        for each in sockets:
+        for each, _ in sockets:
             each.close()
     return collected.cameras()
 
 
-class _Answers:
+class Answers:
     """What came, by the address of the device service; the first answer of each counts."""
 
     def __init__(self, ids: frozenset[str]) -> None:
@@ -82,10 +86,17 @@ class _Answers:
         self._count = 0
 
     def receive(self, from_socket: socket.socket) -> None:
+        """The next datagram of a socket."""
         try:
-            data, (host, _port) = from_socket.recvfrom(65_535)
+            data, (host, _port, *more) = from_socket.recvfrom(65_535)
+            if more and more[1]:  # within a link, of which there may be several
+                host = f"{host.partition('%')[0]}%{socket.if_indextoname(more[1])}"
         except OSError:
             return
+        self.take(data, host)
+
+    def take(self, data: bytes, host: str) -> None:
+        """A datagram of `host`; too many are left out."""
         self._count += 1
         self._of_host[host] = self._of_host.get(host, 0) + 1
         if self._count > DATAGRAMS_MAX or self._of_host[host] > DATAGRAMS_OF_ONE_MAX or len(self._found) >= FOUND_MAX:
@@ -94,7 +105,19 @@ class _Answers:
             self._found.setdefault(camera.address, camera)
 
     def cameras(self) -> list[FoundCamera]:
-        return sorted(self._found.values(), key=lambda each: (tuple(map(int, each.host.split("."))), each.address))
+        """A camera that answered by IPv6 and names an IPv4 address that answered, too, is listed by that alone."""
+        hosts = {each.host for each in self._found.values()}
+        once = [
+            each
+            for each in self._found.values()
+            if ":" not in each.host or not any(":" not in other and other in hosts for other in each.named)
+        ]
+        return sorted(once, key=_order)
+
+
+def _order(found: FoundCamera) -> tuple[int, int, str]:
+    host = ipaddress.ip_address(found.host)
+    return host.version, int(host), found.address
 
 
 def answered(data: bytes, host: str, ids: frozenset[str]) -> list[FoundCamera]:
@@ -113,8 +136,9 @@ def answered(data: bytes, host: str, ids: frozenset[str]) -> list[FoundCamera]:
 def _camera(match: XmlElement, host: str) -> FoundCamera | None:
     named = match.text_at("XAddrs").split()[:XADDRS_MAX]
     own, elsewhere = OnvifAddress("http", host, 80), ""
-    address = ""
+    address, hosts = "", []
     for each in named:
+        hosts.append(_host_of(each))
         url, other = own.pinned(each)
         if url and not other:
             address = address or url
@@ -128,7 +152,15 @@ def _camera(match: XmlElement, host: str) -> FoundCamera | None:
     return FoundCamera(
         address=address or own.url, host=host, name=scopes.get("name", ""), make=scopes.get("hardware", ""),
         place=scopes.get("location", ""), elsewhere="" if address else elsewhere[:TEXT_CHARS_MAX],
+        named=tuple(each[:TEXT_CHARS_MAX] for each in hosts if each),
     )  # fmt: skip
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _plain(text: str) -> str:
@@ -147,28 +179,42 @@ def _probe(message_id: str, types: str) -> bytes:
     ).encode()
 
 
-def _sockets() -> list[socket.socket]:
-    """One for each interface, so that every network of the machine is asked; also the machine itself."""
+def _sockets() -> list[tuple[socket.socket, _Target]]:
+    """One for each interface and family, so that every network of the machine is asked; also the machine itself."""
     made = []
     for index, name in socket.if_nameindex():
-        each = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        own = socket.inet_aton("127.0.0.1" if name == "lo" else "0.0.0.0")
-        try:
-            choice = struct.pack("4s4si", socket.inet_aton(GROUP), own, index)
-            each.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, choice)
-            each.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)  # this network, and no further
-            each.setblocking(False)
-        except OSError:
-            each.close()
-            continue
-        made.append(each)
+        for family in (socket.AF_INET, socket.AF_INET6):
+            try:
+                each = socket.socket(family, socket.SOCK_DGRAM)
+            except OSError:  # a kernel without IPv6
+                continue
+            try:
+                target = _aimed(each, family, index, name)
+                each.setblocking(False)
+            except OSError:
+                each.close()
+                continue
+            made.append((each, target))
     return made
 
 
-def _send(sockets: list[socket.socket], messages: list[bytes]) -> None:
-    for each in sockets:
+def _aimed(each: socket.socket, family: int, index: int, name: str) -> _Target:
+    """Multicasts leave by this interface, for its network and no further. Returns where to. Raises OSError."""
+    if family == socket.AF_INET6:
+        each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+        each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 1)
+        return GROUP_V6, PORT, 0, index
+    own = socket.inet_aton("127.0.0.1" if name == "lo" else "0.0.0.0")
+    choice = struct.pack("4s4si", socket.inet_aton(GROUP), own, index)
+    each.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, choice)
+    each.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)
+    return GROUP, PORT
+
+
+def _send(sockets: list[tuple[socket.socket, _Target]], messages: list[bytes]) -> None:
+    for each, target in sockets:
         for message in messages:
             try:
-                each.sendto(message, (GROUP, PORT))
-            except OSError:  # an interface that is down, or without IPv4
+                each.sendto(message, target)
+            except OSError:  # an interface that is down, or without this family
                 break

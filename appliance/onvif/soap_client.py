@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import ipaddress
+import re
 import secrets
 import ssl
 from dataclasses import dataclass, field
@@ -45,10 +47,13 @@ class OnvifAddress:
     @classmethod
     def parse(cls, text: str) -> OnvifAddress:
         """Of `http://user:password@host:port/path`, or of a host with or without a port. Raises SourceRefused."""
-        whole = text.strip() if "://" in text else f"http://{text.strip()}"
+        bare = text.strip()
+        if bare.count(":") > 1 and "/" not in bare and "[" not in bare:
+            bare = f"[{bare}]"  # an IPv6 address, as people and discovery write it
+        whole = bare if "://" in bare else f"http://{bare}"
         try:
             parts = urlsplit(whole)
-            host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
+            host, port = (parts.hostname or "").replace("%25", "%"), parts.port or _PORTS.get(parts.scheme, 0)
         except ValueError:
             host, port = "", 0
         if not host or not port or any(each.isspace() or not each.isprintable() for each in host):
@@ -68,7 +73,7 @@ class OnvifAddress:
     @property
     def label(self) -> str:
         """Host and port for people; the usual port is left out."""
-        shown = f"[{self.host}]" if ":" in self.host else self.host
+        shown = bracketed(self.host)
         return shown if _PORTS[self.scheme] == self.port else f"{shown}:{self.port}"
 
     def with_login(self, user: str, password: str) -> str:
@@ -90,10 +95,27 @@ class OnvifAddress:
         path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~") + (
             f"?{quote(parts.query, safe='=&%')}" if parts.query else ""
         )
-        if host.lower() != self.host.lower():
+        if not is_same_host(host, self.host):
             return f"{self.origin}{path}", host
-        shown = f"[{host}]" if ":" in host else host
-        return f"{parts.scheme}://{shown}:{port or _PORTS[parts.scheme]}{path}", ""
+        return f"{parts.scheme}://{bracketed(self.host)}:{port or _PORTS[parts.scheme]}{path}", ""
+
+
+def bracketed(host: str) -> str:
+    """As it stands in a URL. An IPv6 address keeps its zone (`%eth0`) as the system's resolver wants it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def is_same_host(one: str, other: str) -> bool:
+    """Whether both name one host. Zones are ours: a camera does not know on which of our interfaces it is."""
+    return _without_zone(one) == _without_zone(other)
+
+
+def _without_zone(host: str) -> str:
+    bare = host.partition("%")[0].lower()
+    try:
+        return ipaddress.ip_address(bare).compressed
+    except ValueError:
+        return bare
 
 
 class LoginRefused(SourceRefused):
@@ -160,6 +182,8 @@ class SoapClient:
         import httpx
 
         headers = {"content-type": "application/soap+xml; charset=utf-8"}
+        if "%" in self.address.host:  # a zone is nobody's business but this machine's (RFC 9844)
+            headers["host"] = re.sub(r"%[^]]*", "", self.address.label)
         request = self._http.build_request("POST", url, content=body, headers=headers)
         status, data, challenge = await self._exchange(request)
         if challenge is None or not self.address.user:

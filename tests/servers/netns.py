@@ -37,6 +37,12 @@ class Cable:
         """`command` as it is run in a namespace."""
         return ["ip", "netns", "exec", namespace, *command]
 
+    def link_local(self, namespace: str) -> str:
+        """The IPv6 address that `wire` has given itself there."""
+        said = _ip("-n", namespace, "-6", "-j", "address", "show", "dev", "wire", "scope", "link")
+        address: str = json.loads(said)[0]["addr_info"][0]["local"]
+        return address
+
     def sent_by_site(self) -> int:
         """Bytes that the kernel counted on the site's interface, outward, Ethernet headers included."""
         said = _ip("-n", self.site, "-s", "-j", "link", "show", "dev", "wire")
@@ -45,14 +51,15 @@ class Cable:
 
 
 @contextlib.contextmanager
-def cable() -> Iterator[Cable]:
-    """Made, and unmade at the end."""
+def cable(*, ipv6: bool = False) -> Iterator[Cable]:
+    """Made, and unmade at the end. ipv6: with the addresses that a link gives itself, at once."""
     made = Cable(f"vdt-hub-{os.getpid()}", f"vdt-site-{os.getpid()}")
     try:
         for name in (made.hub, made.site):
             _ip("netns", "add", name)
             for where in ("all", "default"):  # its own chatter would be counted with ours
-                _run(made.inside(name, "sysctl", "-qw", f"net.ipv6.conf.{where}.disable_ipv6=1"), check=False)
+                for setting in ("accept_dad=0",) if ipv6 else ("disable_ipv6=1",):
+                    _run(made.inside(name, "sysctl", "-qw", f"net.ipv6.conf.{where}.{setting}"), check=False)
         _ip("-n", made.hub, "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", made.site)
         for name, address in ((made.hub, "10.91.0.1/24"), (made.site, "10.91.0.2/24")):
             _ip("-n", name, "address", "add", address, "dev", "wire")

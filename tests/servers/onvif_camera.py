@@ -1,6 +1,7 @@
 """A camera that speaks ONVIF: SOAP over HTTP with real digests, WS-Discovery by multicast, and ways to misbehave.
 
-`python -m tests.servers.onvif_camera --rtsp-port 8554 --host 10.91.0.1` runs one in a process; its first line is JSON.
+`python -m tests.servers.onvif_camera --rtsp-port 8554 --host 10.91.0.1` runs one in a process, and one more for each
+further `--host`; its first line is JSON.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Literal
+from typing import Any, Literal
 from urllib.request import parse_http_list, parse_keqv_list
 
+from appliance.onvif.soap_client import bracketed
 from appliance.onvif.xml_tree import XmlElement, parse_xml
 
-GROUP, PORT = "239.255.255.250", 3702
+GROUP, GROUP_V6, PORT = "239.255.255.250", "ff02::c", 3702
 Auth = Literal["none", "wsse", "digest"]
 # Of a whole camera: redirect, slow (an answer a byte at a time), bomb (endless), entities, gzip, garbage, empty.
 Fault = Literal["", "redirect", "slow", "bomb", "entities", "gzip", "gzip-401", "garbage", "empty", "deep"]
@@ -89,15 +91,27 @@ class OnvifCamera:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._http = http.server.ThreadingHTTPServer((self.host, 0), Handler)
+        class Server(http.server.ThreadingHTTPServer):
+            address_family = self._family
+
+        self._http = Server(self._own_end, Handler)
         self._http.daemon_threads = True
         self.port: int = self._http.server_address[1]
         self._nonce = secrets.token_hex(8)
         self._over = threading.Event()
 
     @property
+    def _family(self) -> socket.AddressFamily:
+        return socket.AF_INET6 if ":" in self.host else socket.AF_INET
+
+    @property
+    def _own_end(self) -> Any:
+        """With the number of its zone, which `bind` wants."""
+        return socket.getaddrinfo(self.host, 0, self._family)[0][4]
+
+    @property
     def address(self) -> str:
-        return f"http://{self.host}:{self.port}/onvif/device_service"
+        return f"http://{bracketed(self.host)}:{self.port}/onvif/device_service"
 
     # -- HTTP
 
@@ -199,7 +213,7 @@ class OnvifCamera:
     # -- device service
 
     def _url(self, path: str) -> str:
-        return f"http://{self.says_host or self.host}:{self.port}{path}"
+        return f"http://{bracketed(self.says_host or self.host.partition('%')[0])}:{self.port}{path}"
 
     def _on_getsystemdateandtime(self, _: XmlElement) -> str:
         at = datetime.fromtimestamp(time.time() + self.ahead_s, timezone.utc)
@@ -273,8 +287,8 @@ class OnvifCamera:
 
     def _on_getstreamuri(self, request: XmlElement) -> str:
         stream = next(each for each in self.streams if each.token == request.text_at("ProfileToken"))
-        host = self.says_stream_host or self.host
-        uri = f"<tt:Uri>rtsp://{host}:{self.rtsp_port}/{stream.path}</tt:Uri>"
+        host = self.says_stream_host or self.host.partition("%")[0]
+        uri = f"<tt:Uri>rtsp://{bracketed(host)}:{self.rtsp_port}/{stream.path}</tt:Uri>"
         return uri if request.at("Protocol") is not None else f"<t:MediaUri>{uri}</t:MediaUri>"
 
     # -- PTZ service
@@ -321,12 +335,18 @@ class OnvifCamera:
         ).encode()
 
     def _listen(self, interface: str) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        with socket.socket(self._family, socket.SOCK_DGRAM) as udp:
             udp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            udp.bind((GROUP, PORT))
             index = socket.if_nametoindex(interface)
-            member = struct.pack("4s4si", socket.inet_aton(GROUP), b"\0" * 4, index)
-            udp.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+            if self._family == socket.AF_INET6:
+                udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                udp.bind((GROUP_V6, PORT, 0, index))
+                group = socket.inet_pton(socket.AF_INET6, GROUP_V6) + struct.pack("@I", index)
+                udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
+            else:
+                udp.bind((GROUP, PORT))
+                member = struct.pack("4s4si", socket.inet_aton(GROUP), b"\0" * 4, index)
+                udp.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
             udp.settimeout(0.2)
             self._listening.set()
             while not self._over.is_set():
@@ -334,8 +354,8 @@ class OnvifCamera:
                     data, where = udp.recvfrom(65_535)
                     asked = re.search(rb"MessageID>([^<]+)<", data)
                     if asked and b"NetworkVideoTransmitter" in data:
-                        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
-                            own.bind((self.host, 0))
+                        with socket.socket(self._family, socket.SOCK_DGRAM) as own:
+                            own.bind(self._own_end)
                             own.sendto(self.match(asked[1].decode()), where)
 
     @contextlib.contextmanager
@@ -373,14 +393,16 @@ def _fault(subcode: str, reason: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--host", required=True)
+    parser.add_argument("--host", required=True, action="append")
     parser.add_argument("--interface", default="wire")
     parser.add_argument("--rtsp-port", type=int, default=554)
     parser.add_argument("--says-host", default="")
     options = parser.parse_args()
-    camera = OnvifCamera(rtsp_port=options.rtsp_port, host=options.host, says_host=options.says_host)
-    with camera.running(options.interface):
-        print(json.dumps({"address": camera.address}), flush=True)
+    with contextlib.ExitStack() as stack:
+        cameras = [OnvifCamera(options.rtsp_port, host, says_host=options.says_host) for host in options.host]
+        for camera in cameras:
+            stack.enter_context(camera.running(options.interface))
+        print(json.dumps({"addresses": [camera.address for camera in cameras]}), flush=True)
         threading.Event().wait()
 
 

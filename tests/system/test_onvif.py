@@ -22,7 +22,7 @@ from appliance.errors import SourceError, SourceLost, SourceRefused
 from appliance.onvif import soap_client
 from appliance.onvif.camera_client import CameraClient
 from appliance.onvif.camera_client import OnvifCamera as Inspected
-from appliance.onvif.discovery import answered, discover_cameras
+from appliance.onvif.discovery import Answers, answered, discover_cameras
 from appliance.onvif.soap_client import OnvifAddress, SoapClient
 from appliance.onvif.stream_choice import choose_streams, clock_advice
 from appliance.onvif.xml_tree import XmlRefused, parse_xml
@@ -30,6 +30,19 @@ from tests.servers import netns
 from tests.servers.onvif_camera import OnvifCamera, Stream
 
 ROOT = Path(__file__).parents[2]
+# The command, and then what the camera with IPv6 says of its second stream.
+FIND_AND_ASK = """
+import asyncio, sys
+from appliance.clock import SystemClock
+from appliance.onvif.camera_client import inspect_camera
+from appliance.onvif.discover_command import discover_command
+from appliance.onvif.discovery import discover_cameras
+from appliance.onvif.soap_client import OnvifAddress
+discover_command(as_json=True)
+(found,) = [each for each in discover_cameras(SystemClock(), 0.5) if ":" in each.host]
+address = OnvifAddress.parse(found.address.replace("://", f"://{sys.argv[1]}@"))
+print(inspect_camera(address, SystemClock()).profiles[1].url)
+"""
 Found = TypeVar("Found")
 
 
@@ -210,6 +223,33 @@ def test_looking_for_cameras_ends_with_a_clock_that_stands_still() -> None:
     assert isinstance(discover_cameras(ManualClock(), 0.5), list)
 
 
+def test_a_camera_with_ipv6_alone_is_asked_in_its_own_words() -> None:
+    camera = OnvifCamera(host="::1", rtsp_port=8554)
+    with camera.running():
+        found = inspect(camera)
+        for text in (f"[::1]:{camera.port}", f"http://[0:0::1]:{camera.port}"):
+            assert OnvifAddress.parse(text).port == camera.port
+    assert [each.url for each in found.profiles][:1] == ["rtsp://[::1]:8554/main"]
+    assert found.notes == ()
+    link = OnvifAddress.parse("fe80::20%eth0")
+    assert (link.host, link.url) == ("fe80::20%eth0", "http://[fe80::20%eth0]/onvif/device_service")
+    assert OnvifAddress.parse("http://[fe80::20%25eth0]:8080").label == "[fe80::20%eth0]:8080"
+    assert link.pinned("http://[FE80:0::20]:8000/onvif/media") == ("http://[fe80::20%eth0]:8000/onvif/media", "")
+    assert link.pinned("http://[fe80::21]/onvif/media")[1] == "fe80::21"
+
+
+def test_a_camera_that_answers_by_both_is_listed_once() -> None:
+    both, alone = OnvifCamera(says_host="10.0.0.7"), OnvifCamera(says_host="fe80::9")
+    ids = frozenset({"abc"})
+    answers = Answers(ids)
+    answers.take(both.match("abc"), "fe80::7%eth0")
+    answers.take(alone.match("abc"), "fe80::9%eth0")
+    answers.take(OnvifCamera(says_host="10.0.0.8").match("abc"), "fe80::8%eth0")
+    answers.take(both.match("abc"), "10.0.0.7")
+    found = [(each.host, each.elsewhere) for each in answers.cameras()]
+    assert found == [("10.0.0.7", ""), ("fe80::8%eth0", "10.0.0.8"), ("fe80::9%eth0", "")]
+
+
 def test_an_answer_is_believed_about_its_own_host_only() -> None:
     camera = OnvifCamera(says_host="169.254.169.254")
     ids = frozenset({"abc"})
@@ -236,23 +276,30 @@ def test_documents_are_bounded() -> None:
     assert soap_client.ANSWER_BYTES_MAX <= 1 << 20
 
 
-def test_the_command_finds_a_camera_across_a_network(tmp_path: Path) -> None:
+def test_the_command_finds_cameras_across_a_network_by_ipv4_and_ipv6() -> None:
     reason = netns.why_not()
     if reason:
         pytest.skip(reason)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with netns.cable() as cable:
-        serve = [sys.executable, "-m", "tests.servers.onvif_camera", "--host", cable.address]
+    with netns.cable(ipv6=True) as cable:
+        link_local = f"{cable.link_local(cable.hub)}%wire"
+        serve = ["-m", "tests.servers.onvif_camera", "--host", cable.address, "--host", link_local]
         camera = subprocess.Popen(
-            cable.inside(cable.hub, *serve), stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
-        )
+            cable.inside(cable.hub, sys.executable, *serve), stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            env=environment,
+        )  # fmt: skip
         try:
             assert camera.stdout is not None
-            address = json.loads(camera.stdout.readline())["address"]
-            command = cable.inside(cable.site, sys.executable, "-m", "appliance", "cameras", "discover", "--json")
+            by_ipv4, by_ipv6 = json.loads(camera.stdout.readline())["addresses"]
+            command = cable.inside(cable.site, sys.executable, "-c", FIND_AND_ASK, f"viewer:{quote('p@ss<&>')}")
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
             assert done.returncode == 0, done.stderr
-            assert [(each["address"], each["name"]) for each in json.loads(done.stdout)] == [(address, "Front door")]
+            printed, _, asked = done.stdout.partition("\n]\n")
+            found = {each["address"]: each for each in json.loads(printed + "]")}
+            assert set(found) == {by_ipv4, by_ipv6}
+            assert (found[by_ipv4]["name"], found[by_ipv4]["elsewhere"]) == ("Front door", "")
+            assert (found[by_ipv6]["host"], found[by_ipv6]["elsewhere"]) == (link_local, "")
+            assert asked.split() == [f"rtsp://[{link_local}]:554/sub"], "its streams, with our name of the link"
         finally:
             camera.send_signal(signal.SIGKILL)
             camera.wait()
