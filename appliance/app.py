@@ -23,7 +23,6 @@ from appliance.core import Core, CoreStores
 from appliance.dashboard.app import create_app
 from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.setup_page import new_setup_code
-from appliance.dashboard.tls import DashboardCertificate
 from appliance.errors import MissingDependency, UsageError
 from appliance.health.load_shedding import LoadShedding
 from appliance.malloc import TRIM_EVERY_S, hold_little, trim_heaps
@@ -298,7 +297,11 @@ def _build_dashboard(
     setup_code: str,
 ) -> DashboardServer:
     served = config.dashboard
-    certificate = DashboardCertificate.of(served, lasting.root, lasting.clock)
+    certificate: DashboardCertificate | None = None
+    if served.speaks_https:
+        from appliance.dashboard.tls import DashboardCertificate
+
+        certificate = DashboardCertificate.of(served, lasting.root, lasting.clock)
     app = create_app(
         db=lasting.db,
         root=lasting.root,

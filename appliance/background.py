@@ -20,7 +20,7 @@ from appliance.machine import load_per_core
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps, SystemStatus
 from appliance.notify.message import MessageBuilder
-from appliance.notify.push_crypto import PushMeans, VapidKey
+from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
 from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus

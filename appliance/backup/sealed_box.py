@@ -1,14 +1,11 @@
-"""Secrets under a passphrase: AES-256-GCM with a key by scrypt, both of the package cryptography."""
+"""Secrets under a passphrase: AES-256-GCM with a key by scrypt, both of the package cryptography, which is 9 MB and
+loaded with the first backup that has some."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from appliance.errors import PreconditionError, UsageError
 
@@ -22,6 +19,8 @@ def seal(secret: bytes, passphrase: str) -> bytes:
     """A box that this passphrase alone opens, as JSON. Raises UsageError: the passphrase is too short."""
     if len(passphrase) < PASSPHRASE_LENGTH_MIN:
         raise UsageError(f"a passphrase has at least {PASSPHRASE_LENGTH_MIN} characters: whoever has the file can try")
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     salt, nonce = os.urandom(16), os.urandom(12)
     box = AESGCM(_key(passphrase, salt, _COST, _BLOCK, _LANES)).encrypt(nonce, secret, _NAME)
     values = {"n": _COST, "r": _BLOCK, "p": _LANES, "salt": _text(salt), "nonce": _text(nonce), "box": _text(box)}
@@ -30,6 +29,9 @@ def seal(secret: bytes, passphrase: str) -> bytes:
 
 def unseal(box: bytes, passphrase: str) -> bytes:
     """Raises PreconditionError: another passphrase, or the box was changed."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     try:
         values = json.loads(box)
         n, r, p = int(values["n"]), int(values["r"]), int(values["p"])
@@ -44,6 +46,8 @@ def unseal(box: bytes, passphrase: str) -> bytes:
 
 
 def _key(passphrase: str, salt: bytes, n: int, r: int, p: int) -> bytes:
+    from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
     return Scrypt(salt=salt, length=32, n=n, r=r, p=p).derive(passphrase.encode())
 
 

@@ -7,11 +7,11 @@ import contextlib
 import os
 import socket
 import ssl
+import sys
 from urllib.parse import urlsplit
 
 import nats
 import nats.errors
-import nkeys
 from nats.aio.client import Client
 from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Parser
 
@@ -77,7 +77,9 @@ class NatsConnection:
                 ),
                 2 * CONNECT_S_MAX,
             )
-        except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError, nkeys.NkeysError) as error:
+        except Exception as error:
+            if not isinstance(error, (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError, *_seed_errors())):
+                raise
             await self.close()
             raise ConnectFailed(self.error if isinstance(error, nats.errors.NoServersError) else error) from None
 
@@ -125,6 +127,12 @@ class ConnectFailed(Exception):
         self.cause = cause
 
 
+def _seed_errors() -> tuple[type[Exception], ...]:
+    """What an unusable seed raises. nats-py loads nkeys, and libsodium, only where a file of credentials is named."""
+    nkeys = sys.modules.get("nkeys")
+    return () if nkeys is None else (nkeys.NkeysError,)
+
+
 def explain(error: Exception | None, otherwise: str, address: BrokerConfig) -> str:
     """Why there is no connection (any more), so that a person can act; without secrets."""
     text = str(error).lower()
@@ -132,7 +140,7 @@ def explain(error: Exception | None, otherwise: str, address: BrokerConfig) -> s
         return "it refused us (wrong token, credentials or password)"
     if isinstance(error, ssl.SSLError):
         return f"its TLS certificate or handshake failed ({error.reason or 'TLS error'}); is tls_ca right?"
-    if isinstance(error, nkeys.NkeysError):
+    if isinstance(error, _seed_errors()):
         return "the file of credentials or nkey holds no usable seed"
     if isinstance(error, FileNotFoundError):
         return f"there is no {error.filename} (credentials, nkey)"

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI, Request
 from starlette.responses import Response
@@ -60,11 +61,13 @@ from appliance.dashboard.openapi import operation_id, serve_openapi
 from appliance.dashboard.problems import RouteMethods
 from appliance.dashboard.proxy_headers import ProxyHeaders
 from appliance.dashboard.snapshots import CutSnapshot
-from appliance.dashboard.tls import DashboardCertificate
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.settings.settings_service import SettingsService
 from appliance.store.database import Database
 from appliance.store.meter import Meter
+
+if TYPE_CHECKING:
+    from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 STATIC = Path(__file__).parent / "static"
 ROUTERS = (

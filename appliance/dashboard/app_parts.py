@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
@@ -39,7 +40,6 @@ from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapsh
 from appliance.dashboard.system_api import SystemReader
 from appliance.dashboard.templating import Templates
 from appliance.dashboard.timeline_api import TimelineReader
-from appliance.dashboard.tls import DashboardCertificate
 from appliance.dashboard.trial_store import TrialStore
 from appliance.dashboard.trials_api import SettingsTrials
 from appliance.dashboard.why_api import WhyReader
@@ -61,6 +61,9 @@ from appliance.store.segments import SegmentStore
 from appliance.store.storage_report import StorageReportCache
 from appliance.store.timeline import TimelineStore
 from appliance.store.verdict_stats import JudgeWorkCache
+
+if TYPE_CHECKING:
+    from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 
 class DashboardParts:

@@ -12,7 +12,7 @@ from appliance.broker import LinkState
 from appliance.health.load_shedding import LoadShedding
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
-from appliance.notify.push_crypto import PushMeans
+from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SnoozeLinks
 from appliance.router.calibration import Calibration
 from appliance.router.escalation_requests import RequestAnswer

@@ -21,12 +21,13 @@ from appliance.config import DashboardConfig
 from appliance.dashboard import texts
 from appliance.dashboard.auth import COOKIE, Access, address_of, too_many_tries
 from appliance.dashboard.problems import Problem, ProblemResponse, RouteMethods, wants_page
-from appliance.dashboard.tls import DashboardCertificate
 from appliance.dashboard.visitor import NOBODY, OWNER, Visitor, set_visitor
 from appliance.telemetry import LogThrottle
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from appliance.dashboard.settings_api import Settings, settings_problems, user_o
 from appliance.dashboard.visitor import visitor
 from appliance.errors import PreconditionError, UsageError
 from appliance.notify.delivery import SendResult
-from appliance.notify.push_crypto import PushMeans, browser_key
+from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SNOOZE_MINUTES, SnoozeLinks, SnoozeOffer
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.access_log import AccessLog
@@ -329,6 +329,8 @@ def browsers_of(context: NotifyContext) -> BrowserList:
 @router.post("/push")
 def subscribe(request: Request, context: Context, wanted: Subscribe) -> BrowserList:
     """Notify this browser, of the cameras that the visitor may see."""
+    from appliance.notify.push_crypto import browser_key
+
     push, target = context.push, context.config.notify[context.push_target]
     assert isinstance(target, PushTarget)
     with refused_as({UsageError: 422, ValueError: 422}):

@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h11
 import uvicorn
@@ -23,9 +23,11 @@ from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.acceptor import Admission, ConnectionLimits, TlsAcceptor
 from appliance.dashboard.deps import CoreProbes
-from appliance.dashboard.tls import DashboardCertificate
 from appliance.errors import MissingDependency, lacks_files
 from appliance.telemetry import LogThrottle
+
+if TYPE_CHECKING:
+    from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,7 +16,6 @@ from appliance.config import SiteConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.tls import DashboardCertificate
 from appliance.detect.model_files import present_models
 from appliance.errors import ConfigError, ModelError, PreconditionError, UsageError, redact
 from appliance.media.atomic_file import DiskWriteError
@@ -26,6 +25,9 @@ from appliance.settings.site_editor import SiteFileChanged
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
+
+if TYPE_CHECKING:
+    from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 HIDDEN = "***"
 _SECRET_KEYS = ("token", "password", "secret", "credentials")

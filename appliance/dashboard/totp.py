@@ -9,8 +9,6 @@ import io
 import secrets
 from urllib.parse import quote
 
-import segno
-
 STEP_S = 30
 DIGITS = 6
 RECOVERY_CODES = 10
@@ -45,6 +43,8 @@ def qr_code(secret: str, user: str, site: str) -> bytes:
     issuer = quote(f"Vedette {site}")
     address = f"otpauth://totp/{label}?secret={secret}&issuer={issuer}&period={STEP_S}&digits={DIGITS}"
     drawn = io.BytesIO()
+    import segno
+
     segno.make(address, error="m", micro=False).save(drawn, kind="svg", scale=5, dark="#000", light="#fff")
     return drawn.getvalue()
 

@@ -172,7 +172,7 @@ def _ways(model: str) -> Iterator[RuntimeCandidate]:
 
 
 def installed_version(backend: str) -> str:
-    """The version of the backend's package; '': it is not here. Nothing is imported."""
+    """The version of the backend's package; '': it is not here. Nothing of it is imported."""
     for package in PACKAGES[backend]:
         try:
             return importlib.metadata.version(package)

@@ -16,7 +16,7 @@ from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import POLL_S, MessageSender, NotifierDeps, TargetSender, TargetStatus, UnstoredAlert
 from appliance.notify.http_sender import HttpSender
 from appliance.notify.notice_policy import is_news
-from appliance.notify.push_crypto import PushMeans
+from appliance.notify.push_means import PushMeans
 from appliance.notify.push_sender import PushSender
 from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeRow, OpenNotice

@@ -15,7 +15,8 @@ from appliance.notify.delivery import SendResult
 from appliance.notify.http_sender import HttpPoster, tls_verification
 from appliance.notify.message import NotificationMessage, is_good_news
 from appliance.notify.ntfy_webhook import HttpRequest
-from appliance.notify.push_crypto import VapidKey, encrypt
+from appliance.notify.push_crypto import encrypt
+from appliance.notify.push_means import VapidKey
 from appliance.store.push_subscriptions import PushSubscription, PushSubscriptionStore
 
 TTL_S = 4 * 3600  # for which the push service keeps it for a browser that is off

@@ -21,7 +21,7 @@ from appliance.notify.delivery import SendResult
 from appliance.notify.http_sender import load_tls_ca
 from appliance.notify.message import MessageBuilder
 from appliance.notify.notifier import new_sender
-from appliance.notify.push_crypto import PushMeans
+from appliance.notify.push_means import PushMeans
 
 CONNECT_S_MAX = 3.0
 

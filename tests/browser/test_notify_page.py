@@ -17,7 +17,7 @@ from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.deps import CoreProbes
 from appliance.notify.message import NotificationMessage
-from appliance.notify.push_crypto import PushMeans, VapidKey
+from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
 from appliance.settings.settings_service import SettingsService
 from appliance.store.arming import ArmingStore

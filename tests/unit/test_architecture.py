@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "boto3": ("cloud_worker.archive",),
     "botocore": ("cloud_worker.archive",),
-    "cryptography": ("appliance.backup.sealed_box", "appliance.dashboard.tls", "appliance.notify.push_crypto"),
+    "cryptography": ("appliance.backup.sealed_box", "appliance.dashboard.tls", "appliance.notify.push_crypto",
+        "appliance.notify.push_means"),
     "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.nv12_letterbox"),
     "cv2": (
         "appliance.detect", "appliance.health", "appliance.lab", "appliance.media",
@@ -42,7 +43,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "jinja2": ("appliance.dashboard.templating", "appliance.lab"),
     "markupsafe": ("appliance.dashboard",),
     "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
-    "nkeys": ("appliance.broker.nats_connection",),
     "numpy": (
         "appliance.analysis", "appliance.detect", "appliance.health", "appliance.inference",
         "appliance.lab", "appliance.media", "appliance.model_advice", "appliance.motion", "appliance.recheck",

@@ -17,7 +17,8 @@ from appliance.config import PushTarget
 from appliance.errors import MissingDependency, UsageError
 from appliance.notify.delivery import SendResult
 from appliance.notify.message import NotificationMessage
-from appliance.notify.push_crypto import PLAIN_BYTES_MAX, VapidKey, encrypt
+from appliance.notify.push_crypto import PLAIN_BYTES_MAX, encrypt
+from appliance.notify.push_means import VapidKey
 from appliance.notify.push_sender import PushSender
 from appliance.store.database import Database
 from appliance.store.push_subscriptions import PER_USER_MAX, PushSubscription, PushSubscriptionStore
