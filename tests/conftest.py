@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,26 @@ settings.load_profile("house")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write what was found as the new golden files")
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Loads, in one of several processes, its share of the test files first.
+
+    Pytest rewrites each file once and keeps it. All processes load all files, and would rewrite them all at once in
+    step; so one finds what another has done.
+    """
+    worker = getattr(collector.config, "workerinput", None)
+    if worker is None or not isinstance(collector, pytest.Session):
+        return
+    named = [Path(argument.split("::")[0]) for argument in collector.config.args]
+    files = sorted({file for each in named for file in ([each] if each.is_file() else each.rglob("test_*.py"))})
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        if str(file.parent) not in sys.path:
+            sys.path.insert(0, str(file.parent))
+        try:
+            importlib.import_module(file.stem)
+        except (Exception, pytest.skip.Exception):  # collecting the file says it again
+            continue
 
 
 @pytest.fixture(scope="session")
