@@ -45,11 +45,23 @@ _ARGUMENTS = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of both sizes in both schemes the usual run has a bright desk and a dark phone, `make test-slow` all four."""
+    """The usual run has of a page in both sizes and schemes a bright desk and a dark phone, and of what a person does
+    on it one of the two, in turn from test to test; `make test-slow` has them all."""
+    tests: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
-        if Path(__file__).parent in item.path.parents:
-            params = getattr(getattr(item, "callspec", None), "params", {})
-            if [params.get("device"), params.get("scheme")] in (["desk", "dark"], ["phone", "light"]):
+        if Path(__file__).parent in item.path.parents and isinstance(item, pytest.Function):
+            tests.setdefault((item.path, item.originalname), []).append(item)
+    turns: dict[Path, int] = {}
+    for (path, _), variants in tests.items():
+        names = [item.callspec.id for item in variants if hasattr(item, "callspec")]
+        kept = ["desk-light", "phone-dark"]
+        if [name.split("-")[0] for name in sorted(names)] == ["desk", "phone"]:
+            turns[path] = turns.get(path, -1) + 1
+            kept = [sorted(names)[turns[path] % 2]]
+        elif not {"desk-dark", "phone-light"} <= set(names):
+            continue
+        for item in variants:
+            if item.callspec.id not in kept:
                 item.add_marker("slow")
 
 

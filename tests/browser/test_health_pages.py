@@ -19,6 +19,7 @@ from playwright.sync_api import Page, expect
 pytestmark = pytest.mark.browser
 
 Visit = Callable[..., Page]
+SIZES = {"phone": (390, 844), "desk": (1280, 800)}
 
 
 @pytest.fixture
@@ -42,18 +43,19 @@ def faults(house: House) -> HealthEventStore:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("device", SIZES)
 def test_the_timeline_and_the_cameras_page_show_it_on_a_phone_and_on_a_desk(
-    visit: Visit, faults: HealthEventStore, tmp_path: Path, scheme: str
+    visit: Visit, faults: HealthEventStore, tmp_path: Path, device: str, scheme: str
 ) -> None:
+    width, height = SIZES[device]
     folder = Path(os.environ.get("VEDETTE_SCREENSHOTS", tmp_path))
     for path, name in (("/", "timeline"), ("/cameras/gate", "camera"), ("/cameras", "cameras")):
-        for width, height, device in ((390, 844, "phone"), (1280, 800, "desk")):
-            page = visit(path, width=width, height=height, scheme=scheme)
-            expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
-            expect(page.get_by_text("Camera moved").first).to_be_visible()
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, "scrolls sideways"
-            picture = page.screenshot(path=folder / f"health-{name}-{device}-{scheme}.png")
-            assert picture[:4] == b"\x89PNG"
+        page = visit(path, width=width, height=height, scheme=scheme)
+        expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
+        expect(page.get_by_text("Camera moved").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, "scrolls sideways"
+        picture = page.screenshot(path=folder / f"health-{name}-{device}-{scheme}.png")
+        assert picture[:4] == b"\x89PNG"
 
 
 def test_an_event_appears_beside_the_alerts_changes_in_place_and_can_be_filtered(

@@ -48,18 +48,27 @@ def live(page: Page) -> None:
     expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("width", "height", "scheme"),
+    [
+        (1280, 800, "light"),
+        (390, 844, "dark"),
+        pytest.param(390, 844, "light", marks=pytest.mark.slow),
+        pytest.param(1280, 800, "dark", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_loads_whole_on_a_phone_and_on_a_desk(visit: Visit, path: str, scheme: str) -> None:
-    for width, height in ((390, 844), (1280, 800)):
-        page = visit(path, width=width, height=height, scheme=scheme)
-        live(page)
-        expect(page.locator("h1").first).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, "scrolls sideways"
-        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        brightness = sum(int(part) for part in ground[4:-1].split(",")[:3]) / 3
-        assert brightness < 60 if scheme == "dark" else brightness > 200
-        assert page.evaluate("document.querySelectorAll('time').length") == 0 or "UTC" not in page.inner_text("main")
+def test_a_page_loads_whole_on_a_phone_and_on_a_desk(
+    visit: Visit, path: str, width: int, height: int, scheme: str
+) -> None:
+    page = visit(path, width=width, height=height, scheme=scheme)
+    live(page)
+    expect(page.locator("h1").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "scrolls sideways"
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    brightness = sum(int(part) for part in ground[4:-1].split(",")[:3]) / 3
+    assert brightness < 60 if scheme == "dark" else brightness > 200
+    assert page.evaluate("document.querySelectorAll('time').length") == 0 or "UTC" not in page.inner_text("main")
 
 
 @pytest.mark.parametrize("median_s", [10.0, pytest.param(0.5, marks=pytest.mark.slow)], ids=["busy", "quiet machine"])
