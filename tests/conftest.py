@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -37,10 +38,8 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
         if str(file.parent) not in sys.path:
             sys.path.insert(0, str(file.parent))
-        try:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting the file says it again
             importlib.import_module(file.stem)
-        except (Exception, pytest.skip.Exception):  # collecting the file says it again
-            continue
 
 
 @pytest.fixture(scope="session")
