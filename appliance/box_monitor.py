@@ -13,6 +13,7 @@ from typing import Protocol
 
 from appliance.clock import Clock
 from appliance.config import LoadSheddingConfig
+from appliance.detect.hailo_bindings import python_with_bindings, start_helper
 from appliance.detector_config import HailoConfig
 from appliance.health.load_shedding import NOTHING_SHED, LoadShedder, LoadShedding
 from appliance.malloc import trim_heaps
@@ -127,7 +128,4 @@ class BoxMonitor:
 
 def _hailo_helper(settings: HailoConfig) -> subprocess.Popen[bytes]:
     """For `HailoChips`. Raises OSError."""
-    from appliance.detect.hailo_process import start_helper  # with what loads networks: only where there is a chip
-    from appliance.detect.hailo_runtime import python_with_bindings
-
     return start_helper(python_with_bindings(settings), "temperatures")

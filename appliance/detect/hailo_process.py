@@ -9,7 +9,7 @@ import os
 import select
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,25 +18,15 @@ import numpy as np
 
 from appliance.backoff import Backoff
 from appliance.clock import Clock
+from appliance.detect.hailo_bindings import start_helper
 from appliance.detect.network_runtime import Array
 from appliance.errors import DetectorError, VedetteError
 
-HELPER = Path(__file__).with_name("hailo_helper.py")
 START_S = 30.0  # loading a HEF of 20 MB over PCIe takes a second; a slow card takes longer to import numpy
 KILL_S = 2.0  # a process that is stuck in a driver does not even die
 SLOTS_MAX = 4  # inferences under way: one computes, one goes in, one comes out
 LINE_BYTES_MAX = 64 * 1024
 PAGE = mmap.PAGESIZE  # buffers that begin at a page are not copied once more on their way to the device
-_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "HOME", "XDG_RUNTIME_DIR")
-
-
-def start_helper(python: Path, *arguments: str, pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """`hailo_helper` under this Python, with pipes to and from it. Raises OSError."""
-    return subprocess.Popen(
-        [str(python), "-I", str(HELPER), *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        pass_fds=pass_fds, env=_environment(), start_new_session=True,
-    )  # fmt: skip
 
 
 class HelperFailed(VedetteError):
@@ -319,13 +309,6 @@ class HailoProcess:
         if self._stop.is_set():
             session.end("it was closed")
         return True
-
-
-def _environment() -> dict[str, str]:
-    """No secret of ours; libhailort's log file would lie in whatever folder we are in."""
-    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    hailo = {name: value for name, value in os.environ.items() if name.startswith("HAILO")}
-    return {"HAILORT_LOGGER_PATH": "NONE", "OPENBLAS_NUM_THREADS": "1", **kept, **hailo}
 
 
 def _parsed(line: bytes) -> Mapping[str, Any]:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
-import sys
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.clock import Clock, SystemClock
 from appliance.detect import hailo_cures, hef_file
+from appliance.detect.hailo_bindings import python_with_bindings
 from appliance.detect.hailo_process import HailoDescription, HailoProcess, HailoStream, HelperFailed
 from appliance.detect.hef_file import HefNotes
 from appliance.detect.network_runtime import CLOSED, Array, TensorSpec
 from appliance.detector_config import HailoConfig
 from appliance.errors import DetectorError, ModelError
 
-SYSTEM_PYTHON = Path("/usr/bin/python3")
 NV12 = "NV12"
 BATCH_SIZES = (1, 2, 4)
 
@@ -102,13 +100,6 @@ class HailoRuntime:
     def close(self) -> None:
         """See NetworkRuntime."""
         self._finalizer()
-
-
-def python_with_bindings(settings: HailoConfig) -> Path:
-    """The one that the site file names; else this one, if hailo_platform is here, else the system's."""
-    if settings.python != "auto":
-        return Path(settings.python)
-    return Path(sys.executable) if importlib.util.find_spec("hailo_platform") else SYSTEM_PYTHON
 
 
 def _frame_input(stream: HailoStream) -> TensorSpec:

@@ -15,7 +15,7 @@ import pytest
 from hailo_files import FakeDevice
 from waiting import until
 
-from appliance.detect.hailo_process import start_helper
+from appliance.detect.hailo_bindings import start_helper
 from appliance.machine import Temperature
 from appliance.sensors.accelerator_sensors import HailoChips, NvidiaGpus
 from appliance.sensors.jetson_sensors import JetsonOvercurrentCounters, JetsonPowerRails

@@ -17,8 +17,9 @@ from tiny_networks import Thing
 from appliance.cli import main
 from appliance.dashboard.lab_jobs import model_places
 from appliance.detect import detector, hailo_cures, hef_file, model_files, yolo_detr_heads
+from appliance.detect.hailo_bindings import python_with_bindings
 from appliance.detect.hailo_process import HelperFailed
-from appliance.detect.hailo_runtime import HailoRuntime, python_with_bindings
+from appliance.detect.hailo_runtime import HailoRuntime
 from appliance.detect.hef_file import HefHeader
 from appliance.detect.yolo_detr_heads import TrialOutput, UnknownLayout
 from appliance.detector_config import DetectorConfig, HailoConfig
