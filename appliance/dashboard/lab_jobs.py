@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 from collections import OrderedDict
@@ -16,10 +17,13 @@ from appliance.detect import detector as detectors
 from appliance.detect.model_files import model_folders
 from appliance.detector_config import DetectorConfig
 from appliance.errors import ModelError, SourceError, UsageError
-from appliance.sandbox import Progress, Sandbox, SandboxError, SandboxFolders, SandboxLimits, SandboxUnavailable
+from appliance.sandbox import Progress, Sandbox, SandboxError, SandboxFolders, SandboxLimits
 from appliance.store.paths import PREROLL, SEGMENTS
 
+logger = logging.getLogger(__name__)
+
 FUNCTIONS = "appliance.lab.jobs.sandboxed_functions"  # by name: the running appliance loads nothing of the lab
+BUG = "It was ended by a fault of Vedette's own: the log has it."
 KEPT_MAX = 8  # jobs that are over, with their results
 LIMITS = SandboxLimits(
     wall_s=3600.0,
@@ -110,7 +114,7 @@ class LabJobs:
             self._jobs[job.id] = job
             while len(self._jobs) > KEPT_MAX:
                 self._jobs.popitem(last=False)
-        thread.start()
+            thread.start()  # before anybody can cancel it
         return job
 
     def find(self, camera: str, job_id: str) -> LabJob | None:
@@ -147,10 +151,11 @@ class LabJobs:
         state: JobState = "done"
         try:
             job.result = call(progress=advance)
-        except SandboxUnavailable as error:
-            state, job.error = "failed", str(error)
         except (SandboxError, SourceError, ModelError) as error:
             state, job.error = "failed", str(error)
+        except Exception:  # a bug, at the top of this thread: the next job is not kept waiting for one that is over
+            logger.exception("the job %s of %s failed", job.kind, job.camera)
+            state, job.error = "failed", BUG
         sandbox.close()
         with self._lock:
             job.seconds = self._clock.monotonic() - began

@@ -328,6 +328,7 @@ SENTENCES: tuple[str, ...] = (
     "Few pictures a second: fast things may be missed. 10 to 15 are good.",
     "Another job is at work on the recording; wait for it, or cancel it.",
     "It was cancelled.",
+    "It was ended by a fault of Vedette's own: the log has it.",
     "The appliance was restarted while it ran; begin it again.",
     "Nothing is recorded of this time, so nothing can be tried on it.",
     "The network cannot be loaded: {why}",

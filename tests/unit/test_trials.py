@@ -164,6 +164,17 @@ def test_one_that_is_cancelled_or_deleted_while_it_runs(trials: Fixture) -> None
     assert [each["id"] for each in trials.http.get("/api/v1/cameras/gate/trials").json()["trials"]] == [found["id"]]
 
 
+def test_a_bug_ends_its_job_and_keeps_no_other_waiting(trials: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeSandbox, "call", fail)
+        found = trials.over(trials.begin()["id"])
+    assert (found["state"], found["error"]) == ("failed", "It was ended by a fault of Vedette's own: the log has it.")
+    assert trials.over(trials.begin()["id"])["state"] == "done"
+
+
 @pytest.mark.parametrize(
     "made_up", [{"models": ["<script>"]}, {"alerts": [{"change": "new", "before": None, "after": None}]}], ids=str
 )
