@@ -372,7 +372,9 @@ def main(argument: str) -> int:
     _send(channel, {"confined": list(confined)})
     os.dup2(silence, 2)  # libraries write there what is in the data
     os.close(silence)
-    while select.select([channel], [], [], limits.idle_s)[0]:
+    ready = select.poll()  # not select.select: the parent's number of the channel may be above 1023
+    ready.register(channel, select.POLLIN)
+    while ready.poll(limits.idle_s * 1000):
         try:
             asked = _take(channel, sys.maxsize, lambda: None)
         except (EOFError, OSError):

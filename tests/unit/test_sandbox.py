@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -45,6 +46,19 @@ def test_values_come_back_as_they_were_sent_and_one_child_serves_all_calls(sandb
     assert sandbox.call("echo", value) == value
     assert sandbox.call("echo", [True, "x"]) == [True, "x"]
     assert sandbox.starts == 1
+
+
+def test_it_serves_a_process_with_many_open_files(sandbox: Sandbox) -> None:
+    """A child has its channel under the number that it has in the parent."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert sandbox.call("echo", 1) == 1
+    finally:
+        for each in files:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_it_starts_the_child_when_first_called_and_again_after_it_was_idle(media: Path) -> None:
