@@ -73,9 +73,8 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
         if not setup_code:
             check_guarded(config, users)
         appliance = build(config, root, db, clock, group, site_file, setup_code, log=log)
-        reader = SandboxedReader(root)
-        recover(config, root, appliance.stores, clock, reader.recover_segment, new_database=db.is_new)
-        reader.close()
+        with contextlib.closing(SandboxedReader(root)) as reader:
+            recover(config, root, appliance.stores, clock, reader.recover_segment, new_database=db.is_new)
         start(appliance, group)
         logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
         if appliance.fingerprint:
@@ -357,7 +356,15 @@ def storage_folder(storage: StorageConfig) -> Path:
     root = storage.dir.absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MissingDependency(
+            f"storage.dir {root} cannot be made: {error.strerror}: name a folder that this user may write to"
+        ) from None
+    try:
         _keep_from_others(root)
     except OSError as error:
-        raise MissingDependency(f"storage.dir {root} cannot be made: {error.strerror}") from None
+        raise MissingDependency(
+            f"storage.dir: {error.filename} cannot be closed to other users of this machine ({error.strerror}): chown "
+            f"{root} and what is in it to the user that runs Vedette"
+        ) from None
     return root

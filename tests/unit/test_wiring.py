@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from appliance.app import build, recover, storage_folder
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig, StorageConfig
+from appliance.errors import MissingDependency
 from appliance.media.segment_recovery import recover_segment
 from appliance.store.arming import ArmingRow
 from appliance.store.database import Database
@@ -96,6 +98,23 @@ def test_what_an_earlier_version_left_open_is_closed_to_others(tmp_path: Path) -
     storage_folder(StorageConfig(dir=tmp_path))
     modes = {each.name: oct(each.stat().st_mode & 0o777) for each in tmp_path.iterdir()}
     assert modes == {"segments": "0o750", "evidence": "0o750", "vedette.db": "0o640", "mine": "0o755"}
+
+
+def test_a_storage_folder_that_cannot_be_used_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(MissingDependency, match="cannot be made: File exists: name a folder"):
+        storage_folder(StorageConfig(dir=tmp_path / "file"))
+    (tmp_path / "segments").mkdir(mode=0o755)
+    (tmp_path / "segments").chmod(0o755)
+
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with pytest.raises(MissingDependency, match=r"/segments cannot be closed .*Operation not permitted\): chown"):
+        storage_folder(StorageConfig(dir=tmp_path))
 
 
 def test_recordings_without_their_database_are_told(tmp_path: Path) -> None:
