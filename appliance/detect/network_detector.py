@@ -153,10 +153,7 @@ class NetworkDetector:
 
     def trial_feed(self, size: tuple[int, int], count: int = 1) -> dict[str, Array]:
         """What the network alone is given for so many frames of (width, height), all grey: to measure it by itself."""
-        feed: dict[str, Array] = {self._inputs.frame: self._inputs.grey(count, *self.input_size(*size))}
-        if self._inputs.sizes:
-            feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]] * count, np.int64)
-        return feed
+        return {self._inputs.frame: self._inputs.grey(count, *self.input_size(*size)), **self._sizes_feed(count)}
 
     def feed(self, frame: NDArray[np.uint8]) -> dict[str, Array]:
         """What the network is given for a BGR frame, in memory of its own: to calibrate integers with it."""

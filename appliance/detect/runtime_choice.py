@@ -29,7 +29,7 @@ FILE = "detector-runtime.json"
 FILE_BYTES_MAX = 64 * 1024
 GAIN_MIN = 0.05  # what is not at least this much faster than the file's own way is not worth a change
 ROUNDS_MAX, ROUNDS_MIN, SPENT_S_MAX = 15, 5, 1.5
-TRIAL_SIZE = (1280, 720)
+TRIAL_SIZE = (1280, 720)  # what most cameras are, in shape
 PACKAGES = {
     "onnx": ("onnxruntime", "onnxruntime-gpu"),
     "openvino": ("openvino",),
@@ -211,7 +211,7 @@ def measure_candidates(
     ModelError: the file's own way does not come up; that of another is a reason to leave it out."""
     measured_on = basis(settings, candidates)  # a file that is not what it should be ends it here
     detectors, refused = _load_all(settings, candidates)
-    frame = _trial_frame(next(iter(detectors.values())))
+    frame = trial_frame(next(iter(detectors.values())))
     times: dict[RuntimeCandidate, list[float]] = {each: [] for each in detectors}
     began = spent()
     for done in range(1 + ROUNDS_MAX):
@@ -270,8 +270,8 @@ def _fastest(cpu_ms: Mapping[RuntimeCandidate, float]) -> RuntimeCandidate:
     return best if cpu_ms[best] <= cpu_ms[own] * (1 - GAIN_MIN) else own
 
 
-def _trial_frame(network: ObjectDetector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Noise, in the size that the network wants of a 16:9 frame."""
+def trial_frame(network: ObjectDetector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Noise, in the size that the network wants of a whole frame of TRIAL_SIZE: what a detection is measured on."""
     width, height = network.preferred_size(*TRIAL_SIZE)
     import numpy as np
 

@@ -23,7 +23,7 @@ from appliance.detect.letterbox import Letterbox
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.nv12_letterbox import GpuFrame, PixelRange
 from appliance.detect.tensorrt_engine import load_tensorrt
-from appliance.detect.tensorrt_runtime import BATCH_SIZES, TensorrtRuntime
+from appliance.detect.tensorrt_runtime import TensorrtRuntime
 from appliance.detector_config import DetectorConfig
 from appliance.errors import MissingDependency, VedetteError
 from appliance.inference.camera_queue import CameraQueue
@@ -69,24 +69,25 @@ class GpuPlan:
 
 
 def box(plan: GpuPlan) -> dict[str, object]:
-    """What is here. Raises MissingDependency, ModelError: no GPU, or a package for it is missing, with the cure."""
+    """What is here. Raises NotMet: no GPU, or a package for it is missing, with the cure."""
     figures: dict[str, object] = {
         "machine": f"{platform.machine()}, Python {platform.python_version()}, {model_files.cpu_name()}",
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
     }
     lacking = []
-    cuda = None
-    for look in (load_tensorrt, CudaRuntime):
-        try:
-            cuda = look()
-        except VedetteError as error:
-            lacking.append(str(error))
+    try:
+        load_tensorrt()
+    except VedetteError as error:
+        lacking.append(str(error))
+    try:
+        cuda = CudaRuntime()
+        figures["GPU"] = f"{cuda.gpu}, {cuda.gpu.memory_bytes >> 20} MiB"
+        cuda.close()
+    except VedetteError as error:
+        lacking.append(str(error))
     if lacking:
         raise NotMet("; and ".join(lacking), figures)
-    assert isinstance(cuda, CudaRuntime)
-    figures["GPU"] = f"{cuda.gpu}, {cuda.gpu.memory_bytes >> 20} MiB"
-    figures["hardware decoders in PyAV"] = ", ".join(_decoders()) or "none"
-    cuda.close()
+    figures["hardware decoders in PyAV"] = ", ".join(av.codec.hwaccel.hwdevices_available()) or "none"
     return figures
 
 
@@ -158,8 +159,8 @@ def scheduler(plan: GpuPlan) -> dict[str, object]:
     network = load(plan, model=any_batch(plan))
     frame = sized(network, frames()[0])
     bare = _rate(lambda: network.detect([frame] * network.batch_max), plan.seconds(2)) * network.batch_max
-    plan_of_batches = measure_batching(network, _CLOCK)
-    figures: dict[str, object] = {"batch": plan_of_batches.size_max, "detections/s without cameras": round(bare)}
+    measured = measure_batching(network, _CLOCK)
+    figures: dict[str, object] = {"batch": measured.size_max, "detections/s without cameras": round(bare)}
     most = 0
     for count in CAMERAS:
         offered, examined, ages = serve(network, frame, count, plan.seconds(3))
@@ -179,8 +180,8 @@ def kernel(plan: GpuPlan) -> dict[str, object]:
     assert isinstance(runtime, TensorrtRuntime)
     luma, chroma = nv12(frames(form="nv12")[0])
     frame, free = upload(luma, chroma)
-    box_of_input = Letterbox(network.input_size(*network.preferred_size(1280, 720))[0], 416, "centre")
-    place, pixels = box_of_input.placement(luma.shape[1], luma.shape[0]), PixelRange(True, (1.0,) * 3, (0.0,) * 3)
+    letterbox = Letterbox(network.input_size(*network.preferred_size(1280, 720))[0], 416, "centre")
+    place, pixels = letterbox.placement(luma.shape[1], luma.shape[0]), PixelRange(True, (1.0,) * 3, (0.0,) * 3)
     laid = runtime.lay(frame, place, pixels)
     wanted = nv12_reference.lay(luma, chroma, place, pixels)
     apart = float(np.abs(laid.astype(np.float32) - wanted).max())
@@ -366,10 +367,6 @@ def decode(seconds: float, device: str) -> tuple[list[int | None], float]:
     return first, count / (_CLOCK.monotonic() - began)
 
 
-def _decoders() -> list[str]:
-    return list(av.codec.hwaccel.hwdevices_available())
-
-
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -399,6 +396,3 @@ def _rate(work: Callable[[], object], seconds: float) -> float:
         work()
         count += 1
     return count / (_CLOCK.monotonic() - began)
-
-
-__all__ = ["BATCH_SIZES", "GpuPlan", "NotMet"]

@@ -22,6 +22,7 @@ from appliance.clock import Clock, SystemClock, process_cpu_s
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.network_detector import NetworkDetector
+from appliance.detect.runtime_choice import TRIAL_SIZE, trial_frame
 from appliance.detector_config import DetectorConfig
 from appliance.errors import MissingDependency, VedetteError
 from appliance.lab.bench import pipeline_measurement
@@ -29,7 +30,6 @@ from appliance.lab.bench.pipeline_measurement import Efficiency
 from appliance.sensors.energy_meter import EnergyMeter
 from appliance.sensors.linux_sensors import RaplCounters
 
-FRAME_SIZE = (1280, 720)
 WARM_UP = 3
 RUNS_MIN = 10
 CAMERAS = (1, 4, 16)
@@ -79,8 +79,7 @@ class ProcessorEnergy:
 def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) -> Measurement:
     """seconds: of each thing that is measured. Raises VedetteError, MissingDependency."""
     network = detector.load(settings)
-    width, height = network.preferred_size(*FRAME_SIZE)
-    frame = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    frame = trial_frame(network)
     for _ in range(WARM_UP):
         network.detect([frame])
     energy = ProcessorEnergy(Path("/"), _CLOCK)
@@ -96,8 +95,8 @@ def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) ->
     by_batch: dict[int, float] = {}
     efficiency = None
     if isinstance(network, NetworkDetector):
-        by_batch = pipeline_measurement.batch_rates(network, FRAME_SIZE, seconds, _CLOCK)
-        efficiency = pipeline_measurement.efficiency(network, CAMERAS[-1], FRAME_SIZE, seconds, _CLOCK, meter)
+        by_batch = pipeline_measurement.batch_rates(network, TRIAL_SIZE, seconds, _CLOCK)
+        efficiency = pipeline_measurement.efficiency(network, CAMERAS[-1], TRIAL_SIZE, seconds, _CLOCK, meter)
     return Measurement(
         network.name,
         network.runtime.version if isinstance(network, NetworkDetector) else "opencv, cpu",
@@ -107,7 +106,7 @@ def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) ->
         _network_share(network, frame, len(took)),
         {count: round(_rate(network, frame, count, seconds), 1) for count in threads},
         _rounded(by_batch),
-        _rounded({n: pipeline_measurement.rate(network, n, FRAME_SIZE, seconds, _CLOCK) for n in CAMERAS}),
+        _rounded({n: pipeline_measurement.rate(network, n, TRIAL_SIZE, seconds, _CLOCK) for n in CAMERAS}),
         efficiency,
         memory_mb,
         round(joules / len(took), 4) if joules else None,

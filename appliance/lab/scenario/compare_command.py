@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
@@ -17,6 +16,7 @@ from appliance.console import text_console
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.model_files import cpu_name, sha256_of
+from appliance.detect.runtime_choice import GAIN_MIN, trial_frame
 from appliance.detect.variant_measurement import MeasuredFigures, VariantMeasurement, measurement_path
 from appliance.detector_config import DetectorConfig
 from appliance.errors import SourceError, UsageError
@@ -35,9 +35,7 @@ from appliance.lab.scenario.scenario_runner import DetectorCache, DetectorLoader
 
 EVENTS_MIN = 10  # with fewer, one event more or less is a tenth and chance decides
 TOLERANCE = 0.01  # by which a share may be lower and still count as the same
-GAIN_MIN = 0.05  # as `detector.backend: auto` wants it: less is not worth a change
 COST_RUNS = 15
-TRIAL_FRAME = (1280, 720)
 
 InferenceCost = Callable[[Sequence[ObjectDetector]], list[float]]
 
@@ -142,10 +140,7 @@ def _runs(
 
 def cost_in_turns(networks: Sequence[ObjectDetector]) -> list[float]:
     """CPU ms of an inference of each in a whole 16:9 frame, the median; in turns, so that load falls on all alike."""
-    frames = []
-    for network in networks:
-        width, height = network.preferred_size(*TRIAL_FRAME)
-        frames.append(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8))
+    frames = [trial_frame(network) for network in networks]
     took: list[list[float]] = [[] for _ in networks]
     for run in range(1 + COST_RUNS):
         for network, frame, into in zip(networks, frames, took, strict=True):
