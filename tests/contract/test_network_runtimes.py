@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny_networks as tiny
 from scripted_runtime import ScriptedRuntime
-from tiny_networks import SIDE, Thing
+from tiny_networks import SIDE, Thing, reds, scores_of
 
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.network_runtime import Array, NetworkRuntime
@@ -62,17 +62,6 @@ def runtime(request: pytest.FixtureRequest, network: Path) -> Iterator[NetworkRu
     opened.close()
 
 
-def pictures(*reds: float) -> dict[str, Array]:
-    """A feed of a picture for each, as red as it says."""
-    rows = np.zeros((len(reds), 3, SIDE, SIDE), np.float32)
-    rows[:, 0] = np.array(reds, np.float32)[:, None, None]
-    return {"images": rows}
-
-
-def scores(answer: dict[str, Array]) -> list[float]:
-    return [round(float(each), 2) for each in answer["output0"][:, 4, 0]]
-
-
 def test_says_what_it_is_and_what_the_file_says_of_itself(runtime: NetworkRuntime) -> None:
     (library, _, number), where = runtime.version.split(", ")[0].partition(" "), runtime.version.split(", ")[1:]
     assert library
@@ -92,19 +81,19 @@ def test_batch_sizes_begin_with_one_and_ascend(runtime: NetworkRuntime) -> None:
 
 
 def test_each_row_of_an_answer_is_of_the_frame_in_that_row(runtime: NetworkRuntime) -> None:
-    reds = (0.25, 1.0, 0.5, 0.75)
-    assert scores(runtime.run(pictures(*reds))) == list(reds)
+    shares = (0.25, 1.0, 0.5, 0.75)
+    assert scores_of(runtime.run(reds(*shares))) == list(shares)
     for count in runtime.batch_sizes:
-        assert scores(runtime.run(pictures(*reds[:count]))) == list(reds[:count])
-    assert [scores(runtime.run(pictures(red))) for red in reds] == [[red] for red in reds], "as by itself"
+        assert scores_of(runtime.run(reds(*shares[:count]))) == list(shares[:count])
+    assert [scores_of(runtime.run(reds(each))) for each in shares] == [[each] for each in shares], "as by itself"
 
 
 def test_the_feed_is_the_callers_again_after_the_run(runtime: NetworkRuntime) -> None:
-    feed = pictures(0.5)
+    feed = reds(0.5)
     answer = runtime.run(feed)
     feed["images"][:] = 1.0
-    assert scores(answer) == [0.5]
-    assert scores(runtime.run(feed)) == [1.0]
+    assert scores_of(answer) == [0.5]
+    assert scores_of(runtime.run(feed)) == [1.0]
 
 
 def test_a_shape_that_is_not_the_networks_fails_and_the_next_run_is_as_good_as_ever(runtime: NetworkRuntime) -> None:
@@ -112,19 +101,19 @@ def test_a_shape_that_is_not_the_networks_fails_and_the_next_run_is_as_good_as_e
     with pytest.raises(DetectorError) as caught:
         runtime.run(wrong)
     assert "\n" not in str(caught.value)
-    assert scores(runtime.run(pictures(0.5, 0.25))) == [0.5, 0.25]
+    assert scores_of(runtime.run(reds(0.5, 0.25))) == [0.5, 0.25]
 
 
 def test_a_shape_that_was_prepared_answers_the_same(runtime: NetworkRuntime) -> None:
     for shape in ((2, 3, SIDE, SIDE), (2, 3, SIDE, SIDE), (1, 3, SIDE, 7)):
         runtime.prepare({"images": shape})  # of the last one an inference would tell
-    assert scores(runtime.run(pictures(0.25, 0.75))) == [0.25, 0.75]
+    assert scores_of(runtime.run(reds(0.25, 0.75))) == [0.25, 0.75]
 
 
 def test_threads_that_run_at_once_get_each_their_own_answer(runtime: NetworkRuntime) -> None:
     def ask(red: float) -> bool:
-        answer = runtime.run(pictures(red))
-        return all(scores(answer) == [red] for _ in range(20))
+        answer = runtime.run(reds(red))
+        return all(scores_of(answer) == [red] for _ in range(20))
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(ask, [0.25, 0.5, 0.75, 1.0] * 5))
@@ -133,11 +122,11 @@ def test_threads_that_run_at_once_get_each_their_own_answer(runtime: NetworkRunt
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_a_closed_one_says_so_and_is_closed_once(name: str, network: Path) -> None:
     opened = RUNTIMES[name](network)
-    opened.run(pictures(0.5))
+    opened.run(reds(0.5))
     opened.close()
     opened.close()
     with pytest.raises(DetectorError, match="was closed"):
-        opened.run(pictures(0.5))
+        opened.run(reds(0.5))
 
 
 class BatchesOf(ScriptedRuntime):

@@ -78,6 +78,16 @@ def missing() -> types.ModuleType:
     raise ImportError("No module named that")
 
 
+def ina3221(number: int, *rails: tuple[str, int, int]) -> dict[str, str]:
+    """The files of one chip, hwmonN; of each rail label, mV and mA."""
+    folder = f"{HWMON}/hwmon{number}"
+    files = {f"{folder}/name": "ina3221\n"}
+    for n, (label, millivolts, milliamperes) in enumerate(rails, start=1):
+        files |= {f"{folder}/in{n}_label": f"{label}\n", f"{folder}/in{n}_input": f"{millivolts}\n"}
+        files[f"{folder}/curr{n}_input"] = f"{milliamperes}\n"
+    return files
+
+
 @dataclass(frozen=True)
 class Case:
     """make: the reader of a box whose files are in a folder. files: as documented; read: what it must say of them."""
@@ -114,24 +124,14 @@ CASES = {
     ),
     "Jetson Orin Nano": Case(
         lambda root, _: JetsonPowerRails(root),
-        {
-            f"{HWMON}/hwmon1/name": "ina3221\n", f"{HWMON}/hwmon1/in1_label": "VDD_IN\n",
-            f"{HWMON}/hwmon1/in1_input": "5000\n", f"{HWMON}/hwmon1/curr1_input": "1200\n",
-            f"{HWMON}/hwmon1/in2_label": "VDD_CPU_GPU_CV\n", f"{HWMON}/hwmon1/in2_input": "5000\n",
-            f"{HWMON}/hwmon1/curr2_input": "400\n", f"{HWMON}/hwmon0/name": "tmp451\n",
-        },
+        {**ina3221(1, ("VDD_IN", 5000, 1200), ("VDD_CPU_GPU_CV", 5000, 400)), f"{HWMON}/hwmon0/name": "tmp451\n"},
         SensorReading(energy=(EnergyReading("Jetson VDD_IN", is_box=True, watts=6.0),)),
     ),
     "Jetson AGX Orin": Case(
         lambda root, _: JetsonPowerRails(root),
         {
-            f"{HWMON}/hwmon3/name": "ina3221\n", f"{HWMON}/hwmon3/in1_label": "VDD_GPU_SOC\n",
-            f"{HWMON}/hwmon3/in1_input": "19000\n", f"{HWMON}/hwmon3/curr1_input": "200\n",
-            f"{HWMON}/hwmon3/in2_label": "NC\n", f"{HWMON}/hwmon3/in2_input": "0\n",
-            f"{HWMON}/hwmon3/curr2_input": "0\n", f"{HWMON}/hwmon4/name": "ina3221\n",
-            f"{HWMON}/hwmon4/in1_label": "VIN_SYS_5V0\n", f"{HWMON}/hwmon4/in1_input": "5000\n",
-            f"{HWMON}/hwmon4/curr1_input": "800\n", f"{HWMON}/hwmon4/in2_label": "VDDQ_VDD2_1V8AO\n",
-            f"{HWMON}/hwmon4/in2_input": "5000\n", f"{HWMON}/hwmon4/curr2_input": "100\n",
+            **ina3221(3, ("VDD_GPU_SOC", 19000, 200), ("NC", 0, 0)),
+            **ina3221(4, ("VIN_SYS_5V0", 5000, 800), ("VDDQ_VDD2_1V8AO", 5000, 100)),
         },
         SensorReading(energy=(EnergyReading("Jetson VDD_GPU_SOC + VIN_SYS_5V0", is_box=True, watts=7.8),)),
     ),

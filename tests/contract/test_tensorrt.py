@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tiny_networks as tiny
 from fake_nvidia import VERSIONS, FakeGpu
-from tiny_networks import SIDE, Thing
+from tiny_networks import SIDE, Thing, reds, scores_of
 
 from appliance.clock import ManualClock
 from appliance.detect import detector, tensorrt_engine
@@ -45,16 +45,6 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeGpu:
     monkeypatch.setenv("VEDETTE_ENGINES", str(tmp_path / "engines"))
     return fake_nvidia.install(monkeypatch, NEW)
-
-
-def red(*shares: float) -> dict[str, Any]:
-    rows = np.zeros((len(shares), 3, SIDE, SIDE), np.float32)
-    rows[:, 0] = np.array(shares, np.float32)[:, None, None]
-    return {"images": rows}
-
-
-def scores(answer: dict[str, Any]) -> list[float]:
-    return [round(float(each), 2) for each in answer["output0"][:, 4, 0]]
 
 
 def plans(tmp_path: Path) -> list[Path]:
@@ -167,7 +157,7 @@ def test_whole_frames_go_into_the_smallest_of_three_inputs(gpu: FakeGpu) -> None
 def test_an_engine_is_built_once_and_kept(gpu: FakeGpu, network: Path, tmp_path: Path) -> None:
     for _ in range(2):
         runtime = TensorrtRuntime(network)
-        assert scores(runtime.run(red(0.5))) == [0.5]
+        assert scores_of(runtime.run(reds(0.5))) == [0.5]
         runtime.close()
     assert gpu.builds == 1
     assert (tmp_path / "engines").stat().st_mode & 0o777 == 0o700
@@ -212,7 +202,7 @@ def test_an_engine_that_is_damaged_or_foreign_is_built_again(
         cache.store(PlanKey(**key), b"{}")
     with caplog.at_level(logging.WARNING):
         runtime = TensorrtRuntime(network)
-    assert scores(runtime.run(red(0.25))) == [0.25]
+    assert scores_of(runtime.run(reds(0.25))) == [0.25]
     assert gpu.builds == 2
     assert "built again" in caplog.text
     assert plan.read_bytes() == whole
@@ -303,12 +293,12 @@ def test_a_build_says_how_far_it_is(gpu: FakeGpu, network: Path, caplog: pytest.
 def test_from_the_second_time_on_a_shape_is_one_recorded_graph(gpu: FakeGpu, network: Path) -> None:
     runtime = TensorrtRuntime(network)
     for turn in (0.25, 0.5, 0.75):
-        assert scores(runtime.run(red(turn, turn / 2))) == [turn, round(turn / 2, 2)]
+        assert scores_of(runtime.run(reds(turn, turn / 2))) == [turn, round(turn / 2, 2)]
     assert gpu.calls.count("cudaStreamBeginCapture") == 1
     assert gpu.calls.count("cudaGraphLaunch") == 2
     runtime.prepare({"images": (4, 3, SIDE, SIDE)})
     del gpu.calls[:]
-    assert scores(runtime.run(red(1, 0.5, 0.25, 0))) == [1, 0.5, 0.25, 0]
+    assert scores_of(runtime.run(reds(1, 0.5, 0.25, 0))) == [1, 0.5, 0.25, 0]
     assert gpu.calls == ["cudaGraphLaunch", "cudaStreamSynchronize"]
     runtime.close()
 
@@ -319,7 +309,7 @@ def test_a_network_that_cannot_be_recorded_runs_call_by_call(
     gpu.fails["record"] = 1
     runtime = TensorrtRuntime(network)
     with caplog.at_level(logging.INFO):
-        assert [scores(runtime.run(red(share))) for share in (0.25, 0.5, 0.75)] == [[0.25], [0.5], [0.75]]
+        assert [scores_of(runtime.run(reds(share))) for share in (0.25, 0.5, 0.75)] == [[0.25], [0.5], [0.75]]
     assert gpu.calls.count("cudaGraphLaunch") == 0
     assert gpu.calls.count("cudaStreamBeginCapture") == 1, "it is tried once"
     assert "not recorded as a CUDA graph" in caplog.text
@@ -333,7 +323,7 @@ def test_few_shapes_are_kept_ready(gpu: FakeGpu, tmp_path: Path, monkeypatch: py
         for count in (1, 2, 3, 4):
             runtime.prepare({"images": (count, 3, SIDE, SIDE)})
     assert gpu.graphs == 2
-    assert scores(runtime.run(red(0.5, 0.25))) == [0.5, 0.25]
+    assert scores_of(runtime.run(reds(0.5, 0.25))) == [0.5, 0.25]
     assert RECORDED_MAX == 12
 
 
@@ -378,10 +368,10 @@ def test_what_fails_in_a_run_is_no_empty_answer_and_the_next_run_is_good(
     runtime = TensorrtRuntime(network)
     gpu.fails = fails
     with pytest.raises(DetectorError, match=words):
-        runtime.run(red(0.5))
+        runtime.run(reds(0.5))
     gpu.fails = {}
     gpu.queue.clear()
-    assert scores(runtime.run(red(0.75))) == [0.75]
+    assert scores_of(runtime.run(reds(0.75))) == [0.75]
 
 
 def test_closing_gives_everything_back(gpu: FakeGpu, network: Path) -> None:
@@ -393,7 +383,7 @@ def test_closing_gives_everything_back(gpu: FakeGpu, network: Path) -> None:
     runtime.close()
     assert (gpu.blocks, gpu.streams, gpu.graphs) == ({}, 0, 0)
     with pytest.raises(DetectorError, match="was closed"):
-        runtime.run(red(0.5))
+        runtime.run(reds(0.5))
     frame, place = GpuFrame(1, 8, 1, 8, 8, 8), Placement(0, 0, SIDE, SIDE, (SIDE, SIDE))
     pixels = PixelRange(True, (1.0,) * 3, (0.0,) * 3)
     for use in (lambda: runtime.lay(frame, place, pixels), lambda: runtime.run_frames([frame], [place], pixels, {})):
