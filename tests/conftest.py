@@ -71,22 +71,31 @@ def logging_as_it_was() -> Iterator[None]:
 # The files that take longest, the longest first (`make test ARGS=--durations=80`): with files side by side, one of them
 # begun late would keep one core busy while the others have nothing left.
 LONGEST = (
-    "test_health_live.py", "test_escalation_nats.py", "test_core_restart.py", "test_keyframe_policy.py",
-    "test_chaos.py", "test_evidence_steps_nats.py", "test_rtsp_server.py", "test_family.py", "test_own_network.py",
-    "test_decode_policy_live.py", "test_check.py", "test_scenario_run.py", "test_keep.py", "test_export.py",
-    "test_rtsp_ingest.py", "test_cassette_nats.py", "test_ingest_process.py", "test_detectors.py",
-    "test_replay_log.py", "test_worker_queue.py", "test_train_data.py", "test_architecture.py",
-    "test_rtsp_faults.py", "test_uplink_nats.py", "test_tamper_detector.py", "test_full_disk.py", "test_demo.py",
-    "test_streams.py", "test_pets_accuracy.py", "test_replay_verdicts.py", "test_render_practice.py",
-    "test_storage_policy.py", "test_store_power_cut.py",
+    "test_health_live.py", "test_escalation_nats.py", "test_sound.py", "test_core_restart.py",
+    "test_rtsp_server.py", "test_ingest_process.py", "test_mqtt.py", "test_keyframe_policy.py",
+    "test_detectors.py", "test_camera_setup.py", "test_architecture.py", "test_worker_queue.py",
+    "test_decode_policy_live.py", "test_rtsp_ingest.py", "test_replay_log.py", "test_export.py",
+    "test_live_video.py", "test_family.py", "test_evidence_steps_nats.py", "test_own_network.py",
+    "test_check.py", "test_cassette_nats.py", "test_rtsp_faults.py", "test_uplink_nats.py", "test_full_disk.py",
+    "test_keep.py", "test_scenario_run.py", "test_tamper_detector.py", "test_pets_accuracy.py", "test_demo.py",
+    "test_streams.py", "test_chaos.py", "test_overload.py", "test_lack_of_files.py", "test_scenario_curve.py",
+    "test_supervisor.py", "test_replay_verdicts.py", "test_replay_conditions.py", "test_pool_nats.py",
+    "test_storage_policy.py", "test_replay_resume.py", "test_dashboard_api.py", "test_store_power_cut.py",
+    "test_dashboard_tls.py", "test_attack.py", "test_outage.py", "test_reconfigure_live.py", "test_onvif.py",
+    "test_replay_health.py", "test_render_practice.py", "test_access.py", "test_train_data.py",
+    "test_replay_decode_policy.py", "test_recordings.py", "test_ptz.py", "test_pages.py",
+    "test_camera_editor.py", "test_timeline_page.py", "test_review_pages.py", "test_live_page.py",
+    "test_onvif_pages.py", "test_accessibility.py", "test_health_pages.py", "test_roles_pages.py",
+    "test_why_page.py", "test_first_run.py",
 )  # fmt: skip
 # Unit tests that take more than a few seconds of CPU: `make test-quick` leaves them out.
 THOROUGH = (
     "test_keyframe_policy.py", "test_train_data.py", "test_architecture.py", "test_tamper_detector.py",
-    "test_render_practice.py", "test_render.py", "test_render_family.py", "test_evidence.py", "test_lab_layer.py",
-    "test_motion_gate.py", "test_variants.py", "test_evaluate.py", "test_frame_transform.py",
-    "test_dashboard_api.py", "test_escalation_evidence.py", "test_reconcile.py", "test_frame_selector.py",
-    "test_benchmark_ingest.py",
+    "test_dashboard_api.py", "test_access.py", "test_render_practice.py", "test_lab_layer.py", "test_bench.py",
+    "test_evaluate_command.py", "test_dashboard_auth.py", "test_openapi.py", "test_backup.py",
+    "test_cascade.py", "test_evidence.py", "test_frame_transform.py", "test_dashboard_tls.py",
+    "test_evaluate.py", "test_frame_selector.py", "test_camera_analysis.py", "test_escalation_evidence.py",
+    "test_render.py", "test_render_family.py", "test_motion_gate.py", "test_variants.py", "test_reconcile.py",
 )  # fmt: skip
 
 
