@@ -102,6 +102,8 @@ def write_own(model: Path, folder: Path, architecture: str, frames: Iterable[Fra
     """Everything for a network of ours. Returns the name that the .hef will have. Raises RecipeFault, NotOurs."""
     source = onnx.load(str(model))
     told = _notes(source)
+    if lacking := [key for key in ("imgsz", "names") if key not in told]:
+        raise shapes.NotOurs(f"its metadata lack {' and '.join(lacking)}, which models.train.export writes")
     height, width = (int(side) for side in told["imgsz"].strip("[]").split(","))
     stem, name = model.stem, model.stem.replace("-", "_")  # the compiler's names of layers have no dashes
     onnx.save(cut_behind_convolutions(source, width, height), str(folder / f"{name}.onnx"))
@@ -159,17 +161,17 @@ def check(folder: Path) -> str:
     """What came out of the compiler, in a line. Raises RecipeFault: it is missing, or for something else."""
     try:
         recipe: dict[str, Any] = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RecipeFault(f"{folder}: no recipe was written there: {error}") from None
-    hef = folder / recipe["hef"]
+        hef, architecture = folder / recipe["hef"], recipe["architecture"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecipeFault(f"{folder / RECIPE}: it is no recipe of ours ({error}): write it anew with --out") from None
     if not hef.is_file():
         raise RecipeFault(f"{hef} is not there: run compile.sh where Hailo's tools are, and copy it back")
     try:
         header, notes = hef_file.read_header(hef), hef_file.read_notes(hef)
     except ModelError as error:
         raise RecipeFault(str(error)) from None
-    if header.architecture != recipe["architecture"]:
-        raise RecipeFault(f"{hef} was compiled for {header.architecture or '?'}, not {recipe['architecture']}")
+    if header.architecture != architecture:
+        raise RecipeFault(f"{hef} was compiled for {header.architecture or '?'}, not {architecture}")
     if not notes.labels:
         raise RecipeFault(f"{hef_file.notes_file(hef)} names no classes: copy it beside the .hef")
     return (
@@ -250,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hef = write_own(model, *asked)
         else:
             raise RecipeFault(f"{options.network} is neither {OWN}, {', '.join(ZOO)} nor a file")
-    except (RecipeFault, shapes.NotOurs, film.IndexFault, KeyError, VedetteError) as error:
+    except (RecipeFault, shapes.NotOurs, film.IndexFault, VedetteError) as error:
         print(f"hailo_recipe: {error}")
         return 2
     print(f"{options.out}: holds frames of the footage, so keep it as you would a recording")

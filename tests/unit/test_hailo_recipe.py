@@ -11,8 +11,10 @@ import hailo_files
 import numpy as np
 import onnx
 import pytest
+import tiny_networks as tiny
 from hailo_files import FakeDevice
 from streams import clip
+from tiny_networks import Thing
 
 from appliance.detect import detector, hef_file
 from appliance.detect.letterbox import Letterbox
@@ -146,3 +148,14 @@ def test_what_cannot_be_written_is_refused(
 ) -> None:
     assert hailo_recipe.main([*arguments, "--out", str(tmp_path), "--clip", str(footage)]) == 2
     assert words in capsys.readouterr().out
+
+
+def test_a_file_that_is_not_of_ours_is_named_with_what_it_lacks(
+    footage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tiny.yolo(tmp_path / "other.onnx", [Thing((16, 16, 80, 112), 0.9, 0)], ["person"])
+    assert hailo_recipe.main([str(other), "--out", str(tmp_path), "--clip", str(footage)]) == 2
+    assert "its metadata lack imgsz, which models.train.export writes" in capsys.readouterr().out
+    (tmp_path / "recipe.json").write_text("{}")
+    assert hailo_recipe.main(["--check", str(tmp_path)]) == 2
+    assert "recipe.json: it is no recipe of ours ('hef'): write it anew" in capsys.readouterr().out
