@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
 from appliance.clock import Clock
-from appliance.config import SiteConfig
+from appliance.config import DashboardConfig, SiteConfig
 from appliance.dashboard import (
     account_api,
     alerts_api,
@@ -128,19 +128,30 @@ def create_app(
     app.state.configure = configure
     app.state.empty_caches = parts.frames.empty
     app.state.streams = (parts.hub, parts.live)
-    app.add_middleware(
-        RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=parts.access, clock=clock,
-        on_bug=partial(_answer_bug, app), certificate=certificate, methods=methods,
-        language=lambda: str(app.state.language),
-    )  # fmt: skip
-    app.add_middleware(
-        ProxyHeaders, proxies=config.dashboard.trusted_proxies, user_header=config.dashboard.user_header,
-        ignored=parts.ignored_headers,
-    )  # fmt: skip
+    _guard(app, config.dashboard, parts, clock, certificate, methods)
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
+
+
+def _guard(
+    app: FastAPI,
+    served: DashboardConfig,
+    parts: DashboardParts,
+    clock: Clock,
+    certificate: DashboardCertificate | None,
+    methods: RouteMethods,
+) -> None:
+    """What each request passes before its handler, the last one first."""
+    app.add_middleware(
+        RequestGuard, hosts=AllowedHosts.of(served), access=parts.access, clock=clock,
+        on_bug=partial(_answer_bug, app), certificate=certificate, methods=methods,
+        language=lambda: str(app.state.language),
+    )  # fmt: skip
+    app.add_middleware(
+        ProxyHeaders, proxies=served.trusted_proxies, user_header=served.user_header, ignored=parts.ignored_headers,
+    )  # fmt: skip
 
 
 async def _answer_bug(app: FastAPI, request: Request, error: Exception) -> Response:

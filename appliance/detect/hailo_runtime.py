@@ -46,11 +46,7 @@ class HailoRuntime:
         header, notes = hef_file.read_header(path), hef_file.read_notes(path)
         names = labels or notes.labels or labels_otherwise
         if not names:
-            raise ModelError(
-                f"{path}: a HEF does not name its classes: write {hef_file.notes_file(path).name} beside it "
-                '({"names": ["person", "car"]}, or {"names": "coco-80"}), or set detector.labels to a file with one '
-                "name a line"
-            )
+            raise _nameless(path)
         python = python_with_bindings(settings)
         asked = {
             "hef": str(path.resolve()),
@@ -76,10 +72,8 @@ class HailoRuntime:
         self.takes_any_shape = False
         self.input_sizes: tuple[tuple[int, int], ...] = ()
         # Frames of one run are under way together, so that the device need not wait for the bus and for us.
-        open_batch = found.input.order != NV12
-        self.batch_sizes = tuple(
-            each for each in BATCH_SIZES if each == 1 or (open_batch and each <= self.process.slots)
-        )
+        most = 1 if found.input.order == NV12 else self.process.slots
+        self.batch_sizes = tuple(each for each in BATCH_SIZES if each == 1 or each <= most)
         self.inputs = (_frame_input(found.input),)
         self.metadata: Mapping[str, str] = _metadata(found, notes, names)
 
@@ -100,6 +94,13 @@ class HailoRuntime:
     def close(self) -> None:
         """See NetworkRuntime."""
         self._finalizer()
+
+
+def _nameless(path: Path) -> ModelError:
+    return ModelError(
+        f"{path}: a HEF does not name its classes: write {hef_file.notes_file(path).name} beside it "
+        '({"names": ["person", "car"]}, or {"names": "coco-80"}), or set detector.labels to a file with one name a line'
+    )
 
 
 def _frame_input(stream: HailoStream) -> TensorSpec:
