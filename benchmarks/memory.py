@@ -1,8 +1,12 @@
 """What core and ingest hold in memory: `vedette run` with one camera over RTSP, by process, as PSS.
 
-    python -m benchmarks.memory                        # 75 s with the bundled clip; bar: 200 MB
+    python -m benchmarks.memory                        # 100 s with the bundled clip; bar: 200 MB
     python -m benchmarks.memory --alone                # with libraries that no other process has mapped
+    python -m benchmarks.memory --alone --quiet        # nothing to report, so no sandbox that shares them either
     python -m benchmarks.memory --libraries            # and what it is mapped from
+
+The site is one that is used: recorded, with an alert, linked to a broker where a nats-server is installed, its
+dashboard's pages opened once.
 
 PSS (proportional set size) divides what processes share among them, so another Vedette, or its tests, on the machine
 make the figure too small: `--alone` copies the libraries (300 MB) first. Sandboxes come and go and are listed apart.
@@ -12,28 +16,36 @@ The figure is the mean of the last third: by then the model is loaded, an alert 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
+import urllib.request
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
 from appliance import machine
 from appliance.demo.rtsp_server import RtspServer
+from tests.servers.nats import NatsServer, find_nats_servers
 
 ROOT = Path(__file__).parents[1]
 CLIP = ROOT / "fixtures" / "clips" / "gate.mp4"
 BAR_MB = 200.0
+PAGES = (
+    "/", "/cameras", "/cameras/gate", "/system", "/savings", "/settings", "/api/v1/alerts", "/api/v1/cameras",
+    "/api/v1/system", "/metrics", "/readyz",
+)  # fmt: skip
 EVERY_S = 2.0
 MB = 1024 * 1024
 LEFT_OUT = {
@@ -44,16 +56,22 @@ LEFT_OUT = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder, RtspServer.in_thread({"main": chosen.clip}) as camera:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RtspServer.in_thread({"main": chosen.clip}) as camera,
+        _broker(Path(folder) / "nats") as broker,
+    ):
         paths = [*([copied_libraries(Path(folder))] if chosen.alone else []), ROOT]
         path = Path(folder) / "site.yaml"
-        path.write_text(yaml.safe_dump(site(camera.url("main"), Path(folder) / "data", chosen.backend)))
+        port = _free_port()
+        settings = site(camera.url("main"), Path(folder) / "data", chosen.backend, port, broker, quiet=chosen.quiet)
+        path.write_text(yaml.safe_dump(settings))
         child = subprocess.Popen(
             [sys.executable, "-m", "appliance", "run", "--config", str(path)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
         )
         try:
-            found = watch(child, chosen.seconds)
+            found = watch(child, chosen.seconds, f"http://127.0.0.1:{port}")
             libraries = {
                 _name(each.command, each.pid == child.pid): by_library(each.pid)
                 for each in machine.usages(machine.process_family(child.pid) if chosen.libraries else ())
@@ -71,16 +89,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if whole <= BAR_MB else 1
 
 
-def site(url: str, data: Path, backend: str) -> Mapping[str, object]:
-    """One camera with a rule, recorded, with a dashboard."""
+def site(url: str, data: Path, backend: str, port: int, broker: str, *, quiet: bool) -> Mapping[str, object]:
+    """One camera, recorded, with a rule unless it is quiet, a dashboard, and a broker where there is one."""
     everywhere = [[0, 0], [1, 0], [1, 1], [0, 1]]
-    rule = {"name": "enters", "kind": "enter", "zone": "all"}
+    rules = [] if quiet else [{"name": "enters", "kind": "enter", "zone": "all"}]
     return {
         "storage": {"dir": str(data), "disk_free_min_mb": 0},
         "detector": {"backend": backend},
-        "cameras": {"gate": {"url": url, "zones": {"all": everywhere}, "rules": [rule]}},
-        "dashboard": {"port": 0},
+        "cameras": {"gate": {"url": url, "zones": {"all": everywhere}, "rules": rules}},
+        "dashboard": {"port": port},
+        **({"uplink": {"url": broker}} if broker else {}),
     }
+
+
+def open_pages(address: str) -> None:
+    """As somebody does who looks through the dashboard."""
+    for path in PAGES:
+        with urllib.request.urlopen(address + path, timeout=30) as answer:
+            answer.read()
+
+
+@contextlib.contextmanager
+def _broker(folder: Path) -> Iterator[str]:
+    """The address of a nats-server of our own; '': none is installed."""
+    binaries = find_nats_servers()
+    if not binaries:
+        print("no nats-server: the site is one without a broker")
+        yield ""
+        return
+    server = NatsServer(binaries[0], folder).start()
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 def copied_libraries(folder: Path) -> Path:
@@ -90,12 +137,16 @@ def copied_libraries(folder: Path) -> Path:
     return copy
 
 
-def watch(child: subprocess.Popen[bytes], seconds: float) -> dict[str, float]:
-    """Megabytes by process, the mean of the last third of the time."""
+def watch(child: subprocess.Popen[bytes], seconds: float, dashboard: str) -> dict[str, float]:
+    """Megabytes by process, the mean of the last third of the time. Half-way the dashboard's pages are opened."""
+    opened = False
     seen: dict[str, list[float]] = {}
     end = time.monotonic() + seconds
     while time.monotonic() < end and child.poll() is None:
         time.sleep(EVERY_S)
+        if not opened and time.monotonic() > end - seconds / 2:
+            opened = True
+            open_pages(dashboard)
         late = time.monotonic() > end - seconds / 3
         now: Counter[str] = Counter()
         for each in machine.usages(machine.process_family(child.pid)):
@@ -133,7 +184,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--clip", type=Path, default=CLIP)
-    parser.add_argument("--seconds", type=float, default=75.0)
+    parser.add_argument("--seconds", type=float, default=100.0)
+    parser.add_argument("--quiet", action="store_true", help="the camera has no rule, so no picture is ever cut")
     parser.add_argument("--backend", default="onnx")
     parser.add_argument("--alone", action="store_true", help="copy the libraries first: 300 MB of disk")
     parser.add_argument("--libraries", action="store_true", help="what it is mapped from")
