@@ -32,7 +32,7 @@ from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 0.2
+POLL_S = 0.1
 UNWATCHED_S = 2.0  # between two reads while there is no viewer; the first viewer ends the wait
 HEARTBEAT_S = 15.0
 VIEWERS_MAX = 64

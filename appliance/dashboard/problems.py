@@ -160,9 +160,12 @@ class RouteMethods:
         self._routes = [each for each in routes if isinstance(each, Route)]
 
     def of(self, scope: Scope) -> list[str]:
-        """Sorted; []: there is no such path."""
-        found = [each.methods or () for each in self._routes if each.matches(scope)[0] is not Match.NONE]
-        return sorted({method for methods in found for method in methods})
+        """Sorted; []: there is no such path. Where one could be a name in another (`alerts/review`), it is itself."""
+        found = [each for each in self._routes if each.matches(scope)[0] is not Match.NONE]
+        least = min((len(each.param_convertors) for each in found), default=0)
+        return sorted(
+            {method for each in found if len(each.param_convertors) == least for method in each.methods or ()}
+        )
 
 
 def _first_fault(error: RequestValidationError) -> str:

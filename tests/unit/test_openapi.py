@@ -84,7 +84,8 @@ def test_media_have_ranges_and_an_etag(described: dict[str, Any], path: str) -> 
 
 def test_a_wrong_method_is_told_all_that_are_right(served: str) -> None:
     with httpx.Client(base_url=served, headers=BEARER, timeout=60) as client:
-        for path, allowed in ((f"{API}/users", "GET, POST"), (f"{API}/users/anna", "DELETE, POST")):
+        paths = {"users": "GET, POST", "users/anna": "DELETE, POST", "alerts/review": "POST"}
+        for path, allowed in ((f"{API}/{each}", allowed) for each, allowed in paths.items()):
             for method in ("TRACE", "PUT", "OPTIONS"):
                 answer = client.request(method, path)
                 assert (answer.status_code, answer.headers["Allow"]) == (405, allowed), (method, path)

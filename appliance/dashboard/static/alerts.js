@@ -139,6 +139,7 @@ const work = coalesced(async () => {
 		jobs.delete(id);
 		await ("learnable" in changedRow ? changedHealth(changedRow) : changed(changedRow));
 	}
+	refreshSide(); // after the card, which it would be in the way of
 });
 
 const refreshSide = coalesced(async () => {
@@ -280,16 +281,8 @@ keys({
 	"/": () => filters.elements.text.focus()
 });
 setInterval(refreshSide, 30000); // hidden too: the count in the tab's title is what a hidden page is for
-follow({
-	alert: alert => {
-		jobs.set(alert.id, alert);
-		work();
-		refreshSide();
-	},
-	health: event => {
-		jobs.set(event.id, event);
-		work();
-		refreshSide();
-	},
-	camera: refreshSide
-});
+const row = changedRow => {
+	jobs.set(changedRow.id, changedRow);
+	work();
+};
+follow({ alert: row, health: row, camera: refreshSide });
