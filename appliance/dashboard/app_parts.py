@@ -123,6 +123,7 @@ class DashboardParts:
         )
         health_reader = HealthReader(self._health_events, self._cameras, probes, self._clock)
         headroom = HeadroomReader(config.cameras, self._meter, self._health_events, probes)
+        work = JudgeWorkCache(self._db)
         readers = (health_reader, headroom, storage, self._cameras, self._meter)
         provide(
             app, self._db, templates, self.access, self.access.log, self._camera_of, self.hub, self.live, probes,
@@ -133,8 +134,8 @@ class DashboardParts:
             headroom,
             SavingsReader(self._meter, self._cameras, config.cameras),
             CascadeReader(self._db, probes),
-            CostReader(self._db, self._meter, config.escalation.prices, config.costs),
-            HistoryReader(self._db, self._meter, config.escalation.prices, config.costs, JudgeWorkCache(self._db)),
+            CostReader(self._db, self._meter, config.escalation.prices, config.costs, work),
+            HistoryReader(self._db, self._meter, config.escalation.prices, config.costs, work),
             ScenarioExporter(self._root, config, self._clock, reader=self._reader),
             self._settings, self._backups,
             NotifyContext(config, probes, self._db, self._meter),

@@ -11,7 +11,7 @@ from appliance.dashboard.schemas import API, ApiModel
 from appliance.router.binomial_bounds import error_bound
 from appliance.router.calibration import GroupFit
 from appliance.store.database import Database
-from appliance.store.decisions import DecisionStore
+from appliance.store.decisions import DecisionStore, TierCounts
 from appliance.store.silent_frames import SilentFrameStore
 
 CASCADE_DAYS = 30
@@ -106,11 +106,11 @@ class CascadeReader:
         self._decisions = DecisionStore(db)
         self._silent = SilentFrameStore(db)
         self._probes = probes
-        self._missed: tuple[int, SilentMisses] | None = None
+        self._held: tuple[tuple[int, int, int], TierCounts, SilentMisses] | None = None
 
     def report(self, days: int = CASCADE_DAYS) -> CascadeReport:
         """Raises StoreError."""
-        tiers = self._decisions.tiers(self._db.clock.now() - days * DAY_S)
+        tiers, silent = self._counts(days)
         pool = self._probes.pool() if self._probes.pool is not None else None
         return CascadeReport(
             days=days,
@@ -124,7 +124,7 @@ class CascadeReader:
             flagged=tiers.flagged,
             labels=dict(tiers.labels),
             claims=self._claims(),
-            silent=self._misses(),
+            silent=silent,
             pool=PoolItem(
                 workers=pool.workers if pool else 0,
                 ready=pool.ready if pool else 0,
@@ -142,13 +142,14 @@ class CascadeReader:
         named = ((place.partition("/"), fit) for place, fit in places)
         return [everything, *(CascadeClaim.of(camera, label, fit) for (camera, _, label), fit in named)]
 
-    def _misses(self) -> SilentMisses:
-        """Counted again when an alert has changed: it looks at each of them."""
-        rev = self._db.rev()
-        held = self._missed
-        if held is None or held[0] != rev:
-            held = self._missed = (rev, self._counted())
-        return held[1]
+    def _counts(self, days: int) -> tuple[TierCounts, SilentMisses]:
+        """Counted again when an alert has changed, and each minute: it looks at each of them."""
+        since_t = self._db.clock.now() - days * DAY_S
+        key = (self._db.rev(), days, int(since_t // 60))
+        held = self._held
+        if held is None or held[0] != key:
+            held = self._held = (key, self._decisions.tiers(since_t), self._counted())
+        return held[1], held[2]
 
     def _counted(self) -> SilentMisses:
         found = self._silent.counts()

@@ -246,13 +246,15 @@ class SavingsReader:
 class CostReader:
     """Reckons what judging took and cost, what the appliance costs and what all to the cloud would. Any thread."""
 
-    def __init__(self, db: Database, meter: Meter, prices: PricesConfig, costs: CostsConfig) -> None:
+    def __init__(
+        self, db: Database, meter: Meter, prices: PricesConfig, costs: CostsConfig, work: JudgeWorkCache
+    ) -> None:
         """prices: of asking; costs: of the appliance, and of sending everything."""
         self._db = db
         self._meter = meter
         self._prices = prices
         self._costs = costs
-        self._work = JudgeWorkCache(db)
+        self._work = work
 
     def report(self, days: int = COST_DAYS) -> CostReport:
         """The last `days` days, the newest first."""

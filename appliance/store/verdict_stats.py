@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
+from appliance.clock import day_bounds, local_day
 from appliance.store.database import Database
 from appliance.store.escalations import RELEASED
 
 MEAN_OVER_VERDICTS = 1000
+HOUR_S = 3600.0
 WORK_ROWS_MAX = 10_000
 GROUPS_MAX = 200  # versions change rarely; names from the wire may not
 
@@ -79,7 +82,7 @@ class DailyJudgeWork:
     bytes: int
 
 
-def judge_work_since(db: Database, t: float) -> list[DailyJudgeWork]:
+def judge_work_since(db: Database, t: float, until_t: float = inf) -> list[DailyJudgeWork]:
     """The newest day first, at most WORK_ROWS_MAX. Raises StoreError."""
     with db.read() as connection:
         rows = connection.execute(
@@ -93,27 +96,37 @@ def judge_work_since(db: Database, t: float) -> list[DailyJudgeWork]:
                      SELECT escalation, json_extract(answer, '$.judged_t'), answer, 0
                      FROM step WHERE answer IS NOT NULL)
                JOIN escalation ON escalation.id = of
-               WHERE t >= ? GROUP BY 1, 2 ORDER BY 1 DESC, 2 LIMIT ?""",
-            (t, WORK_ROWS_MAX),
+               WHERE t >= ? AND t < ? GROUP BY 1, 2 ORDER BY 1 DESC, 2 LIMIT ?""",
+            (t, until_t, WORK_ROWS_MAX),
         )
         return [DailyJudgeWork(**dict(row)) for row in rows]
 
 
 class JudgeWorkCache:
-    """The judges' work of a span, summed again when an alert has changed and each minute: with 100,000 alerts it takes
-    a second. Any thread may call."""
+    """The judges' work of a span: today's summed again when an alert has changed and each minute, that of the days
+    before, which hardly changes any more, each hour: with 100,000 alerts it takes a second. Any thread may call."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._held: tuple[tuple[int, int], list[DailyJudgeWork]] | None = None
+        self._closed: tuple[tuple[int, float], list[DailyJudgeWork]] | None = None
 
     def since(self, t: float) -> list[DailyJudgeWork]:
         """As `judge_work_since`. Raises StoreError."""
         key = (self._db.rev(), int(t // 60))
         held = self._held
         if held is None or held[0] != key:
-            held = self._held = (key, judge_work_since(self._db, t))
+            today_t, _ = day_bounds(local_day(self._db.clock.now()))
+            today = judge_work_since(self._db, max(t, today_t))
+            held = self._held = (key, [*today, *self._before(t, today_t)][:WORK_ROWS_MAX])
         return held[1]
+
+    def _before(self, t: float, today_t: float) -> list[DailyJudgeWork]:
+        key = (int(t // HOUR_S), today_t)
+        closed = self._closed
+        if closed is None or closed[0] != key:
+            closed = self._closed = (key, judge_work_since(self._db, t, today_t))
+        return closed[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import sqlite3
 import threading
@@ -31,9 +32,11 @@ from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent,
 from appliance.dashboard.snapshots import Snapshot, SnapshotCache
 from appliance.dashboard.templating import percent, size, span, when
 from appliance.errors import EvidenceError
+from appliance.store import verdict_stats
 from appliance.store.alerts import AlertCounts, AlertStore
+from appliance.store.database import Database
 from appliance.store.meter import Metric, MetricName
-from appliance.store.verdict_stats import JudgeWorkCache
+from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache, judge_work_since
 from appliance.types import CameraState, Gap, SegmentRow
 from tests.dashboard_site import Site, running
 
@@ -654,3 +657,28 @@ def test_what_judging_took_is_summed_again_only_when_an_alert_has_changed(site: 
     assert work.since(T0 - 86400) is first
     site.answer(site.raise_alert("b", T0 + 5))
     assert sum(row.verdicts for row in work.since(T0 - 86400)) == sum(row.verdicts for row in first) + 1
+
+
+def test_what_judging_took_before_today_is_summed_once_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(T0)
+    site = Site(tmp_path, clock)
+    site.answer(site.raise_alert("a", T0))
+    clock.advance(86_400)
+    site.answer(site.raise_alert("b", T0 + 86_400))
+    spans = []
+
+    def summed(db: Database, t: float, until_t: float = math.inf) -> list[DailyJudgeWork]:
+        spans.append((t, until_t))
+        return judge_work_since(db, t, until_t)
+
+    monkeypatch.setattr(verdict_stats, "judge_work_since", summed)
+    work, since_t = JudgeWorkCache(site.db), T0 - 86_400
+    assert work.since(since_t) == judge_work_since(site.db, since_t)
+    site.answer(site.raise_alert("c", T0 + 86_405))
+    found = work.since(since_t)
+    assert [row.verdicts for row in found] == [2, 1]
+    today, before, again = spans
+    assert (before, again) == ((since_t, today[0]), today)
+    work.since(since_t + 3600)
+    assert len(spans) == 5
+    site.close()
