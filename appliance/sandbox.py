@@ -369,7 +369,10 @@ def main(argument: str) -> int:
         confined = confine([*libraries, *map(Path, task["readable"])], [Path(each) for each in task["writable"]])
         module = importlib.import_module(task["module"])
         space.limit(limits.memory_bytes)
-    _send(channel, {"confined": list(confined)})
+    try:
+        _send(channel, {"confined": list(confined)})
+    except ConnectionError:  # the parent was killed while this was loading
+        return 0
     os.dup2(silence, 2)  # libraries write there what is in the data
     os.close(silence)
     ready = select.poll()  # not select.select: the parent's number of the channel may be above 1023

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import resource
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -187,6 +192,18 @@ def test_it_ends_when_its_parent_does(sandbox: Sandbox) -> None:
     sandbox._child.wait(10)
     assert pid
     assert sandbox.pid == 0
+
+
+def test_a_parent_that_is_killed_while_it_starts_leaves_no_traceback_in_the_log() -> None:
+    here, there = socket.socketpair()
+    here.close()
+    task = {"fd": there.fileno(), "module": "json", "limits": asdict(SandboxLimits()), "readable": [], "writable": []}
+    with there:
+        done = subprocess.run(
+            [sys.executable, "-m", "appliance.sandbox", json.dumps(task)], pass_fds=(there.fileno(),),
+            capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
 def test_a_long_call_says_how_far_it_is_and_keeps_to_its_limit(sandbox: Sandbox) -> None:
