@@ -51,8 +51,8 @@ class SessionProbe:
     def has_motion(self, t: float) -> bool:
         return self.selector is None or self.selector.has_motion(t)
 
-    def is_overdue(self, t: float) -> bool:
-        return self.selector is None or self.forced or self.selector.is_overdue(t)
+    def is_overdue(self, t: float, late_share: float = 0.0) -> bool:
+        return self.selector is None or self.forced or self.selector.is_overdue(t, late_share)
 
     def shows_change(self, av_frame: av.VideoFrame) -> bool:
         """Not with another size: there a new session begins, and its first frame is motion anyway."""
@@ -95,7 +95,7 @@ class CameraAnalysis:
         self.probe = SessionProbe()
         self._tracks: SessionTracks | None = None
         latency = "lowest" if decode_everything else settings.latency
-        self.decode_policy = DecodePolicy(latency, settings.fps, settings.heartbeat_s, self.probe)
+        self.decode_policy = DecodePolicy(latency, settings.fps, self.probe)
 
     @property
     def has_session(self) -> bool:

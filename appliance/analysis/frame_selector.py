@@ -170,9 +170,9 @@ class FrameSelector:
     def is_active(self, t: float) -> bool:
         return self.has_motion(t) or t - self._tracks.settled().active_t <= TUNING.active_s
 
-    def is_overdue(self, t: float) -> bool:
+    def is_overdue(self, t: float, late_share: float = 0.0) -> bool:
         self._tracks.settled()
-        return self._heartbeat_due(t)
+        return self._heartbeat_due(t - late_share * self._rhythm_s(t))
 
     def shows_change(self, av_frame: av.VideoFrame) -> bool:
         here = at_host(av_frame)

@@ -18,7 +18,7 @@ import av
 
 from appliance.config import LatencyMode
 from appliance.decode_policy.gop import LEARNING, GopBuffer, GopTracker
-from appliance.decode_policy.packet_sizes import ECONOMY, NORMAL, PacketSizes
+from appliance.decode_policy.packet_sizes import ECONOMY, NORMAL, KeyFrameSizes, PacketSizes
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.types import DecodeState
@@ -40,8 +40,8 @@ class DecodeTuning:
     early_s: float = 0.002
     """Two times this near are one: cameras round their time stamps to milliseconds."""
     wait_share: float = 0.1
-    """Share of the heartbeat by which an inference may come late, if a key frame is due until then: it costs nothing,
-    while decoding before it costs the whole GOP."""
+    """Share of the pause between two inferences by which one may come late, if a key frame is due until then: it costs
+    nothing, while decoding before it costs the whole GOP."""
     late_frames_max: int = 10
     """About so many of the frames that are decoded after a cue become inferences, evenly spread: five a second over
     the usual GOP of two seconds. If the detector is busy they wait: 14 MB of 720p frames, 31 MB of 1080p."""
@@ -63,8 +63,9 @@ class ActivityProbe(Protocol):
         """Something moves, or did a moment ago."""
         ...
 
-    def is_overdue(self, t: float) -> bool:
-        """The detector must examine a frame of this time, whatever moves."""
+    def is_overdue(self, t: float, late_share: float = 0.0) -> bool:
+        """The detector must examine a frame of this time, whatever moves. late_share: of what may pass between two
+        inferences, so much more has passed."""
         ...
 
     def shows_change(self, av_frame: av.VideoFrame) -> bool:
@@ -103,6 +104,17 @@ class FrameSampler:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class HeldGops:
+    """What was held when a key frame came: the GOP before it with the index of its first frame and, where that GOP's
+    key frame was passed, the one before that; else None."""
+
+    last: GopBuffer
+    index: int
+    earlier: GopBuffer | None
+    earlier_index: int
+
+
 class DecodeSession:
     """One connection, or one file of a recording: its decoder, and the packets since the last key frame.
 
@@ -125,6 +137,13 @@ class DecodeSession:
         self._skipped = self._decoded_twice = self._damaged = 0
         self._key_index, self._key_count = 0, gops.count
         self._shown_t = self._next_key_t = float("-inf")
+        self._passed: GopBuffer | None = None
+        self._passed_index = 0
+
+    @property
+    def has_passed(self) -> bool:
+        """The latest key frame was not decoded (`pass_key`)."""
+        return self._passed is not None
 
     @property
     def _is_in_sync(self) -> bool:
@@ -153,6 +172,9 @@ class DecodeSession:
 
     def catch_up(self) -> Iterator[DecodedFrame]:
         """Decode what is held and was not; from the key frame on where the decoder is out of sync."""
+        if self._passed is not None:
+            self._passed = None
+            self.count_skipped(self.gops.count - len(self.held.packets))
         if not self._is_in_sync and self.held.starts_with_key:
             self._decoder.restart(self._key_index)
             self.held.decoded_count, self._in_sync = 0, True
@@ -166,27 +188,44 @@ class DecodeSession:
 
     def skip_key(self, packet: VideoPacket) -> None:
         """A key frame that is too early: not even this one is decoded."""
+        self._passed = None
         self._start_gop(packet)
         self.count_skipped(self.gops.count - 1)
         self._in_sync = False
 
-    def decode_key(self, packet: VideoPacket) -> tuple[GopBuffer, int, DecodedFrame | None]:
-        """Decode a key frame alone: the GOP before it with its first index, for `redecode`, and the frame; None:
-        it is damaged."""
-        before, before_index = self.held, self._key_index
+    def pass_key(self, packet: VideoPacket) -> None:
+        """Hold a key frame and what comes after it; the GOP before it is held, too, until the next one."""
+        self._passed, self._passed_index = self.held, self._key_index
+        self._start_gop(packet)
+        self._in_sync = False
+
+    def decode_key(self, packet: VideoPacket) -> tuple[HeldGops, DecodedFrame | None]:
+        """Decode a key frame alone: what was held before it, for `redecode`, and the frame; None: it is damaged."""
+        before = HeldGops(self.held, self._key_index, self._passed, self._passed_index)
+        self._passed = None
         self._next_key_t = max(self._next_key_t + 1 / self._fps, packet.t + 0.5 / self._fps)
         self._start_gop(packet)
         self._decoder.restart(self._key_index)
         frame = self._decoder.decode_key_frame(packet)
         self.held.decoded_count, self._in_sync = 1, self._decoder.in_sync
-        return before, before_index, frame
+        return before, frame
 
-    def redecode(self, before: GopBuffer, before_index: int, key: VideoPacket) -> Iterator[DecodedFrame]:
-        """Decode the GOP before a key frame, and then the key frame once more: the decoder needs the order."""
-        self._decoder.restart(before_index)
-        self._in_sync = True
+    def redecode(self, before: HeldGops, key: VideoPacket, probe: ActivityProbe) -> Iterator[DecodedFrame]:
+        """Decode the GOP before a key frame, and then the key frame once more: the decoder needs the order. Where the
+        key frame of that GOP was passed, and shows a change as well, the GOP before it, too."""
+        packets, index = [*before.last.packets, key], before.index
         self._count_decoded_twice()  # the key frame itself: it was not handed on yet
-        yield from self._decode_late([*before.packets, key])
+        if before.earlier is not None and before.earlier.starts_with_key:
+            self._decoder.restart(index)
+            passed = self._decoder.decode_key_frame(before.last.packets[0])
+            self._count_decoded_twice()
+            if passed is None or probe.shows_change(passed.av_frame):
+                packets, index = [*before.earlier.packets, *packets], before.earlier_index
+            else:
+                self.count_skipped(self.gops.count - len(packets))
+        self._decoder.restart(index)
+        self._in_sync = True
+        yield from self._decode_late(packets)
 
     def hand_on(self, frame: DecodedFrame) -> Iterator[DecodedFrame]:
         """The frame, if it was not handed on before."""
@@ -244,15 +283,15 @@ class DecodePolicy:
     t_offset_s: what to add to a packet's time to have that of its frame, where the reader shifts frame times.
     """
 
-    def __init__(self, latency: LatencyMode, fps: float, heartbeat_s: float, probe: ActivityProbe) -> None:
+    def __init__(self, latency: LatencyMode, fps: float, probe: ActivityProbe) -> None:
         self.state: DecodeState = "everything" if latency == "lowest" else "active"
         self.reason = LATENCY_LOWEST if latency == "lowest" else LEARNING
         self.t_offset_s = 0.0
         self._latency = latency
         self._fps = fps
-        self._heartbeat_s = heartbeat_s
         self._probe = probe
         self._sizes = PacketSizes(ECONOMY if latency == "thrifty" else NORMAL)
+        self._key_sizes = KeyFrameSizes()
         self._hold_t = float("-inf")
         self._counts = DecodeCounts()
         self._session: DecodeSession | None = None
@@ -312,7 +351,11 @@ class DecodePolicy:
     ) -> Iterator[DecodedFrame]:
         self.state, self.reason = state, reason
         yield from session.decode_all(packet)
-        if not packet.keyframe and not self._probe.has_motion(self._t(packet)):
+        if self._probe.has_motion(self._t(packet)):
+            return
+        if packet.keyframe:
+            self._key_sizes.learn(packet.size)
+        else:
             self._sizes.learn(packet.size, b_frame=session.gops.is_b_frame)
 
     def _go_idle(self, packet: VideoPacket) -> None:
@@ -346,16 +389,23 @@ class DecodePolicy:
         if session.is_too_early(packet) and not self._is_overdue(session, packet):
             session.skip_key(packet)
             return
-        before, before_index, frame = session.decode_key(packet)
+        if self._may_pass(session, packet):
+            session.pass_key(packet)
+            self._key_sizes.learn(packet.size)
+            self._sizes.begin_gop()
+            return
+        before, frame = session.decode_key(packet)
+        self._sizes.begin_gop()
         key_interval_s = session.gops.key_interval_s
         if frame is None:
             session.count_skipped(session.gops.count)
             self._activate(packet, KEY_FRAME_DAMAGED, key_interval_s)
-        elif before.starts_with_key and len(before.packets) > 1 and self._probe.shows_change(frame.av_frame):
-            yield from session.redecode(before, before_index, packet)
+        elif before.last.starts_with_key and len(before.last.packets) > 1 and self._probe.shows_change(frame.av_frame):
+            yield from session.redecode(before, packet, self._probe)
             self._activate(packet, KEY_FRAME_CHANGED)
         else:
             session.count_skipped(session.gops.count)
+            self._key_sizes.learn(packet.size)
             yield from session.hand_on(replace(frame, next_s=key_interval_s))
             if self._probe.is_active(self._t(packet)):
                 self._activate(packet, MOTION_OR_TRACK)
@@ -370,10 +420,23 @@ class DecodePolicy:
         self.state, self.reason = "active", reason
         self._hold_t = packet.t + hold_s
 
+    def _may_pass(self, session: DecodeSession, packet: VideoPacket) -> bool:
+        """Nothing speaks for decoding this key frame: the last one was, in this session, it and the packets before it
+        have their usual sizes, and the heartbeat has time until the next one."""
+        gops, t = session.gops, self._t(packet)
+        if session.has_passed or not session.held.starts_with_key or gops.all_keyframes or gops.key_interval_s <= 0:
+            return False
+        if not (self._key_sizes.is_usual(packet.size) and self._sizes.is_calm) or self._probe.is_active(t):
+            return False
+        return not self._probe.is_overdue(t + gops.key_interval_s, TUNING.wait_share)
+
     def _is_overdue(self, session: DecodeSession, packet: VideoPacket) -> bool:
-        wait_s = TUNING.wait_share * self._heartbeat_s
-        key_is_near = not packet.keyframe and session.key_t + session.gops.key_interval_s - packet.t <= wait_s
-        return self._probe.is_overdue(self._t(packet) - (wait_s if key_is_near else 0.0))
+        """The heartbeat is due, and no key frame comes soon enough to be waited for."""
+        t = self._t(packet)
+        if packet.keyframe or not self._probe.is_overdue(t):
+            return self._probe.is_overdue(t)
+        key_t = session.key_t + session.gops.key_interval_s - packet.t + t
+        return self._probe.is_overdue(max(t, key_t), TUNING.wait_share)
 
     def _t(self, packet: VideoPacket) -> float:
         return packet.t + self.t_offset_s

@@ -29,6 +29,10 @@ class CusumThreshold:
 
 
 NORMAL = CusumThreshold(slack=1.0, sum_min=10.0, packet_max=8.0)
+CALM_SHARE = 0.5  # of `sum_min`: below it the packets of a GOP have their usual sizes
+KEYS_MIN, KEYS_MAX = 4, 16  # key frames, before their sizes say anything, and that are remembered
+KEY_SPREAD_SHARE_MIN = 0.002  # of the median: an empty room's are nearly equal
+KEY_SPREADS_MAX = 2.5  # from the median, that a key frame of nothing new may be
 ECONOMY = CusumThreshold(slack=2.5, sum_min=40.0, packet_max=15.0)  # `latency: thrifty`
 
 
@@ -55,17 +59,49 @@ class PacketSizes:
     def learn(self, size: int, *, b_frame: bool = False) -> None:
         self._kinds[b_frame].learn(size)
 
+    @property
+    def is_calm(self) -> bool:
+        """Since `begin_gop` no packets added up to half a cue, neither larger nor, as of a frozen picture, smaller."""
+        return all(kind.peak < CALM_SHARE * self._threshold.sum_min for kind in self._kinds.values())
+
+    def begin_gop(self) -> None:
+        for kind in self._kinds.values():
+            kind.peak = 0.0
+
     def reset_sums(self) -> None:
         """The sums were a cue, and all packets up to here were decoded."""
         for kind in self._kinds.values():
-            kind.sum = 0.0
+            kind.sum = kind.sum_below = 0.0
+
+
+class KeyFrameSizes:
+    """The usual size of key frames at rest. A place that nobody entered is coded with much the same number of bytes
+    each time, so another size is a reason to look, and the usual one is none.
+
+    State: the last sizes. Deterministic in the packets it is given.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: deque[int] = deque(maxlen=KEYS_MAX)
+
+    def learn(self, size: int) -> None:
+        """A key frame in which nothing was found."""
+        self._sizes.append(size)
+
+    def is_usual(self, size: int) -> bool:
+        """Whether this one shows nothing new, as far as its size tells."""
+        if len(self._sizes) < KEYS_MIN:
+            return False
+        usual = median(self._sizes)
+        spread = SIGMA_OF_MAD * median([abs(each - usual) for each in self._sizes])
+        return abs(size - usual) <= KEY_SPREADS_MAX * max(spread, KEY_SPREAD_SHARE_MIN * usual)
 
 
 class _PacketKind:
     """The sizes of one kind of packet."""
 
     def __init__(self) -> None:
-        self.sum = 0.0
+        self.sum = self.sum_below = self.peak = 0.0
         self._sizes: deque[int] = deque(maxlen=WINDOW)
         self._usual = 0.0
         self._spread = 0.0
@@ -80,6 +116,8 @@ class _PacketKind:
             return False
         above = min((size - self._usual) / self._spread, threshold.packet_max)
         self.sum = max(0.0, self.sum + above - threshold.slack)
+        self.sum_below = min(threshold.sum_min, max(0.0, self.sum_below - above - threshold.slack))
+        self.peak = max(self.peak, self.sum, self.sum_below)
         return self.sum >= threshold.sum_min
 
     def learn(self, size: int) -> None:

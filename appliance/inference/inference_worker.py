@@ -25,7 +25,7 @@ from appliance.types import Detections, DropReason
 
 logger = logging.getLogger(__name__)
 
-IDLE_S = 0.5  # without a wake-up the worker looks at the queues this often
+IDLE_S = 2.0  # without a wake-up the worker looks at the queues this often; whoever queues a frame wakes it
 RETRIES_MAX = 2  # a driver that hiccups answers the second time
 RETRY_S_MAX = 2.0  # a call that took longer to fail is not repeated: cameras wait
 _SMOOTHING = 0.1

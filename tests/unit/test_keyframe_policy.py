@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import av
@@ -18,7 +18,8 @@ from appliance import config
 from appliance.decode_policy.gop import GOP_BYTES_MAX, GOP_PACKETS_MAX, GopBuffer
 from appliance.decode_policy.keyframe_policy import TUNING, DecodePolicy
 from appliance.ingest.clip_reader import ClipReader
-from appliance.media.decoder import DecodedFrame
+from appliance.media.decoder import DecodedFrame, Decoder
+from appliance.media.source import VideoPacket
 from appliance.track.tracker import Tracker
 from appliance.types import DecodeState, FrameBoxes
 
@@ -186,6 +187,8 @@ class Scripted:
     looked: float = float("-inf")
     t: float = 0.0
     asked: list[float] = field(default_factory=list)
+    heartbeat_s: float = HEARTBEAT_S
+    waited_s: float = 0.0
 
     def is_active(self, t: float) -> bool:
         self.t = t
@@ -194,8 +197,8 @@ class Scripted:
     def has_motion(self, t: float) -> bool:
         return self.is_active(t)
 
-    def is_overdue(self, t: float) -> bool:
-        return t - self.looked >= HEARTBEAT_S - 0.002
+    def is_overdue(self, t: float, late_share: float = 0.0) -> bool:
+        return t - self.looked >= self.heartbeat_s * (1 + late_share) - 0.002
 
     def shows_change(self, picture: av.VideoFrame) -> bool:
         t = round(float(picture.pts) / 1e6, 3)
@@ -208,7 +211,7 @@ def handed_on(
 ) -> tuple[list[DecodedFrame], DecodePolicy]:
     """looking: every picture is looked at; else no heartbeat is ever due."""
     probe.looked = float("-inf") if looking else float("inf")
-    policy = DecodePolicy(latency, 5, HEARTBEAT_S, probe)
+    policy = DecodePolicy(latency, 5, probe)
     frames = []
     with ClipReader(str(path)) as clip:
         for frame in clip.frames(policy):
@@ -294,6 +297,79 @@ def test_idle_shows_key_frames_only_and_says_when_the_next_comes(restless: Path)
     assert [frame.t for frame in idle] == [6.0, 8.0, 10.0, 12.0, 14.0]
     assert {round(frame.next_s, 3) for frame in idle} == {2.0}
     assert policy.counts().skipped == 16 * FPS - len(frames)
+
+
+def of_sizes(
+    path: Path, probe: Scripted, size: Callable[[VideoPacket], int] = lambda packet: 20_000 if packet.keyframe else 900
+) -> tuple[list[DecodedFrame], DecodePolicy]:
+    """As if packets had those sizes, whatever this encoder made of the place."""
+    policy, frames = DecodePolicy("normal", 5, probe), []
+    with ClipReader(str(path)) as clip:
+        policy.open(Decoder("gate", clip.info), clip.info)
+        for packet in clip.packets():
+            for frame in policy.frames(replace(packet, size=size(packet))):
+                probe.looked = frame.t
+                frames.append(frame)
+            probe.waited_s = max(probe.waited_s, packet.t - probe.looked)
+    list(policy.close())
+    return frames, policy
+
+
+def test_with_time_for_it_every_second_key_frame_is_left_alone(restless: Path) -> None:
+    """A heartbeat of 4 s, a key frame in 2 s: as long as nothing speaks for it, only the one that is due is decoded."""
+    frames, policy = of_sizes(restless, Scripted(heartbeat_s=4.0))
+    assert [frame.t for frame in frames if frame.t > 5.0] == [6.0, 8.0, 12.0], "of four the size is known"
+    assert policy.counts().skipped == 16 * FPS - len(frames)
+    often, _ = of_sizes(restless, Scripted(heartbeat_s=3.0))
+    assert [frame.t for frame in often if frame.t > 5.0] == [6.0, 8.0, 10.0, 12.0, 14.0], "the next would be too late"
+    seldom, _ = of_sizes(restless, Scripted(heartbeat_s=20.0))
+    assert [frame.t for frame in seldom if frame.t > 5.0] == [6.0, 8.0, 12.0], "two are never left alone in a row"
+
+
+@pytest.mark.parametrize(
+    ("at", "size"), [(10.0, 21_500), (10.0, 18_500), (9.0, 1_080), (9.0, 60)], ids=["key +", "key -", "P +", "P -"]
+)
+def test_sizes_that_are_not_the_usual_ones_speak_for_a_key_frame(restless: Path, at: float, size: int) -> None:
+    """Somebody who is no cue yet, a lens that is covered, a picture that stands still. That at 10 s would be left."""
+
+    def other(packet: VideoPacket) -> int:
+        usual = 20_000 if packet.keyframe else 900
+        return size if at <= packet.t < at + 0.5 and packet.keyframe == (at == 10.0) else usual
+
+    frames, policy = of_sizes(restless, Scripted(heartbeat_s=4.0), other)
+    assert [frame.t for frame in frames if frame.t > 5.0] == [6.0, 8.0, 10.0, 14.0]
+    assert policy.counts().wake_ups == 0
+
+
+@pytest.mark.parametrize(("changed_at", "first_t"), [(11.9, 10.0), (9.9, 8.0)])
+def test_what_a_key_frame_shows_is_followed_back_over_one_that_was_left_alone(
+    restless: Path, changed_at: float, first_t: float
+) -> None:
+    """The key frame at 12 s shows a change. Where that at 10 s does, too, it came after the one at 8 s."""
+    with ClipReader(str(restless)) as clip:
+        whole = {frame.index: frame.av_frame.to_ndarray(format="gray") for frame in clip.frames()}
+    probe = Scripted(changed_at=changed_at, busy_from=12.0, heartbeat_s=4.0)
+    frames, policy = of_sizes(restless, probe)
+    assert probe.asked[-2:] == [12.0, 10.0]
+    late = [frame for frame in frames if frame.late]
+    assert first_t <= late[0].t <= first_t + 0.5
+    assert late[-1].t > 11.5
+    assert [frame.t for frame in frames] == sorted({frame.t for frame in frames})
+    assert all(np.array_equal(frame.av_frame.to_ndarray(format="gray"), whole[frame.index]) for frame in frames)
+    assert policy.counts().skipped + policy.counts().sampled_out == 16 * FPS - len(frames)
+
+
+def test_a_cue_after_a_key_frame_that_was_left_alone_brings_all_since(restless: Path) -> None:
+    frames, policy = of_sizes(restless, Scripted(busy_from=10.5, heartbeat_s=4.0))
+    assert [frame.index for frame in frames if 8.5 < frame.t < 10.6] == list(range(150, 159))
+    assert policy.counts().skipped == 16 * FPS - len(frames)
+
+
+def test_who_may_be_looked_at_each_second_is_not_made_to_wait_for_a_key_frame(restless: Path) -> None:
+    """A tenth of a second at most, whatever a heartbeat is."""
+    probe = Scripted(heartbeat_s=1.7)
+    of_sizes(restless, probe)
+    assert probe.waited_s <= 1.7 * (1 + TUNING.wait_share) + 1e-6
 
 
 def test_key_frames_that_come_just_before_a_heartbeat_are_looked_at(tmp_path: Path) -> None:
