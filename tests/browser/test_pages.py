@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.broker import LinkState
 from appliance.clock import SystemClock
 from appliance.types import CameraState
 from tests.browser.conftest import House
@@ -216,6 +217,22 @@ def test_reviewing_from_the_keyboard(visit: Visit, house: House) -> None:
     expect(page.locator("#a-second")).to_contain_text("Reviewed")
     page.keyboard.press("Enter")
     page.wait_for_url("**/alerts/second")
+
+
+def test_with_the_uplink_down_alerts_come_are_reviewed_by_keys_and_their_clip_plays(visit: Visit, house: House) -> None:
+    house.site.link = LinkState(up=False, since=0.0, error="nothing answers there")
+    page = visit("/")
+    live(page)
+    expect(page.locator("#link")).to_contain_text("nothing is lost")
+    house.site.raise_alert("second", house.t0 + 9)
+    expect(page.locator("#a-second")).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("r")
+    expect(page.locator("#a-second")).to_have_attribute("data-review", "reviewed")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/alerts/walker")
+    assert page.evaluate("document.getElementById('clip').play().then(() => true)")
 
 
 def test_reviewing_on_the_alert_page_and_back(visit: Visit, house: House) -> None:
