@@ -29,7 +29,7 @@ class CusumThreshold:
 
 
 NORMAL = CusumThreshold(slack=1.0, sum_min=10.0, packet_max=8.0)
-CALM_SHARE = 0.5  # of `sum_min`: below it the packets of a GOP have their usual sizes
+CALM_SHARE = 0.5  # of NORMAL's `sum_min`, in every mode: below it the packets of a GOP have their usual sizes
 KEYS_MIN, KEYS_MAX = 4, 16  # key frames, before their sizes say anything, and that are remembered
 KEY_SPREAD_SHARE_MIN = 0.002  # of the median: an empty room's are nearly equal
 KEY_SPREADS_MAX = 2.5  # from the median, that a key frame of nothing new may be
@@ -62,7 +62,7 @@ class PacketSizes:
     @property
     def is_calm(self) -> bool:
         """Since `begin_gop` no packets added up to half a cue, neither larger nor, as of a frozen picture, smaller."""
-        return all(kind.peak < CALM_SHARE * self._threshold.sum_min for kind in self._kinds.values())
+        return all(kind.peak < CALM_SHARE * NORMAL.sum_min for kind in self._kinds.values())
 
     def begin_gop(self) -> None:
         for kind in self._kinds.values():
@@ -71,7 +71,7 @@ class PacketSizes:
     def reset_sums(self) -> None:
         """The sums were a cue, and all packets up to here were decoded."""
         for kind in self._kinds.values():
-            kind.sum = kind.sum_below = 0.0
+            kind.sum = kind.sum_above = kind.sum_below = 0.0
 
 
 class KeyFrameSizes:
@@ -101,7 +101,7 @@ class _PacketKind:
     """The sizes of one kind of packet."""
 
     def __init__(self) -> None:
-        self.sum = self.sum_below = self.peak = 0.0
+        self.sum = self.sum_above = self.sum_below = self.peak = 0.0
         self._sizes: deque[int] = deque(maxlen=WINDOW)
         self._usual = 0.0
         self._spread = 0.0
@@ -114,10 +114,11 @@ class _PacketKind:
     def take(self, size: int, threshold: CusumThreshold) -> bool:
         if not self.known:
             return False
-        above = min((size - self._usual) / self._spread, threshold.packet_max)
-        self.sum = max(0.0, self.sum + above - threshold.slack)
-        self.sum_below = min(threshold.sum_min, max(0.0, self.sum_below - above - threshold.slack))
-        self.peak = max(self.peak, self.sum, self.sum_below)
+        off = (size - self._usual) / self._spread
+        self.sum = max(0.0, self.sum + min(off, threshold.packet_max) - threshold.slack)
+        self.sum_above = _doubt(self.sum_above, off)
+        self.sum_below = _doubt(self.sum_below, -off)
+        self.peak = max(self.peak, self.sum_above, self.sum_below)
         return self.sum >= threshold.sum_min
 
     def learn(self, size: int) -> None:
@@ -129,3 +130,8 @@ class _PacketKind:
             usual = self._usual = float(median(sizes))
             off = median([abs(each - usual) for each in sizes])  # two runs in order: sorting them again costs little
             self._spread = max(SIGMA_OF_MAD * off, SPREAD_SHARE_MIN * self._usual, SPREAD_BYTES_MIN)
+
+
+def _doubt(before: float, off: float) -> float:
+    """The sum of what is beyond the usual in one direction, as of a cue of NORMAL and never more than that."""
+    return min(NORMAL.sum_min, max(0.0, before + min(off, NORMAL.packet_max) - NORMAL.slack))

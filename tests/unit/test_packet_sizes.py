@@ -114,9 +114,11 @@ def test_key_frames_of_a_quiet_place_have_their_usual_size_and_a_visitor_changes
     assert not any(known.is_usual(round(85_500 * share)) for share in (0.97, 0.98, 1.02, 1.03))
 
 
+@pytest.mark.parametrize("bar", [NORMAL, ECONOMY])
 @pytest.mark.parametrize(("share", "calm"), [(1.0, True), (1.3, False), (0.7, False), (0.01, False)])
-def test_half_a_cue_is_no_calm_and_neither_is_what_became_small(share: float, calm: bool) -> None:
-    known = learnt(quiet(100))
+def test_half_a_cue_is_no_calm_and_neither_is_what_became_small(share: float, calm: bool, bar: CusumThreshold) -> None:
+    """Also where a cue needs more: who is none yet is seen in the next key frame."""
+    known = learnt(quiet(100), bar)
     known.begin_gop()
     for size in quiet(8, usual=4000 * share, seed=3):
         known.observe(size)
