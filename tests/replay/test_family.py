@@ -153,7 +153,7 @@ def test_a_moved_zone_is_noticed(eye: Once, tmp_path: Path) -> None:
 
     faults, report = failed("dusk", eye, tmp_path, move_it)
     alarm, miss = faults
-    assert alarm.title == "false alarm at 0:00.4: rule vehicle, car, zone yard", "it lies on the parked car now"
+    assert re.fullmatch(r"false alarm at 0:00\.\d: rule vehicle, car, zone yard", alarm.title), "on the parked car now"
     assert "never stood in the zone" in miss.detail
     assert (miss.zone, miss.note) == ("yard", "person 1 comes in by the gate")
     assert_shown(report, "dusk", faults)
@@ -162,8 +162,8 @@ def test_a_moved_zone_is_noticed(eye: Once, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "share", "missed"),
     [
-        ("crowd", 0.6, "missed at 0:07.2: rule westward, person"),
-        # One who walks alone is seen so often that scores of 0.6 of these still add up: here it takes a worse network.
+        ("crowd", 0.55, "missed at 0:07.2: rule westward, person"),
+        # One who walks alone is seen so often that scores of 0.55 of these still add up: here it takes a worse network.
         ("rain", 0.4, "missed at 0:09.8: rule intruder, person"),
     ],
 )
