@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,8 @@ def test_what_is_kept_is_not_written_over(life: Life) -> None:
     alert, keeper = life.all()[SECOND], keeper_of(life)
     life.review(alert, "reviewed")
     kept = keeper.keep(alert.id, KeepOptions())
-    assert (kept.name, keeper.find(alert.id)) == ("gate-20261120-110028", kept)
+    assert kept.name == f"gate-{datetime.fromtimestamp(alert.t_start, timezone.utc):%Y%m%d-%H%M%S}"
+    assert keeper.find(alert.id) == kept
     before = {path.name: path.stat().st_mtime_ns for path in kept.folder.iterdir()}
     with pytest.raises(PreconditionError, match=f"kept as `{kept.name}` already"):
         keeper.keep(alert.id, KeepOptions())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import threading
 from collections.abc import Sequence
@@ -94,8 +93,8 @@ class Slow(BrightBlock):
 
 
 def test_a_frame_whose_selection_depends_on_detections_before_waits_for_them(tmp_path: Path) -> None:
-    """Who has always stood there is followed though nothing moves, and so looked at every second or two, long after the
-    gate has lost interest."""
+    """Who has always stood there is followed though nothing moves, and so looked at every second, long after the gate has
+    lost interest."""
     standing = film(tmp_path / "standing.mp4", 12, lambda t: 0.6)
     config = site(detect={"fps": 1, "heartbeat_s": 30})
 
@@ -106,9 +105,7 @@ def test_a_frame_whose_selection_depends_on_detections_before_waits_for_them(tmp
         return [row["t"] for row in rows if row["type"] == "boxes"]
 
     alone = examined_at(1)
-    assert alone[:3] == [0, 1, 2]
-    assert all(b - a <= 3.0 for a, b in itertools.pairwise([*alone, 12.0])), "a key frame is waited for"
-    assert len(alone) < 12
+    assert alone == list(range(12))
     assert examined_at(3) == alone
 
 
