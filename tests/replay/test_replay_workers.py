@@ -93,7 +93,7 @@ class Slow(BrightBlock):
 
 
 def test_a_frame_whose_selection_depends_on_detections_before_waits_for_them(tmp_path: Path) -> None:
-    """Who has always stood there is followed though nothing moves, and so looked at every second, long after the gate has
+    """Who has always stood there is followed though nothing moves, and so looked at every second, when the gate has long
     lost interest."""
     standing = film(tmp_path / "standing.mp4", 12, lambda t: 0.6)
     config = site(detect={"fps": 1, "heartbeat_s": 30})
