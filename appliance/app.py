@@ -25,7 +25,7 @@ from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.setup_page import new_setup_code
 from appliance.errors import MissingDependency, UsageError
 from appliance.health.load_shedding import LoadShedding
-from appliance.malloc import TRIM_EVERY_S, give_back_memory, hold_little
+from appliance.malloc import TRIM_EVERY_S, hold_little, trim_heaps
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.settings.settings_service import SettingsService
 from appliance.store.cameras import NOT_RUNNING, CameraStore
@@ -141,7 +141,7 @@ class Appliance:
         meter = periodic_service(
             "meter", METER_EVERY_S, partial(_flush_meter, lasting.stores.meter, lasting.clock), lasting.clock
         )
-        memory = periodic_service("memory", TRIM_EVERY_S, give_back_memory, lasting.clock)
+        memory = periodic_service("memory", TRIM_EVERY_S, trim_heaps, lasting.clock)
         sensors = periodic_service("sensors", READ_EVERY_S, lasting.box.run_once, lasting.clock)
         services = [meter, memory, sensors, *self._background.services]
         if dashboard is not None:

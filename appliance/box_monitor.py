@@ -16,7 +16,7 @@ from appliance.config import LoadSheddingConfig
 from appliance.detect.hailo_bindings import python_with_bindings, start_helper
 from appliance.detector_config import HailoConfig
 from appliance.health.load_shedding import NOTHING_SHED, LoadShedder, LoadShedding
-from appliance.malloc import give_back_memory
+from appliance.malloc import trim_heaps
 from appliance.sensors.box_sensors import BoxSensors, BoxStatus
 from appliance.sensors.energy_meter import EnergyMeter, EnergyUse
 from appliance.sensors.memory_pressure import MemorySensor
@@ -100,7 +100,7 @@ class BoxMonitor:
         self._tell_ingest()
         if self.shed.memory.step != before.memory.step:
             self._shed_memory(self.shed)
-            give_back_memory()
+            trim_heaps()
         if used is not None:
             self._count(used)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 
-from appliance.library_pages import release_idle_code
-
 MMAP_THRESHOLD_BYTES = 512 * 1024  # a brightness plane of 720p is 0.9 MB
 TRIM_THRESHOLD_BYTES = 1024 * 1024
 TRIM_EVERY_S = 60.0
@@ -47,14 +45,8 @@ def return_large_blocks() -> bool:
     return bool(mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES) and mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES))
 
 
-def give_back_memory() -> None:
-    """What can be had again without harm, each TRIM_EVERY_S: free pages of the heaps, code that has not run since."""
-    trim_heaps()
-    release_idle_code()
-
-
 def trim_heaps() -> bool:
-    """Give the free pages of all heaps back. False: nothing was free, or not glibc.
+    """Give the free pages of all heaps back; call it about each TRIM_EVERY_S. False: nothing was free, or not glibc.
 
     Each thread has a heap of its own, and glibc shrinks one only from its end. The colour planes of a 720p frame have
     230 kB, so they lie there, between what outlives them: with each lost connection the heap of a camera's thread kept

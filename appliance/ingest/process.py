@@ -33,7 +33,7 @@ from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
-from appliance.malloc import TRIM_EVERY_S, give_back_memory
+from appliance.malloc import TRIM_EVERY_S, trim_heaps
 from appliance.recheck.worker import RecheckWorker
 from appliance.rules.known_labels import unknown_labels
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
@@ -246,7 +246,7 @@ class IngestProcess:
             if camera.substream is not None:
                 camera.substream.pause(shedding.memory_step >= RINGS)
         if shedding.memory_step > before.memory_step:
-            give_back_memory()
+            trim_heaps()
         if shedding != before:
             logger.info(
                 "asked to do %.0f %% of the detections a second, shown at %.0f %% of the side; memory step %d",
@@ -281,7 +281,7 @@ class IngestProcess:
             camera.parked.tick()
         if self._clock.monotonic() - self._trimmed_at >= TRIM_EVERY_S:
             self._trimmed_at = self._clock.monotonic()
-            give_back_memory()
+            trim_heaps()
         self._emit(
             IngestHealth(
                 t=self._clock.now(),
