@@ -93,8 +93,7 @@ class Slow(BrightBlock):
 
 
 def test_a_frame_whose_selection_depends_on_detections_before_waits_for_them(tmp_path: Path) -> None:
-    """Who has always stood there is followed though nothing moves, and so looked at every second, when the gate has long
-    lost interest."""
+    """Who has always stood there is followed though nothing moves, and looked at each second while the gate is calm."""
     standing = film(tmp_path / "standing.mp4", 12, lambda t: 0.6)
     config = site(detect={"fps": 1, "heartbeat_s": 30})
 
