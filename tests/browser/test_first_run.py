@@ -184,7 +184,7 @@ def test_the_five_minute_path(
         form.get_by_label("Address").fill(phone.url)
         form.get_by_label("the target is on the site").check()
         form.get_by_role("button", name="Save").click()
-        page.locator("[data-test=phone]").wait_for()
+        page.locator("form[data-post='/api/v1/notify/phone/test']").wait_for()
         done("phone named")
         page.goto(first_run.url)
         card = page.locator(".card", has_text="Person").first
