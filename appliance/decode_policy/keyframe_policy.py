@@ -433,8 +433,9 @@ class DecodePolicy:
     def _is_overdue(self, session: DecodeSession, packet: VideoPacket) -> bool:
         """The heartbeat is due, and no key frame comes soon enough to be waited for."""
         t = self._t(packet)
-        if packet.keyframe or not self._probe.is_overdue(t):
-            return self._probe.is_overdue(t)
+        overdue = self._probe.is_overdue(t)
+        if packet.keyframe or not overdue:
+            return overdue
         key_t = session.key_t + session.gops.key_interval_s - packet.t + t
         return self._probe.is_overdue(max(t, key_t), TUNING.wait_share)
 
