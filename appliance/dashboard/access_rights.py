@@ -222,7 +222,9 @@ async def authorise(
     cameras: Annotated[CameraOf, Depends(provided(CameraOf))],
     log: Annotated[AccessLog, Depends(provided(AccessLog))],
 ) -> AsyncIterator[None]:
-    """Refuse what the visitor may not, before the handler runs; log a change after it. Raises Problem."""
+    """Refuse what the visitor may not, before the handler runs; log a change after it, before the answer leaves: who
+    has the answer finds the change in the log. Depended on with the scope "function". Raises Problem.
+    """
     route: Route = request.scope["route"]
     right = RIGHTS.get((request.method, route.path), _ADMIN)
     if right.role is None:

@@ -114,7 +114,8 @@ def create_app(
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(parts),
-        responses=problems.DOCUMENTED, dependencies=[Depends(authorise)], generate_unique_id_function=operation_id,
+        responses=problems.DOCUMENTED, dependencies=[Depends(authorise, scope="function")],
+        generate_unique_id_function=operation_id,
     )  # fmt: skip
     serve_openapi(app)
     methods = RouteMethods([route for router in ROUTERS for route in router.routes])

@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from appliance import cli
 from appliance.app import check_guarded
@@ -366,6 +367,26 @@ def test_logins_and_changes_are_on_record_and_the_record_is_bounded(site: Site) 
             log.write("x", "y", str(n))
     with site.db.read() as connection:
         assert connection.execute("SELECT count(*) FROM access_log").fetchone()[0] == ROWS_MAX
+
+
+def test_a_change_is_on_record_before_its_answer_leaves(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = app_of(site)
+    order: list[str] = []
+    write = AccessLog.write
+    monkeypatch.setattr(AccessLog, "write", lambda log, *row: (order.append("logged"), write(log, *row))[1])
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            order.append(message["type"])
+            await send(message)
+
+        await app(scope, receive, sent)
+
+    anna = signed_in(app, "anna")
+    order.clear()
+    told = TestClient(watched, base_url=HERE, cookies=anna.cookies, client=("192.168.1.7", 4000))
+    assert told.post("/api/v1/users/vic", json={"role": "reviewer"}).status_code == 200
+    assert order[:2] == ["logged", "http.response.start"]
 
 
 def test_a_password_is_right_or_wrong() -> None:
