@@ -19,7 +19,8 @@ from appliance.background import BackgroundServices, LastingParts, build_backgro
 from appliance.box_monitor import READ_EVERY_S, BoxMonitor
 from appliance.clock import Clock, SystemClock, local_day
 from appliance.config import SiteConfig, StorageConfig
-from appliance.core import Core, CoreStores
+from appliance.core import Core
+from appliance.core_settings import CoreStores
 from appliance.dashboard.app import create_app
 from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.setup_page import new_setup_code

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.box_monitor import BoxMonitor
-from appliance.broker import LinkState
 from appliance.clock import Clock, local_weekday_minute
 from appliance.config import DashboardConfig, SiteConfig, UplinkConfig
-from appliance.core import CoreListener, CoreSettings, CoreStores, core_settings, router_context
-from appliance.dashboard.deps import CoreProbes, SystemHealth
+from appliance.core_settings import CoreListener, CoreSettings, CoreStores, core_settings, router_context
+from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.shareable_still import ShareableStills
-from appliance.machine import load_per_core
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps, SystemStatus
 from appliance.notify.message import MessageBuilder
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
 from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
-from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.router.escalation_planner import RouterContext
 from appliance.router.system_load import SystemLoadMonitor
@@ -31,9 +28,9 @@ from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at
 from appliance.store.access_log import AccessLog
 from appliance.store.database import Database
-from appliance.store.escalations import OutboxStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.notices import NewNotice, NoticeStore
+from appliance.store.outbox_store import OutboxStore
 from appliance.store.preroll_ring import PrerollRing
 from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
 from appliance.store.quotas import StorageLimits
@@ -41,6 +38,7 @@ from appliance.store.retention import Retention
 from appliance.store.users import UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.supervisor import IngestSupervisor
+from appliance.system_probes import SystemProbes
 from appliance.telemetry import LogRing
 from appliance.threads import Service, periodic_service
 from appliance.types import Alert, RebaselineCommand, RecheckResult
@@ -92,7 +90,7 @@ class _BackgroundParts:
 
     context: RouterContext
     arming: Arming
-    probes: _SystemProbes
+    probes: SystemProbes
     uplink: UplinkService | None
     links: SnoozeLinks
     push: PushMeans
@@ -120,7 +118,7 @@ def _build_parts(config: SiteConfig, lasting: LastingParts) -> _BackgroundParts:
     context, notices_due = router_context(config), LoopSignal()
     arming = Arming(config.arming, config.cameras, stores.arming, clock, local_weekday_minute)
     uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
-    probes = _SystemProbes(
+    probes = SystemProbes(
         config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, arming, lasting.box
     )
     links = SnoozeLinks(root, config.dashboard.public_url, UsedLinkStore(db))
@@ -232,76 +230,6 @@ class _CoreListener(CoreListener):
         self.recheck.receive(result)
 
 
-@dataclass(frozen=True, slots=True)
-class _SystemProbes:
-    """How the appliance does now, for the services that ask. Any thread."""
-
-    escalates: bool
-    supervisor: IngestSupervisor
-    uplink: UplinkService | None
-    backlog: WriteBacklog
-    db: Database
-    clock: Clock
-    arming: Arming
-    box: BoxMonitor
-
-    def link(self) -> LinkState:
-        """Only where there is an uplink."""
-        assert self.uplink is not None
-        state = self.uplink.link
-        return replace(state, error=state.error or self.uplink.waits_for)
-
-    def cloud(self) -> CloudStatus:
-        if self.uplink is None or not self.escalates:
-            return CloudStatus()
-        link = self.uplink.link
-        down_s = None if link.up else self.clock.now() - link.since
-        return CloudStatus(configured=True, down_s=down_s, silent=link.up and link.breaker != "closed")
-
-    def appliance(self) -> ApplianceStatus:
-        status = self.supervisor.status
-        if status.pid == 0 or status.health is None:
-            return ApplianceStatus()
-        return ApplianceStatus(
-            starts=status.starts,
-            load=load_per_core(),
-            temperature_c=self.temperature_c(),
-            detector_load=status.health.load,
-            detector_queue=status.health.queue,
-            hot=self.box.shed.heat.step > 0,
-        )
-
-    def temperature_c(self) -> float | None:
-        """Of the hottest sensor of the box, at its last reading; None: there is none that tells."""
-        hottest = self.box.status.reading.hottest
-        return hottest.celsius if hottest is not None else None
-
-    def warning(self) -> str:
-        """What is wrong with the database, or ''."""
-        return self.backlog.warning or self.db.displaced
-
-    def health(self) -> SystemHealth:
-        status = self.supervisor.status
-        warnings = [self.warning(), status.health.warning if status.health else "", *self.arming.warnings()]
-        state = SystemHealth(
-            ingest_running=status.pid != 0,
-            ingest_starts=status.starts,
-            ingest_pid=status.pid,
-            warnings=tuple(text for text in warnings if text),
-        )
-        if status.health is None:
-            return state
-        return replace(
-            state,
-            detector_ms=status.health.detector_ms,
-            queue=status.health.queue,
-            rss_bytes=status.health.rss_bytes,
-            load=status.health.load,
-            age_p95_ms=status.health.age_p95_ms,
-            hardware=status.health.hardware,
-        )
-
-
 def _build_uplink(
     config: SiteConfig,
     uplink: UplinkConfig,
@@ -340,7 +268,7 @@ def _build_notifier(
     db: Database,
     stores: CoreStores,
     clock: Clock,
-    probes: _SystemProbes,
+    probes: SystemProbes,
     means: _NoticeMeans,
 ) -> Notifier | None:
     """None: no target is enabled."""
@@ -388,7 +316,7 @@ def _contact(dashboard: DashboardConfig) -> str:
 
 
 def _build_mqtt(
-    config: SiteConfig, root: Path, db: Database, stores: CoreStores, clock: Clock, probes: _SystemProbes
+    config: SiteConfig, root: Path, db: Database, stores: CoreStores, clock: Clock, probes: SystemProbes
 ) -> MqttPublisher | None:
     """None: there is no broker, or it is switched off."""
     if config.mqtt is None or not config.mqtt.enabled:

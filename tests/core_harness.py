@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from appliance import wire
-from appliance.clock import ManualClock
+from appliance.clock import Clock, ManualClock
 from appliance.config import SiteConfig
-from appliance.core import CoreListener, CoreStores, make_core
+from appliance.core import Core
+from appliance.core_settings import CoreListener, CoreStores, core_settings
 from appliance.router.decide import SystemLoad
+from appliance.router.escalation_planner import RouterContext
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
 from appliance.store.rows import AlertRow, EscalationRow, read_escalation
+from appliance.store.write_backlog import WriteBacklog
 from appliance.types import Box, FrameBoxes, IngestHealth, StreamHeader, TrackedObject
 
 STEP_S = 0.2
@@ -39,6 +43,21 @@ def site(severity: str = "warning", **escalation: Any) -> SiteConfig:
             "escalation": {"router": router, **escalation},
         }
     )
+
+
+def make_core(
+    config: SiteConfig,
+    stores: CoreStores,
+    clock: Clock,
+    *,
+    system_load: Callable[[], SystemLoad] = SystemLoad,
+    context: RouterContext | None = None,
+    backlog: WriteBacklog | None = None,
+    listener: CoreListener | None = None,
+) -> Core:
+    """A core for the site. backlog: None makes a new one; for the rest see `core_settings`."""
+    settings = core_settings(config, stores, clock, system_load=system_load, context=context, listener=listener)
+    return Core(stores, settings, backlog or WriteBacklog(clock), clock)
 
 
 class CoreHarness:

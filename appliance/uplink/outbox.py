@@ -12,8 +12,9 @@ from appliance.errors import StoreError
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.clock_offset import ClockOffset
 from appliance.store.database import Database
-from appliance.store.escalations import EscalationStore, OutboxStore
+from appliance.store.escalations import EscalationStore
 from appliance.store.meter import Meter, Metric, MetricName
+from appliance.store.outbox_store import OutboxStore
 from appliance.store.rows import EscalationRow, MediaRow
 
 RESEND_FIRST_S = 900.0  # longer than a busy worker takes; a verdict that is only late is not worth the bytes

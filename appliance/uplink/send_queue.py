@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from appliance.store.escalations import OutboxStore
+from appliance.store.outbox_store import OutboxStore
 from appliance.store.rows import EscalationRow
 from appliance.wire import CHUNK_BYTES, PRIORITIES
 

@@ -16,16 +16,17 @@ from appliance import wire
 from appliance.broker_config import BrokerConfig
 from appliance.clock import ManualClock
 from appliance.config import BudgetConfig, OffPeakConfig, SiteConfig
-from appliance.core import CoreStores, make_core
+from appliance.core_settings import CoreStores
 from appliance.evidence.maker import EvidenceMaker
 from appliance.lab.replay.replay_routing import EscalationImages, FrameHistory
 from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
-from appliance.store.escalations import OutboxStore
 from appliance.store.meter import Meter
+from appliance.store.outbox_store import OutboxStore
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
 from appliance.uplink.nats_messages import chunk_message
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.send_queue import SendQueue
+from tests.core_harness import make_core
 
 
 def coming(t: float) -> float | None:

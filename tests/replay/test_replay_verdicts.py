@@ -19,7 +19,7 @@ from appliance import wire
 from appliance.cli import main
 from appliance.clock import ManualClock, SystemClock
 from appliance.config import SiteConfig
-from appliance.core import CoreStores, make_core
+from appliance.core_settings import CoreStores
 from appliance.detect import detector
 from appliance.errors import UplinkError, UsageError
 from appliance.evidence.maker import EvidenceMaker
@@ -37,6 +37,7 @@ from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
 from appliance.types import FrameBoxes, StreamHeader
+from tests.core_harness import make_core
 
 
 @pytest.fixture(scope="module")

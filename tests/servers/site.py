@@ -18,9 +18,10 @@ from appliance.clock import Clock, SystemClock
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
-from appliance.store.escalations import EscalationStore, OutboxStore
+from appliance.store.escalations import EscalationStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
+from appliance.store.outbox_store import OutboxStore
 from appliance.store.rows import AlertDetail, Delivery, EscalationRow, MediaRow
 from appliance.types import Alert, AlertChange, Event
 from appliance.uplink.commit_batcher import CommitBatcher

@@ -10,7 +10,7 @@ from core_harness import CoreHarness, site
 
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.core import core_settings
+from appliance.core_settings import core_settings
 from appliance.store.arming import ArmingRow
 from appliance.types import HealthEvent, TrackedObject
 

@@ -19,7 +19,8 @@ from appliance.errors import StoreError, StoreUnavailable
 from appliance.store import migrations
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
-from appliance.store.escalations import EscalationStore, OutboxStore
+from appliance.store.escalations import EscalationStore
+from appliance.store.outbox_store import OutboxStore
 
 
 def count_up_and_fail(db: Database) -> None:

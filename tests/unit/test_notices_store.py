@@ -12,7 +12,7 @@ from sample_rows import T0, opened, sample_escalation
 
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.core import CoreListener
+from appliance.core_settings import CoreListener
 from appliance.errors import StoreError, StoreUnavailable
 from appliance.store import migrations
 from appliance.store.alerts import AlertStore

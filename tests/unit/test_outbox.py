@@ -14,9 +14,10 @@ from appliance.router.escalation_planner import build_escalation
 from appliance.store.alerts import AlertStore
 from appliance.store.clock_offset import ClockOffset
 from appliance.store.database import Database
-from appliance.store.escalations import EscalationStore, OutboxStore
+from appliance.store.escalations import EscalationStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
+from appliance.store.outbox_store import OutboxStore
 from appliance.store.rows import EscalationRow, EvidenceRow, MediaRow
 from appliance.types import Alert, AlertChange, Event, Severity
 from appliance.uplink.nats_messages import chunk_message, read_chunk

@@ -15,7 +15,7 @@ from test_evidence import Site
 from appliance import wire
 from appliance.clock import ManualClock
 from appliance.config import Rule, SiteConfig
-from appliance.core import router_context
+from appliance.core_settings import router_context
 from appliance.privacy import PrivacyRules
 from appliance.router.decide import SystemLoad
 from appliance.router.silent_audit import SILENT_RULE, SLOT_S, SilentFrame, SilentFrameAudit

@@ -11,12 +11,13 @@ from sample_rows import T0
 
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.core import CoreStores, make_core
+from appliance.core_settings import CoreStores
 from appliance.errors import StoreError, StoreUnavailable
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.store.write_backlog import RETRY_S, WriteBacklog
 from appliance.types import FrameBoxes, IngestHealth, StreamHeader, TrackedObject
+from tests.core_harness import make_core
 
 
 class Disk:

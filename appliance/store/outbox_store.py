@@ -1,0 +1,266 @@
+"""The escalations as the uplink sends them: which is next, how far each got, which is dropped."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance.store.alert_writes import bump_rev
+from appliance.store.database import Database
+from appliance.store.escalations import (
+    BY_PRIORITY,
+    INDEXED,
+    EscalationStore,
+    escalation_rows,
+    in_states,
+    scalar,
+    stored_body,
+)
+from appliance.store.rows import (
+    Delivery,
+    EscalationRow,
+    MediaRow,
+    read_escalation,
+)
+
+_MEDIA_BYTES = "(SELECT sum(json_extract(ref, '$.bytes')) FROM media WHERE media.escalation = escalation.id)"
+_ROWID_MAX = 2**63 - 1
+_CLOCK_STEP_SEEN_S = 30.0  # what was written this short a time ago was written by the clock as it is now
+PUBLISHED: tuple[Delivery, ...] = ("ready", "sent")  # a publisher may be at work on it
+DROPPABLE: tuple[Delivery, ...] = ("deferred", "ready")  # with their evidence made, and not sent
+UNSENT: tuple[Delivery, ...] = ("waiting", "deferred", "ready")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """An escalation that is ready, as the order of sending sees it. attempts: of its present step, without success."""
+
+    id: str
+    created_t: float
+    attempts: int
+
+
+class OutboxStore:
+    """The same tables as the uplink works on them: which escalation is next, and how far each got.
+
+    Owner: the uplink writes. Invariants: as of EscalationStore. Every method raises StoreError.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._escalations = EscalationStore(db)
+
+    # Which is next
+
+    def queue_heads(
+        self, priority: str, *, after_t: float = -1e18, until_t: float = 1e18, untried: bool = False, limit: int
+    ) -> list[QueueEntry]:
+        """The oldest of those that are ready and were made in after_t < t <= until_t. untried: that never failed.
+
+        By the index on state, priority and age: costs the same with ten escalations and with a hundred thousand.
+        """
+        with self._db.read() as connection:
+            rows = connection.execute(
+                f"""SELECT id, created_t, attempts FROM escalation
+                    WHERE {INDEXED} AND state = 'ready' AND priority = ? AND created_t > ? AND created_t <= ?
+                    {"AND attempts = 0" if untried else ""} ORDER BY created_t LIMIT ?""",
+                (priority, after_t, until_t, limit),
+            )
+            return [QueueEntry(row["id"], row["created_t"], row["attempts"]) for row in rows]
+
+    def ready(self, escalation: str) -> EscalationRow | None:
+        """The escalation, if it still is to be sent."""
+        return next(iter(escalation_rows(self._db, "WHERE id = ? AND state = 'ready'", (escalation,))), None)
+
+    def due_for_resend(self, t: float, *, first_s: float, last_s: float, limit: int) -> list[EscalationRow]:
+        """What was sent long ago and has no verdict: `first_s` ago, then twice as long each time, up to `last_s`."""
+        return escalation_rows(
+            self._db,
+            """WHERE state = 'sent' AND sent_t <= ?
+               AND sent_t + min(? * (1 << min(max(attempts, 1) - 1, 8)), ?) <= ? ORDER BY sent_t, id LIMIT ?""",
+            (t - first_s, first_s, last_s, t, limit),
+        )
+
+    def made_before(self, priority: str, before_t: float, limit: int) -> list[EscalationRow]:
+        """Those of a priority that are under way and older than `before_t`.
+
+        What was written after one that is younger is no older than that, whatever the clock said: it may have been set
+        back and forth again between two looks at it, so that nobody saw a step.
+        """
+        old = f"{INDEXED} AND priority = ? AND created_t < ?"
+        if not escalation_rows(self._db, f"WHERE {old} LIMIT 1", (priority, before_t)):
+            return []  # what comes next reads the whole table
+        with self._db.read() as connection:
+            (first_young,) = connection.execute(
+                "SELECT min(rowid) FROM escalation WHERE created_t BETWEEN ? AND ?", (before_t, self._db.clock.now())
+            ).fetchone()
+        until = first_young if first_young is not None else _ROWID_MAX
+        return escalation_rows(self._db, f"WHERE {old} AND rowid < ? LIMIT ?", (priority, before_t, until, limit))
+
+    def least_urgent(self, limit: int) -> list[tuple[EscalationRow, int]]:
+        """What is given up first when there is no room, each with its bytes: the least urgent, of these the oldest."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                f"""SELECT escalation.*, length(body) + coalesce({_MEDIA_BYTES}, 0) AS held_bytes FROM escalation
+                    WHERE {in_states(DROPPABLE)} ORDER BY {BY_PRIORITY} DESC, created_t, id LIMIT ?""",
+                (limit,),
+            ).fetchall()
+        return [
+            (read_escalation({name: row[name] for name in row.keys() if name != "held_bytes"}), row["held_bytes"])  # noqa: SIM118
+            for row in rows
+        ]
+
+    def unsent_bytes(self) -> int:
+        """Bytes that wait to be sent: the bodies of what is not sent, and their files."""
+        found: int = scalar(
+            self._db,
+            f"""SELECT coalesce(sum(length(body)), 0) + coalesce(sum({_MEDIA_BYTES}), 0) FROM escalation
+                WHERE {in_states(UNSENT)}""",
+        )
+        return found
+
+    def first_sent_t(self) -> float | None:
+        """When the one that waits longest for its verdict was sent; None: none waits."""
+        found: float | None = scalar(self._db, f"SELECT min(sent_t) FROM escalation WHERE {INDEXED} AND state = 'sent'")
+        return found
+
+    def oldest_unsent_t(self) -> float | None:
+        """When the oldest that may go and is not sent was made; None: all are sent."""
+        found: float | None = scalar(
+            self._db, f"SELECT min(created_t) FROM escalation WHERE {in_states(('waiting', 'ready'))}"
+        )
+        return found
+
+    # How far it got
+
+    def mark_sent(self, row: EscalationRow, t: float) -> bool:
+        """The broker has stored the step that `row` was read at; False when that is no news of it (any more)."""
+        with self._db.transaction() as connection:
+            changed = connection.execute(
+                f"""UPDATE escalation SET state = 'sent', sent_t = ?, attempts = attempts + 1, error = ''
+                    WHERE id = ? AND step = ? AND {in_states(PUBLISHED)}""",
+                (t, row.id, row.step),
+            )
+            news = changed.rowcount > 0 and row.state != "sent"
+            if news:
+                bump_rev(self._db, connection, row.alert)
+            return news
+
+    def mark_failed(self, row: EscalationRow, error: str) -> None:
+        """An attempt to send failed."""
+        with self._db.transaction(durable=False) as connection:
+            connection.execute(
+                f"""UPDATE escalation SET attempts = attempts + 1, error = iif({in_states(PUBLISHED)}, ?, error)
+                    WHERE id = ? AND step = ?""",
+                (error, row.id, row.step),
+            )
+
+    def add_bytes(self, row: EscalationRow, bytes_sent: int) -> None:
+        """Bytes that left the site for the step that `row` was read at."""
+        with self._db.transaction(durable=False) as connection:
+            connection.execute("UPDATE escalation SET bytes_sent = bytes_sent + ? WHERE id = ?", (bytes_sent, row.id))
+            connection.execute(
+                """INSERT INTO step (escalation, n, bytes_sent) VALUES (?, ?, ?)
+                   ON CONFLICT DO UPDATE SET bytes_sent = bytes_sent + excluded.bytes_sent""",
+                (row.id, row.step, bytes_sent),
+            )
+
+    def set_chunks_acked(self, media: MediaRow, chunks_acked: int) -> None:
+        """The broker has stored so many chunks of a file now."""
+        with self._db.transaction(durable=False) as connection:
+            connection.execute(
+                "UPDATE media SET chunks_acked = ? WHERE escalation = ? AND n = ?",
+                (chunks_acked, media.escalation, media.n),
+            )
+
+    def reopen(self, row: EscalationRow, lost: Sequence[MediaRow]) -> None:
+        """A sent one of whose media the broker no longer has `lost`: these and then it are sent again."""
+        with self._db.transaction() as connection:
+            connection.execute(
+                "UPDATE escalation SET state = 'ready' WHERE id = ? AND step = ? AND state = 'sent'", (row.id, row.step)
+            )
+            for media in lost:
+                self.set_chunks_acked(media, 0)
+
+    def drop_medium(self, row: EscalationRow, media: MediaRow, error: str) -> None:
+        """A file cannot be read any more: the escalation goes without it; `error` says why."""
+        with self._db.transaction() as connection:
+            connection.execute("DELETE FROM media WHERE escalation = ? AND n = ?", (row.id, media.n))
+            body = stored_body(connection, row.id)
+            rest = tuple(ref for ref in body.media if ref.id != media.ref.id)
+            body = body.model_copy(update={"media": rest})
+            connection.execute(
+                "UPDATE escalation SET body = ?, error = ? WHERE id = ?", (body.to_json().decode(), error, row.id)
+            )
+
+    def drop_all_media(self, row: EscalationRow) -> None:
+        """This camera sends no images (any more): the escalation goes, or stands, without those it was given."""
+        with self._db.transaction() as connection:
+            connection.execute("DELETE FROM media WHERE escalation = ?", (row.id,))
+            body = stored_body(connection, row.id).model_copy(update={"media": (), "can": (), "image_free": True})
+            connection.execute("UPDATE escalation SET body = ? WHERE id = ?", (body.to_json().decode(), row.id))
+
+    def shift_clock(self, step_s: float) -> None:
+        """Move what is under way with the wall clock, which was stepped: it is no older than before.
+
+        What has the time of this moment was made, or sent, by the clock as it is now, and stays.
+        """
+        now = self._db.clock.now()
+        with self._db.transaction() as connection:
+            connection.execute(
+                f"""UPDATE escalation SET
+                        created_t = iif(created_t > :before OR created_t BETWEEN :since AND :now,
+                                        created_t, created_t + :step),
+                        sent_t = iif(sent_t > :before OR sent_t BETWEEN :since AND :now, sent_t, sent_t + :step)
+                    WHERE {INDEXED}""",
+                {"step": step_s, "before": now - step_s, "since": now - _CLOCK_STEP_SEEN_S, "now": now},
+            )
+
+    # How it ends without a verdict
+
+    def expire(self, row: EscalationRow, error: str) -> bool:
+        """Give it up, visibly; False when its state is another by now."""
+        with self._db.transaction() as connection:
+            changed = connection.execute(
+                "UPDATE escalation SET state = 'expired', error = ? WHERE id = ? AND state = ?",
+                (error, row.id, row.state),
+            )
+            if changed.rowcount:
+                bump_rev(self._db, connection, row.alert)
+            return changed.rowcount > 0
+
+    def drop(self, row: EscalationRow, why: str) -> list[str]:
+        """Give it up for want of room, visibly, and forget its media: their evidence is missing from now on.
+
+        Returns the paths of the files that only it needed. A verdict on an earlier step stands.
+        """
+        with self._db.transaction() as connection:
+            if not (row.step > 0 and self._escalations.close_unsure(row, why)):
+                connection.execute(
+                    "UPDATE escalation SET state = 'expired', wait = '', error = ? WHERE id = ?",
+                    (f"given up: {why}", row.id),
+                )
+            paths = [
+                each["path"]
+                for each in connection.execute("SELECT path FROM media WHERE escalation = ? ORDER BY n", (row.id,))
+            ]
+            connection.execute("DELETE FROM media WHERE escalation = ?", (row.id,))
+            own = [path for path in paths if not _is_shared(connection, row.alert, path)]
+            connection.executemany(
+                "UPDATE evidence SET state = 'missing', path = '', bytes = 0, reason = ? WHERE alert = ? AND path = ?",
+                [(why, row.alert, path) for path in own],
+            )
+            bump_rev(self._db, connection, row.alert)
+        return own
+
+
+def _is_shared(connection: sqlite3.Connection, alert: str, path: str) -> bool:
+    """Whether another escalation or the alert's own page shows this file."""
+    row = connection.execute(
+        """SELECT EXISTS (SELECT 1 FROM media WHERE path = ?1) OR EXISTS (
+               SELECT 1 FROM evidence WHERE alert = ?2 AND path = ?1
+               AND (kind IN ('still', 'boxes') OR kind = 'clip' AND n = 0)) AS shown""",
+        (path, alert),
+    ).fetchone()
+    return bool(row["shown"])
