@@ -11,9 +11,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from models.train.assign import Truth, assign, ious
 from models.train.network import Views, corners
 
-BOX_GAIN = 2.5
+BOX_GAIN = 5.0
 QUALITY_MIN = 0.2  # weight of a chosen cell's box while it overlaps nothing yet, else far people never start
 TEACHER_SCORE_MIN = 0.2  # cells of which the teacher's box is followed
+AGREES_MIN = 0.6  # IoU with what people drew, from which on the teacher's box is a second target beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +60,17 @@ def loss(answer: Tensor, grid: Tensor, truth: Truth, lesson: Lesson | None = Non
     misplaced = (weight * giou_loss(boxes, targets.boxes)).sum() / weight.sum().clamp(min=1.0)
     taught = answer.new_zeros(())
     if lesson is not None and teacher_gain > 0:
-        taught = _taught(logits, boxes, lesson, ~targets.chosen)
+        agrees = ious(lesson.boxes, targets.boxes) >= AGREES_MIN
+        taught = _taught(logits, boxes, lesson, ~targets.chosen, ~targets.chosen | agrees)
     total = classes + BOX_GAIN * misplaced + teacher_gain * taught
     return Loss(total, classes, misplaced, taught, targets.chosen.sum(), answer.new_zeros(()))
 
 
-def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson, free: Tensor) -> Tensor:
+def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson, free: Tensor, placed: Tensor) -> Tensor:
     """Cross entropy with the teacher's scores less its own entropy (so that 0 is reached), and its boxes where it is
-    sure of something. Only in cells that are `free` (B, N): where the truth says what a cell is to answer, it has the
-    last word, as the teacher is blind to much that people drew.
+    sure of something. Scores only in cells that are `free` (B, N): where the truth says what a cell is to answer, it
+    has the last word, as the teacher is blind to much that people drew. Boxes in those `placed` (B, N): drawn boxes are
+    looser than the teacher's, so where both mean the same thing the teacher's is a second target.
     """
     share = lesson.scores.sum().clamp(min=1.0)
     soft = lesson.scores.clamp(1e-6, 1 - 1e-6)
@@ -75,7 +78,7 @@ def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson, free: Tensor) -> Tens
     unlike = binary_cross_entropy_with_logits(logits, soft, reduction="none") - floor
     scores = (unlike * free[..., None]).sum() / share
     best = lesson.scores.amax(-1)
-    weight = torch.where((best > TEACHER_SCORE_MIN) & free, best, 0.0)
+    weight = torch.where((best > TEACHER_SCORE_MIN) & placed, best, 0.0)
     return scores + BOX_GAIN * (weight * giou_loss(boxes, lesson.boxes)).sum() / weight.sum().clamp(min=1.0)
 
 

@@ -10,11 +10,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs PyTorch: pip install '.[train]'")
 pytest.importorskip("onnx", reason="export needs onnx: pip install '.[train]'")
 
+from models.train.assign import assign  # noqa: E402
 from models.train.export import export  # noqa: E402
 from models.train.index import IndexFault  # noqa: E402
 from models.train.loader import Sides  # noqa: E402
 from models.train.loss import Lesson, loss  # noqa: E402
-from models.train.network import DESIGNS, Design, Network, Views, cells  # noqa: E402
+from models.train.network import DESIGNS, Design, Network, Views, cells, corners  # noqa: E402
 from models.train.precision import reduced  # noqa: E402
 from models.train.schedule import Average, rate  # noqa: E402
 from models.train.transfer import transfer, weights  # noqa: E402
@@ -122,6 +123,25 @@ def test_the_teacher_has_no_say_in_cells_that_people_speak_for() -> None:
     assert int(drawn.positives) > 0
     assert float(nothing.teacher) == 0
     assert float(drawn.teacher) < float(alone.teacher)
+
+
+def test_a_teachers_box_is_a_second_target_where_it_means_the_drawn_thing() -> None:
+    torch.manual_seed(0)
+    grid = cells(64, 64)
+    answer, drawn = torch.randn(1, 12, grid.shape[1]), truth((0, 8, 8, 56, 56))
+    scores = answer[:, 4:].sigmoid().transpose(1, 2)
+    chosen = assign(scores, corners(answer, grid), grid, drawn).chosen
+
+    def taught(*box: float) -> float:
+        """With a teacher that sees one thing, where people drew one."""
+        sure = torch.zeros(1, grid.shape[1], 8)
+        sure[..., 0][chosen] = 0.9
+        boxes = torch.tensor(box).expand(1, grid.shape[1], 4)
+        return float(loss(answer, grid, drawn, Lesson(sure, boxes, Views((), ())), 1.0).teacher)
+
+    elsewhere = taught(0, 0, 20, 20)
+    assert taught(9, 9, 55, 55) > elsewhere + 1
+    assert taught(30, 8, 64, 56) == elsewhere
 
 
 def test_the_full_design_has_no_depthwise_convolution() -> None:
