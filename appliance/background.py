@@ -16,10 +16,11 @@ from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.shareable_still import ShareableStills
 from appliance.media.recording_reader import SandboxedReader
-from appliance.notify.delivery import LoopSignal, NotifierDeps, SystemStatus
+from appliance.notify.delivery import LoopSignal, NotifierDeps
 from appliance.notify.message import MessageBuilder
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
+from appliance.notify.system_status import SystemStatus
 from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.router.escalation_planner import RouterContext

@@ -15,10 +15,11 @@ from waiting import until
 from appliance.clock import ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.errors import StoreUnavailable
-from appliance.notify.delivery import NotifierDeps, SystemStatus, TargetStatus
+from appliance.notify.delivery import NotifierDeps, TargetStatus
 from appliance.notify.message import MessageBuilder
 from appliance.notify.notice_policy import NoticePlanner, Recipient
 from appliance.notify.notifier import Notifier
+from appliance.notify.system_status import SystemStatus
 from appliance.rules.schedule import armed_at
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database

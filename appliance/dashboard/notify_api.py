@@ -21,7 +21,7 @@ from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, settings_problems, user_of
 from appliance.dashboard.visitor import visitor
 from appliance.errors import PreconditionError, UsageError
-from appliance.notify.delivery import SendResult
+from appliance.notify.message_sender import SendResult
 from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SNOOZE_MINUTES, SnoozeLinks, SnoozeOffer
 from appliance.settings.yaml_edit import REMOVED, SiteChange

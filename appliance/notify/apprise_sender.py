@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from appliance.clock import Clock
 from appliance.config import AppriseTarget
 from appliance.errors import MissingDependency, UsageError
-from appliance.notify.delivery import SendResult
 from appliance.notify.message import NotificationMessage, is_good_news
+from appliance.notify.message_sender import SendResult
 from appliance.types import Severity
 
 if TYPE_CHECKING:

@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from typing import Literal, Protocol
+from typing import Literal
 
 from appliance.backoff import Backoff
-from appliance.broker.link_state import LinkState
 from appliance.clock import Clock
 from appliance.config import Target
 from appliance.errors import StoreUnavailable
 from appliance.notify.health_notices import HealthNotices
 from appliance.notify.message import MessageBuilder, NotificationMessage
+from appliance.notify.message_sender import MessageSender, SendResult
 from appliance.notify.notice_policy import PRIVACY_FORBIDS, NoticeInput, decide_notice
+from appliance.notify.system_status import SystemStatus
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditRow
 from appliance.store.health_events import HealthEventStore
@@ -33,52 +34,13 @@ POLL_S = 1.0
 BACKOFF_FIRST_S, BACKOFF_LAST_S = 2.0, 300.0
 UNSTORED_MAX = 50  # alerts that the full disk does not take, kept in memory for one target
 UNRECORDED_MAX = 1000  # messages that arrived and cannot be recorded yet
-LINK_GRACE_S = 3.0  # a link that has just begun to connect, after a start say, may be up in a moment
 STILL_WAIT_S = 6.0  # for which a message with a picture waits for the still of its alert
 LOCAL_BYTES = Metric(MetricName.NOTICE_LOCAL_BYTES)
-_DEGRADED_MAX = 4
 
 Outcome = Literal["told", "updated", "withdrawn", "quiet", "forbidden", "given_up"]
 """How a notice ended: the first message arrived, a later one did, or why none was sent."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendResult:
-    """What came of one attempt to send.
-
-    Attributes:
-        ok: the target took the message.
-        status: the HTTP status, where there was one.
-        refused: the target will never take this very message.
-        maybe: it may have arrived although nobody confirmed it.
-        error: one sentence without secrets; empty when ok.
-        after_s: seconds after which the target asked to be tried again.
-        payload: what was sent, for the audit; without secrets of the address or headers.
-        sent: bytes put on the wire, as an Ethernet interface counts them, never too few.
-        seconds: from the beginning of the attempt to its end.
-    """
-
-    ok: bool
-    status: int | None = None
-    refused: bool = False
-    maybe: bool = False
-    error: str = ""
-    after_s: float | None = None
-    payload: bytes = b""
-    sent: int = 0
-    seconds: float = 0.0
-
-
-class MessageSender(Protocol):
-    """The way to one target: HTTP (http_sender) or apprise (apprise_sender). Owner: one task."""
-
-    async def send(self, message: NotificationMessage) -> SendResult:
-        """Send one message. Never raises for what the target does."""
-        ...
-
-    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,49 +69,6 @@ class TargetStatus:
     forbidden: int = 0
     given_up: int = 0
     failures: int = 0
-
-
-class SystemStatus:
-    """What of the appliance a message must mention: whether the cloud may still answer, and which parts are degraded.
-
-    Owner: the notifier's thread.
-    """
-
-    def __init__(
-        self,
-        link: Callable[[], LinkState] | None,
-        health: HealthEventStore,
-        warning: Callable[[], str],
-        clock: Clock,
-    ) -> None:
-        """link: None: the site has no uplink. warning: what is wrong with the appliance itself, or ''."""
-        self._link = link
-        self._health = health
-        self._warning = warning
-        self._clock = clock
-
-    @property
-    def cloud_answers(self) -> bool:
-        """An escalation that was sent may be answered soon."""
-        if self._link is None:
-            return False
-        link = self._link()
-        if link.breaker != "closed":
-            return False
-        return link.up or 0 <= self._clock.now() - link.since < LINK_GRACE_S
-
-    def degraded(self, camera: str, *, unverified: bool) -> tuple[str, ...]:
-        """What a person should know beside the alert, one sentence each, at most 4. Raises StoreError."""
-        found = [self._warning()]
-        if unverified and self._link is not None and not self.cloud_answers:
-            down = "the cloud cannot be reached" if not self._link().up else "the cloud does not answer"
-            found.append(f"{down} now, so nobody has checked it")
-        found += [
-            f"{'the camera' if event.camera else 'the box'} is not well: {event.reason}"
-            for event in self._health.open()
-            if event.camera in {camera, ""}
-        ]
-        return tuple(text.rstrip(".") for text in found if text)[:_DEGRADED_MAX]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ import httpx
 from appliance.clock import Clock
 from appliance.config import NtfyTarget, WebhookTarget
 from appliance.errors import UsageError, redact
-from appliance.notify.delivery import SendResult
 from appliance.notify.message import NotificationMessage
+from appliance.notify.message_sender import SendResult
 from appliance.notify.ntfy_webhook import HttpRequest, request_for
 from appliance.tcpinfo import (
     bytes_on_wire,

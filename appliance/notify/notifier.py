@@ -13,8 +13,9 @@ from appliance.clock import Clock, ClockStepDetector
 from appliance.config import AppriseTarget, PushTarget, Target
 from appliance.errors import StoreUnavailable, UsageError, lacks_files
 from appliance.notify.apprise_sender import AppriseSender
-from appliance.notify.delivery import POLL_S, MessageSender, NotifierDeps, TargetSender, TargetStatus, UnstoredAlert
+from appliance.notify.delivery import POLL_S, NotifierDeps, TargetSender, TargetStatus, UnstoredAlert
 from appliance.notify.http_sender import HttpSender
+from appliance.notify.message_sender import MessageSender
 from appliance.notify.notice_policy import is_news
 from appliance.notify.push_means import PushMeans
 from appliance.notify.push_sender import PushSender

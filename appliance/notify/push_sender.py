@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from appliance.clock import Clock
 from appliance.config import PushTarget
 from appliance.errors import UsageError
-from appliance.notify.delivery import SendResult
 from appliance.notify.http_sender import HttpPoster, tls_verification
 from appliance.notify.message import NotificationMessage, is_good_news
+from appliance.notify.message_sender import SendResult
 from appliance.notify.ntfy_webhook import HttpRequest
 from appliance.notify.push_crypto import encrypt
 from appliance.notify.push_means import VapidKey

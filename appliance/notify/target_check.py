@@ -17,9 +17,9 @@ from appliance.clock import SystemClock
 from appliance.config import AppriseTarget, HttpTarget, NtfyTarget, PushTarget, SiteConfig, Target, WebhookTarget
 from appliance.errors import UsageError
 from appliance.notify.apprise_sender import load_service
-from appliance.notify.delivery import SendResult
 from appliance.notify.http_sender import load_tls_ca
 from appliance.notify.message import MessageBuilder
+from appliance.notify.message_sender import SendResult
 from appliance.notify.notifier import new_sender
 from appliance.notify.push_means import PushMeans
 

@@ -12,8 +12,9 @@ from notifying import NotifyingSite, hook
 from sample_rows import T0
 
 from appliance.clock import ManualClock
-from appliance.notify.delivery import BACKOFF_LAST_S, SendResult, TargetSender
+from appliance.notify.delivery import BACKOFF_LAST_S, TargetSender
 from appliance.notify.message import NotificationMessage
+from appliance.notify.message_sender import SendResult
 
 OK = SendResult(ok=True, status=200)
 FAILS = SendResult(ok=False, error="it failed")

@@ -15,8 +15,8 @@ from servers.push_service import PushedBrowser, PushService
 from appliance.clock import ManualClock
 from appliance.config import PushTarget
 from appliance.errors import MissingDependency, UsageError
-from appliance.notify.delivery import SendResult
 from appliance.notify.message import NotificationMessage
+from appliance.notify.message_sender import SendResult
 from appliance.notify.push_crypto import PLAIN_BYTES_MAX, encrypt
 from appliance.notify.push_means import VapidKey
 from appliance.notify.push_sender import PushSender
