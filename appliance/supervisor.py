@@ -141,7 +141,7 @@ class IngestSupervisor:
     def reconfigure(self, config: IngestConfig) -> None:
         """Run with these settings from now on: other cameras are handed to the child, for all else it is started anew.
 
-        Any thread. A child that is just being started may miss it, and is started anew, too.
+        Any thread. A child that is just being started with those before is started anew, too.
         """
         before, self._config = self._config, config
         if before == config:
@@ -203,9 +203,13 @@ class IngestSupervisor:
                 target=_pass_on, args=(child.stdout, self._log_line), name="ingest log", daemon=True
             ).start()
         try:
-            self._send_config(child)
+            given = self._config
+            self._send_config(child, given)
             with self._child_lock:
                 self._child_process = child
+                if self._config is not given:  # other ones came before there was a child to hand them to
+                    self._is_restarting = True
+                    _ask_to_end(child)
             yield child, reading
         finally:
             with self._child_lock:
@@ -214,10 +218,11 @@ class IngestSupervisor:
             _end(child)
             self.status = IngestStatus(0, self.status.starts, self.status.refused_lines)
 
-    def _send_config(self, child: subprocess.Popen[bytes]) -> None:
+    @staticmethod
+    def _send_config(child: subprocess.Popen[bytes], config: IngestConfig) -> None:
         assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            child.stdin.write(self._config.model_dump_json().encode() + b"\n")
+            child.stdin.write(config.model_dump_json().encode() + b"\n")
             child.stdin.flush()
 
     def _lines(self, child: subprocess.Popen[bytes], channel: int) -> Iterator[bytes]:

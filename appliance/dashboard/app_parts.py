@@ -89,7 +89,7 @@ class DashboardParts:
         self._db, self._meter, self._root, self._clock, self._reader = db, meter, root, clock, reader
         self._alerts, self._cameras, self._health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
         self._segments, self._boxes, self._arming = SegmentStore(db), BoxStore(db), ArmingStore(db)
-        changes = changes_of(self._alerts, self._cameras, self._health_events)
+        changes = changes_of(db.rev, self._alerts, self._cameras, self._health_events)
         self.hub = StreamHub(db.rev, changes, clock)
         self.live = LiveHub(self._segments, self._boxes, root, clock)
         self.access = Access(config.dashboard.token, clock, db, setup_code, config.dashboard.second_factor)

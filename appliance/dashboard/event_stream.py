@@ -215,15 +215,20 @@ router = APIRouter(prefix=API, tags=["stream"])
 
 
 def changes_of(
-    alerts: AlertStore, cameras: CameraStore, health: HealthEventStore | None = None
+    last_rev: Callable[[], int], alerts: AlertStore, cameras: CameraStore, health: HealthEventStore | None = None
 ) -> Callable[[int, int], list[StreamEvent]]:
-    """A reader of everything that changed after a change number, in the order of the changes."""
+    """A reader of everything that changed after a change number, in the order of the changes.
+
+    last_rev: the number of the last change. Asked first: what changes while the stores are read, one after the other,
+    would else be sent from one store before what came earlier in another, which would never be sent.
+    """
 
     def read(rev: int, limit: int) -> list[StreamEvent]:
+        last = last_rev()
         rows = alerts.changed_since(rev, limit)
         faults = health.changed_since(rev, limit) if health is not None else []
         # Later changes of others wait until those before them were sent: numbers only go up.
-        end = min((full[-1].rev for full in (rows, faults) if len(full) >= limit), default=float("inf"))
+        end = min((last, *(full[-1].rev for full in (rows, faults) if len(full) >= limit)))
         found = [
             StreamEvent("health", row.rev, HealthItem.of(row).model_dump_json(), row.camera)
             for row in faults

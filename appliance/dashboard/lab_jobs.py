@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -83,6 +83,7 @@ class LabJobs:
         self._lock = threading.Lock()
         self._jobs: OrderedDict[str, LabJob] = OrderedDict()
         self._running: tuple[LabJob, JobSandbox, threading.Thread] | None = None
+        self._cancelled = False  # is the one that runs to be
         self._closed = False
         self.counts: dict[tuple[JobKind, JobState], int] = {}
 
@@ -99,8 +100,8 @@ class LabJobs:
     ) -> LabJob:
         """Begin a job; task: what its function is given; models: folders that it may read networks from.
 
-        wall_s: the longest it may take. ended: called in the job's thread when it is over, however it ended.
-        Raises JobRunning.
+        wall_s: the longest it may take. ended: called in the job's thread with the job as it ended, however it did,
+        and before anybody else sees that it is over: who does finds what `ended` has done. Raises JobRunning.
         """
         readable = (self._root / SEGMENTS, self._root / PREROLL, *models)
         with self._lock:
@@ -110,7 +111,7 @@ class LabJobs:
             sandbox = self._make(FUNCTIONS, LIMITS, SandboxFolders(readable=readable), raises=(SourceError, ModelError))
             work = partial(self._run, job, sandbox, partial(sandbox.call, kind, task, wall_s=wall_s), ended)
             thread = threading.Thread(target=work, name="lab job", daemon=True)
-            self._running = job, sandbox, thread
+            self._running, self._cancelled = (job, sandbox, thread), False
             self._jobs[job.id] = job
             while len(self._jobs) > KEPT_MAX:
                 self._jobs.popitem(last=False)
@@ -129,7 +130,7 @@ class LabJobs:
             running = self._running
             if running is None or running[0] is not job:
                 return
-            job.state = "cancelled"
+            self._cancelled = True
         running[1].close()
         running[2].join(10.0)
 
@@ -148,24 +149,26 @@ class LabJobs:
             if isinstance(share, int | float) and 0 <= share <= 1:
                 job.share = float(share)
 
-        state: JobState = "done"
+        over = replace(job, state="done")
         try:
-            job.result = call(progress=advance)
+            over.result = call(progress=advance)
         except (SandboxError, SourceError, ModelError) as error:
-            state, job.error = "failed", str(error)
+            over.state, over.error = "failed", str(error)
         except Exception:  # a bug, at the top of this thread: the next job is not kept waiting for one that is over
             logger.exception("the job %s of %s failed", job.kind, job.camera)
-            state, job.error = "failed", BUG
+            over.state, over.error = "failed", BUG
         sandbox.close()
+        over.seconds = self._clock.monotonic() - began
         with self._lock:
-            job.seconds = self._clock.monotonic() - began
-            if job.state == "cancelled":
-                job.error, job.result = "It was cancelled.", None
-            else:
-                job.state = state
-            self.counts[job.kind, job.state] = self.counts.get((job.kind, job.state), 0) + 1
-            self._running = None
-        ended(job)
+            if self._cancelled:
+                over.state, over.error, over.result = "cancelled", "It was cancelled.", None
+        try:
+            ended(over)
+        finally:
+            with self._lock:
+                job.seconds, job.error, job.result, job.state = over.seconds, over.error, over.result, over.state
+                self.counts[job.kind, job.state] = self.counts.get((job.kind, job.state), 0) + 1
+                self._running = None
 
 
 def model_places(settings: DetectorConfig) -> tuple[str, tuple[Path, ...]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from appliance.clock import Clock
 from appliance.dashboard.recordings import KeptFiles, RecordingCuts, TooBusy
-from appliance.errors import EvidenceError
+from appliance.errors import EvidenceError, StoreError
 from appliance.media.atomic_file import WrittenFile
 from appliance.media.recorded import PERCENT, progress_path
 from appliance.media.recording_reader import RecordingReader
@@ -114,7 +114,7 @@ class Renditions:
             written = await asyncio.to_thread(self._reader.rendition, source, job.path)
         except OSError as error:
             job.error = EvidenceError(f"the clip cannot be read: {error.strerror}")
-        except (EvidenceError, SandboxError) as error:
+        except (EvidenceError, SandboxError, StoreError) as error:
             job.error = error
         else:
             self._kept.keep(key, Rendition(job.path, written), job.path, written.bytes)

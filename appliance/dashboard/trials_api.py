@@ -152,6 +152,8 @@ class SettingsTrials:
         """Raises Problem."""
         head, result = self._found(name, trial)
         item = self._item(head)
+        if item.state != "done":  # it is kept already, and its job is not quite over
+            result = None
         alerts = self._alert_items(name, head.spans, result) if result else []
         return TriedReport.model_validate({**item.model_dump(), "result": result, "alerts": alerts})
 
@@ -218,7 +220,9 @@ class SettingsTrials:
     def _item(self, head: TrialHead) -> TrialItem:
         job = self._jobs.find(head.camera, head.id)
         known = head.model_dump()
-        if head.state == "running" and (job is None or "lost" in job.about):
+        if job is not None and job.state == "running":
+            known |= {"state": "running", "seconds": 0.0, "error": ""}
+        elif head.state == "running" and (job is None or "lost" in job.about):
             known |= {"state": "failed", "error": RESTARTED if job is None else job.about["lost"]}
         runs = known["state"] == "running" and job is not None
         share = job.share if runs and job else 1.0 if known["state"] == "done" else 0.0

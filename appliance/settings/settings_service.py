@@ -55,7 +55,7 @@ class SettingsStatus:
 class SettingsService:
     """Changes the site file for those who ask, one at a time. Any thread.
 
-    State: the text that is in force, the keys that wait for a restart.
+    State: the text that is in force, the keys that wait for a restart, and, while a change is made, its text's digest.
     Invariant: what `change` has returned from is in the file, in force, and kept as a version.
     """
 
@@ -67,6 +67,7 @@ class SettingsService:
         self._lock = threading.Lock()
         self._running = self._editor.read()
         self._waiting: tuple[str, ...] = ()
+        self._coming = ""
         self._versions.add(self._running.text, BY_HAND, "as the appliance was started")
 
     @property
@@ -88,12 +89,13 @@ class SettingsService:
 
     def status(self) -> SettingsStatus:
         """Reads the file."""
+        before = self._running.digest
         try:
             text = yamlfile.read_text(self._editor.path)
         except ConfigError as error:
             return SettingsStatus("", edited=True, error=str(error), waiting=self._waiting)
         digest = digest_of(text)
-        if digest == self._running.digest:
+        if digest in {before, self._coming, self._running.digest}:  # a change may be made meanwhile
             return SettingsStatus(digest, waiting=self._waiting)
         try:
             checked_text(text, self._editor.path)
@@ -142,12 +144,16 @@ class SettingsService:
         return difference(yamlfile.read_text(self._editor.path), self._versions.text(number))
 
     def _write(self, proposal: SiteProposal, who: str, why: str) -> SettingsStatus:
-        self._editor.write(proposal)
+        self._coming = proposal.after.digest  # in the file before it is in force: that is no edit by hand
         try:
-            self._take(proposal.after)
-        except UsageError:
-            replace_text(self._editor.path, proposal.before.text)
-            raise
+            self._editor.write(proposal)
+            try:
+                self._take(proposal.after)
+            except UsageError:
+                replace_text(self._editor.path, proposal.before.text)
+                raise
+        finally:
+            self._coming = ""
         self._versions.add(proposal.after.text, who, why)
         return self.status()
 

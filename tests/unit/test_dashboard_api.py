@@ -36,6 +36,7 @@ from appliance.store import verdict_stats
 from appliance.store.alerts import AlertCounts, AlertStore
 from appliance.store.database import Database
 from appliance.store.meter import Metric, MetricName
+from appliance.store.rows import AlertRow
 from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache, judge_work_since
 from appliance.types import CameraState, Gap, SegmentRow
 from tests.dashboard_site import Site, running
@@ -515,7 +516,7 @@ def test_stopping_does_not_wait_for_those_who_watch(site: Site) -> None:
 
 
 def test_changes_are_read_in_order_and_in_pieces_without_a_gap(site: Site) -> None:
-    read = changes_of(site.alerts, site.cameras)
+    read = changes_of(site.db.rev, site.alerts, site.cameras)
     since = at = site.db.rev()
     site.cameras.state(CameraState(camera="dock", state="live", t=T0))
     for n in range(5):
@@ -526,6 +527,25 @@ def test_changes_are_read_in_order_and_in_pieces_without_a_gap(site: Site) -> No
         told += [change.rev for change in batch]
         at = batch[-1].rev
     assert told == list(range(since + 1, site.db.rev() + 1))
+
+
+def test_what_changes_between_the_reading_of_two_stores_is_not_left_out(site: Site) -> None:
+    meanwhile = [lambda: site.raise_alert("a", T0, seconds=None), lambda: site.live("dock", T0)]
+
+    class Alerts(AlertStore):
+        def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:
+            found = super().changed_since(rev, limit)
+            while meanwhile:
+                meanwhile.pop(0)()
+            return found
+
+    read = changes_of(site.db.rev, Alerts(site.db), site.cameras)
+    at, told = site.db.rev(), set[str]()
+    for _ in range(2):
+        for change in read(at, 100):
+            at = change.rev
+            told.add(change.kind)
+    assert told == {"alert", "camera"}
 
 
 class Log:

@@ -117,7 +117,7 @@ def test_pages_of_the_timeline_go_on_without_a_gap_or_a_double(site: Site, clien
 
 def test_changes_of_all_three_are_read_in_order_and_in_pieces(site: Site) -> None:
     events = HealthEventStore(site.db)
-    read = changes_of(site.alerts, site.cameras, events)
+    read = changes_of(site.db.rev, site.alerts, site.cameras, events)
     since = at = site.db.rev()
     for n in range(6):
         site.raise_alert(f"a{n}", T0 + n, seconds=None)

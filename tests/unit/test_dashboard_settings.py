@@ -11,7 +11,9 @@ from fastapi.testclient import TestClient
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
+from appliance.errors import UsageError
 from appliance.settings.settings_service import SettingsService
+from appliance.settings.yaml_edit import SiteChange
 from tests.dashboard_site import Site
 
 SITE = """\
@@ -108,6 +110,25 @@ def test_a_change_for_another_text_is_refused(settings: Fixture) -> None:
     assert (report["edited"], "+alerts: {merge_s: 3}" in report["diff"]) == (True, True)
     assert settings.http.post("/api/v1/settings/take-edit", json={}).json()["edited"] is False
     assert settings.in_force[-1].alerts.merge_s == 3
+
+
+def test_what_is_just_being_put_in_force_is_no_edit_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text(SITE)
+    seen: list[bool] = []
+
+    def put_in_force(config: SiteConfig) -> tuple[str, ...]:
+        seen.append(service.status().edited)
+        if config.site.name == "refused":
+            raise UsageError("no")
+        return ()
+
+    service = SettingsService(tmp_path / "site.yaml", tmp_path, ManualClock(0.0), put_in_force)
+    service.change([SiteChange(("site", "name"), "other")], service.status().digest, "anna", "")
+    with pytest.raises(UsageError):
+        service.change([SiteChange(("site", "name"), "refused")], service.status().digest, "anna", "")
+    assert (seen, service.status().edited) == ([False, False], False)
+    (tmp_path / "site.yaml").write_text(SITE.replace("depot-7", "refused"))
+    assert service.status().edited
 
 
 def test_versions_are_listed_shown_and_restored(settings: Fixture) -> None:

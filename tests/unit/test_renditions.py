@@ -17,7 +17,7 @@ from prometheus_text import samples
 from appliance.clock import ManualClock
 from appliance.dashboard.recordings import CUT_S_MAX, RecordingCuts, TooBusy
 from appliance.dashboard.renditions import ASKED_S_MAX, WAITING_MAX, Rendition, Renditions
-from appliance.errors import EvidenceError
+from appliance.errors import EvidenceError, StoreUnavailable
 from appliance.media import rendition
 from appliance.media.atomic_file import DiskWriteError, WrittenFile
 from appliance.media.recorded import even_size, progress_path
@@ -252,6 +252,30 @@ def test_a_copy_never_takes_the_room_that_recording_needs(site: Site) -> None:
     made = renditions_of(site, HeldReader(), keep_free=1000, free_bytes=lambda root: 1005)
     with pytest.raises(DiskWriteError, match="the disk is too full"):
         asyncio.run(finished(made, clips(site, 1)[0]))
+
+
+def test_a_store_that_waits_is_said_and_stops_no_conversion_after_it(site: Site) -> None:
+    reader = HeldReader()
+    reader.go.set()
+    made = renditions_of(site, reader)
+    [path] = clips(site, 1)
+
+    async def busy() -> Path:
+        raise StoreUnavailable("another program holds the file")
+
+    async def until_it_is_said() -> None:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                await made.ask(path.name, busy)
+                await asyncio.sleep(0)
+
+    async def life() -> None:
+        with pytest.raises(StoreUnavailable):
+            await until_it_is_said()
+        await finished(made, path)
+
+    asyncio.run(life())
+    assert (made.failed, made.made) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import waiting
 from fastapi.testclient import TestClient
 
 from appliance.clock import ManualClock
-from appliance.dashboard.lab_jobs import LabJobs
+from appliance.dashboard.lab_jobs import LabJob, LabJobs
 from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.trial_store import KEPT_MAX, TrialHead, TrialStore
 from appliance.dashboard.trials_api import RESTARTED, SettingsTrials
@@ -173,6 +173,19 @@ def test_a_bug_ends_its_job_and_keeps_no_other_waiting(trials: Fixture, monkeypa
         found = trials.over(trials.begin()["id"])
     assert (found["state"], found["error"]) == ("failed", "It was ended by a fault of Vedette's own: the log has it.")
     assert trials.over(trials.begin()["id"])["state"] == "done"
+
+
+def test_who_sees_that_a_job_is_over_finds_what_was_kept_of_it(trials: Fixture) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def keep(over: LabJob) -> None:
+        known = trials.jobs.find("gate", over.id)
+        seen.append((over.state, known.state if known else ""))
+
+    job = trials.jobs.start("replay_span", "gate", {}, (), {}, ended=keep)
+    trials.made[-1].go.set()
+    waiting.until(lambda: job.state == "done", 20)
+    assert seen == [("done", "running")]
 
 
 @pytest.mark.parametrize(
