@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
@@ -302,31 +302,43 @@ class AlertReader:
 Reader = Annotated[AlertReader, Depends(provided(AlertReader))]
 
 
+@dataclass(frozen=True, slots=True)
+class CountedAlerts:
+    """behind: something has changed since they were counted; within `COUNT_AGE_S_MAX` they are counted again."""
+
+    counts: AlertCounts
+    behind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    counts: AlertCounts
+    rev: int
+    good_until: float
+
+
 class AlertCountCache:
     """The alert counts, read again only when something changed, and at most a twentieth of the time.
 
     State: the last counts, their change number, and until when they are good. With 100 000 alerts a count takes some
-    40 ms, so it may then be a second old; with few alerts it is always of this moment.
+    40 ms, so it may then be a second old; with few alerts it is always of this moment. Any thread may read.
     """
 
     def __init__(self, db: Database, alerts: AlertStore) -> None:
         self._db = db
         self._alerts = alerts
-        self._last: AlertCounts | None = None
-        self._rev = -1
-        self._good_until = float("-inf")
+        self._last: _Count | None = None
 
-    def read(self) -> AlertCounts:
+    def read(self) -> CountedAlerts:
         """Total, open, to review, by verdict, and undelivered, of the cameras that the visitor may see."""
         if visitor().cameras is not None:
-            return self._alerts.counts(visitor().cameras)
+            return CountedAlerts(self._alerts.counts(visitor().cameras))
         last, rev, began = self._last, self._db.rev(), self._db.clock.monotonic()
-        if last is not None and (rev == self._rev or began < self._good_until):
-            return last
-        last = self._last = self._alerts.counts()
-        ended = self._db.clock.monotonic()
-        self._rev, self._good_until = rev, ended + min(COUNT_AGE_S_MAX, COUNT_REST * (ended - began))
-        return last
+        if last is not None and (rev == last.rev or began < last.good_until):
+            return CountedAlerts(last.counts, behind=rev != last.rev)
+        counts, ended = self._alerts.counts(), self._db.clock.monotonic()
+        self._last = _Count(counts, rev, ended + min(COUNT_AGE_S_MAX, COUNT_REST * (ended - began)))
+        return CountedAlerts(counts)
 
 
 def cursor_of(before: str) -> AlertCursor | None:

@@ -217,7 +217,7 @@ class ApplianceCollector:
         )
 
     def _alerts(self) -> Iterator[tuple[str, Samples]]:
-        counts = self.alert_counts.read()
+        counts = self.alert_counts.read().counts
         yield "vedette_alerts", [((), counts.total)]
         yield "vedette_alerts_to_review", [((), counts.to_review)]
         verdicts = {

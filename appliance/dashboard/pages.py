@@ -81,7 +81,8 @@ def alerts_page(
 ) -> HTMLResponse:
     """The list of alerts, newest first, and the site at a glance."""
     items, older = timeline_of(alerts, health, wanted, show, before, PAGE_LENGTH)
-    counts = alert_counts.read()
+    counted = alert_counts.read()
+    counts = counted.counts
     return templates.page(
         "alerts.html",
         here="/",
@@ -98,6 +99,7 @@ def alerts_page(
         filtered=bool(wanted.query or show),
         faults=health.open_titles(),
         counts=counts,
+        counts_behind=counted.behind,
         cameras=cameras.items(),
         rules=sum(len(camera.rules) for name, camera in cameras.configured.items() if visitor().sees(name)),
         savings=savings.report("today"),

@@ -7,9 +7,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from waiting import PATIENCE
 
 from appliance.clock import SystemClock
 from appliance.store.meter import Metric, MetricName
@@ -30,6 +32,7 @@ _WITHOUT = (
     "PreconnectToSearch",
     "PreloadTopChromeWebUI", "WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup",
 )  # fmt: skip
+_PATIENCE_MS = 30_000 * PATIENCE  # of a page's load, an act, an expectation
 _ARGUMENTS = (
     "--headless",
     "--no-sandbox",
@@ -73,14 +76,27 @@ def _chromium() -> str:
     pytest.skip("no Chromium here: `apt-get install chromium`, or set VEDETTE_CHROMIUM to one")
 
 
+def _be_patient(opened: playwright.Browser) -> None:
+    """Playwright knows no limit for all contexts of a browser, and gives each 30 seconds."""
+    make = opened.new_context
+
+    def new_context(**options: Any) -> playwright.BrowserContext:
+        made = make(**options)
+        made.set_default_timeout(_PATIENCE_MS)
+        return made
+
+    opened.new_context = new_context  # type: ignore[method-assign]
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[playwright.Browser]:
     if playwright is None:
         pytest.skip("the browser tests need the playwright package (it is in the dev extra)")
     program = _chromium()
     with playwright.sync_playwright() as driver:
-        playwright.expect.set_options(timeout=60_000)
-        opened = driver.chromium.launch(executable_path=program, args=_ARGUMENTS, timeout=120_000)
+        playwright.expect.set_options(timeout=_PATIENCE_MS)
+        opened = driver.chromium.launch(executable_path=program, args=_ARGUMENTS, timeout=_PATIENCE_MS)
+        _be_patient(opened)
         yield opened
         opened.close()
 
@@ -143,7 +159,6 @@ def visit(browser: playwright.Browser, house: House) -> Iterator[Callable[..., p
 
     def open_page(path: str, *, width: int = 1280, height: int = 800, scheme: str = "light") -> playwright.Page:
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        context.set_default_timeout(60_000)
         watched = Watched(context.new_page())
         watched.watch()
         opened.append(watched)

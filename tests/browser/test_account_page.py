@@ -36,7 +36,6 @@ def test_a_second_factor_is_set_up_and_asked_for(browser: Browser, tmp_path: Pat
         UserStore(site.db).add(UserRow(name=name, role=role, cameras=None, password=hashed(PASSWORD)))  # type: ignore[arg-type]
     with running(site.serve()) as url:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-        context.set_default_timeout(60_000)
         page = context.new_page()
         page.goto(f"{url}/login")
         sign_in(page)

@@ -46,7 +46,6 @@ def test_a_site_is_saved_and_brought_back(
     server = site.serve(settings=SettingsService(path, site.root, site.clock, lambda config: ()))
     with running(server) as url:
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
-        context.set_default_timeout(60_000)
         page = context.new_page()
         faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))

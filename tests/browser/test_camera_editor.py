@@ -18,6 +18,7 @@ from appliance.dashboard.trial_store import TrialHead, TrialStore
 from appliance.demo.rtsp_server import RtspServer
 from appliance.settings.settings_service import SettingsService
 from appliance.types import Event
+from tests.browser.test_page_races import Held
 from tests.dashboard_site import Site, running
 from tests.screenshots import shot
 
@@ -110,6 +111,41 @@ def test_nothing_can_be_added_before_the_settings_are_there(page: Page) -> None:
     held[0].continue_()
     expect(page.get_by_role("button", name="Add a zone")).to_be_enabled()
     expect(page.get_by_role("button", name="Save")).to_be_disabled()
+
+
+def test_nothing_is_drawn_while_a_change_is_being_saved(page: Page) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.get_by_role("button", name="Add a zone").click()
+    page.route("**/api/v1/settings", hold)
+    with page.expect_request("**/api/v1/settings"):
+        page.get_by_role("button", name="Save").click()
+    assert page.evaluate("document.getElementById('editor').inert"), "what is drawn now would be lost"
+    held[0].continue_()
+    expect(page.locator("#outcome")).to_contain_text("Saved")
+    assert not page.evaluate("document.getElementById('editor').inert")
+
+
+def test_a_version_that_is_read_is_not_closed_by_a_refresh_that_was_on_its_way(page: Page, editing: Editing) -> None:
+    page.clock.install()
+    page.goto(f"{editing.url}/settings")
+    digest = page.request.get(f"{editing.url}/api/v1/settings").json()["digest"]
+    change = {"path": ["cameras", "gate", "zones", "door"], "value": [[0, 0], [1, 0], [1, 1]]}
+    page.request.post(f"{editing.url}/api/v1/settings", data={"base": digest, "changes": [change]})
+    held = Held(page, "**/settings")
+    page.clock.fast_forward(11_000)
+    held.wait()
+    page.locator("details[data-version] summary").click()
+    with page.expect_response("**/settings") as answered:
+        held.release()
+    answered.value.finished()
+    assert page.locator("details[data-version]").get_attribute("open") is not None
+    page.locator("details[data-version] summary").click()
+    page.clock.fast_forward(11_000)
+    expect(page.locator("details[data-version]")).to_have_count(2)
 
 
 def test_a_zone_is_drawn_a_rule_told_tried_and_saved(page: Page, editing: Editing) -> None:

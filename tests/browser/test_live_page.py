@@ -58,7 +58,6 @@ class LiveHouse:
 
     def open(self, path: str, width: int = 1440, height: int = 900, scheme: str = "light") -> Page:
         context = self.browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        context.set_default_timeout(60_000 * PATIENCE)
         page = context.new_page()
         page.goto(self.url + path)
         return page

@@ -78,7 +78,6 @@ def tab(browser: Browser) -> Iterator[Callable[..., Page]]:
 
     def open_tab(width: int, scheme: str, **more: str) -> Page:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-        context.set_default_timeout(60_000)
         made.append(context)
         return context.new_page()
 

@@ -75,7 +75,6 @@ def page(request: pytest.FixtureRequest, browser: Browser, adding: Adding) -> It
     context = browser.new_context(
         viewport={"width": width, "height": height}, has_touch=width < 500, color_scheme=scheme
     )
-    context.set_default_timeout(60_000)
     opened = context.new_page()
     faults: list[str] = []
     opened.on("pageerror", lambda error: faults.append(str(error)))

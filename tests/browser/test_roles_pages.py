@@ -54,7 +54,6 @@ class Walker:
 
     def __init__(self, browser: Browser, url: str, name: str) -> None:
         self._context = browser.new_context(base_url=url, service_workers="block")
-        self._context.set_default_timeout(60_000)
         signed_in = self._context.request.post("/login", data={"name": name, "password": PASSWORD})
         assert signed_in.ok
         self.refused: list[str] = []

@@ -89,7 +89,6 @@ def test_a_price_is_edited_on_the_page_and_counts_at_once(browser: Browser, tmp_
     apps.append(site.app(SettingsService(path, site.root, clock, take)))
     with running(DashboardServer(apps[0], "127.0.0.1", 0)) as url:
         context = browser.new_context(viewport={"width": 390, "height": 844})
-        context.set_default_timeout(60_000)
         page = context.new_page()
         page.goto(f"{url}/savings")
         page.get_by_text("The prices behind it").click()

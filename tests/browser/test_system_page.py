@@ -66,7 +66,6 @@ def test_the_page_fits_and_keeps_itself_fresh(browser: Browser, box: tuple[Box, 
     made, url = box
     width, height = SIZES[device]
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
-    context.set_default_timeout(60_000)
     page = context.new_page()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))

@@ -441,14 +441,17 @@ def test_counts_are_of_this_moment_unless_counting_is_slow(site: Site) -> None:
     counts = AlertCountCache(site.db, alerts)
     for n in range(3):
         site.raise_alert(f"quick{n}", T0 + n)
-        assert counts.read().total == n + 1
+        assert counts.read().counts.total == n + 1
     alerts.cost_s = 0.05
     site.raise_alert("slow", T0 + 9)
-    assert counts.read().total == 4
+    now = counts.read()
+    assert (now.counts.total, now.behind) == (4, False)
     site.raise_alert("later", T0 + 10)
-    assert counts.read().total == 4, "50 ms of counting are followed by a second of rest"
+    now = counts.read()
+    assert (now.counts.total, now.behind) == (4, True), "50 ms of counting are followed by a second of rest"
     site.clock.advance(1.1)  # type: ignore[attr-defined]
-    assert counts.read().total == 5
+    now = counts.read()
+    assert (now.counts.total, now.behind) == (5, False)
 
 
 # The event stream.

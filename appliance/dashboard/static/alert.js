@@ -1,5 +1,5 @@
 // One alert: the clip with its boxes in time, the tracks' life, the review.
-import { again, by, coalesced, follow, keys, light, post, say, swap } from "./page.js";
+import { again, by, coalesced, follow, keys, light, review, swap } from "./page.js";
 import { t } from "./texts.js";
 import { begin, box } from "./draw.js";
 import { converted } from "./converted.js";
@@ -163,19 +163,18 @@ function toggleStill(wanted) {
 	draw(clip().currentTime);
 }
 
-async function review(value) {
+async function mark(value) {
 	const buttons = document.querySelectorAll("#review button");
 	if (!buttons.length) return; // who may only look
 	for (const button of buttons) button.disabled = true;
 	try {
-		await post(`/api/v1/alerts/${encodeURIComponent(page.dataset.id)}/review`, { review: value });
-		say(value === "reviewed" ? t("Marked reviewed") : value === "false_alarm" ? t("Marked false alarm") : t("Review taken back"));
+		await review(page.dataset.id, value);
 		await refresh();
 		document.querySelector("#review button").focus();
 	} catch (error) {
 		light("lost", error.message);
-		for (const button of buttons) button.disabled = false;
 	}
+	for (const button of buttons) button.disabled = false;
 }
 
 // Take over what changed, without disturbing a clip that plays.
@@ -203,7 +202,7 @@ document.addEventListener("click", event => {
 	const button = event.target.closest("button[data-review], button[data-t], #show-still");
 	if (button?.id === "show-still") toggleStill(!stillShown());
 	else if (button?.dataset.t) seek(Number(button.dataset.t));
-	else if (button) review(button.dataset.review || null);
+	else if (button) mark(button.dataset.review || null);
 	const bars = event.target.closest(".bars");
 	if (bars) {
 		const life = by("life");
@@ -212,9 +211,9 @@ document.addEventListener("click", event => {
 	}
 });
 keys({
-	r: () => review("reviewed"),
-	f: () => review("false_alarm"),
-	u: () => review(null),
+	r: () => mark("reviewed"),
+	f: () => mark("false_alarm"),
+	u: () => mark(null),
 	j: () => go("older"),
 	k: () => go("newer")
 });

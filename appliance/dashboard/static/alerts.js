@@ -1,5 +1,5 @@
 // The live list: cards arrive, change in place, and are reviewed from the keyboard.
-import { again, by, coalesced, follow, keys, light, post, prepare, say, swap } from "./page.js";
+import { again, by, coalesced, follow, keys, light, post, prepare, review, say, swap } from "./page.js";
 import { t, tn } from "./texts.js";
 import { BATCH, choose, mark, none, send, some } from "./chosen.js";
 import "./health.js";
@@ -146,7 +146,9 @@ const refreshSide = coalesced(async () => {
 	const page = await again("/");
 	swap(page, "#headline, #states, #to-review, #arming:not([open])");
 	document.title = page.title;
+	soon();
 }, 1000);
+const soon = () => "soon" in by("to-review").dataset && setTimeout(refreshSide, 2000); // counted again by then
 
 async function older() {
 	const link = by("older");
@@ -188,8 +190,8 @@ function move(step) {
 
 const WORDS = { reviewed: t("marked reviewed"), false_alarm: t("marked false alarm"), "": t("reviews taken back") };
 
-function took(alert) {
-	jobs.set(alert.id, alert);
+function took(row) {
+	jobs.set(row.id, row);
 	work();
 }
 
@@ -227,18 +229,11 @@ function chooseHere(range) {
 	choose(card, range);
 }
 
-function review(value) {
+function judge(value) {
 	if (some()) return void reviewChosen(value);
 	const card = document.activeElement.closest?.(".card");
 	if (!card?.querySelector(".pick")) return false; // who may only look
-	post(`/api/v1/alerts/${encodeURIComponent(card.dataset.id)}/review`, { review: value }).then(
-		alert => {
-			jobs.set(alert.id, alert);
-			work();
-			say(value === "reviewed" ? t("Marked reviewed") : value === "false_alarm" ? t("Marked false alarm") : t("Review taken back"));
-		},
-		error => light("lost", error.message)
-	);
+	review(card.dataset.id, value).then(took, error => light("lost", error.message));
 }
 
 markDays();
@@ -271,9 +266,9 @@ watchEnd();
 keys({
 	j: () => move(1),
 	k: () => move(-1),
-	r: () => review("reviewed"),
-	f: () => review("false_alarm"),
-	u: () => review(null),
+	r: () => judge("reviewed"),
+	f: () => judge("false_alarm"),
+	u: () => judge(null),
 	x: () => chooseHere(false),
 	X: () => chooseHere(true),
 	p: () => preview(document.activeElement.closest?.(".card")),
@@ -281,8 +276,5 @@ keys({
 	"/": () => filters.elements.text.focus()
 });
 setInterval(refreshSide, 30000); // hidden too: the count in the tab's title is what a hidden page is for
-const row = changedRow => {
-	jobs.set(changedRow.id, changedRow);
-	work();
-};
-follow({ alert: row, health: row, camera: refreshSide });
+follow({ alert: took, health: took, camera: refreshSide });
+soon();

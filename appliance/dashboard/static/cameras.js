@@ -1,5 +1,5 @@
 // What cameras see now, boxes over it: video where the page has one and the browser plays it, else stills.
-import { again, by, coalesced, follow, swap } from "./page.js";
+import { by, coalesced, follow, renew } from "./page.js";
 import { t } from "./texts.js";
 import "./health.js";
 import { begin, box, picture, places } from "./draw.js";
@@ -153,6 +153,6 @@ connect();
 addEventListener("resize", redraw);
 document.addEventListener("change", redraw);
 
-const refresh = coalesced(async () => swap(await again(), "[data-swap]"), 1000);
+const refresh = coalesced(renew, 1000);
 setInterval(() => document.hidden || refresh(), 15000);
 follow({ camera: refresh, alert: refresh, health: refresh });

@@ -1,5 +1,5 @@
 // Zones, lines and rules of one camera: drawn on its picture, told in words, tried on what was recorded, saved.
-import { by, follow, get, post, say } from "./page.js";
+import { attempt, by, follow, get, post, say } from "./page.js";
 import { number, t, tn } from "./texts.js";
 import { clockOf } from "./time.js";
 const root = by("editor");
@@ -277,18 +277,7 @@ function changes() {
 		.map(key => ({ path: ["cameras", camera, key], ...(Object.keys(shown[key]).length ? { value: shown[key] } : { remove: true }) }));
 }
 
-async function attempt(button, work) {
-	button.disabled = true;
-	by("wrong").textContent = "";
-	try {
-		await work();
-	} catch (error) {
-		by("wrong").textContent = error.message;
-	} finally {
-		button.disabled = false;
-		by("save").disabled = state() === saved;
-	}
-}
+const act = (button, work) => attempt(button, work).then(() => (by("save").disabled = state() === saved));
 
 async function tryOut() {
 	const asked = changes();
@@ -325,8 +314,12 @@ async function replay() {
 }
 
 async function save() {
-	const report = await post("/api/v1/settings", { base, changes: changes(), why: `zones and rules of ${camera}` });
-	take(report);
+	root.inert = true; // what was drawn meanwhile would be lost
+	try {
+		take(await post("/api/v1/settings", { base, changes: changes(), why: `zones and rules of ${camera}` }));
+	} finally {
+		root.inert = false;
+	}
 	told(t("Saved and in force."));
 }
 
@@ -377,7 +370,7 @@ by("undo").onclick = () => {
 	refresh();
 };
 by("renew").onclick = () => (root.querySelector(".stage img").src = `/api/v1/cameras/${encodeURIComponent(camera)}/picture?${Date.now()}`);
-for (const [id, work] of Object.entries({ try: tryOut, replay, save })) by(id).onclick = () => attempt(by(id), work);
+for (const [id, work] of Object.entries({ try: tryOut, replay, save })) by(id).onclick = () => act(by(id), work);
 // A link from what false alarms propose: the change is made here, to be tried and saved, or not.
 function suggest(wanted) {
 	const box = (wanted.get("place") ?? "").split(",").map(Number);
@@ -403,7 +396,7 @@ function suggest(wanted) {
 
 addEventListener("resize", draw);
 addEventListener("beforeunload", event => state() !== saved && saved && event.preventDefault());
-attempt(by("save"), async () => {
+act(by("save"), async () => {
 	const report = await get("/api/v1/settings");
 	take(report);
 	for (const button of root.querySelectorAll("button:disabled")) button.disabled = button.id === "undo";

@@ -1,26 +1,15 @@
 // Keeping an alert as a scenario: the small form on its page.
-import { post, say } from "./page.js";
+import { onSubmit, post, say } from "./page.js";
 import { t } from "./texts.js";
 export function offerKeep(id, refresh) {
-	document.addEventListener("submit", async event => {
-		const form = event.target.closest("#keep-form");
-		if (!form) return;
-		event.preventDefault();
-		const [button, wrong] = [form.querySelector("button"), form.querySelector(".wrong")];
-		button.disabled = true;
-		wrong.textContent = "";
-		try {
-			const kept = await post(`/api/v1/alerts/${encodeURIComponent(id)}/keep`, {
-				name: plain(form.elements.name.value),
-				note: form.elements.note.value.trim(),
-				complete: form.elements.complete.checked
-			});
-			say(t("Kept as {name}", { name: kept.name }));
-			await refresh();
-		} catch (error) {
-			wrong.textContent = error.message;
-		}
-		button.disabled = false;
+	onSubmit("keep-form", async ({ elements }) => {
+		const kept = await post(`/api/v1/alerts/${encodeURIComponent(id)}/keep`, {
+			name: plain(elements.name.value),
+			note: elements.note.value.trim(),
+			complete: elements.complete.checked
+		});
+		say(t("Kept as {name}", { name: kept.name }));
+		await refresh();
 	});
 }
 

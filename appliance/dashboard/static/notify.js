@@ -1,5 +1,5 @@
 // This browser as a target. Push and service workers want HTTPS, or localhost.
-import { again, by, follow, post, swap } from "./page.js";
+import { by, follow, post, renew } from "./page.js";
 import { t } from "./texts.js";
 const wrong = by("wrong");
 
@@ -13,7 +13,7 @@ by("subscribe")?.addEventListener("click", async ({ target }) => {
 		const { endpoint, keys } = made.toJSON();
 		const label = navigator.userAgent.match(/(Firefox|Edg|Chrome|Safari)\/\d+/)?.[0] || "";
 		await post("/api/v1/push", { endpoint, ...keys, label: `${label} ${navigator.platform}`.trim() });
-		swap(await again(), "[data-swap]");
+		await renew();
 	} catch (error) {
 		wrong.textContent = error.message;
 	}

@@ -39,45 +39,82 @@ export function prepare(root = document) {
 }
 
 // The same page again, as the appliance would show it now.
+let asks = 0;
 export async function again(url = location.href) {
+	const ask = ++asks;
 	const answer = await fetch(url, { headers: { Accept: "text/html" } });
 	if (!answer.ok) throw new Error(t("The appliance answered {status}.", { status: answer.status }));
 	const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
 	prepare(fresh);
-	return fresh;
+	return Object.assign(fresh, { ask });
 }
 
-// Replace the parts of this page that match `selector` by those of the fresh one with the same key.
-export function swap(fresh, selector, key = part => part.id || part.dataset.swap) {
+// Replace the parts of this page that match `selector` by those of the fresh one with the same key, unless one that was
+// asked for later stands here. What has the focus keeps it, what is scrolled stays there.
+let shown = 0;
+const key = part => part.id || part.dataset.swap;
+export function swap(fresh, selector) {
+	if (fresh.ask < shown) return;
+	shown = fresh.ask;
 	const parts = new Map([...fresh.querySelectorAll(selector)].map(part => [key(part), part]));
 	for (const old of document.querySelectorAll(selector)) {
 		const part = parts.get(key(old));
-		if (part && !old.isEqualNode(part)) old.replaceWith(part);
+		if (!part || old.isEqualNode(part)) continue;
+		const held = document.activeElement;
+		const { scrollTop } = old;
+		const next = old.contains(held) && [...part.querySelectorAll("*")].find(each => each.isEqualNode(held));
+		old.replaceWith(part);
+		part.scrollTop = scrollTop;
+		if (next) next.focus({ preventScroll: true });
 	}
 }
 
-// At most one run at a time; asked again meanwhile, once more `pauseMs` afterwards.
+export const renew = async () => swap(await again(), "[data-swap]");
+
+export async function review(id, value) {
+	const alert = await post(`/api/v1/alerts/${encodeURIComponent(id)}/review`, { review: value });
+	say(value === "reviewed" ? t("Marked reviewed") : value === "false_alarm" ? t("Marked false alarm") : t("Review taken back"));
+	return alert;
+}
+
+// At most one run at a time; asked again meanwhile, once more `pauseMs` afterwards. Promises a run that begins from now on.
 export function coalesced(work, pauseMs = 0) {
-	let running = false;
-	let wanted = false;
-	return async function run() {
-		if (running) {
-			wanted = true;
-			return;
-		}
-		running = true;
-		try {
-			await work();
-		} catch (error) {
-			light("lost", error.message);
-		} finally {
-			running = false;
-		}
-		if (wanted) {
-			wanted = false;
-			setTimeout(run, pauseMs);
-		}
-	};
+	let running = null;
+	let next = null;
+	const run = () =>
+		(running = Promise.resolve()
+			.then(work)
+			.catch(error => light("lost", error.message))
+			.then(() => (running = null)));
+	return () =>
+		running
+			? (next ??= running.then(() => new Promise(done => setTimeout(done, pauseMs))).then(() => {
+					next = null;
+					return running ? running.then(run) : run();
+				}))
+			: run();
+}
+
+// Something done with a button, that takes no second press meanwhile; what is wrong stands where the page says so.
+export async function attempt(button, work, wrong = by("wrong")) {
+	button.disabled = true;
+	wrong.textContent = "";
+	try {
+		await work();
+	} catch (error) {
+		wrong.textContent = error.message;
+		wrong.scrollIntoView({ block: "nearest" });
+	}
+	button.disabled = false;
+}
+
+export function onSubmit(id, work) {
+	document.addEventListener("submit", event => {
+		const form = event.target;
+		if (form.id !== id) return;
+		event.preventDefault();
+		attempt(form.querySelector("[type=submit]"), () => work(form), form.querySelector(".wrong"));
+	});
 }
 
 const WORDS = { live: t("Live"), connecting: t("Connecting to the appliance"), lost: t("The appliance does not answer; trying again") };

@@ -1,5 +1,5 @@
 // Deleting the alert of a page, taking that back, and having it escalated.
-import { by, light, post, say } from "./page.js";
+import { by, light, onSubmit, post, say } from "./page.js";
 import { t } from "./texts.js";
 async function change(what, id, body, words, refresh) {
 	const answer = await post(`/api/v1/alerts/${what}`, { ids: [id], ...body });
@@ -9,18 +9,9 @@ async function change(what, id, body, words, refresh) {
 }
 
 export function offerRemove(id, refresh) {
-	document.addEventListener("submit", event => {
-		const form = event.target.closest("#remove-form");
-		if (!form) return;
-		event.preventDefault();
-		const wrong = form.querySelector(".wrong");
-		wrong.hidden = true;
-		change("delete", id, { reason: form.elements.reason.value.trim() }, t("Deleted"), refresh)
-			.then(() => by("restore")?.focus())
-			.catch(error => {
-				wrong.textContent = error.message;
-				wrong.hidden = false;
-			});
+	onSubmit("remove-form", async ({ elements }) => {
+		await change("delete", id, { reason: elements.reason.value.trim() }, t("Deleted"), refresh);
+		by("restore")?.focus();
 	});
 	document.addEventListener("click", event => {
 		const ask = event.target.closest("#escalate");
@@ -33,9 +24,7 @@ export function offerRemove(id, refresh) {
 				},
 				error => {
 					ask.disabled = false;
-					const wrong = by("escalate-wrong");
-					wrong.textContent = error.message;
-					wrong.hidden = false;
+					by("escalate-wrong").textContent = error.message;
 				}
 			);
 		}

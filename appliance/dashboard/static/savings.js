@@ -1,7 +1,7 @@
 // Keeps the numbers fresh while somebody looks; an admin's prices go into the site file and count at once.
-import { again, coalesced, follow, post, say, swap } from "./page.js";
+import { again, coalesced, follow, post, renew, say, swap } from "./page.js";
 import { t } from "./texts.js";
-const refresh = coalesced(async () => swap(await again(), "[data-swap]"), 1000);
+const refresh = coalesced(renew, 1000);
 document.addEventListener("submit", async event => {
 	event.preventDefault();
 	const form = event.target;

@@ -1,8 +1,11 @@
 // The site file: an edit by hand is taken, an older version shown and brought back.
-import { again, by, coalesced, follow, post, say, swap } from "./page.js";
+import { again, attempt, coalesced, follow, post, renew, say, swap } from "./page.js";
 import { t } from "./texts.js";
-const wrong = by("wrong");
-const refresh = coalesced(async () => swap(await again(), "[data-swap]"), 500);
+const reading = () => document.hidden || document.querySelector("details[data-version][open]");
+const refresh = coalesced(async () => {
+	const fresh = await again();
+	reading() || swap(fresh, "[data-swap]");
+});
 
 function paint(pre, text) {
 	pre.replaceChildren(
@@ -15,20 +18,12 @@ function paint(pre, text) {
 	);
 }
 
-async function attempt(button, work, words) {
-	button.disabled = true;
-	wrong.textContent = "";
-	try {
-		await work();
+const change = (button, path, body, words) =>
+	attempt(button, async () => {
+		await post(`/api/v1/settings/${path}`, body);
 		say(words);
-		await refresh();
-	} catch (error) {
-		wrong.textContent = error.message;
-		wrong.scrollIntoView({ block: "nearest" });
-	} finally {
-		button.disabled = false;
-	}
-}
+		await renew();
+	});
 
 document.addEventListener(
 	"toggle",
@@ -44,11 +39,11 @@ document.addEventListener(
 
 document.addEventListener("click", event => {
 	const button = event.target.closest("button");
-	if (button?.id === "take-edit") attempt(button, () => post("/api/v1/settings/take-edit", {}), t("The change is in force."));
+	if (button?.id === "take-edit") change(button, "take-edit", {}, t("The change is in force."));
 	if (button?.dataset.restore) {
 		const base = document.querySelector("[data-digest]").dataset.digest;
-		attempt(button, () => post(`/api/v1/settings/versions/${button.dataset.restore}/restore`, { base }), t("The version is in force."));
+		change(button, `versions/${button.dataset.restore}/restore`, { base }, t("The version is in force."));
 	}
 });
-setInterval(() => document.hidden || document.querySelector("details[open]") || refresh(), 10000);
+setInterval(() => reading() || refresh(), 10000);
 follow({});

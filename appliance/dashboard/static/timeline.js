@@ -1,5 +1,5 @@
 // A day of the recording: strips to drag on, pictures while dragging, playing, cutting, links to a moment.
-import { by, coalesced, follow, keys, light, say } from "./page.js";
+import { by, coalesced, follow, keys, say } from "./page.js";
 import { clockOf } from "./time.js";
 import { Pane } from "./pane.js";
 import { AXIS, drawStrip } from "./strip.js";
@@ -51,11 +51,16 @@ async function load(camera) {
 }
 
 const reload = coalesced(async () => {
-	for (const { camera } of [...strips].sort((a, b) => (b.camera === chosen) - (a.camera === chosen))) {
-		await load(camera);
-		if (camera === chosen) settle();
-		draw();
-	}
+	let asked;
+	do {
+		asked = day;
+		for (const { camera } of [...strips].sort((a, b) => (b.camera === chosen) - (a.camera === chosen))) {
+			await load(camera);
+			if (asked !== day) break; // to another one, of which none is there yet
+			if (camera === chosen) settle();
+			draw();
+		}
+	} while (asked !== day);
 	page.dataset.loaded = day[0];
 }, 3000);
 
@@ -270,7 +275,10 @@ function mark(end) {
 	draw();
 }
 
+let stated;
 function cutState() {
+	if (stated === cut) return; // what was said of it stands
+	stated = cut;
 	const [from, to] = cut ?? [null, null];
 	const ready = to !== null && to - from <= CUT_S_MAX;
 	by("cut").disabled = !ready;
@@ -292,10 +300,11 @@ async function download() {
 		link.href = found.download;
 		link.download = "";
 		link.click();
+		stated = 0;
 		cutState();
 		if (found.note) by("cut-words").textContent += `: ${found.note}`;
 	} catch (error) {
-		cutState();
+		by("cut").disabled = false;
 		by("cut-words").textContent = error.message;
 	}
 }

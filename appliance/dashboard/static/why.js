@@ -1,5 +1,5 @@
 // A span explained: the video, a needle through all rows of the strip, boxes on it, and a job that decides it again.
-import { by, follow, get, post } from "./page.js";
+import { attempt, by, follow, get, post } from "./page.js";
 import { t } from "./texts.js";
 const { camera, from, to, job, state, recorded } = by("why").dataset;
 const [t0, t1] = [Number(from), Number(to)];
@@ -48,7 +48,6 @@ async function load() {
 
 async function watch(id) {
 	by("share").hidden = by("cancel").hidden = false;
-	by("run").disabled = true;
 	by("cancel").onclick = () => post(`${api}/jobs/${id}`, {}, "DELETE").catch(wrong);
 	for (;;) {
 		const now = await get(`${api}/jobs/${id}`);
@@ -64,13 +63,13 @@ async function run() {
 	await watch(begun.id);
 }
 
-by("run")?.addEventListener("click", () => run().catch(wrong));
+by("run")?.addEventListener("click", ({ target }) => attempt(target, run));
 by("rows").onclick = event => {
 	const row = event.target.closest("svg")?.getBoundingClientRect();
 	if (row) seek(t0 + ((event.clientX - row.left) / row.width) * (t1 - t0));
 };
 for (const button of document.querySelectorAll("[data-t]")) button.onclick = () => seek(Number(button.dataset.t));
 video.ontimeupdate = video.onseeked = show;
-if (job && state === "running") watch(job).catch(wrong);
+if (by("run") && state === "running") attempt(by("run"), () => watch(job));
 if (recorded !== undefined) load().catch(error => note(error.message));
 follow({});
