@@ -15,6 +15,11 @@ from appliance.errors import UsageError
 class Clock(Protocol):
     """Time as every other module sees it."""
 
+    @property
+    def boot_id(self) -> str:
+        """Which start of the machine `monotonic` counts from, for who keeps it beyond this process; '': unknown."""
+        ...
+
     def now(self) -> float:
         """UTC seconds since the epoch. May jump; for stamps that people and other machines read."""
         ...
@@ -33,7 +38,6 @@ class SystemClock:
 
     @property
     def boot_id(self) -> str:
-        """Which start of the machine `monotonic` counts from, for who keeps it beyond this process; '': unknown."""
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         except OSError:
@@ -56,6 +60,7 @@ class ManualClock:
     """A clock that moves only by `advance` and `jump`: replay and tests. `sleep` moves it and returns at once."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self.boot_id = ""
         self._now = now
         self._monotonic = 1000.0
 

@@ -19,8 +19,7 @@ class ClockOffset:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        boot: str = getattr(db.clock, "boot", "")  # a clock that is moved by hand has none
-        self._boot = int(boot.replace("-", "")[:15] or "0", 16)
+        self._boot = int(db.clock.boot_id.replace("-", "")[:15] or "0", 16)
 
     def stepped_s(self) -> float:
         """Seconds by which the wall clock was stepped since the last `save`; 0.0: it was not, or that is not known."""

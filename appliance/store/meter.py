@@ -237,15 +237,14 @@ class Meter:
         """Sums since this core started, since midnight, or ever, by camera and metric, unflushed amounts included."""
         where = {"start": "WHERE run = ?", "today": "WHERE day = ?", "all": "WHERE ? = ''"}[since]
         values = ({"start": self._run, "today": local_day(self._db.clock.now()), "all": ""}[since],)
-        with self._lock:
+        with self._db.read() as connection, self._lock:  # in this order, as in `flush`: a read may wait for the writer
             sums = Counter(self._pending)
-            with self._db.read() as connection:
-                rows = connection.execute(
-                    f"SELECT camera, kind, sum(amount) AS amount FROM meter {where} GROUP BY camera, kind", values
-                )
-                for row in rows:
-                    if (metric := Metric.parse(row["kind"])) is not None:
-                        sums[row["camera"], metric] += row["amount"]
+            rows = connection.execute(
+                f"SELECT camera, kind, sum(amount) AS amount FROM meter {where} GROUP BY camera, kind", values
+            )
+            for row in rows:
+                if (metric := Metric.parse(row["kind"])) is not None:
+                    sums[row["camera"], metric] += row["amount"]
         found = sorted(sums.items(), key=lambda item: (item[0][0], item[0][1].kind))
         return [MeterTotal(camera, metric, amount) for (camera, metric), amount in found]
 

@@ -11,6 +11,7 @@ from appliance.store.database import Database
 from appliance.store.escalations import (
     BY_PRIORITY,
     INDEXED,
+    UNSETTLED,
     EscalationStore,
     escalation_rows,
     in_states,
@@ -230,17 +231,21 @@ class OutboxStore:
                 bump_rev(self._db, connection, row.alert)
             return changed.rowcount > 0
 
-    def drop(self, row: EscalationRow, why: str) -> list[str]:
+    def drop(self, row: EscalationRow, why: str) -> list[str] | None:
         """Give it up for want of room, visibly, and forget its media: their evidence is missing from now on.
 
-        Returns the paths of the files that only it needed. A verdict on an earlier step stands.
+        Returns the paths of the files that only it needed. A verdict on an earlier step stands. None: a verdict has
+        ended it since `row` was read, and nothing is changed.
         """
         with self._db.transaction() as connection:
             if not (row.step > 0 and self._escalations.close_unsure(row, why)):
-                connection.execute(
-                    "UPDATE escalation SET state = 'expired', wait = '', error = ? WHERE id = ?",
+                ended = connection.execute(
+                    f"""UPDATE escalation SET state = 'expired', wait = '', error = ?
+                        WHERE id = ? AND {in_states(UNSETTLED)}""",
                     (f"given up: {why}", row.id),
                 )
+                if not ended.rowcount:
+                    return None
             paths = [
                 each["path"]
                 for each in connection.execute("SELECT path FROM media WHERE escalation = ? ORDER BY n", (row.id,))

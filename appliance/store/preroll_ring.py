@@ -121,6 +121,8 @@ class PrerollRing:
         part.replace(target)
         _flush(target.parent)
         with self._db.transaction() as connection:
+            # A kill after the copy and before this leaves the copy without a row, and the next start gives it one.
+            connection.execute("DELETE FROM segment WHERE path = ?", (moved,))
             connection.execute("UPDATE segment SET path = ?, kind = 'alert' WHERE path = ?", (moved, each.path))
         source.unlink(missing_ok=True)
 

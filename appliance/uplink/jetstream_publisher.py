@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 PUBLISH_S_MAX = 90.0
 STREAM_INFO_S_MAX = 10.0  # some hundred bytes each way
 _EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
-_IS_THERE = 10071  # nats-server: the subject has a message already
+_WRONG_LAST = 10071  # nats-server: "wrong last sequence: N", of the subject; 0: it has no message
+_NEVER_LAST = str(2**62)  # no stream ever has so many messages
 _TOO_LARGE = 10054  # nats-server: a message over the stream's max_msg_size
 
 
@@ -96,17 +97,19 @@ async def _check_room(jetstream: JetStreamContext, stream: str, size: int) -> No
 async def _is_stored(jetstream: JetStreamContext, site: str, media: MediaRow) -> bool:
     """Whether the broker has every chunk that it took, asked in some hundred bytes each.
 
-    An empty message that is only to be stored where there is none: it needs no right that would list other sites'
-    media. The first chunk that is missing ends it, and is sent again, as are those after it.
+    A message that is refused in any case, with the number of the last one there: it needs no right that would list
+    other sites' media, and leaves nothing behind, so that who asks again, after a cut or a kill, is told the same. The
+    first chunk that is missing ends it, and is sent again, as are those after it.
     """
-    only_if_new = {_EXPECTED_LAST: "0"}
+    refused = {_EXPECTED_LAST: _NEVER_LAST}
     for n in range(media.chunks_acked):
         try:
-            await jetstream.publish(media_subject(site, media.ref.id, n), b"", stream=STREAM_MEDIA, headers=only_if_new)
-            return False
+            await jetstream.publish(media_subject(site, media.ref.id, n), b"", stream=STREAM_MEDIA, headers=refused)
         except nats.js.errors.APIError as error:
-            if error.err_code != _IS_THERE:  # full, say: nothing is known, and what it took it does not lose
+            if error.err_code != _WRONG_LAST:  # full, say: nothing is known, and what it took it does not lose
                 return True
+            if (error.description or "").endswith(": 0"):
+                return False
         except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
             raise UplinkError(f"the media stream cannot be asked: {type(error).__name__}") from None
     return True

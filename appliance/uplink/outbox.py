@@ -120,15 +120,17 @@ class Outbox:
                 count += len(rows)
         return count
 
-    def drop(self, row: EscalationRow, why: str) -> list[str]:
+    def drop(self, row: EscalationRow, why: str) -> list[str] | None:
         """Give an escalation up, visibly, and forget its media; returns the paths of the files that only it needed.
 
-        What the cloud answered to an earlier step stands.
+        What the cloud answered to an earlier step stands. None: it was answered meanwhile, and nothing is changed.
         """
         with self._db.transaction():
-            for media in self.media_of(row.id):
+            carried = self.media_of(row.id)
+            paths = self._store.drop(row, why)
+            for media in carried if paths is not None else ():
                 self._record_partly_sent(row, media, "given up")
-            return self._store.drop(row, why)
+            return paths
 
     def _expire(self, row: EscalationRow, age_s: float) -> None:
         """The verdict on an earlier step stands when what it asked for could not be sent or was not answered."""
@@ -217,7 +219,10 @@ class OutboxQuota:
         for row, size in self._outbox.least_urgent(DROPS_PER_RUN):
             if over <= 0:
                 break
-            self._delete(self._outbox.drop(row, why))
+            paths = self._outbox.drop(row, why)
+            if paths is None:
+                continue
+            self._delete(paths)
             self._meter.add(row.camera, Metric(MetricName.OUTBOX_DROPPED), 1)
             self._meter.add(row.camera, Metric(MetricName.OUTBOX_DROPPED_BYTES), size)
             over -= size

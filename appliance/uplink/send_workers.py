@@ -25,7 +25,10 @@ SEND_WORKERS = 8  # so that a long way to the broker does not slow small message
 FLIGHT_BYTES_MAX = CHUNK_BYTES + 1024
 GIVE_WAY_S = 0.1  # less than the slack of the rate, so that the backlog makes up for it
 POLL_S = 1.0  # `wake` comes first
+RUN_S_MAX = 10.0  # of one run, however much waits: what is due besides (expiry, the quota, resending) has its turn
 UNACKED_MAX = 4096
+REFUSED_S = 600.0  # before a message that the broker refused as such is tried again: a person may have raised the limit
+REFUSED_MAX = 64  # that rest at a time; with more it is no matter of single messages
 
 
 class SendWorkers:
@@ -61,6 +64,7 @@ class SendWorkers:
         self._resting = False
         self._flight_bytes = 0
         self._ending = False
+        self._until = float("inf")
 
     def wake(self) -> None:
         """There may be something to send (call it in the loop's thread); without it, it is seen within POLL_S."""
@@ -77,11 +81,12 @@ class SendWorkers:
         self._more.clear()
 
     async def run_once(self) -> int:
-        """Send until there is nothing more to send, or one worker failed; the others then finish their message.
+        """Send until there is nothing more to send, RUN_S_MAX is over, or one worker failed; the others then finish
+        their message.
 
         Returns how many escalations went. Raises UplinkError, StoreError.
         """
-        self._ending = False
+        self._ending, self._until = False, self._clock.monotonic() + RUN_S_MAX
         tasks = [asyncio.create_task(self._work(), name=f"send worker {n}") for n in range(SEND_WORKERS)]
         try:
             done = await asyncio.gather(*tasks, return_exceptions=True)
@@ -114,6 +119,9 @@ class SendWorkers:
         """Wait until a message may go, and claim it; None: there is none, and no other worker is busy either."""
         while not self._ending and not self._breaker.blocks:
             self._limiter.charge_overhead()
+            if self._clock.monotonic() >= self._until:
+                self._more.set()
+                return None
             if self._busy and (self._sender.last_refused or self._breaker.one_at_a_time):
                 await self.pause(POLL_S)
                 continue
@@ -144,7 +152,8 @@ class SendWorkers:
         while True:
             rest_s = self._limiter.wait_s(live=False) if self._limited else 0.0
             priorities = self._limiter.daily_cap.priorities()
-            queued = self._queue.pick(self._clock.now(), priorities, self._busy, live_only=rest_s > 0)
+            busy = self._busy | self._sender.refused()
+            queued = self._queue.pick(self._clock.now(), priorities, busy, live_only=rest_s > 0)
             if rest_s <= 0:
                 self._limited = queued is not None and (queued.contested or not queued.live)
             if queued is not None or rest_s <= 0:
@@ -185,7 +194,8 @@ class EscalationSender:
 
     Invariant: the outbox learns of what the broker acknowledged, after that. All bytes put on the link are charged,
     also those of failed attempts. Owner: the uplink's task. State: the ids of messages that left and were not
-    acknowledged, FLIGHT_BYTES_MAX at a cut; what has one of them is counted as `again`.
+    acknowledged, FLIGHT_BYTES_MAX at a cut; what has one of them is counted as `again`. Which escalations the broker
+    refused a message of, REFUSED_MAX at most, and until when they rest.
     """
 
     def __init__(
@@ -196,22 +206,29 @@ class EscalationSender:
         limiter: RateLimiter,
         breaker: CloudBreaker,
         clock: Clock,
-        refused: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
-        """refused: called with the reason when the broker will never take a message."""
+        """report: called with the reason when the broker will never take a message."""
         self._publisher = publisher
         self._outbox = outbox
         self._commits = commits
         self._limiter = limiter
         self._breaker = breaker
         self._clock = clock
-        self._refused = refused
+        self._report = report
         self._unacked: set[str] = set()
+        self._refused_until: dict[str, float] = {}
 
     @property
     def last_refused(self) -> bool:
         """The broker refused the last message: one at a time until it takes one."""
         return self._publisher.last_refused
+
+    def refused(self) -> set[str]:
+        """The escalations that rest: the broker refused a message of theirs, and would again."""
+        now = self._clock.monotonic()
+        self._refused_until = {name: until for name, until in self._refused_until.items() if until > now}
+        return set(self._refused_until)
 
     async def deliver(self, outgoing: OutgoingMessage) -> int:
         """Send one message and record that it was stored; returns how many escalations went (1 or 0)."""
@@ -229,6 +246,8 @@ class EscalationSender:
     async def resend(self, row: EscalationRow) -> int:
         """Send the escalation alone once more; returns how many went (1, or 0: not today, or it is refused)."""
         message = escalation_message(row.body, PRIORITIES[-1])
+        if row.id in self.refused():
+            return 0
         if not self._limiter.daily_cap.fits(message.size, row.priority):
             return 0
         if not await self._send(row, message, STREAM_ESCALATION, resent=True):
@@ -240,7 +259,10 @@ class EscalationSender:
         await self._commits.commit(lambda: self._outbox.sent(row, self._clock.now(), size))
 
     async def _send(self, row: EscalationRow, message: NatsMessage, stream: str, *, resent: bool = False) -> bool:
-        """Publish and wait for the acknowledgement; False when this very message is refused for good."""
+        """Publish and wait for the acknowledgement; False when this very message is refused for good.
+
+        Raises UplinkError, also when the broker refuses one after the other.
+        """
         name = message.headers["Nats-Msg-Id"]
         self._limiter.charge(row.camera, "again" if resent or name in self._unacked else message.kind, message.size)
         if len(self._unacked) > UNACKED_MAX:
@@ -252,9 +274,12 @@ class EscalationSender:
             self._breaker.message_stored()
             return True
         except PublishRefused as error:
-            self._refused(f"escalation {row.id} was refused: {error}")
+            self._report(f"escalation {row.id} was refused: {error}")
             self._unacked.discard(name)
             self._outbox.failed(row, str(error), message.size)
+            if len(self.refused()) >= REFUSED_MAX:
+                raise UplinkError(f"the broker refuses one message after the other: {error}") from None
+            self._refused_until[row.id] = self._clock.monotonic() + REFUSED_S
             return False
         except UplinkError as error:
             self._outbox.failed(row, str(error), message.size)

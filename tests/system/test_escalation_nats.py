@@ -17,10 +17,14 @@ import pytest
 from pydantic import SecretStr
 
 from appliance import wire
+from appliance.broker import NatsLink, end_tasks
+from appliance.broker_config import BrokerConfig
 from appliance.clock import SystemClock
 from appliance.errors import StoreUnavailable
 from appliance.store.alerts import AlertStore
+from appliance.store.rows import MediaRow
 from appliance.types import JudgeKind
+from appliance.uplink.jetstream_publisher import JetStreamPublisher
 from cloud_worker import stream_setup
 from cloud_worker.config import OpenAiEngine, StreamsConfig
 from cloud_worker.engines.openai_vlm import OpenAiVlm
@@ -491,6 +495,23 @@ def test_a_broker_that_lost_its_disk_between_two_chunks_is_given_the_first_again
         verdict = here.verdict(1)
         assert verdict is not None
         assert (verdict.decision, len(verdict.support)) == ("rechecked", 2)
+
+
+def test_asking_what_the_broker_has_leaves_nothing_there(broker: NatsServer) -> None:
+    """A kill, or a cut at the next file, after the question and before its answer is noted: it is asked again."""
+    here, gone = (MediaRow(escalation="e", n=n, path="", ref=ref_of(b"%d" % n), chunks_acked=1) for n in range(2))
+    make_streams(broker.url)
+    publish_chunk(broker.url, "depot-7", here.ref, 0, b"0")
+
+    async def ask_twice() -> list[list[MediaRow]]:
+        link = NatsLink(BrokerConfig(url=broker.url), "test", SystemClock())
+        running = asyncio.create_task(link.run())
+        try:
+            return [await JetStreamPublisher(link).find_lost("depot-7", [here, gone]) for _ in range(2)]
+        finally:
+            await end_tasks(running)
+
+    assert asyncio.run(ask_twice()) == [[gone], [gone]]
 
 
 def test_while_the_disk_is_full_nothing_is_sent_in_vain_and_no_verdict_is_lost(

@@ -140,6 +140,22 @@ def test_nothing_is_counted_twice_or_not_at_all_while_others_add_and_flush(db: D
     assert max(seen) <= 900
 
 
+def test_who_asks_for_sums_while_the_database_is_gone_holds_up_nobody(db: Database) -> None:
+    meter = Meter(db, "run-1")
+    meter.add("yard", PACKETS, 1)
+    db.path.rename(db.path.with_name("aside"))
+    with db.exclusive():  # another thread is about to write
+        asking = threading.Thread(target=meter.totals, args=("start",), daemon=True)
+        asking.start()
+        asking.join(0.3)
+        counting = threading.Thread(target=meter.add, args=("yard", PACKETS, 1), daemon=True)
+        counting.start()
+        counting.join(5)
+        assert not counting.is_alive(), "the core counts with every message"
+    asking.join(5)
+    assert not asking.is_alive()
+
+
 def test_what_left_is_written_down_and_summed(db: Database) -> None:
     audit = AuditStore(db)
     for n in range(5):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from appliance import config, wire
-from appliance.clock import ManualClock
+from appliance.clock import ManualClock, SystemClock
 from appliance.errors import EvidenceError
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.alerts import AlertStore
@@ -79,6 +80,14 @@ class OutboxHarness:
     def audit(self) -> list[tuple[str, int, str]]:
         with self.db.read() as connection:
             return [tuple(row) for row in connection.execute("SELECT kind, bytes, why FROM audit ORDER BY id")]
+
+
+def rejected(row: EscalationRow, t: float) -> wire.Verdict:
+    """The answer to an escalation."""
+    return wire.Verdict(
+        escalation=row.id, site="s", alert=row.alert, decision="rejected", reason="Nobody.", kind="vlm", engine="e",
+        model="m", seconds=0.1, judged_t=t,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -336,7 +345,7 @@ def test_what_was_asked_while_the_clock_was_wrong_for_a_moment_is_not_given_up(h
 
 def test_a_clock_that_is_set_while_no_core_runs_is_seen_at_the_next_start(harness: OutboxHarness) -> None:
     clock = harness.clock
-    clock.boot = "0b5ee3ba-7d3f-4ee1-9c6c-1f2f0a9b7c11"  # type: ignore[attr-defined]
+    clock.boot_id = "0b5ee3ba-7d3f-4ee1-9c6c-1f2f0a9b7c11"
     mark = ClockOffset(harness.db)
     assert mark.stepped_s() == 0.0, "it was never set"
     mark.save()
@@ -344,18 +353,23 @@ def test_a_clock_that_is_set_while_no_core_runs_is_seen_at_the_next_start(harnes
     assert ClockOffset(harness.db).stepped_s() == 0.0
     clock.jump(2 * HOUR_S)
     assert ClockOffset(harness.db).stepped_s() == 2 * HOUR_S
-    clock.boot = "1c5ee3ba-7d3f-4ee1-9c6c-1f2f0a9b7c11"  # type: ignore[attr-defined]
+    clock.boot_id = "1c5ee3ba-7d3f-4ee1-9c6c-1f2f0a9b7c11"
     assert ClockOffset(harness.db).stepped_s() == 0.0, "the machine was started anew: nobody knows"
+
+
+def test_a_clock_that_is_set_is_seen_by_the_machines_own_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = Database(tmp_path / "vedette.db", SystemClock())
+    ClockOffset(db).save()
+    ahead = time.time() + 2 * HOUR_S
+    monkeypatch.setattr(time, "time", lambda: ahead)
+    assert ClockOffset(db).stepped_s() == pytest.approx(2 * HOUR_S, abs=30)
+    db.close()
 
 
 def test_a_verdict_may_overtake_the_news_that_its_escalation_was_sent(harness: OutboxHarness) -> None:
     harness.ask("a")
     row = harness.row("a")
-    verdict = wire.Verdict(
-        escalation=row.id, site="s", alert="a", decision="rejected", reason="Nobody.", kind="vlm", engine="e",
-        model="m", seconds=0.1, judged_t=harness.clock.now(),
-    )  # fmt: skip
-    assert harness.alerts.apply_verdict(verdict, harness.clock.now())
+    assert harness.alerts.apply_verdict(rejected(row, harness.clock.now()), harness.clock.now())
     harness.outbox.failed(row, "not acknowledged: TimeoutError", 100)
     harness.outbox.sent(row, harness.clock.now(), 100)
     assert (harness.row("a").state, harness.row("a").error) == ("settled", "")
@@ -412,6 +426,16 @@ def test_a_file_that_the_page_shows_stays_when_its_escalation_is_given_up(harnes
     EvidenceStore(harness.db).put(EvidenceRow(alert="a", kind="still", state="ready", path="a-0.jpg"))
     assert OutboxQuota(harness.outbox, harness.folder, 0.0001, Meter(harness.db, "run")).run_once() == 1
     assert (harness.folder / "a-0.jpg").exists()
+
+
+def test_what_was_answered_while_room_was_made_keeps_its_answer_and_its_pictures(harness: OutboxHarness) -> None:
+    harness.ask("a", "info", b"picture")
+    (harness.folder / "a-0.jpg").write_bytes(b"picture")
+    (listed,) = harness.outbox.least_urgent(10)
+    assert harness.alerts.apply_verdict(rejected(listed[0], harness.clock.now()), harness.clock.now())
+    assert harness.outbox.drop(listed[0], "there is no room") is None
+    assert (harness.row("a").state, harness.row("a").error) == ("settled", "")
+    assert [each.path for each in harness.outbox.media_of(listed[0].id)] == ["a-0.jpg"]
 
 
 def test_the_next_is_found_by_an_index_however_many_wait(harness: OutboxHarness) -> None:

@@ -130,6 +130,25 @@ def test_with_no_room_on_the_disk_the_ring_keeps_what_an_alert_needs(box: Box, m
     assert (box.files("preroll"), box.files("segments")) == ([], list(range(9)))
 
 
+def test_a_kill_between_the_copy_and_its_row_is_made_good(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    box.record(*range(5))
+    AlertStore(box.db).apply(opened(t=T0 + 8), escalation=None, priority="")
+    with monkeypatch.context() as killed:
+        killed.setattr(box.db, "transaction", lambda **_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            box.ring.run_once()
+    copy = next((box.root / "segments").rglob("*.mp4"))
+    number = int(copy.stem)
+    adopted = SegmentRow(  # as the next start takes the file in
+        camera="yard", path=str(copy.relative_to(box.root)), t_start=T0 + 4 * number, t_end=T0 + 4 * number + 4,
+        bytes=SIZE, frames=40, codec="h264", size=(320, 240), complete=True, kind="continuous",
+    )  # fmt: skip
+    box.segments.put(adopted)
+    box.ring.run_once()
+    assert (box.files("preroll"), box.files("segments")) == ([], list(range(5))), "all that the alert needs is safe"
+    assert box.found(0, 4) == [bytes([n]) for n in range(5)]
+
+
 def test_a_power_cut_costs_what_is_in_memory_and_nothing_else(box: Box, tmp_path: Path) -> None:
     box.record(*range(5))
     AlertStore(box.db).apply(ended(t=T0 + 10, t_end=T0 + 11), escalation=None, priority="")

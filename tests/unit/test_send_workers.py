@@ -40,6 +40,9 @@ class Script:
 
     def record_sent(self, queued: QueuedEscalation, size: int) -> None: ...
 
+    def refused(self) -> set[str]:
+        return set()
+
     def wait_s(self, *, live: bool) -> float:
         return 0.0
 
