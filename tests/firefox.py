@@ -14,13 +14,12 @@ import shutil
 import socket
 import struct
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 # What a fresh profile would do beside the test: play nothing, ask the network, sound.
 _SETTINGS = {"media.autoplay.default": 0, "media.volume_scale": "0.0", "media.gmp-manager.updateEnabled": False}
@@ -163,12 +162,12 @@ class Firefox:
 
     def until(self, condition: str, seconds: float = 20.0) -> None:
         """Return once the expression is true, or fail."""
-        deadline = time.monotonic() + seconds * PATIENCE
-        while not self.evaluate(condition):
-            assert time.monotonic() < deadline, (
-                f"it did not happen: {condition}; {self.evaluate('document.body.innerText')}"
-            )
-            time.sleep(0.05)
+        until(
+            lambda: self.evaluate(condition),
+            seconds,
+            lambda: f"{condition}; {self.evaluate('document.body.innerText')}",
+            every_s=0.05,
+        )
 
     def close(self) -> None:
         with contextlib.suppress(OSError, AttributeError):

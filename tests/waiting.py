@@ -10,13 +10,25 @@ from collections.abc import Callable
 
 # Deadlines are written for a quiet machine. A busy one may be so many times slower, and nothing is wrong then.
 PATIENCE = 4.0
+ANSWER_S = 20.0 * PATIENCE  # of an HTTP client, whose own limit is five seconds
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0, what: str = "", *, every_s: float = 0.01) -> None:
-    """Return once `condition()` is true, or fail after `seconds`, times PATIENCE."""
+def until(
+    condition: Callable[[], object],
+    seconds: float = 20.0,
+    what: str | Callable[[], object] = "",
+    *,
+    every_s: float = 0.01,
+) -> None:
+    """Return once `condition()` is true, or fail after `seconds`, times PATIENCE.
+
+    what: was to happen, or finds out what is so instead.
+    """
     deadline = time.monotonic() + seconds * PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"it did not happen within {seconds * PATIENCE:.0f} s: {what or condition}"
+        if time.monotonic() >= deadline:
+            told = what() if callable(what) else what
+            raise AssertionError(f"it did not happen within {seconds * PATIENCE:.0f} s: {told or condition}")
         threading.Event().wait(every_s)
 
 

@@ -112,7 +112,14 @@ def change_own_password(access: AccessPart, change: ChangePassword) -> Me:
     """Give oneself another password; all sessions of this user end, this one too."""
     user = _checked(access, change.old)
     with refusals(access):
-        access.store.change(replace(user, password=hashed(change.new.get_secret_value())))
+        new = hashed(change.new.get_secret_value())
+
+        def changed(row: UserRow) -> UserRow:
+            if row.password != user.password:
+                raise Problem(403, "Your password was changed meanwhile.")
+            return replace(row, password=new)
+
+        access.store.change(user.name, changed)
     return me_of(access)
 
 

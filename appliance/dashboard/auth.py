@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -63,6 +64,7 @@ class SessionCookies:
         )
         self._clock = clock
         self._store = store
+        self._lock = threading.Lock()
         self._sessions = store.all()
 
     def is_token(self, given: str) -> bool:
@@ -96,8 +98,12 @@ class SessionCookies:
         return self._sessions.get(_digest(nonce)) if int(expiry) > self._clock.now() else None
 
     def reread(self) -> None:
-        """Take the sessions from the store. Raises StoreError."""
-        self._sessions = self._store.all()
+        """Take the sessions from the store. Raises StoreError.
+
+        One at a time: what one thread has read before a change would else take the place of what another read after it.
+        """
+        with self._lock:
+            self._sessions = self._store.all()
 
     def listed(self) -> list[SessionRow]:
         """Those that are not over, newest first."""
@@ -187,6 +193,7 @@ class Access:
         self._factors: dict[str, SecondFactorRow] = {}
         self._by_proxy: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._read_at = 0.0
+        self._lock = threading.Lock()
         self.reread()
 
     @property
@@ -205,10 +212,11 @@ class Access:
 
     def reread(self) -> None:
         """Take users, tokens and sessions from the store. Raises StoreError."""
-        self._users, self._tokens = self.store.users(), self.store.tokens()
-        self._factors = self.factors.all()
-        self.sessions.reread()
-        self._read_at = self._clock.monotonic()
+        with self._lock:
+            self._users, self._tokens = self.store.users(), self.store.tokens()
+            self._factors = self.factors.all()
+            self.sessions.reread()
+            self._read_at = self._clock.monotonic()
 
     def refresh(self) -> None:
         """`reread` if the last is older than `REREAD_S`; while the store cannot be read, what was known holds."""
@@ -277,6 +285,19 @@ class Access:
             user = self.user(session.user)
             return None if user is None else visitor_of(user)
         return OWNER if self.has_token and not self._users else None
+
+    def sign_in(self, name: str, address: str, password: str) -> str:
+        """The cookie of a new session of a user whose password was right when its hash was this.
+
+        Raises Problem: it was changed, or the user disabled or removed, while it was checked; StoreError.
+        """
+        cookie = self.sessions.issue(name, address)
+        self.reread()  # from here on such a change finds the session, and ends it
+        user = self.user(name)
+        if user is None or user.password != password:
+            self.sessions.revoke(cookie)
+            raise Problem(401, "Your password was changed just now.", {"WWW-Authenticate": "Bearer"})
+        return cookie
 
     def still(self, request: Request) -> Callable[[], Visitor | None]:
         """Who a stream that a visitor opened with this request is for now; None: they may not any more."""
@@ -375,7 +396,8 @@ async def sign_in(request: Request, access: AccessPart, given: SignIn) -> JSONRe
     access.throttle.wrong(address)
     if given.name:
         access.account_throttle.wrong(given.name)
-    if not await asyncio.to_thread(_is_right, access, given):
+    user = access.user(given.name)
+    if not await asyncio.to_thread(_is_right, access, given, user):
         what = "was refused: wrong password" if given.name else "was refused: wrong token"
         await asyncio.to_thread(access.log.write, given.name, address, what)
         if access.has_users:
@@ -385,7 +407,7 @@ async def sign_in(request: Request, access: AccessPart, given: SignIn) -> JSONRe
         await _check_code(access, given, address)
     access.throttle.right(address)
     access.account_throttle.right(given.name)
-    return await signed_in(request, access, given.name)
+    return await signed_in(request, access, given.name, user.password if user else None)
 
 
 async def _check_code(access: Access, given: SignIn, address: str) -> None:
@@ -397,20 +419,25 @@ async def _check_code(access: Access, given: SignIn, address: str) -> None:
         raise Problem(401, "That code does not fit, or was used: wait for the next one.", type_=CODE_WANTED)
 
 
-async def signed_in(request: Request, access: Access, user: str) -> JSONResponse:
-    """The answer that carries a new session of `user` ('': of the token)."""
+async def signed_in(request: Request, access: Access, user: str, password: str | None = None) -> JSONResponse:
+    """The answer that carries a new session of `user` ('': of the token). password: the hash that was checked.
+
+    Raises Problem: that is not the user's any more.
+    """
     address = address_of(request.scope)
     answer = JSONResponse({"signed_in": True})
-    cookie = await asyncio.to_thread(access.sessions.issue, user, address)
+    if password is None:
+        cookie = await asyncio.to_thread(access.sessions.issue, user, address)
+    else:
+        cookie = await asyncio.to_thread(access.sign_in, user, address, password)
     await asyncio.to_thread(access.log.write, user, address, "signed in")
     secure = request.url.scheme == "https"
     answer.set_cookie(COOKIE, cookie, SESSION_S, httponly=True, samesite="strict", secure=secure)
     return answer
 
 
-def _is_right(access: Access, given: SignIn) -> bool:
+def _is_right(access: Access, given: SignIn, user: UserRow | None) -> bool:
     if given.name:
-        user = access.user(given.name)
         return is_password(given.password.get_secret_value(), user.password if user else None)
     token = given.token.get_secret_value() if given.token else ""
     return not access.has_users and access.sessions.is_token(token)

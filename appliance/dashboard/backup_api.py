@@ -91,7 +91,10 @@ class SiteBackups:
         found = []
         for path in sorted((self._root / BACKUPS).glob("*.zip"), key=lambda path: path.name[-26:], reverse=True):
             if _NAME.fullmatch(path.name):
-                about = path.stat()
+                try:
+                    about = path.stat()
+                except FileNotFoundError:  # it was deleted just now
+                    continue
                 url = f"{API}/backups/{path.name}"
                 found.append(BackupItem(name=path.name, bytes=about.st_size, made_t=about.st_mtime, url=url))
         return BackupReport(backups=found, ready=ready_restore(self._root))
@@ -103,7 +106,7 @@ class SiteBackups:
             site = self._settings.service.running.config.site.name
             name = f"{site}-{datetime.fromtimestamp(now, timezone.utc):%Y%m%dT%H%M%SZ}.vedette.zip"
             for old in self.report().backups[BACKUPS_KEPT - 1 :]:
-                self.path(old.name).unlink(missing_ok=True)
+                (self._root / BACKUPS / old.name).unlink(missing_ok=True)
             source = BackupSource(path, self._root, self._clock, variables(path))
             write_backup(
                 source, self._root / BACKUPS / name, evidence=wanted.evidence,

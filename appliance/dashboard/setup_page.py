@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+import threading
 from typing import Annotated
 
 from fastapi import APIRouter, Request
@@ -20,7 +21,9 @@ from appliance.settings.yaml_edit import SiteChange
 from appliance.store.users import UserRow
 
 ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"  # nothing that looks like something else
+SET_UP = "This box is set up already: sign in."
 _ACCOUNT = "the setup code"
+_ONE_AT_A_TIME = threading.Lock()
 
 router = APIRouter(tags=["session"])
 
@@ -53,7 +56,7 @@ def setup_page(templates: TemplatesPart, access: AccessPart, settings: Settings)
 async def set_up(request: Request, access: AccessPart, settings: Settings, given: FirstUser) -> JSONResponse:
     """Make the first user, an admin, and sign them in."""
     if not access.in_setup:
-        raise Problem(409, "This box is set up already: sign in.")
+        raise Problem(409, SET_UP)
     address = address_of(request.scope)
     wait_s = max(access.throttle.wait_s(address), access.account_throttle.wait_s(_ACCOUNT))
     if wait_s:
@@ -67,7 +70,10 @@ async def set_up(request: Request, access: AccessPart, settings: Settings, given
 
 
 def _make(access: Access, settings: SettingsPart, given: FirstUser, address: str) -> None:
-    with refusals(access):
+    """Raises Problem, also for the second of two at once."""
+    with _ONE_AT_A_TIME, refusals(access):
+        if not access.in_setup:
+            raise Problem(409, SET_UP)
         user = UserRow(name=given.name, role="admin", cameras=None, password=hashed(given.password.get_secret_value()))
         service = settings.service
         with settings_problems():

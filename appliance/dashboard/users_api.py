@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
@@ -190,18 +190,18 @@ def add_user(request: Request, access: AccessPart, cameras: Cameras, wanted: Add
 @router.post("/users/{user}")
 def change_user(access: AccessPart, cameras: Cameras, user: str, change: ChangeUser) -> list[UserItem]:
     """Change a user's role, cameras or password, or whether they may sign in. Answers with all."""
-    row = _known(access, user)
+    _known(access, user)
     with refusals(access):
-        row = replace(
-            row, role=change.role or row.role, enabled=row.enabled if change.enabled is None else change.enabled
-        )
+        changes: dict[str, Any] = {
+            name: value for name, value in (("role", change.role), ("enabled", change.enabled)) if value is not None
+        }
         if "cameras" in change.model_fields_set:
-            row = replace(row, cameras=_checked_cameras(cameras, change.cameras))
+            changes["cameras"] = _checked_cameras(cameras, change.cameras)
         if change.password is not None:
-            row = replace(row, password=hashed(change.password.get_secret_value()))
-        access.store.change(row)
+            changes["password"] = hashed(change.password.get_secret_value())
+        access.store.change(user, lambda row: replace(row, **changes))
         if change.second_factor is False:
-            access.factors.remove(row.name)
+            access.factors.remove(user)
     return users_of(access)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import sqlite3
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -78,13 +79,14 @@ class UserStore:
         with self._db.transaction() as connection:
             add_user(connection, user, self._db.clock.now())
 
-    def change(self, user: UserRow) -> None:
-        """Replace all of a user but the day they were made. Raises UsageError.
+    def change(self, name: str, changed: Callable[[UserRow], UserRow]) -> None:
+        """Replace all of a user but name and day: `changed` makes it of what is stored at that moment, which somebody
+        else may have changed since it was last read. Raises UsageError, and what `changed` raises.
 
         Another password, or being disabled, ends the sessions.
         """
         with self._db.transaction() as connection:
-            change_user(connection, user)
+            change_user(connection, changed(_known(connection, name)))
 
     def remove(self, name: str) -> None:
         """Raises UsageError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import httpx
 import pytest
 import yaml
 from streams import clip
-from waiting import until
+from waiting import ANSWER_S, until
 
 from appliance.demo.rtsp_server import RtspServer
 
@@ -54,12 +55,13 @@ class FirstRun:
         self._wait()
 
     def _wait(self) -> None:
-        for _ in range(600):
-            try:
-                httpx.get(f"{self.url}/healthz", timeout=5)
-                return
-            except httpx.TransportError:
-                time.sleep(0.1)
+        def answers() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                httpx.get(f"{self.url}/healthz", timeout=ANSWER_S)
+                return True
+            return False
+
+        until(answers, 60, every_s=0.1)
 
     def site(self) -> dict[str, object]:
         return dict(yaml.safe_load((self.folder / "site.yaml").read_text()))
@@ -80,7 +82,7 @@ def test_from_an_empty_folder_to_a_zone_without_opening_a_file(
 ) -> None:
     began = time.monotonic()
     for path in ("/api/v1/alerts", "/api/v1/cameras", "/api/v1/settings", "/metrics", "/api/openapi.json"):
-        assert httpx.get(first_run.url + path).status_code == 403, "nothing else is served"
+        assert httpx.get(first_run.url + path, timeout=ANSWER_S).status_code == 403, "nothing else is served"
     page = browser.new_page(viewport={"width": 390, "height": 844})
     page.goto(first_run.url)
     page.wait_for_url("**/setup")
@@ -94,9 +96,11 @@ def test_from_an_empty_folder_to_a_zone_without_opening_a_file(
     page.get_by_label("Code").fill(first_run.code.lower().replace("-", " "))
     page.get_by_role("button", name="Begin").click()
     page.wait_for_url("**/cameras/new")
-    assert httpx.get(first_run.url + "/api/v1/alerts").status_code == 401, "from now on one signs in"
+    assert httpx.get(first_run.url + "/api/v1/alerts", timeout=ANSWER_S).status_code == 401, "from now on one signs in"
     again = {"code": first_run.code, "site": "x", "name": "eve", "password": "four words to remember"}
-    assert httpx.post(f"{first_run.url}/setup", json=again).status_code == 409, "the code is good once"
+    assert httpx.post(f"{first_run.url}/setup", json=again, timeout=ANSWER_S).status_code == 409, (
+        "the code is good once"
+    )
     film = clip(tmp_path / "c.mp4", 300, fps=10, gop=10)
     with RtspServer.in_thread({"main": film}, user="viewer", password="geheim") as server:
         page.get_by_label("Stream", exact=True).fill(f"rtsp://127.0.0.1:{server.port}/main")

@@ -36,7 +36,7 @@ _PAINTED = """() => {
 }"""
 
 
-def until(page: Page, condition: str, deadline_s: float = 60.0) -> None:
+def until(page: Page, condition: str, deadline_s: float = 120.0) -> None:
     """Wait until a JavaScript expression holds. (Playwright's own way needs `unsafe-eval`; no page here allows it.)"""
     end = time.monotonic() + deadline_s
     while not page.evaluate(condition):

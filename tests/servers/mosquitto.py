@@ -16,6 +16,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 
+from tests.ports import quiet_port
 from tests.waiting import until
 
 
@@ -33,9 +34,7 @@ class Mosquitto:
         self._users = users or {}
         self._extra = extra
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = quiet_port()
 
     @property
     def url(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from appliance.clock import SystemClock
 from benchmarks.verdict_latency import Instant
 from cloud_worker import stream_setup
 from cloud_worker.config import StreamsConfig
+from tests.ports import quiet_port
 from tests.system.test_escalation_nats import make_streams
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "nats"
@@ -151,8 +151,7 @@ class Configured(NatsServer):
 @pytest.mark.slow  # a pull that the hub forgot is repeated after 30 s
 @every_version
 def test_a_leaf_server_on_the_box_is_a_matter_of_configuration_alone(binary: NatsBinary, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        leaf_port = probe.getsockname()[1]
+    leaf_port = quiet_port()
     texts = [(DEPLOY / name).read_text() for name in ("hub.conf", "leaf.conf")]
     texts = [text.replace(":7422", f":{leaf_port}") for text in texts]
     texts[0] = texts[0].replace("/var/lib/nats", str(tmp_path / "store")).replace("http: 127.0.0.1:8222", "")

@@ -21,6 +21,7 @@ import pytest
 from appliance.broker import NatsLink, end_tasks, nats_link
 from appliance.broker_config import BrokerConfig
 from appliance.clock import SystemClock
+from tests.ports import quiet_port
 from tests.servers.box import Box
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.scripted_broker import ScriptedBroker
@@ -114,8 +115,7 @@ def stale_connections(server: NatsServer) -> int:
 
 def test_worker_and_appliance_come_back_after_a_freeze(impatient: NatsServer, tmp_path: Path) -> None:
     """SIGSTOP is what a suspend, `docker pause` and the snapshot of a virtual machine do."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = quiet_port()
     config = tmp_path / "worker.yaml"
     engine = {"kind": "openai", "url": "http://127.0.0.1:9/v1", "model": "none"}
     config.write_text(json.dumps({"nats": {"url": impatient.url}, "status": {"port": port}, "engine": engine}))

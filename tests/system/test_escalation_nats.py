@@ -681,7 +681,7 @@ def test_the_example_hub_lets_a_site_do_what_it_must_and_no_more(binary: NatsBin
             with pytest.raises(nats.errors.TimeoutError):
                 ask_broker(mine, lambda js, subject=subject: js.publish(subject, b"{}", timeout=0.3), "_INBOX.depot-7")
         own = wire.escalation_subject("depot-7", "low")
-        ask_broker(mine, lambda js: js.publish(own, b"{}", timeout=5), "_INBOX.depot-7")
+        ask_broker(mine, lambda js: js.publish(own, b"{}", timeout=60), "_INBOX.depot-7")
     finally:
         server.stop()
 

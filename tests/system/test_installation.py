@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.demo.demo_config import free_port
+from tests.ports import quiet_port
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("/opt", "/etc", "/usr/local", "/var/lib", "/var/cache")
@@ -109,7 +109,7 @@ def test_a_version_that_fails_gives_back_the_database_and_the_way_there(tmp_path
     tmp_path.chmod(0o755)
     environment = {
         **os.environ, "PATH": f"{tmp_path / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "WORK": str(tmp_path), "REPOSITORY": str(ROOT), "PORT": str(free_port()), "FOLDERS": " ".join(FOLDERS),
+        "WORK": str(tmp_path), "REPOSITORY": str(ROOT), "PORT": str(quiet_port()), "FOLDERS": " ".join(FOLDERS),
     }  # fmt: skip
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", STORY], env=environment, capture_output=True, text=True, check=False

@@ -14,7 +14,7 @@ import pytest
 from camera_rig import CameraRig
 from live_stream import KeptBySite, LiveMessage, LiveParser, pictures
 from streams import clip
-from waiting import PATIENCE, until
+from waiting import ANSWER_S, PATIENCE, until
 
 from appliance import config
 from appliance.clock import SystemClock
@@ -148,7 +148,7 @@ def test_a_cut_camera_comes_back_into_the_same_stream(house: tuple[Site, str], c
 
 def test_signing_out_ends_the_stream(house: tuple[Site, str]) -> None:
     _, url = house
-    with httpx.Client(base_url=url) as browser:
+    with httpx.Client(base_url=url, timeout=ANSWER_S) as browser:
         json_type = {"Content-Type": "application/json", "Origin": url}
         assert browser.post("/login", json={"token": TOKEN}, headers=json_type).status_code == 200
         cookie = {"Cookie": f"vedette_session={browser.cookies['vedette_session']}"}

@@ -7,6 +7,9 @@ import socket
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+import httpx
+from waiting import ANSWER_S
+
 
 def address_of(url: str) -> tuple[str, int]:
     """Host and port of `http://host:port` or `https://host:port`."""
@@ -32,3 +35,10 @@ def is_closed(connection: socket.socket) -> bool:
         return False
     except ConnectionError:
         return True
+
+
+def is_served(url: str) -> bool:
+    """Whether a request is answered; False also where this thread was held for longer than one may take."""
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"{url}/healthz", verify=False, timeout=ANSWER_S).status_code == 200
+    return False

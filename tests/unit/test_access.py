@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -19,12 +21,13 @@ from appliance.app import check_guarded
 from appliance.clock import ManualClock
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.app import ROUTERS, create_app
-from appliance.dashboard.auth import FREE_TRIES, FREE_TRIES_ACCOUNT
+from appliance.dashboard.auth import FREE_TRIES, FREE_TRIES_ACCOUNT, Access, SessionCookies
 from appliance.errors import UsageError
 from appliance.passwords import hashed, is_password
 from appliance.store.access_log import ROWS_MAX, AccessLog
 from appliance.store.health_events import HealthEventStore
 from appliance.store.rows import alert_of
+from appliance.store.sessions import SessionRow, SessionStore
 from appliance.store.users import UserRow, UserStore
 from appliance.types import HealthEvent
 from tests.dashboard_site import Site, config_of, running
@@ -195,7 +198,7 @@ def test_a_stream_has_the_changes_of_ones_own_cameras_and_ends_with_the_session(
                 if '"own"' in line:
                     break
             assert "dock" not in seen
-            users.change(UserRow(name="gatehouse", role="viewer", cameras=("gate",), password=HASH, enabled=False))
+            users.change("gatehouse", lambda row: replace(row, enabled=False))
             site.clock.advance(2)  # type: ignore[attr-defined]
             site.raise_alert("later", T0 + 22, camera="gate")
             assert "later" not in "".join(lines), "the stream ended"
@@ -311,6 +314,52 @@ def test_a_user_that_cannot_be_is_refused_with_the_reason(site: Site, user: dict
     assert answer.status_code == 422
     assert words in answer.json()["detail"].lower()
     assert PASSWORD not in answer.text
+
+
+def test_what_changes_while_a_password_is_checked_or_chosen_is_heeded(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another thread does, or `vedette users` in another process: this one knows of it a second later."""
+    app, users = app_of(site), UserStore(site.db)
+    client = signed_in(app, "vic")
+    users.change("vic", lambda row: replace(row, role="reviewer", enabled=False))
+    client.post("/api/v1/me/password", json={"old": PASSWORD, "new": "four other words to keep"})
+    changed = users.users()["vic"]
+    assert (changed.role, changed.enabled, changed.password == HASH) == ("reviewer", False, False)
+    access: Access = app.state.parts[Access]
+    issue = access.sessions.issue
+
+    def overtaken(user: str = "", address: str = "") -> str:
+        users.change("rita", lambda row: replace(row, password=changed.password))
+        return issue(user, address)
+
+    monkeypatch.setattr(access.sessions, "issue", overtaken)
+    assert client_of(app).post("/login", json={"name": "rita", "password": PASSWORD}).status_code == 401
+    assert [each.user for each in SessionStore(site.db).all().values()] == []
+
+
+def test_what_was_read_before_a_change_never_takes_the_place_of_what_was_read_after_it(site: Site) -> None:
+    has_read, go = threading.Event(), threading.Event()
+
+    class Slow(SessionStore):
+        def all(self) -> dict[str, SessionRow]:
+            found = super().all()
+            if threading.current_thread().name == "slow":
+                has_read.set()
+                go.wait(60)
+            return found
+
+    sessions, cookies = SessionCookies(TOKEN, site.clock, Slow(site.db)), list[str]()
+    reads = threading.Thread(target=sessions.reread, name="slow")
+    signs_in = threading.Thread(target=lambda: cookies.append(sessions.issue()))
+    reads.start()
+    assert has_read.wait(60)
+    signs_in.start()
+    signs_in.join(0.3)  # it waits for the other
+    go.set()
+    for each in (reads, signs_in):
+        each.join(60)
+    assert sessions.find(cookies[0]), "who has just signed in is not known"
 
 
 def test_sessions_are_listed_and_ended_by_an_admin(site: Site) -> None:

@@ -47,6 +47,12 @@ def served(tmp_path: Path) -> Iterator[Served]:
     made.site.close()
 
 
+def test_one_that_is_deleted_while_all_are_listed_is_left_out(served: Served) -> None:
+    (served.root / "backups").mkdir()
+    (served.root / "backups/depot-7-20260101T000000Z.vedette.zip").symlink_to("is gone")
+    assert served.http.get("/api/v1/backups").json()["backups"] == []
+
+
 def test_a_backup_is_made_downloaded_and_comes_back_at_the_next_start(served: Served) -> None:
     made = served.http.post("/api/v1/backups", json={"passphrase": "correct horse battery"})
     assert made.status_code == 201, made.text

@@ -19,7 +19,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_text import samples
-from waiting import PATIENCE
+from waiting import ANSWER_S, PATIENCE
 
 from appliance import wire
 from appliance.broker import LinkState
@@ -618,7 +618,9 @@ def test_places_are_counted_when_they_are_given_and_given_back() -> None:
 def test_a_resume_from_a_number_that_cannot_be_one_begins_now(site: Site, number: str) -> None:
     with (
         running(site.serve()) as url,
-        httpx.stream("GET", f"{url}/api/v1/stream", headers={"Last-Event-ID": number.encode("latin-1")}) as answer,
+        httpx.stream(
+            "GET", f"{url}/api/v1/stream", headers={"Last-Event-ID": number.encode("latin-1")}, timeout=ANSWER_S
+        ) as answer,
     ):
         assert next(answer.iter_lines()) == "retry: 1000"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+from waiting import ANSWER_S
 
 from appliance.clock import ManualClock
 from appliance.config import DashboardConfig
@@ -308,7 +309,7 @@ def test_guessing_gets_slow_and_patience_is_forgiven(guarded: Site, clock: Manua
 
 
 def test_who_guesses_from_here_cannot_say_to_be_somebody_else(guarded: Site) -> None:
-    with running(guarded.serve()) as url, httpx.Client(base_url=url) as client:
+    with running(guarded.serve()) as url, httpx.Client(base_url=url, timeout=ANSWER_S) as client:
         statuses = [
             client.post("/login", json={"token": f"guess {n}"}, headers={"X-Forwarded-For": f"10.0.0.{n}"}).status_code
             for n in range(7)
@@ -318,7 +319,7 @@ def test_who_guesses_from_here_cannot_say_to_be_somebody_else(guarded: Site) -> 
 
 def test_a_proxy_that_the_site_file_names_says_who_guesses(tmp_path: Path, clock: ManualClock) -> None:
     site = Site(tmp_path, clock, config=config_of(token=TOKEN, trusted_proxies=["127.0.0.0/8"]))
-    with running(site.serve()) as url, httpx.Client(base_url=url) as client:
+    with running(site.serve()) as url, httpx.Client(base_url=url, timeout=ANSWER_S) as client:
         for n in range(7):
             answer = client.post("/login", json={"token": "guess"}, headers={"X-Forwarded-For": f"10.0.0.{n}"})
             assert answer.status_code == 401

@@ -24,6 +24,7 @@ from appliance.demo.demo_processes import LOG_BYTES_MAX, ChildProcess, ChildProg
 from appliance.demo.demo_run import DemoOptions, demo
 from appliance.errors import MissingDependency, UsageError
 from cloud_worker import config as worker_config
+from tests.ports import quiet_port
 
 until = functools.partial(waiting.until, seconds=10.0, every_s=0.02)
 
@@ -73,7 +74,7 @@ def test_without_clips_the_error_names_what_else_can_be_shown(tmp_path: Path) ->
 
 
 def test_a_port_that_was_asked_for_must_be_free_and_the_usual_one_gives_way() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", quiet_port())) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
             MissingDependency, match=f"port {port} is taken by another program; choose another with --port"

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from waiting import ANSWER_S
 
 from appliance.clock import ManualClock
 from appliance.config import DashboardConfig
@@ -121,8 +122,8 @@ def test_over_a_real_connection_the_protocol_makes_the_cookie_secure(tmp_path: P
     site = site_of(tmp_path)
     signing_in = {"name": "anna", "password": "four words to remember"}
     with running(site.serve()) as url:
-        plain = httpx.post(f"{url}/login", json=signing_in)
-        secure = httpx.post(f"{url}/login", json=signing_in, headers={"X-Forwarded-Proto": "https"})
+        plain = httpx.post(f"{url}/login", timeout=ANSWER_S, json=signing_in)
+        secure = httpx.post(f"{url}/login", timeout=ANSWER_S, json=signing_in, headers={"X-Forwarded-Proto": "https"})
     assert "; Secure" not in plain.headers["Set-Cookie"]
     assert "; Secure" in secure.headers["Set-Cookie"]
     site.close()

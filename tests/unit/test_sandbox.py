@@ -189,7 +189,7 @@ def test_it_ends_when_its_parent_does(sandbox: Sandbox) -> None:
     assert sandbox._channel is not None
     sandbox._channel.close()
     assert sandbox._child is not None
-    sandbox._child.wait(10)
+    sandbox._child.wait(60)
     assert pid
     assert sandbox.pid == 0
 

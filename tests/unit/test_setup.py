@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from appliance.dashboard.auth import FREE_TRIES
 from appliance.dashboard.setup_page import new_setup_code
 from appliance.errors import UsageError
 from appliance.first_run import first_site_file
-from appliance.settings.settings_service import SettingsService
+from appliance.settings.settings_service import PutInForce, SettingsService
 from appliance.store.users import UserStore
 from tests.dashboard_site import Site, config_of
 
@@ -41,8 +42,8 @@ def site(folder: Path) -> Iterator[Site]:
     made.close()
 
 
-def client_of(site: Site, folder: Path) -> TestClient:
-    service = SettingsService(folder / "site.yaml", site.root, site.clock, lambda _: ())
+def client_of(site: Site, folder: Path, put_in_force: PutInForce = lambda _: ()) -> TestClient:
+    service = SettingsService(folder / "site.yaml", site.root, site.clock, put_in_force)
     app = create_app(
         db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, settings=service,
         setup_code=CODE,
@@ -62,6 +63,23 @@ def test_nothing_but_the_setup_page_is_served_before_the_first_user(site: Site, 
     assert client.post("/api/v1/users", json=first).status_code == 403
     assert client.post("/login", json={"token": ""}).status_code == 403
     assert UserStore(site.db).users() == {}
+
+
+def test_of_two_at_once_one_is_the_first_user(site: Site, folder: Path) -> None:
+    answers: list[int] = []
+    second = threading.Thread(
+        target=lambda: answers.append(client.post("/setup", json={**FIRST, "name": "eve"}).status_code)
+    )
+
+    def put_in_force(config: SiteConfig) -> tuple[str, ...]:
+        second.start()
+        second.join(0.3)  # it waits for the first
+        return ()
+
+    client = client_of(site, folder, put_in_force)
+    assert client.post("/setup", json={**FIRST, "site": "another-name"}).status_code == 200
+    second.join(60)
+    assert (answers, list(UserStore(site.db).users())) == ([409], ["anna"])
 
 
 def test_the_code_makes_one_admin_names_the_site_and_signs_in(site: Site, folder: Path) -> None:

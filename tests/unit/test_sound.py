@@ -6,7 +6,6 @@ import io
 import itertools
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from camera_rig import CameraRig
 from streams import Heard
+from waiting import until
 
 from appliance.clock import ManualClock, SystemClock
 from appliance.config import CameraConfig, EscalationConfig
@@ -84,10 +84,7 @@ def recorded(
     heard = meters or Heard()
     camera = CameraConfig.model_validate({"url": url, "audio": audio})
     with CameraRig(root, {"gate": camera}, heard=heard, tick_s=0.2):
-        ends = time.monotonic() + 60
-        while not (rows := newest(heard)) or rows[-1].t_end - rows[0].t_start < seconds:
-            assert time.monotonic() < ends, rows
-            time.sleep(0.05)
+        until(lambda: (rows := newest(heard)) and rows[-1].t_end - rows[0].t_start >= seconds, 30, every_s=0.05)
     return [RecordedSegment(root / row.path, row.t_start, row.t_end) for row in newest(heard)]
 
 

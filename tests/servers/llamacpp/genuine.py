@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -20,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ports import quiet_port
 from tests.waiting import until
 
 HERE = Path(__file__).parent
@@ -61,7 +61,7 @@ def find_llama_server() -> LlamaServer | None:
 def genuine_llama_server(folder: Path, server: LlamaServer) -> Iterator[str]:
     """Started and answering; yields the address that a worker is given."""
     subprocess.run([server.python, HERE / "tiny.py", folder], check=True)
-    port, log = _free_port(), folder / "llama-server.log"
+    port, log = quiet_port(), folder / "llama-server.log"
     command = [
         server.binary, "--host", "127.0.0.1", "--port", str(port), "--model", folder / "model.gguf",
         "--mmproj", folder / "mmproj.gguf", "--alias", MODEL, "--api-key", KEY, "--ctx-size", str(CONTEXT),
@@ -89,10 +89,3 @@ def _up(child: subprocess.Popen[bytes], port: int, log: Path) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.ports import quiet_port
 from tests.waiting import until
 
 HERE = Path(__file__).parent
@@ -45,7 +45,7 @@ def python_with_vllm() -> str:
 def genuine_vllm(folder: Path, python: str) -> Iterator[str]:
     """Started and answering; yields the address that a worker is given."""
     subprocess.run([python, HERE / "tiny.py", folder / "model"], check=True, env=_environment(), cwd=folder)
-    port, log = _free_port(), folder / "vllm.log"
+    port, log = quiet_port(), folder / "vllm.log"
     command = [
         python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port),
         "--model", folder / "model", "--served-model-name", MODEL, "--load-format", "dummy", "--dtype", "float32",
@@ -82,11 +82,3 @@ def _up(child: subprocess.Popen[bytes], port: int, log: Path) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def _free_port() -> int:
-    """It cannot be told to choose one itself."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
