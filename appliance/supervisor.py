@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 LINE_BYTES_MAX = 1024 * 1024  # of one message; more is no message
 LOG_LINE_BYTES_MAX = 16 * 1024
-SILENCE_S_MAX = 20.0  # it sends a sign of life each second
+SILENCE_S_MAX = 20.0  # it sends a sign of life each second,
+START_S_MAX = 120.0  # once it has read its libraries, which takes a busy machine or a slow card their time
 STOP_S_MAX = 8.0  # its own limit is 6 s
 HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
 EXIT_WRONG_USE = 2
@@ -75,8 +76,8 @@ class IngestSupervisor:
 
     One thread calls `run()`: it starts the child, gives it the configuration on standard input (so that no password
     stands in a process list), reads JSON lines from a pipe, and starts it again when it dies or says nothing for
-    `SILENCE_S_MAX`. The listener's `take` is called in that thread for each message, in order, up to the child's last
-    one also after `stop()`; its `lost` once per death, with the reason.
+    `SILENCE_S_MAX` (before its first word: for `START_S_MAX`). The listener's `take` is called in that thread for each
+    message, in order, up to the child's last one also after `stop()`; its `lost` once per death, with the reason.
     Invariant: at most one child; it never outlives this process (its standard input ends with us).
     """
 
@@ -228,7 +229,7 @@ class IngestSupervisor:
     def _lines(self, child: subprocess.Popen[bytes], channel: int) -> Iterator[bytes]:
         """All lines until the child has closed its end; after `stop()` it is asked to end, and given STOP_S_MAX."""
         pending = b""
-        received_at = self._clock.monotonic()
+        received_at, silence_s_max = self._clock.monotonic(), START_S_MAX
         end_by: float | None = None
         ready = select.poll()  # unlike select(), of descriptors beyond 1023, too
         ready.register(channel, select.POLLIN)
@@ -237,11 +238,11 @@ class IngestSupervisor:
                 _ask_to_end(child)
                 end_by = self._clock.monotonic() + STOP_S_MAX
             if not ready.poll(250):
-                if self._clock.monotonic() - received_at > SILENCE_S_MAX:
+                if self._clock.monotonic() - received_at > silence_s_max:
                     child.kill()
-                    raise IngestDied(f"the ingest process said nothing for {SILENCE_S_MAX:.0f} s; starting it again")
+                    raise IngestDied(f"the ingest process said nothing for {silence_s_max:.0f} s; starting it again")
                 continue
-            received_at = self._clock.monotonic()
+            received_at, silence_s_max = self._clock.monotonic(), SILENCE_S_MAX
             data = os.read(channel, _READ_BYTES)
             if not data:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -102,7 +103,7 @@ def write_backup(source: BackupSource, out: Path, *, evidence: bool, passphrase:
         facts = copy_database(source.root / DATABASE, copy)
         wanted = evidence_paths(copy) if evidence else []
         found = [(name, path) for name in wanted if _NAMES.fullmatch(name) and (path := _evidence(source.root, name))]
-        check_room(out.parent, sum(path.stat().st_size for _, path in found) + copy.stat().st_size)
+        check_room(out.parent, sum(_size(path) for _, path in found) + copy.stat().st_size)
         temporary.touch(mode=0o600)
         with zipfile.ZipFile(temporary, "w", allowZip64=True) as archive:
             files = [_add(archive, SITE, shown.encode())]
@@ -111,11 +112,15 @@ def write_backup(source: BackupSource, out: Path, *, evidence: bool, passphrase:
             else:
                 files += [_add(archive, f"{VERSIONS}/{path.name}", data) for path, data in _plain_versions(source.root)]
             files.append(_add_file(archive, DATABASE, copy, zipfile.ZIP_DEFLATED))
-            files += [_add_file(archive, name, path, zipfile.ZIP_STORED) for name, path in found]
+            kept = 0
+            for name, path in found:
+                with contextlib.suppress(FileNotFoundError):  # retention was faster, or a person
+                    files.append(_add_file(archive, name, path, zipfile.ZIP_STORED))
+                    kept += 1
             manifest = BackupManifest(
                 site=site.site.name, created_t=source.clock.now(), vedette=version(), schema_version=facts.schema,
                 alerts=facts.alerts, users=facts.users, secrets="sealed" if sealed else "hidden",
-                hidden=() if sealed else hidden, evidence=evidence, missing=len(wanted) - len(found),
+                hidden=() if sealed else hidden, evidence=evidence, missing=len(wanted) - kept,
                 files=tuple(files),
             )  # fmt: skip
             _add(archive, MANIFEST, manifest.model_dump_json(indent=1).encode())
@@ -244,7 +249,10 @@ def _hide(text: str, *, with_secrets: bool) -> tuple[str, tuple[str, ...]]:
 def _secrets_of(source: BackupSource, text: str) -> bytes:
     """The site file as it is, what it names as `${NAME}`, its secrets file, and its versions."""
     named = {name: source.variables[name] for name in _VARIABLE.findall(text) if name in source.variables}
-    versions = {path.name: path.read_text(encoding="utf-8") for path in _version_files(source.root)}
+    versions = {}
+    for path in _version_files(source.root):
+        with contextlib.suppress(FileNotFoundError):  # the oldest goes when another is made
+            versions[path.name] = path.read_text(encoding="utf-8")
     secrets = {**read_secrets(source.site_file), **named}
     return json.dumps({"site": text, "secrets": secrets, "versions": versions}).encode()
 
@@ -271,6 +279,13 @@ def _evidence(root: Path, name: str) -> Path | None:
     except StoreError:
         return None
     return path if path.is_file() else None
+
+
+def _size(path: Path) -> int:
+    """0: it is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> BackupFileItem:

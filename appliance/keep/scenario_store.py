@@ -140,10 +140,17 @@ class ScenarioStore:
 
 
 def _stored(folder: Path) -> StoredScenario | None:
-    if folder.is_symlink() or not folder.is_dir() or not any(folder.glob("*.scenario.yaml")):
+    """None: it is none, or was deleted just now."""
+    if folder.is_symlink() or not folder.is_dir():
         return None
-    files = [each for each, _ in zip(folder.rglob("*"), range(FILES_MAX), strict=False) if each.is_file()]
-    return StoredScenario(folder.name, folder, sum(each.lstat().st_size for each in files), _read_card(folder / CARD))
+    try:
+        if not any(folder.glob("*.scenario.yaml")):
+            return None
+        files = [each for each, _ in zip(folder.rglob("*"), range(FILES_MAX), strict=False) if each.is_file()]
+        size = sum(each.lstat().st_size for each in files)
+    except FileNotFoundError:
+        return None
+    return StoredScenario(folder.name, folder, size, _read_card(folder / CARD))
 
 
 def _read_card(card: Path) -> ScenarioCard | None:

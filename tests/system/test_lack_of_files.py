@@ -66,7 +66,7 @@ def test_silent_connections_beyond_all_descriptors_end_nothing(tmp_path: Path) -
         assert log.stat().st_size < 100_000
         open_to_others = [each for each in (tmp_path / "data").rglob("*") if each.lstat().st_mode & 0o077]
         assert not open_to_others, "recordings show people: they are nobody else's on the machine"
-        assert list((tmp_path / "data" / "segments").rglob("*.mp4"))
+        until(lambda: list((tmp_path / "data" / "segments").rglob("*.mp4")), what="it is recorded")
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

@@ -178,6 +178,25 @@ def test_a_child_that_loads_for_long_is_not_taken_for_hung(
     assert supervisor.status.refused_lines == 0
 
 
+def test_a_child_that_reads_its_libraries_for_long_is_not_started_again_and_again(
+    supervise: object, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with too much to do, or from a slow card: each new one would take as long, for ever."""
+    monkeypatch.setattr("appliance.supervisor.SILENCE_S_MAX", 0.5)
+    supervise('import time\ntime.sleep(1.5)\nsay("read")\nsys.stdin.read()\n')  # type: ignore[operator]
+    listener.wait_for(1, deaths=1)
+    assert listener.reasons[0] == "read", "the silence after its first word counts, not the one before"
+
+
+def test_a_child_that_never_speaks_is_started_again(
+    supervise: object, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.supervisor.START_S_MAX", 1.0)
+    supervise("sys.stdin.read()\n")  # type: ignore[operator]
+    listener.wait_for(0, deaths=1)
+    assert listener.deaths[0] == "the ingest process said nothing for 1 s; starting it again"
+
+
 def test_stopping_ends_the_child(supervise: object, listener: Listener) -> None:
     supervisor = supervise(WAITS_FOR_THE_END)  # type: ignore[operator]
     listener.wait_for(1)

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from sample_rows import T0
 
-from appliance.backup import restore
+from appliance.backup import backup_file, restore
 from appliance.backup.backup_file import MANIFEST, BackupManifest, BackupReader, BackupSource, write_backup
 from appliance.backup.hidden_secrets import fill_secrets, hide_secrets
 from appliance.backup.restore import RestoreTarget, apply_ready, ready_restore, stage
@@ -107,6 +107,23 @@ def box(tmp_path: Path) -> Iterator[Box]:
     made.alert("a1")
     yield made
     made.close()
+
+
+def test_evidence_that_is_deleted_meanwhile_is_left_out_and_counted(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def check_room(folder: Path, wanted: int) -> None:
+        asked.append(wanted)
+        if len(asked) == 2:  # the files are listed
+            (box.root / "evidence/a1/still.jpg").unlink()
+
+    monkeypatch.setattr(backup_file, "check_room", check_room)
+    path = made_by(box, tmp_path / "b.zip", evidence=True)
+    with BackupReader(path) as reader:
+        assert [each.path for each in reader.manifest.files] == ["site.yaml", "vedette.db"]
+        assert reader.manifest.missing == 1
 
 
 def made_by(box: Box, out: Path, *, evidence: bool = False, passphrase: str = "") -> Path:

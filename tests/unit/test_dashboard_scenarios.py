@@ -72,6 +72,19 @@ def test_a_kept_alert_says_where_it_went_and_is_listed_and_deleted(site: Site, c
     assert client.get(kept["clip"]).status_code == 404
 
 
+def test_one_that_is_deleted_while_all_are_listed_is_left_out(
+    site: Site, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(folder: Path, pattern: str) -> Iterator[Path]:
+        raise FileNotFoundError(folder)
+
+    site.alerts.review("walker", "reviewed", T0 + 50)
+    assert client.post(KEEP, json={"name": "walk"}).status_code == 201
+    assert len(client.get("/api/v1/scenarios").json()["scenarios"]) == 1
+    monkeypatch.setattr(Path, "rglob", gone)
+    assert client.get("/api/v1/scenarios").json()["scenarios"] == []
+
+
 def test_a_false_alarm_is_kept_as_one_also_when_only_the_request_says_so(client: TestClient) -> None:
     kept = client.post(KEEP, json={"as": "false"}).json()
     assert (kept["truth"], kept["expect"], kept["never"], kept["name"]) == ("false", 0, 1, "gate-20231114-221323")
