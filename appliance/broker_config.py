@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from appliance.yamlfile import ConfigModel
+from appliance.config_model import ConfigModel
 
 
 class BrokerConfig(ConfigModel):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from appliance.yamlfile import ConfigModel
+from appliance.config_model import ConfigModel
 
 Backend = Literal["auto", "onnx", "openvino", "tensorrt", "hailo", "hog"]
 Device = Literal["auto", "cpu", "cuda", "gpu", "npu"]

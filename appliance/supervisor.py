@@ -17,10 +17,10 @@ from appliance.backoff import Backoff
 from appliance.clock import Clock
 from appliance.config import IngestConfig
 from appliance.errors import UsageError, VedetteError
+from appliance.json_lines import WireError, decode_ingest, encode_command
 from appliance.sandbox import child_environment
 from appliance.telemetry import LogThrottle
 from appliance.types import Command, ConfigureCommand, IngestHealth, IngestMessage
-from appliance.wire import WireError, decode_ingest, encode_command
 
 logger = logging.getLogger(__name__)
 

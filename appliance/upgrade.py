@@ -23,6 +23,7 @@ from appliance import yamlfile
 from appliance.backup.backup_file import check_room
 from appliance.clock import Clock, SystemClock
 from appliance.config import DashboardConfig, SiteConfig, StorageConfig
+from appliance.config_model import ConfigModel
 from appliance.errors import ConfigError, MissingDependency, StoreError, VedetteError
 from appliance.media.atomic_file import sync_folder, write_file
 from appliance.settings.site_editor import replace_text
@@ -58,7 +59,7 @@ class _Variables(Mapping[str, str]):
         return len(os.environ)
 
 
-class _Sections(yamlfile.ConfigModel):
+class _Sections(ConfigModel):
     """What an upgrade must know of a site file; other sections may be wrong, since that may be why it is undone."""
 
     model_config = ConfigDict(extra="ignore")

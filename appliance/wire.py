@@ -1,4 +1,4 @@
-"""The JSON messages of Vedette: the ingest channel, the replay log, and escalations, media and verdicts over NATS."""
+"""The JSON messages of Vedette over NATS: escalations, media and verdicts."""
 
 from __future__ import annotations
 
@@ -7,23 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from appliance.errors import VedetteError, printable
-from appliance.types import (
-    CONFIRMING_KINDS,
-    JUDGE_KINDS,
-    Alert,
-    Command,
-    Decision,
-    FrameBoxes,
-    IngestMessage,
-    JudgeKind,
-    LogLine,
-    Route,
-    Severity,
-    StreamHeader,
-)
+from appliance.json_lines import WireError, first_problem
+from appliance.types import CONFIRMING_KINDS, JUDGE_KINDS, Decision, JudgeKind, Severity
 
 MESSAGE_BYTES_MAX = 512 * 1024
 CHUNK_BYTES = 128 * 1024
@@ -40,7 +27,6 @@ MEDIA_BYTES_MAX = 32 * 1024 * 1024
 TEXT_CHARS_MAX = 300  # of names and versions; a broker keeps verdicts of at most 68 kB
 TIME_MAX = 4e9  # UTC seconds: the year 2096; what is later cannot be shown as a date either
 STORED_FAULTS_MAX = 64  # more wrong values than a message has
-ERROR_CHARS_MAX = 200  # of a message that quotes what another side sent
 
 
 def _blanked(text: str) -> str:
@@ -70,81 +56,6 @@ Need = Literal["crop", "frame", "clip"]
 """Evidence that a worker may ask for."""
 
 
-class WireError(VedetteError):
-    """A message that cannot be understood; the text names the field and the reason."""
-
-
-_ingest: TypeAdapter[IngestMessage] = TypeAdapter(Annotated[IngestMessage, Field(discriminator="type")])
-_command: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="type")])
-_log: TypeAdapter[LogLine] = TypeAdapter(Annotated[LogLine, Field(discriminator="type")])
-
-
-def encode_ingest(message: IngestMessage) -> bytes:
-    """One JSON line, newline included."""
-    return _ingest.dump_json(message, exclude=_omitted_fields(message)) + b"\n"
-
-
-def decode_ingest(line: bytes) -> IngestMessage:
-    """Read one line of the ingest channel. Raises WireError."""
-    message: IngestMessage = _decode(_ingest, line)
-    return message
-
-
-def encode_command(command: Command) -> bytes:
-    """One JSON line to the ingest process, newline included."""
-    return _command.dump_json(command) + b"\n"
-
-
-def decode_command(line: bytes) -> Command:
-    """Read one line to the ingest process. Raises WireError."""
-    command: Command = _decode(_command, line)
-    return command
-
-
-def encode_log(line: LogLine) -> bytes:
-    """One line of a replay log, newline included; equal values give equal bytes. Left out: the verdict of an alert that
-    has none, and what was known before where nothing was."""
-    return _log.dump_json(line, exclude=_omitted_fields(line)) + b"\n"
-
-
-def decode_log(line: bytes) -> LogLine:
-    """Read one line of a replay log. Raises WireError."""
-    found: LogLine = _decode(_log, line)
-    return found
-
-
-def _omitted_fields(line: object) -> Any:
-    """The fields that are left out because they hold nothing."""
-    if isinstance(line, Alert) and line.verdict is None:
-        return {"verdict"}
-    if isinstance(line, FrameBoxes) and all(found.stood_s is None for found in line.objects):
-        return {"objects": {"__all__": {"stood_s"}}}
-    if isinstance(line, Route) and not line.inputs.offload:
-        return {"inputs": {"offload"}}
-    if isinstance(line, StreamHeader):
-        return unused_header_fields(line)
-    return None
-
-
-def unused_header_fields(header: StreamHeader) -> set[str]:
-    """What a header says only where there is something to say."""
-    return {name for name in ("known_before", "calibration") if not getattr(header, name)}
-
-
-def _decode(adapter: TypeAdapter[Any], data: bytes) -> Any:
-    try:
-        return adapter.validate_json(data)
-    except ValidationError as error:
-        raise WireError(_first_problem(error)) from None
-
-
-def _first_problem(error: ValidationError) -> str:
-    """The first field that is wrong, and why, in one short printable line: a key of the message may be part of it."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(part)[:ERROR_CHARS_MAX] for part in first["loc"][:8]) or "message"
-    return printable(f"{where[: ERROR_CHARS_MAX // 2]}: {first['msg'][: 2 * ERROR_CHARS_MAX]}")[:ERROR_CHARS_MAX]
-
-
 class _WireModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="null", allow_inf_nan=False)
 
@@ -159,7 +70,7 @@ class _WireModel(BaseModel):
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
-            raise WireError(_first_problem(error)) from None
+            raise WireError(first_problem(error)) from None
 
     @classmethod
     def from_stored(cls, data: bytes) -> Any:
@@ -174,7 +85,7 @@ class _WireModel(BaseModel):
                     return cls.model_validate(tame)
                 except ValidationError as error:
                     if not _tame(tame, error):
-                        raise WireError(_first_problem(error)) from None
+                        raise WireError(first_problem(error)) from None
             raise
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from appliance.errors import ConfigError
 
@@ -21,12 +21,6 @@ _TOO_LARGE = f"over {NODES_MAX} values or nested too deep"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _Key = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
-
-
-class ConfigModel(BaseModel):
-    """Base of every part of a configuration: frozen, and unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class _Loader(yaml.SafeLoader):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from appliance import config, wire, yamlfile
+from appliance import config, json_lines, wire, yamlfile
 from appliance.clock import ManualClock
 from appliance.detect import detector
 from appliance.lab.replay.replay_routing import router_context_of
@@ -76,10 +76,10 @@ def main() -> int:
 def boundary() -> list[Figure]:
     """FrameBoxes with 10 objects over the process boundary: encode and decode."""
     boxes = crowd(0)
-    once = cpu_ms(lambda: wire.decode_ingest(wire.encode_ingest(boxes)), 2000)
+    once = cpu_ms(lambda: json_lines.decode_ingest(json_lines.encode_ingest(boxes)), 2000)
     return [
         Figure("FrameBoxes with 10 objects, encode + decode", once, "ms", 1.0),
-        Figure("FrameBoxes with 10 objects, size on the channel", len(wire.encode_ingest(boxes)), "bytes", None),
+        Figure("FrameBoxes with 10 objects, size on the channel", len(json_lines.encode_ingest(boxes)), "bytes", None),
     ]
 
 

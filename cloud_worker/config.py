@@ -10,9 +10,9 @@ from pydantic import Field, SecretStr, field_validator
 
 from appliance import yamlfile
 from appliance.broker_config import BrokerConfig
+from appliance.config_model import ConfigModel
 from appliance.detector_config import DetectorConfig
 from appliance.wire import PRICE_MAX, TEXT_CHARS_MAX
-from appliance.yamlfile import ConfigModel
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -19,6 +19,7 @@ from appliance.backoff import Backoff
 from appliance.broker import NatsLink
 from appliance.clock import Clock
 from appliance.errors import EngineError, EngineUnavailable, UplinkError, VedetteError, printable
+from appliance.json_lines import WireError
 from appliance.telemetry import LogThrottle
 from appliance.wire import (
     STEPS_MAX,
@@ -27,7 +28,6 @@ from appliance.wire import (
     ArchiveLink,
     Escalation,
     Verdict,
-    WireError,
     verdict_message_id,
     verdict_subject,
 )

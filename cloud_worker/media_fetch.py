@@ -11,7 +11,8 @@ import nats.js.errors
 from nats.js import JetStreamContext
 
 from appliance.errors import UplinkError
-from appliance.wire import CHUNK_BYTES, STREAM_MEDIA, MediaRef, WireError, media_subject
+from appliance.json_lines import WireError
+from appliance.wire import CHUNK_BYTES, STREAM_MEDIA, MediaRef, media_subject
 
 FETCH_S_MAX = 10.0
 FETCHES_MAX = 8

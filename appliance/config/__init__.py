@@ -1,66 +1,107 @@
-"""The site file, a section a module. Every key is shown in `deploy/vedette.example.yaml`."""
+"""The site file, a section a module. Every key is shown in `deploy/vedette.example.yaml`.
+
+A module is loaded with the first of its names that somebody asks this package for: the ingest process reads six of the
+sections, and the others would cost it 2 MB (`python -m benchmarks.memory`).
+"""
 
 from __future__ import annotations
 
-from appliance.config.arming_config import ARMED as ARMED
-from appliance.config.arming_config import DISARMED as DISARMED
-from appliance.config.arming_config import ArmingConfig as ArmingConfig
-from appliance.config.arming_config import ProfileConfig as ProfileConfig
-from appliance.config.arming_config import ProfileHours as ProfileHours
-from appliance.config.camera_config import BlurMode as BlurMode
-from appliance.config.camera_config import CameraConfig as CameraConfig
-from appliance.config.camera_config import CameraName as CameraName
-from appliance.config.camera_config import DetectConfig as DetectConfig
-from appliance.config.camera_config import DwellRule as DwellRule
-from appliance.config.camera_config import EnterRule as EnterRule
-from appliance.config.camera_config import ExitRule as ExitRule
-from appliance.config.camera_config import LatencyMode as LatencyMode
-from appliance.config.camera_config import LineRule as LineRule
-from appliance.config.camera_config import NeverExportConfig as NeverExportConfig
-from appliance.config.camera_config import PrivacyConfig as PrivacyConfig
-from appliance.config.camera_config import Rule as Rule
-from appliance.config.camera_config import RuleBase as RuleBase
-from appliance.config.camera_config import rule_labels as rule_labels
-from appliance.config.cost_config import CloudCostConfig as CloudCostConfig
-from appliance.config.cost_config import CostsConfig as CostsConfig
-from appliance.config.cost_config import EdgeCostConfig as EdgeCostConfig
-from appliance.config.decode_config import CameraDecodeConfig as CameraDecodeConfig
-from appliance.config.decode_config import DecodeConfig as DecodeConfig
-from appliance.config.escalation_config import BudgetConfig as BudgetConfig
-from appliance.config.escalation_config import EscalationConfig as EscalationConfig
-from appliance.config.escalation_config import OffPeakConfig as OffPeakConfig
-from appliance.config.escalation_config import PricesConfig as PricesConfig
-from appliance.config.escalation_config import RecheckConfig as RecheckConfig
-from appliance.config.escalation_config import RouterConfig as RouterConfig
-from appliance.config.escalation_config import TtlHoursConfig as TtlHoursConfig
-from appliance.config.escalation_config import UplinkConfig as UplinkConfig
-from appliance.config.load_shedding_config import LoadSheddingConfig as LoadSheddingConfig
-from appliance.config.mqtt_config import MqttConfig as MqttConfig
-from appliance.config.notify_targets import AppriseTarget as AppriseTarget
-from appliance.config.notify_targets import HttpTarget as HttpTarget
-from appliance.config.notify_targets import NtfyTarget as NtfyTarget
-from appliance.config.notify_targets import PushTarget as PushTarget
-from appliance.config.notify_targets import Target as Target
-from appliance.config.notify_targets import TargetName as TargetName
-from appliance.config.notify_targets import WebhookTarget as WebhookTarget
-from appliance.config.notify_targets import signing_key as signing_key
-from appliance.config.sensors_config import SensorsConfig as SensorsConfig
-from appliance.config.site_file import AlertsConfig as AlertsConfig
-from appliance.config.site_file import DashboardConfig as DashboardConfig
-from appliance.config.site_file import HealthConfig as HealthConfig
-from appliance.config.site_file import IngestConfig as IngestConfig
-from appliance.config.site_file import SiteConfig as SiteConfig
-from appliance.config.site_file import SiteIdentity as SiteIdentity
-from appliance.config.site_file import load as load
-from appliance.config.storage_config import CameraQuotaConfig as CameraQuotaConfig
-from appliance.config.storage_config import QuotaConfig as QuotaConfig
-from appliance.config.storage_config import RecordingMode as RecordingMode
-from appliance.config.storage_config import StorageConfig as StorageConfig
-from appliance.config.values import DAYS as DAYS
-from appliance.config.values import Amount as Amount
-from appliance.config.values import Day as Day
-from appliance.config.values import Schedule as Schedule
-from appliance.config.values import Seconds as Seconds
-from appliance.config.values import Share as Share
-from appliance.config.values import SharePoint as SharePoint
-from appliance.detector_config import DetectorConfig as DetectorConfig
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from appliance.config.arming_config import ARMED as ARMED
+    from appliance.config.arming_config import DISARMED as DISARMED
+    from appliance.config.arming_config import ArmingConfig as ArmingConfig
+    from appliance.config.arming_config import ProfileConfig as ProfileConfig
+    from appliance.config.arming_config import ProfileHours as ProfileHours
+    from appliance.config.camera_config import BlurMode as BlurMode
+    from appliance.config.camera_config import CameraConfig as CameraConfig
+    from appliance.config.camera_config import CameraName as CameraName
+    from appliance.config.camera_config import DetectConfig as DetectConfig
+    from appliance.config.camera_config import DwellRule as DwellRule
+    from appliance.config.camera_config import EnterRule as EnterRule
+    from appliance.config.camera_config import ExitRule as ExitRule
+    from appliance.config.camera_config import LatencyMode as LatencyMode
+    from appliance.config.camera_config import LineRule as LineRule
+    from appliance.config.camera_config import NeverExportConfig as NeverExportConfig
+    from appliance.config.camera_config import PrivacyConfig as PrivacyConfig
+    from appliance.config.camera_config import Rule as Rule
+    from appliance.config.camera_config import RuleBase as RuleBase
+    from appliance.config.camera_config import rule_labels as rule_labels
+    from appliance.config.cost_config import CloudCostConfig as CloudCostConfig
+    from appliance.config.cost_config import CostsConfig as CostsConfig
+    from appliance.config.cost_config import EdgeCostConfig as EdgeCostConfig
+    from appliance.config.decode_config import CameraDecodeConfig as CameraDecodeConfig
+    from appliance.config.decode_config import DecodeConfig as DecodeConfig
+    from appliance.config.escalation_config import BudgetConfig as BudgetConfig
+    from appliance.config.escalation_config import EscalationConfig as EscalationConfig
+    from appliance.config.escalation_config import OffPeakConfig as OffPeakConfig
+    from appliance.config.escalation_config import PricesConfig as PricesConfig
+    from appliance.config.escalation_config import RouterConfig as RouterConfig
+    from appliance.config.escalation_config import TtlHoursConfig as TtlHoursConfig
+    from appliance.config.escalation_config import UplinkConfig as UplinkConfig
+    from appliance.config.ingest_config import HealthConfig as HealthConfig
+    from appliance.config.ingest_config import IngestConfig as IngestConfig
+    from appliance.config.ingest_config import RecheckConfig as RecheckConfig
+    from appliance.config.load_shedding_config import LoadSheddingConfig as LoadSheddingConfig
+    from appliance.config.mqtt_config import MqttConfig as MqttConfig
+    from appliance.config.notify_targets import AppriseTarget as AppriseTarget
+    from appliance.config.notify_targets import HttpTarget as HttpTarget
+    from appliance.config.notify_targets import NtfyTarget as NtfyTarget
+    from appliance.config.notify_targets import PushTarget as PushTarget
+    from appliance.config.notify_targets import Target as Target
+    from appliance.config.notify_targets import TargetName as TargetName
+    from appliance.config.notify_targets import WebhookTarget as WebhookTarget
+    from appliance.config.notify_targets import signing_key as signing_key
+    from appliance.config.sensors_config import SensorsConfig as SensorsConfig
+    from appliance.config.site_file import AlertsConfig as AlertsConfig
+    from appliance.config.site_file import DashboardConfig as DashboardConfig
+    from appliance.config.site_file import SiteConfig as SiteConfig
+    from appliance.config.site_file import SiteIdentity as SiteIdentity
+    from appliance.config.site_file import load as load
+    from appliance.config.storage_config import CameraQuotaConfig as CameraQuotaConfig
+    from appliance.config.storage_config import QuotaConfig as QuotaConfig
+    from appliance.config.storage_config import RecordingMode as RecordingMode
+    from appliance.config.storage_config import StorageConfig as StorageConfig
+    from appliance.config.values import DAYS as DAYS
+    from appliance.config.values import Amount as Amount
+    from appliance.config.values import Day as Day
+    from appliance.config.values import Schedule as Schedule
+    from appliance.config.values import Seconds as Seconds
+    from appliance.config.values import Share as Share
+    from appliance.config.values import SharePoint as SharePoint
+    from appliance.detector_config import DetectorConfig as DetectorConfig
+
+# Where each of these names is. A test holds the two lists against each other.
+_HOMES = {
+    "appliance.config.arming_config": "ARMED DISARMED ArmingConfig ProfileConfig ProfileHours",
+    "appliance.config.camera_config": (
+        "BlurMode CameraConfig CameraName DetectConfig DwellRule EnterRule ExitRule LatencyMode LineRule "
+        "NeverExportConfig PrivacyConfig Rule RuleBase rule_labels"
+    ),
+    "appliance.config.cost_config": "CloudCostConfig CostsConfig EdgeCostConfig",
+    "appliance.config.decode_config": "CameraDecodeConfig DecodeConfig",
+    "appliance.config.escalation_config": (
+        "BudgetConfig EscalationConfig OffPeakConfig PricesConfig RouterConfig TtlHoursConfig UplinkConfig"
+    ),
+    "appliance.config.ingest_config": "RecheckConfig HealthConfig IngestConfig",
+    "appliance.config.load_shedding_config": "LoadSheddingConfig",
+    "appliance.config.mqtt_config": "MqttConfig",
+    "appliance.config.notify_targets": (
+        "AppriseTarget HttpTarget NtfyTarget PushTarget Target TargetName WebhookTarget signing_key"
+    ),
+    "appliance.config.sensors_config": "SensorsConfig",
+    "appliance.config.site_file": "AlertsConfig DashboardConfig SiteConfig SiteIdentity load",
+    "appliance.config.storage_config": "CameraQuotaConfig QuotaConfig RecordingMode StorageConfig",
+    "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint",
+    "appliance.detector_config": "DetectorConfig",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return found

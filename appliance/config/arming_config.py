@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from appliance.config.camera_config import CameraName
 from appliance.config.notify_targets import TargetName
 from appliance.config.values import Schedule
-from appliance.yamlfile import ConfigModel
+from appliance.config_model import ConfigModel
 
 ARMED, DISARMED = "armed", "disarmed"
 """Profiles that every site has: everything reports, nothing does."""

@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from appliance.config.decode_config import CameraDecodeConfig
 from appliance.config.storage_config import CameraQuotaConfig, RecordingMode
 from appliance.config.values import Schedule, Seconds, Share, SharePoint, VerdictSeverityConfig
+from appliance.config_model import ConfigModel
 from appliance.types import HealthKind, Severity
-from appliance.yamlfile import ConfigModel
 
 
 def polygon_problem(points: tuple[SharePoint, ...]) -> str | None:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from appliance.config_model import ConfigModel
 from appliance.types import DecodeHardware
-from appliance.yamlfile import ConfigModel
 
 # YAML 1.1 reads `off` as false.
 Hardware = Annotated[DecodeHardware, BeforeValidator(lambda given: "off" if given is False else given)]

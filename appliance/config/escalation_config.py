@@ -1,4 +1,4 @@
-"""The `escalation`, `second_look` and `uplink` sections: what is escalated, with what evidence, at what cost."""
+"""The `escalation` and `uplink` sections: what is escalated, with what evidence, at what cost."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pydantic import Field
 
 from appliance.broker_config import BrokerConfig
 from appliance.config.values import Amount, Schedule, Seconds, Share, VerdictSeverityConfig
+from appliance.config_model import ConfigModel
 from appliance.types import EvidenceStep, Severity
-from appliance.yamlfile import ConfigModel
 
 
 class RouterConfig(ConfigModel):
@@ -27,20 +27,6 @@ class RouterConfig(ConfigModel):
     queue_age_max_s: Annotated[float, Field(gt=0)] = 600.0
     load_max: Annotated[float, Field(gt=0)] | None = None
     temperature_max_c: float | None = None
-
-
-class RecheckConfig(ConfigModel):
-    """When and how the appliance re-checks an alert itself while the cloud does not answer. See docs/second_look.md.
-
-    after_s: when a verdict is late; detector_load_max: the share of the time in which the detector may be at work;
-    model: another network for it, None: the one of `detector`.
-    """
-
-    enabled: bool = True
-    per_minute: Annotated[int, Field(ge=1, le=60)] = 6
-    after_s: Annotated[float, Field(ge=1, le=3600)] = 20.0
-    detector_load_max: Share = 0.7
-    model: Annotated[str, Field(min_length=1)] | None = None
 
 
 class OffPeakConfig(Schedule):

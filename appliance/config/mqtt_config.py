@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.config.notify_targets import is_public
-from appliance.yamlfile import ConfigModel
+from appliance.config_model import ConfigModel
 
 PORT, TLS_PORT = 1883, 8883
 _TOPIC_CHARS_MAX = 128

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.config.values import Schedule, Seconds
+from appliance.config_model import ConfigModel
 from appliance.types import HealthKind, Severity
-from appliance.yamlfile import ConfigModel
 
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 SIGNING_PREFIX = "whsec_"

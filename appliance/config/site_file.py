@@ -6,24 +6,25 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance import yamlfile
 from appliance.config.arming_config import ArmingConfig
 from appliance.config.camera_config import CameraConfig, CameraName
 from appliance.config.cost_config import CostsConfig
 from appliance.config.decode_config import DecodeConfig
-from appliance.config.escalation_config import EscalationConfig, RecheckConfig, UplinkConfig
+from appliance.config.escalation_config import EscalationConfig, UplinkConfig
+from appliance.config.ingest_config import HealthConfig, IngestConfig, RecheckConfig
 from appliance.config.load_shedding_config import LoadSheddingConfig
 from appliance.config.mqtt_config import MqttConfig
 from appliance.config.notify_targets import Target, TargetName
 from appliance.config.secrets_file import variables
 from appliance.config.sensors_config import SensorsConfig
 from appliance.config.storage_config import StorageConfig
+from appliance.config_model import ConfigModel
 from appliance.detector_config import DetectorConfig
-from appliance.types import Decision, HealthKind, Severity
+from appliance.types import Decision, Severity
 from appliance.wire import LANGUAGES
-from appliance.yamlfile import ConfigModel
 
 TOKEN_LENGTH_MIN = 12
 
@@ -46,22 +47,6 @@ class AlertsConfig(ConfigModel):
     length_max_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
     pre_roll_s: Annotated[float, Field(ge=0, le=60)] = 5.0
     post_roll_s: Annotated[float, Field(ge=0, le=60)] = 5.0
-
-
-class HealthConfig(ConfigModel):
-    """When a camera, or the appliance, is reported as faulty. See docs/health.md."""
-
-    ignore: tuple[HealthKind, ...] = ()
-    stalled_s: Annotated[float, Field(ge=3, le=3600)] = 6.0
-    frozen_s: Annotated[float, Field(ge=2, le=3600)] = 7.0
-    black_s: Annotated[float, Field(ge=1, le=3600)] = 5.0
-    covered_s: Annotated[float, Field(ge=1, le=3600)] = 5.0
-    moved_s: Annotated[float, Field(ge=1, le=3600)] = 4.0
-    moved_share: Annotated[float, Field(ge=0.03, le=0.4)] = 0.05
-    unexamined_s: Annotated[float, Field(ge=2, le=3600)] = 5.0
-    detector_s: Annotated[float, Field(ge=2, le=3600)] = 8.0
-    overloaded_s: Annotated[float, Field(ge=5, le=3600)] = 10.0
-    offset_s: Annotated[float, Field(ge=0.2, le=3600)] = 1.0
 
 
 class DashboardConfig(ConfigModel):
@@ -136,19 +121,6 @@ class DashboardConfig(ConfigModel):
             "(vedette users add NAME --role admin --config FILE), set dashboard.token (for example ${VEDETTE_TOKEN}), "
             "or keep host 127.0.0.1 and use a tunnel"
         )
-
-
-class IngestConfig(ConfigModel):
-    """The sections that the ingest process reads. It never gets to see the broker, targets or the dashboard's token."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    storage: StorageConfig = StorageConfig()
-    detector: DetectorConfig = DetectorConfig()
-    decode: DecodeConfig = DecodeConfig()
-    cameras: dict[CameraName, CameraConfig]
-    health: HealthConfig = HealthConfig()
-    second_look: RecheckConfig = RecheckConfig()
 
 
 class SiteConfig(ConfigModel):

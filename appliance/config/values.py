@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from appliance.config_model import ConfigModel
 from appliance.types import SEVERITIES, Decision, Severity
-from appliance.yamlfile import ConfigModel
 
 Share = Annotated[float, Field(ge=0, le=1)]
 SharePoint = tuple[Share, Share]

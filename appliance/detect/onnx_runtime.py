@@ -46,14 +46,17 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 CUDA_NEEDS = "it needs NVIDIA's driver (nvidia-smi), CUDA 13 and cuDNN 9: pip install 'onnxruntime-gpu[cuda,cudnn]'"
 TENSORRT_NEEDS = "it needs TensorRT 10 beside that (libnvinfer.so.10; 11 is not loaded): pip install 'tensorrt-cu13<11'"
 BOUND_MAX = 12  # three input sizes in four batch sizes
+GIVE_BACK = "memory.enable_memory_arena_shrinkage"  # an option of a run, with the devices whose memory is meant
 Shapes = tuple[tuple[int, ...], ...]
 
 
 class OnnxRuntime:
     """A session of ONNX Runtime.
 
-    Where the file leaves sides open, all shapes run in one session: ONNX Runtime plans memory once for each. On a CPU a
-    batch of 2 to 8 frames takes 0.97 to 1.02 of their time one by one (docs/hardware.md), so there are none.
+    Where the file leaves sides open, all shapes run in one session, whose memory is for the largest so far; on a CPU
+    what is free of it goes back after the first run in each shape: else the trial picture, a square that no camera
+    fills, would be paid for ever (4 MB). A batch of 2 to 8 frames takes 0.97 to 1.02 of their time one by one there
+    (docs/hardware.md), so there are none.
     """
 
     def __init__(
@@ -88,6 +91,9 @@ class OnnxRuntime:
         self._device = device
         self._bound = (device == "cuda") if bound is None else bound
         self._mine = threading.local()
+        self._shapes: set[Shapes] = set()
+        self._give_back = ort.RunOptions()
+        self._give_back.add_run_config_entry(GIVE_BACK, "cpu:0")
         self.metadata: Mapping[str, str] = dict(session.get_modelmeta().custom_metadata_map)
 
     def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -99,10 +105,18 @@ class OnnxRuntime:
         if session is None:
             raise DetectorError(CLOSED)
         try:
-            answers = self._run_bound(session, feed) if self._bound else session.run(self._outputs, dict(feed))
+            answers = self._run_bound(session, feed) if self._bound else self._run_on_host(session, feed)
         except ORT_ERRORS as error:
             raise DetectorError(first_line(error)) from None
         return dict(zip(self._outputs, answers, strict=True))
+
+    def _run_on_host(self, session: ort.InferenceSession, feed: Mapping[str, Array]) -> list[Array]:
+        shapes = tuple(array.shape for array in feed.values())
+        is_new = shapes not in self._shapes
+        self._shapes.add(shapes)
+        gives_back = is_new and self._device == "cpu"
+        answers: list[Array] = session.run(self._outputs, dict(feed), self._give_back if gives_back else None)
+        return answers
 
     def _run_bound(self, session: ort.InferenceSession, feed: Mapping[str, Array]) -> list[Array]:
         """In this thread's own memory on the device, which is kept for each shape; the least used goes."""

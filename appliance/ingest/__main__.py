@@ -7,7 +7,6 @@ whatever hangs: nothing outlives the core. Messages go to the file descriptor na
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import logging
@@ -15,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import av
@@ -31,11 +30,11 @@ from appliance.inference.detector_watchdog import DetectorHung
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.channel import IngestChannel, signs_of_life
 from appliance.ingest.process import IngestProcess
+from appliance.json_lines import WireError, decode_command
 from appliance.malloc import hold_little
 from appliance.telemetry import configure_logging
 from appliance.threads import Service, ServiceGroup
 from appliance.track.tracker import Tracker
-from appliance.wire import WireError, decode_command
 
 CONFIG_BYTES_MAX = 8 * 1024 * 1024
 COMMAND_BYTES_MAX = CONFIG_BYTES_MAX  # one of them is the cameras' section
@@ -47,8 +46,11 @@ logger = logging.getLogger(__name__)
 
 
 def main() -> int:
-    arguments = _arguments()
-    out = _take_channel(arguments.fd)
+    try:
+        out = _take_channel(_channel_fd(sys.argv[1:]))
+    except UsageError as error:
+        print(f"vedette ingest: {error}", file=sys.stderr)
+        return 2
     configure_logging()
     # FFmpeg's own log would print addresses with their passwords; what matters is in its error codes.
     av.logging.set_level(None)
@@ -99,10 +101,15 @@ def run_until_stopped(ingest: IngestProcess) -> int:
     return group.wait()
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m appliance.ingest", description=__doc__)
-    parser.add_argument("--fd", type=int, default=None, help="file descriptor to write messages to (default: stdout)")
-    return parser.parse_args()
+def _channel_fd(arguments: Sequence[str]) -> int | None:
+    """Of `--fd N`; None: it is not given. Raises UsageError. Only the supervisor calls, so that half a megabyte of
+    argparse is too much for it."""
+    match arguments:
+        case []:
+            return None
+        case ["--fd", number] if number.isdigit():
+            return int(number)
+    raise UsageError(f"usage: python -m appliance.ingest [--fd N], not {' '.join(arguments)}")
 
 
 def _take_channel(fd: int | None) -> int:

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from appliance.json_lines import encode_ingest
 from appliance.types import CameraMeter, FrameBoxes, HealthEvent, IngestHealth, IngestMessage, SegmentRow
-from appliance.wire import encode_ingest
 
 BOXES_MAX = 2000  # FrameBoxes that wait: 25 s of sixteen busy cameras
 KEPT_MAX = 20_000  # other messages: hours without a reader

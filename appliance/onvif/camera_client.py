@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from html import escape
 from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
-from xml.sax.saxutils import escape
 
 from appliance.clock import Clock
 from appliance.errors import SourceError, SourceLost, SourceRefused

@@ -8,8 +8,8 @@ import socket
 import struct
 import uuid
 from dataclasses import dataclass
+from html import escape
 from urllib.parse import unquote, urlsplit
-from xml.sax.saxutils import escape
 
 from appliance.clock import Clock
 from appliance.onvif.soap_client import OnvifAddress

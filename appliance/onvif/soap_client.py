@@ -10,10 +10,10 @@ import re
 import secrets
 import ssl
 from dataclasses import dataclass, field
+from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
-from xml.sax.saxutils import escape
 
 from appliance.clock import Clock, iso_utc
 from appliance.errors import SourceLost, SourceRefused

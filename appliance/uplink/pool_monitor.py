@@ -13,8 +13,9 @@ from nats.aio.msg import Msg
 from appliance.broker import NatsLink
 from appliance.clock import Clock
 from appliance.errors import UplinkError
+from appliance.json_lines import WireError
 from appliance.telemetry import LogThrottle
-from appliance.wire import POOL_STATUS_BYTES_MAX, POOL_SUBJECT, PoolStatus, WireError
+from appliance.wire import POOL_STATUS_BYTES_MAX, POOL_SUBJECT, PoolStatus
 
 WORKERS_MAX = 64  # more say nothing new about a queue that they share
 PENDING_BYTES_MAX = 64 * 1024

@@ -21,6 +21,7 @@ from appliance.broker import NatsLink, end_tasks
 from appliance.broker_config import BrokerConfig
 from appliance.clock import Clock
 from appliance.errors import UplinkError
+from appliance.json_lines import WireError
 from appliance.uplink.nats_messages import NatsMessage, chunk_message, escalation_message
 from appliance.wire import (
     CHUNK_BYTES,
@@ -29,7 +30,6 @@ from appliance.wire import (
     Escalation,
     MediaRef,
     Verdict,
-    WireError,
     verdict_subject,
 )
 

@@ -21,11 +21,12 @@ from appliance.backoff import Backoff
 from appliance.broker import NatsLink, check_site_consumer, make_site_consumer, site_consumer_name
 from appliance.clock import Clock
 from appliance.errors import StoreUnavailable, UplinkError
+from appliance.json_lines import WireError
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import VerdictEffect
 from appliance.telemetry import LogThrottle
 from appliance.uplink.commit_batcher import CommitBatcher
-from appliance.wire import STREAM_VERDICT, Verdict, WireError
+from appliance.wire import STREAM_VERDICT, Verdict
 
 FETCH_BATCH = 64  # messages that one request may bring; below the broker's limit of every version
 TRANSACTION_BATCH_MAX = 16  # verdicts applied in one transaction: one flush of the disk instead of as many

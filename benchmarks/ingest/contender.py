@@ -16,7 +16,7 @@ from typing import Any
 
 import onnxruntime as ort
 
-from appliance import wire
+from appliance import json_lines
 from appliance.detect import model_files
 from appliance.types import CameraMeter, FrameBoxes, IngestHealth
 from benchmarks.ingest.scene_truth import Box
@@ -193,7 +193,7 @@ def _read(fd: int, take: Callable[[ContenderOutput, bytes, float], None], output
 
 
 def _take_message(output: ContenderOutput, line: bytes, now: float) -> None:
-    message = wire.decode_ingest(line)
+    message = json_lines.decode_ingest(line)
     if isinstance(message, FrameBoxes) and message.looked:
         boxes = tuple((each.label, each.box) for each in message.objects)
         output.looks.append(DetectionReport(message.camera, now, boxes, t=message.t))

@@ -12,6 +12,7 @@ from films import BrightBlock, film, site
 from appliance.cli import main
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
+from appliance.json_lines import encode_log
 from appliance.lab.replay.replay_diff import compare_logs
 from appliance.lab.replay.replay_diff_command import diff_texts
 from appliance.lab.replay.replay_diff_match import LogDifference, LoggedTrack, match_tracks
@@ -19,7 +20,6 @@ from appliance.lab.replay.replay_log_writer import Replayed, encode_header, open
 from appliance.lab.replay.replay_result import read_log
 from appliance.lab.replay.replay_runner import replay
 from appliance.types import Alert, Box, Event, FrameBoxes, LogEnd, LogLine, Route, StreamHeader, TrackedObject
-from appliance.wire import encode_log
 
 LEFT: Box = (0.1, 0.2, 0.2, 0.6)
 RIGHT: Box = (0.55, 0.2, 0.65, 0.6)

@@ -23,11 +23,11 @@ import yaml
 
 from appliance.config import AlertsConfig, SiteConfig
 from appliance.detect import detector
+from appliance.json_lines import decode_log
 from appliance.lab.replay.replay_result import ReplayResult
 from appliance.lab.replay.replay_runner import replay
 from appliance.pipeline import Pipeline
 from appliance.types import Alert, Box, Event, FrameBoxes, LogLine, StreamHeader, TrackedObject
-from appliance.wire import decode_log
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "fixtures" / "golden"

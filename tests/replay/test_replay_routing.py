@@ -12,7 +12,7 @@ import pytest
 from films import BrightBlock, film, site
 from test_replay_recording import NOON, T0, Box, run
 
-from appliance import wire
+from appliance import json_lines, wire
 from appliance.broker_config import BrokerConfig
 from appliance.clock import ManualClock
 from appliance.config import BudgetConfig, OffPeakConfig, SiteConfig
@@ -177,7 +177,7 @@ def test_the_log_has_the_route_after_its_event_and_before_the_alert_ends(clip: P
     replay(clip, linked(site()), "gate", BrightBlock(), log, clock=ManualClock())
     kinds = [json.loads(line)["type"] for line in log.getvalue().splitlines()]
     assert kinds.index("event") < kinds.index("route") < kinds.index("alert") < kinds.index("end")
-    assert all(wire.decode_log(line) for line in log.getvalue().splitlines())
+    assert all(json_lines.decode_log(line) for line in log.getvalue().splitlines())
 
 
 def test_cameras_of_one_replay_share_one_budget(clip: Path) -> None:

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from appliance.clock import ManualClock
 from appliance.errors import SourceError
+from appliance.json_lines import decode_log
 from appliance.lab.replay import replay_report
 from appliance.lab.replay.replay_result import ReplayResult
 from appliance.lab.replay.replay_runner import replay
 from appliance.types import Alert, Event, FrameBoxes, StreamHeader
-from appliance.wire import decode_log
 
 
 def there_and_back(t: float) -> float | None:

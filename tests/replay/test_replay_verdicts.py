@@ -15,7 +15,7 @@ from films import BrightBlock
 from test_replay_recording import NOON, T0, Box
 from verdicts import ScriptedCloud, after_header, asking, play, visits
 
-from appliance import wire
+from appliance import json_lines, wire
 from appliance.cli import main
 from appliance.clock import ManualClock, SystemClock
 from appliance.config import SiteConfig
@@ -369,7 +369,7 @@ def run_box(config: SiteConfig, asked: ReplaySelection) -> list[Any]:
     log = io.BytesIO()
     (item,) = replay_targets(asked, config, Path("site.yaml"))
     play_show(item.plan(config, BrightBlock()), log, ReplayOptions(ManualClock()))
-    return [line for line in map(wire.decode_log, log.getvalue().splitlines()) if isinstance(line, FrameBoxes)]
+    return [line for line in map(json_lines.decode_log, log.getvalue().splitlines()) if isinstance(line, FrameBoxes)]
 
 
 def feed(config: SiteConfig, box: Box, boxes: list[FrameBoxes]) -> AlertStore:

@@ -26,8 +26,8 @@ from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.inference import detector_watchdog
 from appliance.ingest import process
 from appliance.ingest.channel import IngestChannel
+from appliance.json_lines import decode_ingest
 from appliance.types import Detections, HealthEvent
-from appliance.wire import decode_ingest
 from tests.servers.box import Box
 from tests.servers.red_camera import one
 

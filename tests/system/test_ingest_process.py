@@ -20,6 +20,7 @@ from streams import clip
 from waiting import until
 
 from appliance.config import SiteConfig
+from appliance.json_lines import decode_ingest, encode_command
 from appliance.types import (
     CameraMeter,
     CameraState,
@@ -32,7 +33,6 @@ from appliance.types import (
     SegmentRow,
     StreamHeader,
 )
-from appliance.wire import decode_ingest, encode_command
 
 ROOT = Path(__file__).parents[2]
 SECRET = "s3cr3t"

@@ -16,8 +16,8 @@ from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
+from appliance.json_lines import decode_ingest
 from appliance.types import CameraMeter, Detections, HealthEvent, IngestMessage
-from appliance.wire import decode_ingest
 
 PACE = 5.0  # a second here is a fifth of one
 CAMERAS = ("door", "gate", "yard")

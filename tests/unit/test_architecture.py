@@ -55,9 +55,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("appliance.dashboard.metrics", "cloud_worker.metrics"),
     "pycocotools": ("appliance.lab.evaluate.detection_figures",),
     "pydantic": (
-        "appliance.backup", "appliance.broker_config", "appliance.config", "appliance.dashboard", "appliance.detect",
-        "appliance.detector_config", "appliance.explain",
-        "appliance.ingest", "appliance.keep", "appliance.lab", "appliance.router",
+        "appliance.backup", "appliance.broker_config", "appliance.config", "appliance.config_model",
+        "appliance.dashboard", "appliance.detect", "appliance.detector_config", "appliance.explain",
+        "appliance.ingest", "appliance.json_lines", "appliance.keep", "appliance.lab", "appliance.router",
         "appliance.settings.secret_scrubber", "appliance.track", "appliance.upgrade", "appliance.wire",
         "appliance.yamlfile", "cloud_worker",
     ),
@@ -81,8 +81,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 # What the worker in the cloud may use of the appliance, indirectly too: the wire, the detector, plain parts.
 WORKER_MAY_USE = {
-    "backoff", "broker", "broker_config", "circuit_breaker", "clock", "confinement", "detect", "detector_config",
-    "errors", "geometry", "sandbox", "tcpinfo", "telemetry", "types", "version", "wire", "yamlfile",
+    "backoff", "broker", "broker_config", "circuit_breaker", "clock", "config_model", "confinement", "detect",
+    "detector_config", "errors", "geometry", "json_lines", "sandbox", "tcpinfo", "telemetry", "types", "version",
+    "wire", "yamlfile",
 }  # fmt: skip
 
 

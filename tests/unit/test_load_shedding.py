@@ -21,6 +21,7 @@ from appliance.config import LoadSheddingConfig, SiteConfig
 from appliance.health.load_shedding import LoadShedder, LoadShedding
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
+from appliance.json_lines import decode_command, encode_command
 from appliance.machine import Temperature
 from appliance.recheck.recheck_policy import ApplianceStatus, find_blocker
 from appliance.router.decide import decide
@@ -33,7 +34,6 @@ from appliance.store.escalations import EscalationStore
 from appliance.store.meter import Meter
 from appliance.track.tracker import Tracker
 from appliance.types import ShedLoadCommand
-from appliance.wire import decode_command, encode_command
 from tests import box_files
 
 MB = 1_000_000

@@ -11,9 +11,9 @@ import pytest
 from walks import camera, header, look, looks, person
 
 from appliance.config import AlertsConfig
+from appliance.json_lines import decode_ingest, encode_ingest
 from appliance.pipeline import Pipeline
 from appliance.types import FrameBoxes, PipelineStep
-from appliance.wire import decode_ingest, encode_ingest
 
 RULES: tuple[dict[str, object], ...] = (
     {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert", "cooldown_s": 30, "at_start": "report"},

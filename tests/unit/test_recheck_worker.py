@@ -17,6 +17,7 @@ from appliance.clock import ManualClock, SystemClock
 from appliance.errors import DetectorError
 from appliance.inference.idle_detector import IdleDetector
 from appliance.inference.inference_worker import InferenceWorker
+from appliance.json_lines import decode_command, decode_ingest, encode_command, encode_ingest
 from appliance.recheck.worker import (
     CONTEXT,
     WAITING_MAX,
@@ -36,7 +37,6 @@ from appliance.types import (
     RecheckCommand,
     RecheckResult,
 )
-from appliance.wire import decode_command, decode_ingest, encode_command, encode_ingest
 
 T0 = 1_700_000_000.0
 

@@ -10,10 +10,10 @@ from walks import camera, fired, header, look, person
 from appliance.detect import model_files
 from appliance.detect.score_calibration import REFERENCE, checked_lines, lines_from_metadata, to_common_scale
 from appliance.errors import ModelError
+from appliance.json_lines import decode_log, encode_log
 from appliance.rules.certainty import TrackCertainty, calibrated
 from appliance.rules.engine import RulesEngine
 from appliance.types import Box, FrameBoxes
-from appliance.wire import decode_log, encode_log
 
 INTRUDER = {"name": "intruder", "kind": "enter", "zone": "yard", "at_start": "report"}
 WALK = [(0.2 + 0.03 * index, 0.6) for index in range(14)]

@@ -12,9 +12,9 @@ import pytest
 import wire_v1
 from pydantic import BaseModel
 
-from appliance import wire
+from appliance import json_lines, wire
+from appliance.json_lines import WireError
 from appliance.types import FrameBoxes, Gap, TrackedObject
-from appliance.wire import WireError
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "wire"
 ESCALATION = json.loads((GOLDEN / "escalation.1.json").read_text())
@@ -150,34 +150,34 @@ def test_an_image_of_a_newer_side_may_have_more_fields() -> None:
 @pytest.mark.parametrize("line", lines("ingest.1.jsonl"), ids=lambda line: json.loads(line)["type"])
 def test_the_ingest_channel_of_schema_1_still_reads(line: bytes) -> None:
     golden = json.loads(line)
-    assert common(json.loads(wire.encode_ingest(wire.decode_ingest(line))), golden) == golden
+    assert common(json.loads(json_lines.encode_ingest(json_lines.decode_ingest(line))), golden) == golden
     newer = json.dumps({**json.loads(line), "mood": "sunny"}).encode()
-    assert wire.decode_ingest(newer) == wire.decode_ingest(line)
+    assert json_lines.decode_ingest(newer) == json_lines.decode_ingest(line)
 
 
 @pytest.mark.parametrize("line", lines("log.1.jsonl"), ids=lambda line: json.loads(line)["type"])
 def test_a_replay_log_of_schema_1_still_reads(line: bytes) -> None:
-    assert wire.encode_log(wire.decode_log(line)) == line
+    assert json_lines.encode_log(json_lines.decode_log(line)) == line
     newer = json.dumps({**json.loads(line), "mood": "sunny"}).encode()
-    assert wire.decode_log(newer) == wire.decode_log(line)
+    assert json_lines.decode_log(newer) == json_lines.decode_log(line)
 
 
 def test_not_examined_is_not_the_same_as_nothing_there() -> None:
     blind, empty = (
         FrameBoxes(camera="c", seq=0, frame=0, t=0.0, looked=looked, objects=()) for looked in (False, True)
     )
-    assert wire.decode_ingest(wire.encode_ingest(blind)) == blind != empty
+    assert json_lines.decode_ingest(json_lines.encode_ingest(blind)) == blind != empty
 
 
 def test_boxes_come_back_exactly() -> None:
     thing = TrackedObject(track=1, label="person", score=0.123, box=(0.0001, 0.3333, 0.6667, 1.0))
     boxes = FrameBoxes(camera="c", seq=0, frame=0, t=0.1 + 0.2, looked=True, objects=(thing,))
-    assert wire.decode_ingest(wire.encode_ingest(boxes)) == boxes
+    assert json_lines.decode_ingest(json_lines.encode_ingest(boxes)) == boxes
 
 
 def test_a_gap_that_lasts_has_no_end() -> None:
     gap = Gap(camera="c", t_start=1.0, t_end=None, reason="gone")
-    assert b'"t_end":null' in wire.encode_ingest(gap)
+    assert b'"t_end":null' in json_lines.encode_ingest(gap)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_hostile_image_reference_is_refused(changes: dict[str, Any]) -> None:
     "data", [b"", b"null", b"[]", b'"text"', b"\xff\xfe", b"{", b"[" * 50_000, b"x" * (wire.MESSAGE_BYTES_MAX + 1)]
 )
 def test_what_is_no_message_at_all_is_refused(data: bytes) -> None:
-    for read in (wire.Escalation.from_json, wire.Verdict.from_json, wire.decode_ingest, wire.decode_log):
+    for read in (wire.Escalation.from_json, wire.Verdict.from_json, json_lines.decode_ingest, json_lines.decode_log):
         with pytest.raises(WireError):
             read(data)
 
@@ -290,7 +290,7 @@ def test_an_error_quotes_another_side_in_one_short_plain_line(key: str) -> None:
     with pytest.raises(WireError) as caught:
         wire.Verdict.from_json(json.dumps({**VERDICT_2, "timings": {key: "x"}}).encode())
     assert time.perf_counter() - started < 1.0
-    assert len(str(caught.value)) <= wire.ERROR_CHARS_MAX
+    assert len(str(caught.value)) <= json_lines.ERROR_CHARS_MAX
     assert str(caught.value).isprintable()
 
 

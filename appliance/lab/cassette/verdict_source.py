@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from appliance import wire
+from appliance.config_model import ConfigModel
 from appliance.types import AlertChange, Decision, LogVerdict, PipelineStep
-from appliance.yamlfile import ConfigModel
 
 VerdictMatch = Literal["exact", "nearest", "stand-in"]
 VerdictOrigin = Literal["cassette", "cloud", "stand-in"]

@@ -14,9 +14,11 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field, TypeAdapter
 
 from appliance.config import AlertsConfig, CameraConfig, DetectConfig, EscalationConfig, Rule, SharePoint, SiteConfig
+from appliance.config_model import ConfigModel
 from appliance.detect.detector import ObjectDetector, with_device
 from appliance.detector_config import DetectorConfig
 from appliance.errors import SourceError
+from appliance.json_lines import encode_log, unused_header_fields
 from appliance.lab.cassette.verdict_source import AnsweredBy
 from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet, describe_conditions
 from appliance.types import (
@@ -34,8 +36,6 @@ from appliance.types import (
     StreamHeader,
 )
 from appliance.version import version
-from appliance.wire import encode_log, unused_header_fields
-from appliance.yamlfile import ConfigModel
 
 LOG = "vedette.replay"
 VERSION = 3  # 1 had no name, no settings, no router decisions and no end line; 3 has verdicts

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from appliance.errors import UsageError
+from appliance.json_lines import WireError, decode_log
 from appliance.lab.replay.replay_log_writer import LOG, VERSION, LogHeader, decode_header
 from appliance.types import (
     Alert,
@@ -25,7 +26,6 @@ from appliance.types import (
     Route,
     StreamHeader,
 )
-from appliance.wire import WireError, decode_log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 from appliance.errors import ConfigError
+from appliance.json_lines import decode_log
 from appliance.lab.conditions.condition_spec import ConditionSet
 from appliance.lab.conditions.frame_transform import shake_offset
 from appliance.lab.scenario.scenario_schema import TruthFile
 from appliance.types import Box, FrameBoxes, TrackedObject
-from appliance.wire import decode_log
 
 TRUTH_BYTES_MAX = 512 * 1024 * 1024
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from appliance.config import AlertsConfig, CameraConfig, CameraName, Share
+from appliance.config_model import ConfigModel
 from appliance.detector_config import DetectorConfig
 from appliance.errors import UsageError
 from appliance.lab.conditions.condition_spec import NO_CONDITIONS, SEED_MAX, ConditionSet, parse_conditions
-from appliance.yamlfile import ConfigModel
 
 CONDITION_SETS_MAX = 50
 SCENARIO_SUFFIX = ".scenario.yaml"

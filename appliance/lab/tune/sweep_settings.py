@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from appliance.config import CameraConfig, SiteConfig
+from appliance.config_model import ConfigModel
 from appliance.errors import UsageError
-from appliance.yamlfile import ConfigModel
 
 POINTS_MAX = 400
 VALUES_MAX = 100

@@ -1,0 +1,58 @@
+"""What the ingest process is given of the site file, and the sections `health` and `second_look`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from appliance.config.camera_config import CameraConfig, CameraName
+from appliance.config.decode_config import DecodeConfig
+from appliance.config.storage_config import StorageConfig
+from appliance.config.values import Share
+from appliance.config_model import ConfigModel
+from appliance.detector_config import DetectorConfig
+from appliance.types import HealthKind
+
+
+class HealthConfig(ConfigModel):
+    """When a camera, or the appliance, is reported as faulty. See docs/health.md."""
+
+    ignore: tuple[HealthKind, ...] = ()
+    stalled_s: Annotated[float, Field(ge=3, le=3600)] = 6.0
+    frozen_s: Annotated[float, Field(ge=2, le=3600)] = 7.0
+    black_s: Annotated[float, Field(ge=1, le=3600)] = 5.0
+    covered_s: Annotated[float, Field(ge=1, le=3600)] = 5.0
+    moved_s: Annotated[float, Field(ge=1, le=3600)] = 4.0
+    moved_share: Annotated[float, Field(ge=0.03, le=0.4)] = 0.05
+    unexamined_s: Annotated[float, Field(ge=2, le=3600)] = 5.0
+    detector_s: Annotated[float, Field(ge=2, le=3600)] = 8.0
+    overloaded_s: Annotated[float, Field(ge=5, le=3600)] = 10.0
+    offset_s: Annotated[float, Field(ge=0.2, le=3600)] = 1.0
+
+
+class RecheckConfig(ConfigModel):
+    """When and how the appliance re-checks an alert itself while the cloud does not answer. See docs/second_look.md.
+
+    after_s: when a verdict is late; detector_load_max: the share of the time in which the detector may be at work;
+    model: another network for it, None: the one of `detector`.
+    """
+
+    enabled: bool = True
+    per_minute: Annotated[int, Field(ge=1, le=60)] = 6
+    after_s: Annotated[float, Field(ge=1, le=3600)] = 20.0
+    detector_load_max: Share = 0.7
+    model: Annotated[str, Field(min_length=1)] | None = None
+
+
+class IngestConfig(ConfigModel):
+    """The sections that the ingest process reads. It never gets to see the broker, targets or the dashboard's token."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    storage: StorageConfig = StorageConfig()
+    detector: DetectorConfig = DetectorConfig()
+    decode: DecodeConfig = DecodeConfig()
+    cameras: dict[CameraName, CameraConfig]
+    health: HealthConfig = HealthConfig()
+    second_look: RecheckConfig = RecheckConfig()
