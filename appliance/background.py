@@ -152,7 +152,7 @@ def _services(config: SiteConfig, lasting: LastingParts, parts: _BackgroundParts
     evidence, recheck = parts.evidence, parts.recheck
     optional = (("notifier", parts.notifier), ("mqtt", parts.publisher), ("uplink", parts.uplink))
     return (
-        *_storage_services(config, lasting.root, lasting.db, lasting.clock, parts.ring),
+        *_storage_services(config, lasting, parts.ring),
         Service("evidence", evidence.run, partial(stop_all, evidence.stop, parts.reader.close)),
         Service("rechecks", recheck.run, recheck.stop),
         *(Service(name, each.run, each.stop, resumes=False) for name, each in optional if each is not None),
@@ -348,11 +348,11 @@ def _preroll_ring(config: SiteConfig, root: Path, db: Database) -> PrerollRing:
     return PrerollRing(db, root, rings, before_s=before_s, after_s=config.alerts.post_roll_s)
 
 
-def _storage_services(
-    config: SiteConfig, root: Path, db: Database, clock: Clock, ring: PrerollRing
-) -> tuple[Service, Service]:
-    retention = Retention(db, root, config.storage, config.cameras)
+def _storage_services(config: SiteConfig, lasting: LastingParts, ring: PrerollRing) -> tuple[Service, Service]:
+    retention = Retention(
+        lasting.db, lasting.root, config.storage, config.cameras, rows_wait=lambda: lasting.backlog.waiting > 0
+    )
     return (
-        periodic_service("retention", RETENTION_EVERY_S, retention.run_once, clock),
-        periodic_service("ring", RING_EVERY_S, ring.run_once, clock),
+        periodic_service("retention", RETENTION_EVERY_S, retention.run_once, lasting.clock),
+        periodic_service("ring", RING_EVERY_S, ring.run_once, lasting.clock),
     )

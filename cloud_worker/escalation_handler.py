@@ -90,11 +90,13 @@ class NullArchive:
 
 @dataclass(frozen=True, slots=True)
 class HandlerOutcome:
-    """What the site is answered. dead: kind and reason of its dead letter, if it becomes one. case: what was judged."""
+    """What the site is answered. dead: kind and reason of its dead letter, if it becomes one. case: what was judged.
+    stored: the broker has the verdict and the dead letter."""
 
     verdict: Verdict
     dead: tuple[Kind, str] | None = None
     case: JudgeCase | None = None
+    stored: bool = False
 
 
 class EscalationHandler:
@@ -122,7 +124,7 @@ class EscalationHandler:
         self._archive = archive
         self.breaker = JudgeBreaker(clock)
         self._in_hand: set[EscalationKey] = set()
-        self._answered: OrderedDict[EscalationKey, Verdict] = OrderedDict()
+        self._answered: OrderedDict[EscalationKey, HandlerOutcome] = OrderedDict()
         self._engine_log = LogThrottle(logger, clock)
         self._refusal_log = LogThrottle(logger, clock)
         self._uplink_log = LogThrottle(logger, clock)
@@ -135,8 +137,8 @@ class EscalationHandler:
             await self._refuse(delivery, error)
             return
         key = (escalation.site, escalation.id, escalation.step)
-        if key in self._in_hand:  # delivered twice: the first is still being judged here
-            await delivery.nak(self._settings.ack_wait_s)
+        if key in self._in_hand:  # delivered twice: the first is still being judged here, and says so to the broker
+            await delivery.in_progress()
             return
         self._in_hand.add(key)
         try:
@@ -155,9 +157,12 @@ class EscalationHandler:
         known = self._answered.get(key) if dead_letter_store.REQUEUED not in delivery.headers else None
         if known is not None:
             self._metrics.repeated.inc()
-            with contextlib.suppress(VerdictRefused):  # it is among the dead letters
-                await self._publish(known)
-            await delivery.ack()
+            if known.stored:
+                with contextlib.suppress(VerdictRefused):  # it is among the dead letters
+                    await self._publish(known.verdict)
+                await delivery.ack()
+            else:
+                await self._finish(delivery, escalation, known, key)
             return
         if delivery.count > self._settings.deliveries_max:
             self._metrics.given_up.inc()
@@ -166,8 +171,8 @@ class EscalationHandler:
         else:
             outcome = await self._fetch_and_judge(delivery, escalation)
             self._metrics.judged.inc()
-        self._remember(key, outcome.verdict)
-        await self._finish(delivery, escalation, outcome)
+        self._remember(key, replace(outcome, case=None))  # which may be megabytes
+        await self._finish(delivery, escalation, outcome, key)
 
     async def _fetch_and_judge(self, delivery: Delivery, escalation: Escalation) -> HandlerOutcome:
         """Fetch and judge; hold the escalation while the engine is away. Raises EngineError, UplinkError."""
@@ -212,8 +217,11 @@ class EscalationHandler:
                 await asyncio.sleep(backoff.next_s())
         raise AssertionError("unreachable")
 
-    async def _finish(self, delivery: Delivery, escalation: Escalation, outcome: HandlerOutcome) -> None:
-        """Verdict, dead letter, archive, acknowledgement: in this order. Raises UplinkError."""
+    async def _finish(
+        self, delivery: Delivery, escalation: Escalation, outcome: HandlerOutcome, key: EscalationKey | None = None
+    ) -> None:
+        """Verdict, dead letter, archive, acknowledgement: in this order. key: under which it is remembered that all is
+        stored. Raises UplinkError."""
         judged_at = self._clock.monotonic()
         verdict = outcome.verdict
         if outcome.case is not None:
@@ -238,6 +246,8 @@ class EscalationHandler:
         self._metrics.verdict_seconds.labels(delivery.priority).observe(since_s)
         if outcome.case is not None:
             self._archive.put(outcome.case, stored)
+        if key is not None:
+            self._remember(key, HandlerOutcome(outcome.verdict, stored=True))
         await delivery.ack()
 
     async def _publish(self, verdict: Verdict, judged_at: float | None = None) -> None:
@@ -317,8 +327,8 @@ class EscalationHandler:
         await self._link.while_up(dead_letter_store.put(client.jetstream(timeout=PUBLISH_S_MAX), letter))
         self._metrics.dead.labels(kind).inc()
 
-    def _remember(self, key: EscalationKey, verdict: Verdict) -> None:
-        self._answered[key] = verdict
+    def _remember(self, key: EscalationKey, outcome: HandlerOutcome) -> None:
+        self._answered[key] = outcome
         while len(self._answered) > ANSWERED_MAX:
             self._answered.popitem(last=False)
 

@@ -102,10 +102,19 @@ async def ensure_streams(js: JetStreamContext, settings: StreamsConfig) -> list[
     return differences
 
 
-async def ensure_consumer(js: JetStreamContext, site: str, priority: str, ack_wait_s: float) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class FoundConsumer:
+    """The consumer as the broker has it. differences: one sentence each; ack_wait_s: after so long without a sign of a
+    worker what it has in hand is delivered again, whatever that worker's file says."""
+
+    differences: list[str]
+    ack_wait_s: float
+
+
+async def ensure_consumer(js: JetStreamContext, site: str, priority: str, ack_wait_s: float) -> FoundConsumer:
     """Make the consumer of a site and priority if it is absent, and the site's own for its verdicts.
 
-    Returns what differs. Raises UplinkError.
+    Raises UplinkError.
 
     An older worker has one consumer for all sites, and a work queue has room for one reader of a subject
     only: the older one goes. What that worker has in hand is delivered again.
@@ -223,13 +232,14 @@ async def _ensure_stream(js: JetStreamContext, wanted: StreamConfig) -> list[str
     return _differences(wanted.name, wanted, info.config, _STREAM_FIELDS)
 
 
-async def _ensure_consumer(js: JetStreamContext, wanted: ConsumerConfig) -> list[str]:
+async def _ensure_consumer(js: JetStreamContext, wanted: ConsumerConfig) -> FoundConsumer:
     assert wanted.durable_name is not None
     try:
         info = await js.consumer_info(STREAM_ESCALATION, wanted.durable_name)
     except nats.js.errors.NotFoundError:
         info = await js.add_consumer(STREAM_ESCALATION, wanted)
-    return _differences(f"{STREAM_ESCALATION}/{wanted.durable_name}", wanted, info.config, _CONSUMER_FIELDS)
+    differences = _differences(f"{STREAM_ESCALATION}/{wanted.durable_name}", wanted, info.config, _CONSUMER_FIELDS)
+    return FoundConsumer(differences, info.config.ack_wait or wanted.ack_wait or 0.0)
 
 
 def _differences(name: str, wanted: object, found: object, fields: tuple[str, ...]) -> list[str]:

@@ -68,6 +68,8 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._judging: dict[asyncio.Task[None], Delivery] = {}
         self._stop = asyncio.Event()
+        self._ack_wait_s = config.worker.ack_wait_s
+        self._sooner = asyncio.Event()
         self._warm = False
         self._reported: set[str] = set()
         self._throttle = LogThrottle(logger, clock)
@@ -108,11 +110,11 @@ class Worker:
         try:
             while not self._stop.is_set():
                 try:
-                    await until_set(self._stop, self.run_once())
+                    await until_set(self._stop, self.run_once(), *keepers)
                     backoff.reset()
                 except UplinkError as error:
                     self._throttle.report(error)
-                    await until_set(self._stop, asyncio.sleep(backoff.next_s()))
+                    await until_set(self._stop, asyncio.sleep(backoff.next_s()), *keepers)
             await self._drain()
         finally:
             self.status.close()
@@ -195,8 +197,12 @@ class Worker:
         found, name = None, (site_queue.site, site_queue.priority)
         try:
             if name not in self._consumers:
-                for difference in await stream_setup.ensure_consumer(jetstream, *name, self._config.ack_wait_s):
+                consumer = await stream_setup.ensure_consumer(jetstream, *name, self._config.ack_wait_s)
+                for difference in consumer.differences:
                     self._report_once(difference)
+                if 0 < consumer.ack_wait_s < self._ack_wait_s:
+                    self._ack_wait_s = consumer.ack_wait_s
+                    self._sooner.set()
                 self._consumers.add(name)
             found = await pull_next(client, self._link, *name)
         except NoConsumer:  # the next attempt, after the sweep, creates it again
@@ -214,9 +220,12 @@ class Worker:
         return found
 
     async def _report_progress(self) -> None:
-        """Tell the broker of every escalation held that it is being worked on, three times per ack_wait."""
+        """Tell the broker of every escalation held that it is being worked on, three times per ack_wait: the shortest
+        that a consumer has, which may have been made by a worker with another file."""
         while True:
-            await asyncio.sleep(self._config.ack_wait_s / 3)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._sooner.wait(), self._ack_wait_s / 3)
+            self._sooner.clear()
             for delivery in list(self._judging.values()):
                 await delivery.in_progress()
 

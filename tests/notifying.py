@@ -40,6 +40,11 @@ class FullableNoticeStore(NoticeStore):
     """The notice table on a disk that can be full."""
 
     full = False
+    refused = 0
+
+    def clock_stepped(self, step_s: float) -> None:
+        self._check_space()
+        super().clock_stepped(step_s)
 
     def begin_attempt(self, row: NoticeRow) -> None:
         self._check_space()
@@ -55,6 +60,7 @@ class FullableNoticeStore(NoticeStore):
 
     def _check_space(self) -> None:
         if self.full:
+            self.refused += 1
             raise StoreUnavailable("the disk is full")
 
 

@@ -23,13 +23,15 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)  # what they raised has been seen
 
 
-async def until_set(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Await `work`, or cancel it when `stop` is set."""
+async def until_set(stop: asyncio.Event, work: Coroutine[Any, Any, None], *keepers: asyncio.Task[None]) -> None:
+    """Await `work`, or cancel it when `stop` is set, or when one of the `keepers` ends: without it the work would wait
+    for ever. Raises what that one raised."""
     task = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
+        await asyncio.wait({task, stopping, *keepers}, return_when=asyncio.FIRST_COMPLETED)
+        for each in (*keepers, task):
+            if each.done():
+                each.result()
     finally:
         await end_tasks(task, stopping)

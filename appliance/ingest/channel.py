@@ -201,6 +201,8 @@ def _sum(a: CameraMeter, b: CameraMeter) -> CameraMeter:
         ages=tuple(map(sum, zip(a.ages, b.ages, strict=True))) if a.ages and b.ages else a.ages or b.ages,
         retried=a.retried + b.retried,
         detect_received=a.detect_received + b.detect_received,
+        decoder_failures=a.decoder_failures + b.decoder_failures,
+        behind_s=max(a.behind_s, b.behind_s),
     )
 
 

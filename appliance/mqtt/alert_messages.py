@@ -10,7 +10,7 @@ from appliance.clock import iso_utc
 from appliance.config import CameraConfig, MqttConfig
 from appliance.privacy import PrivacyRules
 from appliance.store.alerts import AlertStore
-from appliance.store.rows import AlertRow
+from appliance.store.rows import AlertRow, EvidenceRow
 from appliance.types import SEVERITIES
 
 _SUMMARY_CHARS_MAX = 255  # of a state in Home Assistant
@@ -76,8 +76,8 @@ class AlertMessages:
             "summary": f"{' and '.join(labels) or 'something'}: {', '.join(rules)}"[:_SUMMARY_CHARS_MAX],
         }
 
-    def still(self, row: AlertRow) -> str | None:
-        """The still's path below the storage folder; None: there is none (yet), or it may not be published."""
+    def still(self, row: AlertRow) -> EvidenceRow | None:
+        """The still as it is now (a better one may replace it); None: there is none yet, or it may not be published."""
         if row.still != "ready" or not self.shows_stills_of(row.camera):
             return None
         detail = self._alerts.get(row.id)
@@ -86,7 +86,7 @@ class AlertMessages:
         if not self._mqtt.local and any(self._privacy.level(event) != "free" for event in detail.events):
             return None
         piece = detail.piece("still")
-        return None if piece is None or piece.state != "ready" else piece.path
+        return None if piece is None or piece.state != "ready" else piece
 
 
 def _unique(names: Iterable[str]) -> list[str]:

@@ -30,7 +30,7 @@ from appliance.store.cameras import CameraRow, CameraStore
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
-from appliance.store.rows import AlertRow
+from appliance.store.rows import AlertRow, EvidenceRow
 from appliance.telemetry import LogThrottle
 
 POLL_S = 0.5
@@ -137,7 +137,7 @@ class MqttPublisher:
         self._cameras = {name: _WatchedCamera(camera) for name, camera in cameras.items()}
         self._states: dict[str, bytes] = {}
         self._camera_of: dict[str, str] = {}
-        self._stills: dict[str, str] = {}
+        self._stills: dict[str, EvidenceRow] = {}
         self._sent: dict[str, str] = {}
         self._queue: deque[tuple[str, str, bytes]] = deque()
         self._known: OrderedDict[str, bytes] = OrderedDict()
@@ -358,8 +358,8 @@ class MqttPublisher:
                 return
             self._queue.popleft()
             self._note(camera, "notice", body, f"alert {alert}")
-        for camera, path in self._stills.items():
-            if not self._send_still(camera, path):
+        for camera, still in self._stills.items():
+            if not self._send_still(camera, still):
                 return
         while self._stale:
             if not self._publish(self._stale[0], b"", retain=True):
@@ -378,23 +378,23 @@ class MqttPublisher:
             self._states_sent.setdefault(self._camera_of[topic], _StatesSent()).add(body)
         return True
 
-    def _send_still(self, camera: str, path: str) -> bool:
+    def _send_still(self, camera: str, still: EvidenceRow) -> bool:
         """False: the broker takes no more now."""
-        topic = self._topics.still(camera)
-        if self._sent.get(topic) == path:
+        topic, sent = self._topics.still(camera), f"{still.path} {still.sha256}"
+        if self._sent.get(topic) == sent:
             return True
         try:
-            image = (self._deps.root / path).read_bytes()
+            image = (self._deps.root / still.path).read_bytes()
         except OSError:  # retention was faster
             image = b""
         if not image or len(image) > STILL_BYTES_MAX or not self._session.takes(topic, image):
-            self._sent[topic] = path
+            self._sent[topic] = sent
             self._drop(f"the still of the last alert of {camera} is gone, or too long for the broker")
             return True
         if not self._publish(topic, image, retain=True):
             return False
-        self._sent[topic] = path
-        self._note(camera, "frame", image, path)
+        self._sent[topic] = sent
+        self._note(camera, "frame", image, still.path)
         return True
 
     def _publish(self, topic: str, body: bytes, *, retain: bool) -> bool:

@@ -68,6 +68,7 @@ class Notifier:
             for name, target in self._targets.items()
         }
         self._steps = ClockStepDetector(self._clock)
+        self._step_s = 0.0
         self._throttle = LogThrottle(logger, self._clock)
         self._rev = -1
         self._expire_at = float("-inf")
@@ -143,9 +144,10 @@ class Notifier:
 
     async def _follow_changes(self) -> float:
         """Reopen notices whose alert has changed, and give up those that cannot be sent. Raises StoreError."""
-        step_s = self._steps.step_s()
-        if step_s:
-            self._notices.clock_stepped(step_s)
+        self._step_s += self._steps.step_s()
+        if self._step_s:  # before anything expires by it; one that cannot be recorded now, next time
+            self._notices.clock_stepped(self._step_s)
+            self._step_s = 0.0
         rev = self._db.rev()
         if rev != self._rev:
             self._reopen_changed()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from appliance.clock import Clock
+from appliance.clock import Clock, ClockStepDetector
 from appliance.config import EscalationConfig
 from appliance.errors import StoreUnavailable
 from appliance.router.calibration import UNTRAINED
@@ -23,6 +23,7 @@ LEARN_EVERY_S = 3600.0  # reviews come by hand; a fit takes some 100 ms
 COUNT_EVERY_S = 10.0
 RELEASES_PER_RUN = 32  # a run is one of the core's seconds: what is left is released in the next
 UNTIL_CHANGE_S = 60.0  # a later end of the wait is written when it differs by more than this
+CLOCK_SETTLE_S = 120.0  # after a start, or a step of the clock, until the uplink has moved what waits with it
 
 Write = Callable[[Callable[[], object]], None]
 
@@ -31,7 +32,7 @@ class RouterMaintenance:
     """Owner: the core, which calls `run_once` about once a second, in the thread in which its planners decide.
 
     Invariant: an escalation that was postponed is released once, when nothing is left that it must wait for, or given
-    up when it is as old as any may become. State: when it learns and counts next.
+    up when it is as old as any may become. State: when it learns and counts next, from when on ages are believed.
     """
 
     def __init__(
@@ -49,10 +50,14 @@ class RouterMaintenance:
         self._clock = clock
         self._system_load = system_load
         self._learn_at = self._count_at = float("-inf")
+        self._steps = ClockStepDetector(clock)
+        self._trusted_at = clock.monotonic() + CLOCK_SETTLE_S
 
     def run_once(self, write: Write) -> None:
         """`write` does a job that the store may refuse for a while. Raises StoreError."""
         try:
+            if self._steps.step_s():
+                self._trusted_at = self._clock.monotonic() + CLOCK_SETTLE_S
             self._context.system_load = load = self._system_load()
             self._context.budget.gpu_hour = load.gpu_hour
             now = self._clock.monotonic()
@@ -93,7 +98,8 @@ class RouterMaintenance:
 
     def _release_or_expire(self, row: EscalationRow, write: Write) -> None:
         now, settings = self._clock.now(), self._context.settings
-        if now - row.created_t > settings.expire_hours * 3600:
+        old = now - row.created_t > settings.expire_hours * 3600
+        if old and self._clock.monotonic() >= self._trusted_at:
             why = f"given up after {settings.expire_hours:g} h: it waited for {_WAITED[row.wait]}"
             write(lambda: self._escalations.expire_postponed(row, why))
             return

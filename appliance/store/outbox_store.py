@@ -214,7 +214,7 @@ class OutboxStore:
                         created_t = iif(created_t > :before OR created_t BETWEEN :since AND :now,
                                         created_t, created_t + :step),
                         sent_t = iif(sent_t > :before OR sent_t BETWEEN :since AND :now, sent_t, sent_t + :step)
-                    WHERE {INDEXED}""",
+                    WHERE {in_states(UNSETTLED)}""",
                 {"step": step_s, "before": now - step_s, "since": now - _CLOCK_STEP_SEEN_S, "now": now},
             )
 

@@ -95,13 +95,16 @@ class Retention:
         cameras: Mapping[str, CameraConfig] | None = None,
         *,
         free_bytes: Callable[[Path], int] = lambda root: shutil.disk_usage(root).free,
+        rows_wait: Callable[[], bool] = lambda: False,
     ) -> None:
+        """rows_wait: whether rows of segments that are on disk wait in memory, as the database cannot be written."""
         self._db = db
         self._root = root
         self._limits = StorageLimits.of(storage, cameras or {})
         self._undo_delete_s = storage.undo_delete_hours * 3600
         self._keep_boxes_s = storage.keep_hours * 3600
         self._free_bytes = free_bytes
+        self._rows_wait = rows_wait
         self._clock = db.clock
         self._steps = ClockStepDetector(self._clock)
         self._distrust_until = float("-inf")
@@ -194,7 +197,8 @@ class Retention:
         return self._limits.free_bytes_wanted - self._free_bytes(self._root)
 
     def _sweep(self) -> None:
-        if self._clock.monotonic() - self._swept_at >= TUNING.sweep_every_s:
+        """Not while a file may only seem to have no row."""
+        if self._clock.monotonic() - self._swept_at >= TUNING.sweep_every_s and not self._rows_wait():
             self._swept_at = self._clock.monotonic()
             sweep_orphans(self._db, self._root)
 
@@ -295,19 +299,21 @@ def delete_reviewed_evidence(
 def _remove_evidence(
     db: Database, root: Path, deletions: DeletionLedger, alert: sqlite3.Row, reason: DeletionReason, words: str
 ) -> list[int]:
-    sizes = []
-    with db.read() as connection:
+    """Inside one transaction, so that nothing is made or asked about meanwhile; nothing, if that was so before it."""
+    sizes: list[int] = []
+    with db.transaction() as connection:
+        if connection.execute(f"SELECT 1 FROM alert WHERE id = ? AND {_DONE}", (alert["id"],)).fetchone() is None:
+            return sizes
         rows = connection.execute(
             "SELECT path, bytes, t_end FROM evidence WHERE alert = ? AND state = 'ready'", (alert["id"],)
         ).fetchall()
-    for row in rows:
-        with contextlib.suppress(StoreError, OSError):
-            file = inside(root, row["path"], EVIDENCE)
-            file.unlink()
-            sizes.append(row["bytes"])
-            deletions.add(alert["camera"], "evidence", reason, row["bytes"], row["t_end"])
-            file.parent.rmdir()  # succeeds with the last one
-    with db.transaction() as connection:
+        for row in rows:
+            with contextlib.suppress(StoreError, OSError):
+                file = inside(root, row["path"], EVIDENCE)
+                file.unlink()
+                sizes.append(row["bytes"])
+                deletions.add(alert["camera"], "evidence", reason, row["bytes"], row["t_end"])
+                file.parent.rmdir()  # succeeds with the last one
         connection.execute(
             """UPDATE evidence SET state = 'missing', path = '', bytes = 0, reason = ?
                WHERE alert = ? AND state = 'ready'""",

@@ -231,6 +231,28 @@ def test_a_long_judgement_is_not_given_to_a_second_worker(broker: NatsServer, tm
             until(lambda: here.settled(1))
 
 
+def test_a_worker_keeps_to_the_time_that_the_broker_gives(one_broker: NatsServer, tmp_path: Path) -> None:
+    """The consumer is of a worker with another file."""
+    slow, detector = second_look(0.9)
+    detector.gate.clear()
+    make_streams(one_broker.url)
+    ask_broker(one_broker.url, lambda js: stream_setup.ensure_consumer(js, "depot-7", "high", 1.0))
+
+    def redelivered() -> int:
+        name = stream_setup.consumer_name("depot-7", "high")
+        info = ask_broker(one_broker.url, lambda js: js.consumer_info(wire.STREAM_ESCALATION, name))
+        return info.num_redelivered  # type: ignore[attr-defined,no-any-return]
+
+    with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, slow, ack_wait_s=60.0) as only:
+        here.ask(1)
+        until(lambda: only.worker is not None and only.worker.judging == 1)
+        deadline = SystemClock().monotonic() + 3.0
+        until(lambda: SystemClock().monotonic() > deadline, every_s=0.2)
+        assert redelivered() == 0
+        detector.gate.set()
+        until(lambda: here.settled(1))
+
+
 def test_the_real_worker_process_survives_kill_9_and_ends_cleanly(one_broker: NatsServer, tmp_path: Path) -> None:
     config = tmp_path / "worker.yaml"
     config.write_text(
@@ -448,8 +470,10 @@ def test_the_servers_own_settings_are_compared(broker: NatsServer) -> None:
     async def twice(js: object) -> tuple[list[str], list[str]]:
         first = await stream_setup.ensure_streams(js, StreamsConfig())  # type: ignore[arg-type]
         second = await stream_setup.ensure_streams(js, StreamsConfig(media_days=1.0))  # type: ignore[arg-type]
-        first += await stream_setup.ensure_consumer(js, "depot-7", "high", 2.0)  # type: ignore[arg-type]
-        second += await stream_setup.ensure_consumer(js, "depot-7", "high", 5.0)  # type: ignore[arg-type]
+        for found, ack_wait_s in ((first, 2.0), (second, 5.0)):
+            consumer = await stream_setup.ensure_consumer(js, "depot-7", "high", ack_wait_s)  # type: ignore[arg-type]
+            assert consumer.ack_wait_s == 2.0, "that of the broker counts"
+            found.extend(consumer.differences)
         return first, second
 
     first, second = ask_broker(broker.url, twice)  # type: ignore[misc]

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,12 @@ class PublishingSite:
     def raise_alert(self, name: str) -> None:
         self.alerts.apply(opened(name, t=self.clock.now()), escalation=None, priority="")
 
-    def still(self, name: str) -> None:
+    def still(self, name: str, image: bytes = JPEG) -> None:
         path = f"evidence/{name}/still.jpg"
-        (self.root / path).parent.mkdir(parents=True)
-        (self.root / path).write_bytes(JPEG)
-        EvidenceStore(self.db).put(EvidenceRow(alert=name, kind="still", state="ready", path=path))
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_bytes(image)
+        digest = sha256(image).hexdigest()
+        EvidenceStore(self.db).put(EvidenceRow(alert=name, kind="still", state="ready", path=path, sha256=digest))
 
     def egress(self) -> dict[str, int]:
         return {total.kind: total.amount for total in self.meter.totals("all")}
@@ -213,6 +215,8 @@ def test_alerts_are_events_and_the_last_one_stays(
     assert told["link"] == "https://cams.example/alerts/a1"
     yard.still("a1")
     until(lambda: home.kept.get(STILL) == JPEG)
+    yard.still("a1", JPEG + b" of a better view")
+    until(lambda: home.kept.get(STILL) == JPEG + b" of a better view")
     yard.alerts.review("a1", "false_alarm", yard.clock.now())
     until(lambda: json.loads(home.kept["vedette/depot/alerts"])["update"] is True)
     late = Listener(broker)  # who comes later hears of the last alert, and of no old event

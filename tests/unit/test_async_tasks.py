@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from appliance.broker import async_tasks, end_tasks
+from appliance.broker import async_tasks, end_tasks, until_set
 
 
 def test_a_cancellation_that_is_swallowed_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +34,17 @@ def test_a_cancellation_that_is_swallowed_is_repeated(monkeypatch: pytest.Monkey
         return [task.done() for task in tasks]
 
     assert asyncio.run(main()) == [True, True]
+
+
+def test_work_that_needs_a_task_which_died_does_not_wait_for_it_for_ever() -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def bug() -> None:
+        raise RuntimeError("a bug")
+
+    async def main() -> None:
+        await until_set(asyncio.Event(), never(), asyncio.create_task(never()), asyncio.create_task(bug()))
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        asyncio.run(asyncio.wait_for(main(), 20))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import fields, replace
 
 import pytest
 from waiting import until
@@ -85,6 +86,18 @@ def test_messages_come_out_in_order(pipe: tuple[int, int]) -> None:
     for message in sent:
         channel.put(message)
     assert drained(channel, *pipe) == sent
+
+
+def test_meters_that_wait_together_lose_no_count(pipe: tuple[int, int]) -> None:
+    channel = IngestChannel(pipe[1])
+    first = replace(meter(1), decoder_failures=2, detect_received=7, retried=3, unrecorded=1, skipped=4, behind_s=3.0)
+    for each in (first, replace(first, behind_s=0.5)):
+        channel.put(each)
+    (sent,) = drained(channel, *pipe)
+    counts = [field.name for field in fields(CameraMeter) if field.type == "int"]
+    assert [getattr(sent, name) for name in counts] == [2 * getattr(first, name) for name in counts]
+    assert isinstance(sent, CameraMeter)
+    assert sent.behind_s == 3.0
 
 
 def test_when_the_core_does_not_read_the_oldest_boxes_go_and_nothing_else(pipe: tuple[int, int]) -> None:

@@ -87,6 +87,21 @@ def test_a_picture_goes_with_the_message_and_has_an_audit_row_of_its_own(tmp_pat
         assert phone.taken[-1].body["picture"] is None, "an update needs no second one"
 
 
+def test_a_step_of_the_clock_that_cannot_be_recorded_now_is_not_forgotten(tmp_path: Path) -> None:
+    """A box without a clock of its own, whose disk is full as it learns what day it is."""
+    with notifying(tmp_path, phone=hook("http://127.0.0.1:9", expire_hours=1)) as here:
+        here.alert()
+        until(lambda: here.status().failures > 0)
+        here.notices.full = True
+        before = here.notices.refused
+        here.clock.jump(100 * 3600)
+        until(lambda: here.notices.refused > before)
+        here.notices.full = False
+        here.pass_time(11.0)
+        until(lambda: here.notice().state != "waiting" or here.notice().expire_t > here.clock.now())
+        assert here.notice().state == "waiting", here.notice().reason
+
+
 def test_without_being_asked_for_no_picture_goes(site: Callable[..., NotifyingSite]) -> None:
     made = site()
     made.more["still"] = StillOf(JPEG)

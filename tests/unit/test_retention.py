@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,6 +207,50 @@ def test_old_evidence_goes_but_not_what_was_not_sent_and_the_verdict_stays(site:
     assert (still.state, still.reason) == ("missing", "removed after 30 days")
     assert detail.verdict is not None
     assert len(AuditStore(site.db).page()) == 1
+
+
+def test_an_alert_that_is_asked_about_while_others_are_removed_keeps_its_evidence(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alerts, evidence, t = AlertStore(site.db), EvidenceStore(site.db), site.clock.now() - 40 * 24 * HOUR
+    files = {}
+    for name in ("first", "second"):
+        alerts.apply(ended(name, t=t, t_end=t + 3), escalation=None, priority="")
+        files[name] = site.root / f"evidence/{name}/still.jpg"
+        files[name].parent.mkdir(parents=True)
+        files[name].write_bytes(b"picture")
+        evidence.put(EvidenceRow(alert=name, kind="still", state="ready", path=f"evidence/{name}/still.jpg", bytes=7))
+        t += 60
+    unlink = Path.unlink
+
+    def ask_meanwhile(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        if path == files["first"]:
+            question = sample_escalation("q", of="second", t=t)
+            alerts.apply(ended("second", t=t, t_end=t + 3), escalation=question, priority="high")
+
+    monkeypatch.setattr(Path, "unlink", ask_meanwhile)
+    assert site.retention().run_once().evidence_files == 1
+    assert (files["first"].exists(), files["second"].exists()) == (False, True)
+
+
+def test_what_waits_to_be_indexed_is_no_orphan(site: Site) -> None:
+    """The database was locked, or moved away, for an hour; the recording went on, its rows wait in memory."""
+    file = site.record(2)
+    with site.db.transaction() as connection:
+        connection.execute("DELETE FROM segment")
+    os.utime(file, (site.clock.now() - 2 * HOUR, site.clock.now() - 2 * HOUR))
+    waiting = [True]
+    storage = StorageConfig.model_validate({"keep_hours": 10, "disk_free_min_mb": 0})
+    retention = Retention(
+        site.db, site.root, storage, free_bytes=lambda root: site.disk, rows_wait=lambda: bool(waiting)
+    )
+    site.clock.advance(HOUR)
+    retention.run_once()
+    assert file.exists()
+    waiting.clear()
+    retention.run_once()
+    assert not file.exists(), "nobody names it"
 
 
 def test_held_back_events_are_forgotten_in_time(site: Site) -> None:

@@ -17,10 +17,11 @@ from appliance.config import SiteConfig
 from appliance.router.calibration import Calibration
 from appliance.router.calibration_fit import outcomes_of
 from appliance.router.decide import SystemLoad
-from appliance.router.router_maintenance import LEARN_EVERY_S
+from appliance.router.router_maintenance import CLOCK_SETTLE_S, LEARN_EVERY_S
 from appliance.store.decisions import prune_decisions
 from appliance.store.meter import Metric, MetricName
 from appliance.types import Alert, AlertChange, Route, RouteInputs
+from appliance.uplink.outbox import Outbox
 
 NOON = datetime(2026, 11, 20, 12, 0).timestamp()  # noqa: DTZ001 (the box's own noon)
 REAL = 40
@@ -124,6 +125,25 @@ def test_an_escalation_whose_moment_never_comes_is_given_up_visibly(made: Made) 
     asked = box.escalated(alert)
     assert asked is not None
     assert (asked.state, asked.error) == ("expired", "given up after 2 h: it waited for the box to be less loaded")
+
+
+def test_what_is_put_off_is_no_older_for_a_clock_that_was_set(made: Made) -> None:
+    box = made(site(router={"load_max": 1.0}, expire_hours=2))
+    box.system_load = SystemLoad(load=3.0)
+    box.second()
+    alert = box.walk()
+    box.evidence_made(alert)
+    box.clock.advance(3600)
+    box.clock.jump(100 * 3600)
+    box.second()
+    assert box.newest.delivery == "deferred", "the core may look before the uplink has seen the step"
+    Outbox(box.db, 2 * 3600).clock_stepped(100 * 3600)
+    box.clock.advance(CLOCK_SETTLE_S)
+    box.second()
+    assert box.newest.delivery == "deferred"
+    box.clock.advance(3600)
+    box.second()
+    assert box.newest.delivery == "expired"
 
 
 def test_a_budget_used_up_puts_off_and_a_new_day_lets_go(made: Made) -> None:

@@ -1,0 +1,145 @@
+"""One escalation in a worker's hands while the broker fails, with a broker that answers as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any, cast
+
+import nats.errors
+import nats.js.errors
+import pytest
+
+from appliance import wire
+from appliance.clock import ManualClock
+from appliance.types import JudgeKind
+from cloud_worker.config import HandlingConfig
+from cloud_worker.escalation_handler import EscalationHandler, NullArchive
+from cloud_worker.judge import Judge, JudgeCase, Opinion
+from cloud_worker.metrics import WorkerMetrics
+from tests.servers.site import ref_of
+
+
+class Eye:
+    """An engine that answers when the test says."""
+
+    name, model, prompt_version, answer_schema = "eye", "m", "", ""
+    kind: JudgeKind = "vlm"
+    uses: frozenset[wire.Need] = frozenset()
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+
+    async def judge(self, case: JudgeCase) -> Opinion:
+        await self.may_answer.wait()
+        return Opinion(decision="rejected", reason="Nobody.")
+
+    async def check(self) -> str:
+        return "eye"
+
+    async def close(self) -> None: ...
+
+
+class Broker:
+    """Link, connection and JetStream in one: holds the evidence `held` by subject; `down`: what it does not store."""
+
+    def __init__(self, held: dict[str, bytes]) -> None:
+        self.held = held
+        self.down = ""
+        self.stored: Counter[str] = Counter()
+
+    async def client(self) -> Broker:
+        return self
+
+    async def while_up(self, work: Awaitable[Any]) -> Any:
+        return await work
+
+    def jetstream(self, timeout: float) -> Broker:
+        return self
+
+    async def publish(self, subject: str, payload: bytes, **_: object) -> None:
+        kind = subject.rsplit(".", 1)[-1]
+        if kind == self.down:
+            raise nats.errors.TimeoutError
+        self.stored[kind] += 1
+
+    async def get_last_msg(self, stream: str, subject: str, *, direct: bool = False) -> object:
+        if subject not in self.held:
+            raise nats.js.errors.NotFoundError
+        return SimpleNamespace(data=self.held[subject])
+
+
+class ScriptedDelivery:
+    """An escalation as the broker delivers it; `said`: what the worker told it."""
+
+    priority, seq = "high", 7
+    stored = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+    def __init__(self, escalation: wire.Escalation, count: int) -> None:
+        self.data, self.count = escalation.to_json(), count
+        self.subject, self.headers = wire.escalation_subject(escalation.site, "high"), {"Nats-Msg-Id": "m"}
+        self.said: list[str] = []
+
+    async def ack(self) -> None:
+        self.said.append("ack")
+
+    async def nak(self, delay_s: float = 0.0) -> None:
+        self.said.append("nak")
+
+    async def in_progress(self) -> None:
+        self.said.append("in progress")
+
+
+PICTURE = ref_of(b"picture")
+
+
+@pytest.fixture
+def escalation() -> wire.Escalation:
+    return wire.Escalation(
+        id="esc-1", site="depot-7", camera="gate", alert="a", rule="r", kind="enter", label="person", severity="alert",
+        t=0, created_t=0, media=(PICTURE,),
+    )  # fmt: skip
+
+
+def handler(broker: Broker, engine: Eye) -> EscalationHandler:
+    clock = ManualClock()
+    link, judge = cast(Any, broker), Judge(engine, "w1", clock)
+    return EscalationHandler(HandlingConfig(media_wait_s=0.0), judge, link, clock, WorkerMetrics(), NullArchive())
+
+
+def test_a_dead_letter_that_could_not_be_stored_is_stored_with_the_next_delivery(escalation: wire.Escalation) -> None:
+    async def main() -> None:
+        broker = Broker({})  # the picture is not there, so it becomes one
+        made = handler(broker, Eye())
+        broker.down = "dead"
+        first, second, third = (ScriptedDelivery(escalation, count) for count in (1, 2, 3))
+        await made.handle(cast(Any, first))
+        assert (first.said, broker.stored["dead"]) == (["nak"], 0)
+        broker.down = ""
+        await made.handle(cast(Any, second))
+        assert (second.said, broker.stored["dead"]) == (["ack"], 1)
+        await made.handle(cast(Any, third))
+        assert (third.said, broker.stored["dead"]) == (["ack"], 1), "its acknowledgement had got lost, say"
+
+    asyncio.run(main())
+
+
+def test_what_is_delivered_again_while_it_is_judged_here_is_no_attempt(escalation: wire.Escalation) -> None:
+    """Given back, it would come again and again, and be given up after a few times though nobody failed at it."""
+
+    async def main() -> None:
+        engine = Eye()
+        made = handler(Broker({wire.media_subject("depot-7", PICTURE.id, 0): b"picture"}), engine)
+        first, again = ScriptedDelivery(escalation, 1), ScriptedDelivery(escalation, 2)
+        judging = asyncio.create_task(made.handle(cast(Any, first)))
+        await asyncio.sleep(0.01)
+        await made.handle(cast(Any, again))
+        assert again.said == ["in progress"]
+        engine.may_answer.set()
+        await judging
+        assert first.said == ["ack"]
+
+    asyncio.run(main())
