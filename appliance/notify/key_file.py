@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def own_key(path: Path, make: Callable[[], bytes]) -> bytes:
     try:
         with contextlib.suppress(FileExistsError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
+            temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")  # of this call alone
             if not path.exists():
                 opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
                 with os.fdopen(opened, "wb") as file:

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import nats
 import nats.errors
@@ -66,6 +67,17 @@ def make_streams(url: str) -> None:
 def left_in_queue(url: str) -> int:
     info = ask_broker(url, lambda js: js.stream_info(wire.STREAM_ESCALATION))
     return info.state.messages  # type: ignore[attr-defined,no-any-return]
+
+
+def queue_state(url: str) -> list[object]:
+    """What is left in the queue, and how far the workers' consumers are, for a person to read."""
+
+    async def ask(js: Any) -> list[object]:
+        consumers = await js.consumers_info(wire.STREAM_ESCALATION)
+        return [(await js.stream_info(wire.STREAM_ESCALATION)).state, *consumers]
+
+    found: list[object] = ask_broker(url, ask)  # type: ignore[assignment]
+    return found
 
 
 def test_an_escalation_goes_up_and_its_verdict_comes_back_once(broker: NatsServer, tmp_path: Path) -> None:
@@ -131,7 +143,7 @@ def test_a_broker_that_is_killed_loses_nothing_and_doubles_nothing(broker: NatsS
         assert here.count("settled") == len(numbers)
         assert judge.worker is not None
         assert judge.worker.counts.given_up == 0
-        until(lambda: left_in_queue(broker.url) == 0)
+        until(lambda: left_in_queue(broker.url) == 0, what=lambda: queue_state(broker.url))
 
 
 def test_without_a_broker_the_outbox_waits_and_says_so_once(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from servers.push_service import PushedBrowser, PushService
 from appliance.clock import ManualClock
 from appliance.config import PushTarget
 from appliance.errors import MissingDependency, UsageError
+from appliance.notify.key_file import own_key
 from appliance.notify.message import NotificationMessage
 from appliance.notify.message_sender import SendResult
 from appliance.notify.push_crypto import PLAIN_BYTES_MAX, encrypt
@@ -105,6 +108,23 @@ def test_the_key_is_made_once_and_nobody_else_s(site: Site) -> None:
     path = site.folder / "keys" / "push.pem"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert VapidKey(site.folder).public == first
+
+
+def test_two_that_want_the_key_first_get_the_same(tmp_path: Path) -> None:
+    both = threading.Barrier(2)
+    keys: list[bytes] = []
+
+    def make() -> bytes:
+        both.wait(60)
+        return os.urandom(32)
+
+    threads = [threading.Thread(target=lambda: keys.append(own_key(tmp_path / "key", make))) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert keys == [(tmp_path / "key").read_bytes()] * 2
+    assert len(keys[0]) == 32
 
 
 def test_a_key_that_cannot_be_made_is_told_with_its_place(tmp_path: Path) -> None:
