@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from appliance.cli import main
+
+def main() -> int:
+    """The command that is installed as `vedette`. It loads the table of commands itself, so that Ctrl-C is an exit
+    code there, too."""
+    try:
+        from appliance.cli import main
+
+        return main()
+    except KeyboardInterrupt:
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())

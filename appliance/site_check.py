@@ -28,10 +28,18 @@ from appliance.detect.model_files import model_bundles
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.runtime_table import RuntimeOption, runtime_options, table_lines
 from appliance.detect.variant_measurement import variant_advice
-from appliance.errors import MissingDependency, ModelError, SourceError, SourceRefused, StoreError
+from appliance.errors import (
+    MissingDependency,
+    ModelError,
+    SourceError,
+    SourceRefused,
+    StoreError,
+    camera_address,
+)
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.camera_probe import ProbeResult, probe
 from appliance.ingest.process import RING_FREE_BYTES_MIN
+from appliance.ingest.rtsp_source import is_address
 from appliance.model_advice import DetectorLoad, better_models, measure_load
 from appliance.mqtt.broker_check import check_mqtt
 from appliance.notify.target_check import check_targets
@@ -96,6 +104,7 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
     yield _dashboard(site)
     if not site.cameras:
         yield Finding("cameras", "warning", "no camera yet: add one on the dashboard, or here")
+    yield from _addresses(site)
     if contact:
         answers = _probed(site)
         yield from (_camera(each) for each in answers)
@@ -111,6 +120,18 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
     yield from (Finding(each.about, each.level, each.text) for each in check_targets(site, contact=contact))
     if site.mqtt is not None and site.mqtt.enabled:
         yield from (Finding(*each) for each in check_mqtt(site.mqtt, contact=contact))
+
+
+def _addresses(site: SiteConfig) -> Iterator[Finding]:
+    """What cannot be an address, whoever is asked: nothing needs to be contacted to say so."""
+    for name, camera in site.cameras.items():
+        for key, url in (("url", camera.url), ("detect_url", camera.detect_url)):
+            if url and not url.startswith("file:") and not is_address(url):
+                yield Finding(
+                    f"cameras.{name}.{key}", "wrong",
+                    f"{camera_address(url)} is not an address like rtsp://host:554/path; in a user name or password "
+                    "write / as %2F, ? as %3F, # as %23, @ as %40",
+                )  # fmt: skip
 
 
 def _secrets(site_file: Path) -> Iterator[Finding]:

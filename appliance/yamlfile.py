@@ -12,13 +12,18 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from appliance.errors import ConfigError
+from appliance.errors import ConfigError, printable
+from appliance.local_files import is_special
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
 NODES_MAX = 200_000
 DEPTH_MAX = 40
 _TOO_LARGE = f"over {NODES_MAX} values or nested too deep"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_NAMES = {  # patterns of names, in words
+    r"^[a-z0-9][a-z0-9_-]{0,31}$": "a name is of small letters, digits, - and _, at most 32, - and _ not first",
+    r"^[A-Za-z0-9_-]{1,64}$": "a name is of letters, digits, - and _, at most 64",
+}
 _Key = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -62,6 +67,10 @@ def loads(
         f"line {line}: {'.'.join(map(str, key))}: the key is written twice" for key, line, twice in keys if twice
     ]
     data = _expand(_construct(root, source), (), lines, problems, variables)
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        problems.append("it must hold `key: value` lines, and is a list or a single value")
     if problems:
         raise ConfigError(source, problems)
     try:
@@ -80,6 +89,8 @@ def line_numbers(path: Path) -> dict[tuple[str | int, ...], int]:
 def read_text(path: Path) -> str:
     """The text of a configuration file. Raises ConfigError: absent, too long, not UTF-8."""
     try:
+        if is_special(path):
+            raise ConfigError(str(path), ["a pipe or a device, which can be read once or has no end: give a file"])
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigError(str(path), [f"the file is over {FILE_BYTES_MAX} bytes; a configuration is not that long"])
         return path.read_text(encoding="utf-8")
@@ -95,7 +106,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise _not_yaml(error, source) from None
+        raise _not_yaml(error, source, text) from None
     except (RecursionError, ValueError, OverflowError) as error:
         raise ConfigError(source, [f"not valid YAML for a configuration: {_brief(error)}"]) from None
 
@@ -104,7 +115,10 @@ def _brief(error: Exception) -> str:
     return str(error)[:100] or type(error).__name__
 
 
-def _not_yaml(error: yaml.YAMLError, source: str) -> ConfigError:
+def _not_yaml(error: yaml.YAMLError, source: str, text: str = "") -> ConfigError:
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return ConfigError(source, [f"line {line}: not valid YAML: the character {printable(chr(error.character))}"])
     mark = getattr(error, "problem_mark", None)
     where = f"line {mark.line + 1}: " if mark else ""
     return ConfigError(source, [f"{where}not valid YAML: {getattr(error, 'problem', None) or error}"])
@@ -163,6 +177,8 @@ def _expand(value: Any, key: _Key, lines: dict[_Key, int], problems: list[str], 
         return [_expand(item, (*key, index), lines, problems, variables) for index, item in enumerate(value)]
     if not isinstance(value, str):
         return value
+    if "\0" in value:  # no name and no path may hold one, and few who are given it say so
+        problems.append(f"{place_in_file(key, lines)}: holds the character \\0, which no value here may")
 
     def replace(match: re.Match[str]) -> str:
         name, default = match.group(1), match.group(2)
@@ -198,8 +214,29 @@ def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data:
         return f"{where}: unknown key; {hint}"
     if problem["type"] == "missing":
         return f"{where}: this key is required"
-    message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    return f"{where}: {message}"
+    return f"{where}: {_in_words(problem)}"
+
+
+def _in_words(problem: Any) -> str:
+    """What pydantic says, in the words of a site file."""
+    limits = problem.get("ctx", {})
+    match problem["type"]:
+        case "union_tag_not_found":
+            return f"the key {limits['discriminator']} is required, and says what it is"
+        case "union_tag_invalid":
+            return f"{limits['discriminator']} `{limits['tag']}` is none of {limits['expected_tags']}"
+        case "string_pattern_mismatch":
+            return _NAMES.get(limits["pattern"], f"must be written as {limits['pattern']} says")
+        case "tuple_type" | "list_type":
+            return "must be a list: [a, b]"
+        case "dict_type" | "model_type" | "model_attributes_type" | "dataclass_type":
+            return "must be a section of `key: value` lines"
+        case "too_short":
+            return f"must have at least {limits['min_length']}, and has {limits['actual_length']}"
+        case "too_long":
+            return f"may have at most {limits['max_length']}"
+    message: str = problem["msg"]
+    return message.removeprefix("Value error, ").replace("Input should be", "must be")
 
 
 def _keys_in_file(loc: tuple[str | int, ...], data: Any) -> _Key:
@@ -209,7 +246,7 @@ def _keys_in_file(loc: tuple[str | int, ...], data: Any) -> _Key:
     for index, part in enumerate(loc):
         child = _child(node, part)
         last_and_absent = index == len(loc) - 1 and isinstance(node, dict) and isinstance(part, str)
-        if child is not None or last_and_absent:
+        if child is not None or (last_and_absent and part != "[key]"):
             node = child
             key.append(part)
     return tuple(key)

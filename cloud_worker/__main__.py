@@ -8,14 +8,14 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from appliance.clock import SystemClock
+from appliance.command_end import CommandParser, named_path, report, run_to_end
 from appliance.errors import ConfigError, UsageError, VedetteError
 from appliance.telemetry import configure_logging
 from cloud_worker import commands, config
 from cloud_worker.commands import Findings
-from cloud_worker.dead_letter_store import DeadLetter
+from cloud_worker.dead_letter_store import LIST_MAX, DeadLetter
 
 _RUN = """\
 Pull escalations from the broker, have them judged, publish the verdicts. Run as many of these as you like, on any
@@ -53,22 +53,21 @@ A site that was told `unsure` when its escalation was put here keeps that answer
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    return run_to_end(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     configure_logging(level="DEBUG" if options.verbose else "INFO", as_json=options.log_json)
+    as_json = getattr(options, "json", False)
     try:
         settings = config.load(options.config)
         return _do(options, settings)
     except ConfigError as error:
-        print(f"{error.source}:\n" + "\n".join(f"  {problem}" for problem in error.problems), file=sys.stderr)
-        return 2
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return 2
+        return report(error.problems, code=2, file=error.source, as_json=as_json)
     except VedetteError as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+        code = 2 if isinstance(error, UsageError) else 1
+        return report([str(error)], code=code, as_json=as_json, speaker="vedette-worker")
 
 
 def _do(options: argparse.Namespace, settings: config.WorkerConfig) -> int:
@@ -83,19 +82,18 @@ def _do(options: argparse.Namespace, settings: config.WorkerConfig) -> int:
     elif options.letters == "show":
         print(_whole(asyncio.run(commands.show_dead_letter(settings, clock, options.number))))
     else:
-        for letter in asyncio.run(commands.requeue_dead_letters(settings, clock, options.number)):
-            print(f"{letter.seq}: asked again on {letter.subject}")
+        asyncio.run(commands.requeue_dead_letters(settings, clock, options.number, _say_requeued))
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="vedette-worker",
         description="Answers the escalations that Vedette's sites send to the cloud.",
         epilog="Begin with: vedette-worker check --config worker.yaml",
     )
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--config", type=Path, required=True, metavar="FILE", help="the worker file (YAML)")
+    common = CommandParser(add_help=False)
+    common.add_argument("--config", type=named_path, required=True, metavar="FILE", help="the worker file (YAML)")
     common.add_argument("-v", "--verbose", action="store_true", help="log more")
     common.add_argument("--log-json", action="store_true", help="log as JSON lines")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
@@ -109,13 +107,32 @@ def _parser() -> argparse.ArgumentParser:
         "dead-letters", help="escalations that could not be judged", description=_LETTERS, formatter_class=form
     ).add_subparsers(metavar="WHAT", dest="letters", required=True)
     listing = letters.add_parser("list", parents=[common], help="the newest first", description="The newest first.")
-    listing.add_argument("--count", type=int, default=50, help="at most so many (default 50)")
+    listing.add_argument("--count", type=_count, default=50, metavar="N", help=f"at most so many, to {LIST_MAX} (50)")
     listing.add_argument("--json", action="store_true", help="print a JSON list")
     show = letters.add_parser("show", parents=[common], help="one of them whole", description="One of them, whole.")
-    show.add_argument("number", type=int, metavar="NUMBER")
+    show.add_argument("number", type=_number, metavar="NUMBER")
     again = letters.add_parser("requeue", parents=[common], help="ask again", description="Ask them again.")
-    again.add_argument("number", type=int, nargs="+", metavar="NUMBER")
+    again.add_argument("number", type=_number, nargs="+", metavar="NUMBER")
     return parser
+
+
+def _say_requeued(letter: DeadLetter) -> None:
+    print(f"{letter.seq}: asked again on {letter.subject}")
+
+
+def _count(text: str) -> int:
+    return _whole_number(text, LIST_MAX)
+
+
+def _number(text: str) -> int:
+    return _whole_number(text, 2**63 - 1)
+
+
+def _whole_number(text: str, high: int) -> int:
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+    if not 1 <= value <= high:
+        raise argparse.ArgumentTypeError(f"`{text}`: write a whole number from 1 to {high}")
+    return value
 
 
 def _report(findings: Findings, *, as_json: bool) -> int:

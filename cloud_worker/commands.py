@@ -94,10 +94,14 @@ async def show_dead_letter(settings: WorkerConfig, clock: Clock, number: int) ->
         return await dead_letter_store.read_one(jetstream, number)
 
 
-async def requeue_dead_letters(settings: WorkerConfig, clock: Clock, numbers: Sequence[int]) -> list[DeadLetter]:
-    """Ask these again. Raises UsageError at the first that is not there, UplinkError."""
+async def requeue_dead_letters(
+    settings: WorkerConfig, clock: Clock, numbers: Sequence[int], done: Callable[[DeadLetter], None]
+) -> None:
+    """Ask these again, and tell `done` of each as it is. Raises UsageError at the first that is not there,
+    UplinkError."""
     async with _broker(settings, clock) as jetstream:
-        return [await dead_letter_store.requeue(jetstream, number) for number in numbers]
+        for number in numbers:
+            done(await dead_letter_store.requeue(jetstream, number))
 
 
 def build_engine(settings: EngineConfig, clock: Clock) -> EnginePort:

@@ -5,8 +5,7 @@ Exit codes: 0 done, 1 something is wrong with the footage or a camera, 2 wrong u
 
 from __future__ import annotations
 
-import json
-import os
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -15,8 +14,11 @@ from appliance.cli.command_table import build_parser
 from appliance.cli.detector_commands import DETECTOR
 from appliance.cli.replay_commands import REPLAY
 from appliance.cli.scenario_commands import SCENARIO
+from appliance.command_end import os_error_text, report, run_to_end
 from appliance.errors import ConfigError, UsageError, VedetteError
 from appliance.telemetry import configure_logging
+
+logger = logging.getLogger(__name__)
 
 # As `vedette --help` lists them.
 _ORDER = (
@@ -32,28 +34,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:2] == ["replay", "diff"]:  # a clip of that name is written ./diff
         words[:2] = ["replay-diff"]
+    return run_to_end(lambda: _run(words))
+
+
+def _run(words: list[str]) -> int:
     options = build_parser(COMMANDS).parse_args(words)
     configure_logging(level="DEBUG" if options.verbose else "INFO", as_json=options.log_json)
+    as_json = getattr(options, "json", False)
     try:
         code: int = options.command(options)
         return code
     except ConfigError as error:
-        return _report_config_error(error, as_json=getattr(options, "json", False))
+        return report(error.problems, code=2, file=error.source, as_json=as_json)
     except VedetteError as error:
-        print(f"vedette: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    except BrokenPipeError:  # `vedette … | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except KeyboardInterrupt:
-        return 130
-
-
-def _report_config_error(error: ConfigError, *, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps({"ok": False, "file": error.source, "problems": error.problems}))
-        return 2
-    print(f"{error.source}: {len(error.problems)} problem{'s' if len(error.problems) != 1 else ''}", file=sys.stderr)
-    for problem in error.problems:
-        print(f"  {problem}", file=sys.stderr)
-    return 2
+        return report([str(error)], code=2 if isinstance(error, UsageError) else 1, as_json=as_json)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a file or folder that somebody named, and no command had a better word for
+        logger.debug("where it was refused", exc_info=True)
+        return report([os_error_text(error)], code=1, as_json=as_json)

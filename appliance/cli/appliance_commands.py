@@ -9,16 +9,19 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from appliance.cli.command_table import CONFIG, JSON_TABLE, CommandTable, json_switch, option, switch
+from appliance.cli.command_table import (
+    CONFIG,
+    JSON_TABLE,
+    CommandTable,
+    json_switch,
+    number_between,
+    option,
+    seconds,
+    switch,
+    whole_number_between,
+)
 
 APPLIANCE = CommandTable()
-
-
-def _recall(text: str) -> float:
-    value = float(text)
-    if not 0.5 <= value < 1:
-        raise argparse.ArgumentTypeError("a recall lies between 0.5 and 1")
-    return value
 
 
 @APPLIANCE.command(
@@ -91,7 +94,7 @@ Exit code 0: done. 1: the storage folder cannot be read. 2: wrong use or configu
     CONFIG,
     option(
         "--recall",
-        type=_recall,
+        type=number_between(0.5, 0.9999, "recall"),
         metavar="R",
         help="share of the real alerts that must be kept (default: escalation.router.recall_min)",
     ),
@@ -446,10 +449,20 @@ Ctrl-C stops everything.
     option("--model", metavar="M", help="detector model: auto, a name, a path to an .onnx, or builtin:hog"),
     option("--vlm", metavar="URL", help="the judge: a vision-language model's OpenAI-compatible server"),
     option("--vlm-model", metavar="NAME", help="its model, when the server has several"),
-    option("--port", type=int, metavar="N", help="dashboard port (default 8080, or the next free one)"),
+    option(
+        "--port",
+        type=whole_number_between(0, 65535, "port"),
+        metavar="N",
+        help="dashboard port (default 8080, or a free one)",
+    ),
     option("--data", type=Path, metavar="DIR", help="where recordings and the database go"),
     option("--no-browser", dest="browser", action="store_false", help="do not open a browser"),
-    option("--seconds", type=float, metavar="S", help="stop by itself after S seconds"),
+    option(
+        "--seconds",
+        type=seconds,
+        metavar="S",
+        help="stop by itself after S seconds",
+    ),
     json_switch("what happens as JSON lines"),
 )
 def demo(options: argparse.Namespace) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from appliance.command_end import CommandParser, named_path
 from appliance.version import version
 
 if TYPE_CHECKING:
-    _Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+    _Verbs = argparse._SubParsersAction[CommandParser]
 
 _Run = Callable[[argparse.Namespace], int]
 
@@ -70,20 +72,39 @@ def json_switch(output: str = "a JSON object instead of text") -> Option:
     return switch("--json", help=f"print {output}")
 
 
-def share(text: str) -> float:
-    """The `type` of an option from 0 to 1."""
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError("a share lies between 0 and 1")
-    return value
+def number_between(low: float, high: float, what: str) -> Callable[[str], float]:
+    """The `type` of an option that is a number from `low` to `high`. what: as the message calls it."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"`{text}` is no {what}: write a number from {low:g} to {high:g}")
+        return value
+
+    return read
 
 
-def count(text: str) -> int:
-    """The `type` of an option from 1 to 10000."""
-    value = int(text)
-    if not 1 <= value <= 10_000:
-        raise argparse.ArgumentTypeError("1 to 10000")
-    return value
+def whole_number_between(low: int, high: int, what: str) -> Callable[[str], int]:
+    """The same, of a whole number."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"`{text}` is no {what}: write a whole number from {low} to {high}")
+        return value
+
+    return read
+
+
+share = number_between(0, 1, "share")
+count = whole_number_between(1, 10_000, "count")
+seconds = number_between(0.1, 86_400, "length in seconds")
 
 
 CONFIG = option("--config", type=Path, required=True, metavar="FILE", help="the site file (YAML)")
@@ -94,7 +115,7 @@ _EVERYWHERE = (switch("-v", "--verbose", help="log more"), switch("--log-json", 
 
 def build_parser(commands: Iterable[Command]) -> argparse.ArgumentParser:
     """The parser; what it parses has a `command`, the function to run."""
-    root = argparse.ArgumentParser(
+    root = CommandParser(
         prog="vedette",
         description="Watches cameras on the spot, sends boxes instead of video, asks a large model when it pays.",
         epilog="Begin with: vedette demo. Then: vedette check site.yaml. `vedette COMMAND --help` shows examples.",
@@ -110,7 +131,11 @@ def build_parser(commands: Iterable[Command]) -> argparse.ArgumentParser:
     return root
 
 
-def _add_parser(families: dict[str, _Verbs], command: Command) -> argparse.ArgumentParser:
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    return {"type": named_path} if settings.get("type") is Path else {}
+
+
+def _add_parser(families: dict[str, _Verbs], command: Command) -> CommandParser:
     family, _, verb = command.name.rpartition(" ")
     known: dict[str, Any] = {"help": command.summary}
     if command.summary is None:  # argparse would list it if it had a help at all
@@ -121,5 +146,5 @@ def _add_parser(families: dict[str, _Verbs], command: Command) -> argparse.Argum
     for each in (*_EVERYWHERE, *command.options):
         if each.group not in groups:
             groups[each.group] = parser.add_argument_group(each.group)
-        groups[each.group].add_argument(*each.flags, **each.settings)
+        groups[each.group].add_argument(*each.flags, **{**each.settings, **_checked(each.settings)})
     return parser

@@ -9,7 +9,17 @@ import argparse
 import signal
 from pathlib import Path
 
-from appliance.cli.command_table import CONFIG, JSON, CommandTable, count, json_switch, option, share, switch
+from appliance.cli.command_table import (
+    CONFIG,
+    JSON,
+    CommandTable,
+    count,
+    json_switch,
+    option,
+    seconds,
+    share,
+    switch,
+)
 
 DETECTOR = CommandTable()
 _SETS = "labelled sets (docs/detector.md)"
@@ -105,7 +115,13 @@ Exit code 0: something ran. 2: nothing did.
     option(
         "models", nargs="*", metavar="MODEL", help="a name of models.toml or a path to an .onnx (default: vedette-nano)"
     ),
-    option("--seconds", type=float, default=2.0, metavar="S", help="how long each thing is measured (default: 2)"),
+    option(
+        "--seconds",
+        type=seconds,
+        default=2.0,
+        metavar="S",
+        help="how long each thing is measured (default: 2)",
+    ),
     json_switch("a JSON object instead of a table"),
 )
 def bench(options: argparse.Namespace) -> int:

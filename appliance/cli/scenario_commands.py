@@ -97,8 +97,8 @@ Exit code 0: recommended. 1: not, with the reasons. 2: wrong use, or a scenario 
     option("variant", metavar="VARIANT", help="what would replace it"),
     PATHS,
     PATTERN,
-    option("--tolerance", type=float, default=0.01, metavar="SHARE", help="how much lower a figure may be (0.01)"),
-    option("--events-min", type=int, default=10, metavar="N", help="fewer events than these tell nothing (10)"),
+    option("--tolerance", type=share, default=0.01, metavar="SHARE", help="how much lower a figure may be (0.01)"),
+    option("--events-min", type=count, default=10, metavar="N", help="fewer events than these tell nothing (10)"),
     option("--out", type=Path, metavar="FILE", help="keep the result here instead of beside the variant"),
     JSON_TABLE,
 )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.errors import ConfigError
+from appliance.local_files import is_special
 
 SECRETS_BYTES_MAX = 256 * 1024
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -25,6 +26,8 @@ def read_secrets(site_file: Path) -> dict[str, str]:
     """
     path = secrets_path(site_file)
     try:
+        if is_special(path):
+            raise ConfigError(str(path), ["a pipe or a device: give a file"])
         if path.stat().st_size > SECRETS_BYTES_MAX:
             raise ConfigError(str(path), [f"the file is over {SECRETS_BYTES_MAX} bytes; secrets are not that long"])
         lines = path.read_text(encoding="utf-8").splitlines()

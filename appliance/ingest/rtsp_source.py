@@ -39,6 +39,15 @@ class _Address:
     secrets: tuple[str, ...]
 
 
+def is_address(url: str) -> bool:
+    """Whether a host, and a port where one is written, can be read from it."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and bool(parts.port or PORTS[parts.scheme])
+    except (ValueError, KeyError):
+        return False
+
+
 class RtspSource:
     """One camera's stream.
 
@@ -186,13 +195,10 @@ class RtspSource:
         self._hear(packet, us + self._sound_off_us)
 
     def _address(self) -> _Address:
-        try:
-            parts = urlsplit(self._url)
-            host, port = parts.hostname, parts.port or PORTS[parts.scheme]
-        except (ValueError, KeyError):
-            host, port = None, 0
-        if not host:
+        if not is_address(self._url):
             raise SourceRefused(f"{self._name}: {self._where} is not an address like rtsp://host:554/path")
+        parts = urlsplit(self._url)
+        host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
         secrets = tuple(part for part in (parts.password, unquote(parts.password or "")) if part)
         shown = f"[{host}]" if ":" in host else host
         return _Address(host, port, f"{parts.scheme}://{shown}:{port}{parts.path}", secrets)

@@ -11,7 +11,7 @@ from typing import Protocol
 import av
 
 from appliance.decode_policy.keyframe_policy import DecodePolicy
-from appliance.errors import SourceError, StoreError
+from appliance.errors import SourceError, StoreError, printable
 from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame
 from appliance.media.hardware_codec import HardwareSource
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 # The last frame may be shown for a while, and edit lists hide some: this much less than announced is not a cut.
 _SHORT_S = 2.0
 _SHORT_SHARE = 0.1
+_NOT_STATED = {"mpegts", "mpeg"}  # files that say no length
 GAP_S_MIN = 1.0
 _FRAMES_MISSING_MIN = 2  # of a camera that sends a frame a second, every second is no gap
 _EDGE_S = 0.001  # by which a segment's last frame may lie behind its end
@@ -98,7 +99,7 @@ class ClipSource:
         self._path = path
         self._camera = camera
         self._clip = ClipReader(str(path), f"replay as {camera}", hardware=hardware)
-        self.name = path.name
+        self.name = printable(path.name)
         self.length_s: float | None = None
         self.error: str | None = None
 
@@ -130,6 +131,8 @@ class ClipSource:
     def _cut_short(self) -> str | None:
         """A file that was cut off simply ends; only the length it states shows that."""
         t, length_s = round(self._clip.t, 3), self.length_s
+        if self._clip.jumps and self._clip.info.stream.container.format.name in _NOT_STATED:
+            return None  # reckoned from its first and last time stamp, which are not of one clock
         if length_s is None or length_s - t <= max(_SHORT_S, _SHORT_SHARE * length_s):
             return None
         return f"{self.name} breaks off after {t:.1f} s of the {length_s:.1f} s that it announces"
@@ -142,7 +145,9 @@ def _length_s(clip: ClipReader) -> float | None:
         return float(stream.duration * stream.time_base)
     container = stream.container
     if isinstance(container, av.container.InputContainer) and container.duration and len(container.streams) == 1:
-        return float(container.duration / av.time_base)
+        # Matroska counts from 0, and not from the first picture, whose time may be anything.
+        before = max(0, container.start_time or 0) if "matroska" in container.format.name else 0
+        return float((container.duration - before) / av.time_base)
     return None
 
 

@@ -32,6 +32,9 @@ def write_file(path: Path, data: bytes) -> WrittenFile:
     except OSError as error:
         discard_temporary(temporary)
         raise DiskWriteError(f"{path.name} cannot be written: {error.strerror}") from None
+    except BaseException:  # Ctrl-C
+        discard_temporary(temporary)
+        raise
     return finish_file(path)
 
 

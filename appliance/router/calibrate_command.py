@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from rich.table import Table
 from appliance import config
 from appliance.console import text_console
 from appliance.errors import UsageError
+from appliance.local_files import check_output
 from appliance.router.calibration import Calibration, GroupFit, RecallClaim, SureClaim
 from appliance.router.calibration_fit import (
     ERROR_MAX,
@@ -136,6 +138,8 @@ _report: TypeAdapter[CalibrationReport] = TypeAdapter(CalibrationReport)
 def calibrate_command(site_file: Path, recall: float | None, out: Path | None, *, as_json: bool) -> int:
     """Learn from what the appliance knows and print it. Returns 0. Raises ConfigError, StoreError, UsageError."""
     site = config.load(site_file)
+    if out is not None:
+        check_output(out, "a calibration", re.compile(rb'\{"version":'))
     rows, decided = outcomes_in(site.storage.dir.absolute() / DATABASE)
     router = site.escalation.router
     found = calibration_report(outcomes_of(rows), recall or router.recall_min, router.error_max, decided_of(decided))

@@ -133,9 +133,9 @@ def test_a_variable_may_have_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "words"),
     [
         ("cameras: {gate: {url: [}", "not valid YAML"),
-        ("just text", "must be a valid dictionary"),
+        ("just text", "must hold `key: value` lines"),
         ("", "cameras: this key is required"),
-        ("- a\n- b", "must be a valid dictionary"),
+        ("- a\n- b", "must hold `key: value` lines"),
         ("cameras: {'../etc': {url: 'rtsp://x/y'}}", "cameras"),
         ("cameras: !!python/object/apply:os.system ['true']", "not valid YAML"),
         ("a: &a [*a]", "not valid YAML"),
@@ -193,3 +193,25 @@ def test_the_ingest_process_gets_no_secret_but_those_of_its_cameras() -> None:
     for secret in ("swordfish", "correct horse", "xyzzy"):
         assert secret not in line
     assert IngestConfig.model_validate_json(line) == whole.for_ingest()
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("Gate: {url: 'file:a.mp4'}", "cameras.Gate: a name is of small letters, digits, - and _, at most 32"),
+        ("gate: {url: 'file:a.mp4', zones: {z: 12}}", "cameras.gate.zones.z: must be a list: [a, b]"),
+        ("gate: 12", "cameras.gate: must be a section of `key: value` lines"),
+        ("gate: {url: 'file:a.mp4', rules: [{name: r}]}", "rules.0: the key 'kind' is required"),
+        ("gate: {url: 'file:a.mp4', rules: [{name: r, kind: entr}]}", "rules.0: 'kind' `entr` is none of 'enter', "),
+        ("gate: {url: 'file:a.mp4', rules: [{name: r, kind: enter, zone: z, labels: []}]}", "must have at least 1"),
+        ('gate: {url: "file:a\\0b"}', "cameras.gate.url: holds the character \\0"),
+    ],
+)
+def test_says_what_is_wrong_in_the_words_of_a_site_file(key: str, words: str) -> None:
+    (said,) = problems(f"cameras:\n  {key}\n")
+    assert said.startswith("line 2: ")
+    assert words in said
+
+
+def test_names_the_line_of_a_character_that_yaml_forbids() -> None:
+    assert problems("site:\n  name: a\0\n") == ["line 2: not valid YAML: the character \\x00"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from appliance.console import text_console
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import with_remembered_runtime
-from appliance.errors import ConfigError, MissingDependency, SourceError, UsageError
+from appliance.errors import ConfigError, MissingDependency, SourceError, UsageError, camera_address
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.lab.cassette.cassette_command import (
     ActiveVerdictSource,
@@ -58,6 +59,7 @@ _CONTAINERS = {".mp4", ".mkv", ".avi", ".mov", ".m4v", ".webm", ".ts", ".m2ts", 
 _RAW = {".264", ".h264", ".265", ".h265", ".hevc", ".gif"}
 VIDEO_SUFFIXES = frozenset(_CONTAINERS | _RAW)
 FILES_MAX = 10_000
+_ADDRESS = re.compile(r"(rtsps?|rtmps?|https?|ftp|udp|tcp|nats):/", re.IGNORECASE)
 DEFAULT_CAMERA = "clip"  # of a replay without a site file
 
 
@@ -97,6 +99,9 @@ def replay_targets(selection: ReplaySelection, config: SiteConfig, site_file: Pa
     """What is to be replayed, in order. Raises UsageError or ConfigError with what would be right."""
     pairs = [each.partition("=") for each in selection.cameras]
     named = any(sign for _, sign, _ in pairs)
+    for name, sign, clip in pairs:
+        if sign and not clip:
+            raise UsageError(f"--camera {name}= names no clip: write --camera {name or 'gate'}=clip.mp4")
     _refuse_mixed_kinds(selection, named=named)
     if named:
         if not all(sign for _, sign, _ in pairs):
@@ -118,9 +123,17 @@ def video_files(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
+            if _ADDRESS.match(str(path)):  # Path made one slash of two
+                raise UsageError(
+                    f"{camera_address(str(path).replace(':/', '://', 1))} is an address: replay takes files; a camera "
+                    "goes into the site file, and its recording is replayed with --from"
+                )
             found.append(path)
             continue
-        inside = sorted(each for each in path.iterdir() if each.suffix.lower() in VIDEO_SUFFIXES and each.is_file())
+        try:
+            inside = sorted(each for each in path.iterdir() if each.suffix.lower() in VIDEO_SUFFIXES and each.is_file())
+        except OSError as error:
+            raise UsageError(f"the folder {path} cannot be read: {error.strerror}") from None
         if not inside:
             raise UsageError(f"there is no video in {path} (looked for {', '.join(sorted(VIDEO_SUFFIXES))})")
         found += inside

@@ -21,6 +21,7 @@ from appliance.errors import SourceError
 from appliance.json_lines import encode_log, unused_header_fields
 from appliance.lab.cassette.verdict_source import AnsweredBy
 from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet, describe_conditions
+from appliance.local_files import is_special
 from appliance.types import (
     Alert,
     AlertChange,
@@ -313,6 +314,8 @@ def run_id_of(
     digest = hashlib.sha256(f"{camera_name}|{detect}|{detector.score_min!r}|{detector.head}|{model}|".encode())
     for path, limit in files:
         try:
+            if is_special(path):
+                raise SourceError(f"{path} is a pipe or a device, not a file")
             _sample(path, limit, digest)
         except OSError as error:
             raise SourceError(f"{path.name} cannot be read: {error.strerror}") from None

@@ -199,6 +199,8 @@ def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
             number = 0
             while line := file.readline(LINE_BYTES_MAX):
                 number += 1
+                if len(line) == LINE_BYTES_MAX and not line.endswith(b"\n"):
+                    raise UsageError(f"{path} is not a replay log: line {number} is over {LINE_BYTES_MAX} bytes")
                 yield number, line
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None

@@ -8,6 +8,7 @@ import base64
 import contextlib
 import json
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,13 @@ from appliance.lab.append_only import AppendOnlyFile, whole_bytes
 from appliance.lab.replay.replay_diff import setting_changes
 from appliance.lab.replay.replay_log_writer import LogHeader
 from appliance.lab.replay.replay_result import RecordedLog, ReplayResult, read_log
+from appliance.local_files import check_output
 from appliance.types import Detections
 
 logger = logging.getLogger(__name__)
 
 DETECTIONS_SUFFIX = ".looks"
+_LOG_START = re.compile(rb'\{"type": ?"header"')
 
 
 @pydantic_dataclass(frozen=True)
@@ -184,6 +187,7 @@ class OpenLog:
 @contextlib.contextmanager
 def open_log(path: Path, opening: LogHeader, *, resume: bool) -> Iterator[OpenLog]:
     """Start `path` anew, or resume it. Raises UsageError when it is the log of another replay, OSError."""
+    check_output(path, "a replay log", _LOG_START)
     plain = path.is_file() or not path.exists()
     if resume and not plain:
         raise UsageError(f"{path} is not a file: it cannot be gone on with")

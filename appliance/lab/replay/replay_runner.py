@@ -11,6 +11,7 @@ from pathlib import Path
 from appliance.clock import Clock, SystemClock, process_cpu_s
 from appliance.config import SiteConfig, rule_labels
 from appliance.detect.detector import ObjectDetector, prefer_labels
+from appliance.errors import printable
 from appliance.ingest.camera_hardware import HardwareDecoders, HardwareOnly
 from appliance.lab.cassette.verdict_source import VerdictSource
 from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
@@ -147,7 +148,9 @@ def replay(
 def clip_input(clip: Path, config: SiteConfig, camera: str, detector: ObjectDetector) -> ReplayInput:
     """A file as the footage of a camera. Raises SourceError when it cannot be read."""
     run = run_id(clip, camera, config.cameras[camera], config.detector, detector.name)
-    return ReplayInput(ClipSource(clip, camera), Replayed(camera=camera, kind="clip", clip=clip.name, run=run))
+    return ReplayInput(
+        ClipSource(clip, camera), Replayed(camera=camera, kind="clip", clip=printable(clip.name), run=run)
+    )
 
 
 def workers_for(config: SiteConfig) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def compare_command(
         raise UsageError("the footage of none of these scenarios is there")
     base_file, variant_file = _file_of(options.base), _file_of(options.variant)
     target = options.out or (measurement_path(variant_file) if variant_file else None)
-    check_writable(target)
+    check_writable(target, ("a measurement of a variant", re.compile(rb'\{\s*"version": ?1,\s*"variant"')))
     runs = _runs(plans, options, load, cost or cost_in_turns, clock)
     reasons = reasons_against(*runs, tolerance=options.tolerance, events_min=options.events_min)
     found = VariantMeasurement(

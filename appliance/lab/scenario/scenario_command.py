@@ -5,6 +5,7 @@ HTML.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -29,6 +30,8 @@ from appliance.lab.scenario.junit_report import junit_report
 from appliance.lab.scenario.scenario_loader import ScenarioPlan, plans_by_conditions
 from appliance.lab.scenario.scenario_result import ScenarioResult, fault_lines
 from appliance.lab.scenario.scenario_runner import DetectorCache
+from appliance.local_files import check_output, is_special
+from appliance.media.atomic_file import DiskWriteError, write_file
 
 _COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow", "known failing": "yellow"}
 _result: TypeAdapter[ScenarioResult] = TypeAdapter(ScenarioResult)
@@ -62,8 +65,8 @@ def scenario_command(
         for one in load_scenarios(scenario_loader.find_scenarios(paths, pattern))
         for each in plans_by_conditions(one, condition_sets)
     ]
-    for path in (reports.junit, reports.html):
-        check_writable(path)
+    check_writable(reports.junit, _JUNIT)
+    check_writable(reports.html)
     # The stills of each scenario are cut as soon as it is evaluated: its clip is still in the page cache.
     results: list[ScenarioResult] = []
     stills: list[StillsByFrame] = []
@@ -95,10 +98,14 @@ def load_scenarios(files: Sequence[Path]) -> list[ScenarioPlan]:
     return plans
 
 
-def check_writable(path: Path | None) -> None:
-    """Raises UsageError before anything is run, where it can be known."""
-    if path is not None and not path.parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {path.parent}")
+HTML = ("an HTML report", re.compile(rb"\s*<!doctype html", re.IGNORECASE))
+_JUNIT = ("a JUnit report", re.compile(rb"\s*<(\?xml|testsuite)"))
+
+
+def check_writable(path: Path | None, kind: tuple[str, re.Pattern[bytes]] = HTML) -> None:
+    """Raises UsageError before anything is run, where it can be known. kind: what is written, and how it begins."""
+    if path is not None:
+        check_output(path, *kind)
 
 
 def progress_status(what: str, *, quiet: bool) -> Any:
@@ -119,11 +126,16 @@ def _write(
 
 
 def write_report(path: Path, data: bytes) -> None:
-    """Raises UsageError."""
+    """Whole or not at all, except into a pipe or a device. Raises UsageError."""
     try:
-        path.write_bytes(data)
+        if path.exists() and is_special(path):
+            path.write_bytes(data)
+        else:
+            write_file(path.resolve(), data)
     except OSError as error:
         raise UsageError(f"{path}: the report cannot be written: {error.strerror}") from None
+    except DiskWriteError as error:
+        raise UsageError(f"{path}: the report cannot be written: {error}") from None
 
 
 def total_figures(results: Sequence[ScenarioResult]) -> EventFigures:

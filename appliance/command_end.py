@@ -1,0 +1,88 @@
+"""What the commands `vedette` and `vedette-worker` share: how wrong use and faults are said, and the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+CLOSED_PIPE = 141  # as a shell calls the end by SIGPIPE
+INTERRUPTED = 130  # ... and by SIGINT
+
+
+def named_path(text: str) -> Path:
+    """The `type` of an option that is a file or a folder. '' is none: Path would make the present folder of it."""
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError("the name is empty (a variable that is not set?)")
+    return Path(text)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Says wrong use as a JSON object on standard output, too, where --json was asked for."""
+
+    _as_json = False
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        words = sys.argv[1:] if args is None else args
+        self._as_json = "--json" in words
+        return super().parse_known_args(words, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        if self._as_json:
+            print(json.dumps({"ok": False, "problems": [f"{self.prog}: {message}"]}))
+        super().error(message)
+
+
+def run_to_end(run: Callable[[], int]) -> int:
+    """Run a command and return its exit code, with what it printed on its way. Ctrl-C and a reader that has seen enough
+    (`| head`) end it quietly; a full disk behind `>` is a fault. What the terminal cannot show is written out."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            return run()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        return CLOSED_PIPE
+    except OSError as error:
+        _drop_output()
+        return report([f"the output cannot be written: {os_error_text(error)}"], code=1)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def report(
+    problems: Sequence[str], *, code: int, file: str = "", as_json: bool = False, speaker: str = "vedette"
+) -> int:
+    """Say what is wrong on standard error, and return `code`; as_json: as one JSON object on standard output, too.
+
+    file: the one that the problems are of; '': they say so themselves.
+    """
+    if as_json:
+        named = {"file": file} if file else {}
+        print(json.dumps({"ok": False, **named, "problems": list(problems)}))
+    if file:
+        print(f"{file}: {len(problems)} problem{'s' if len(problems) != 1 else ''}", file=sys.stderr)
+    for problem in problems:
+        print(f"  {problem}" if file else f"{speaker}: {problem}", file=sys.stderr)
+    return code
+
+
+def os_error_text(error: OSError) -> str:
+    """The file and the system's reason, without numbers and quotes."""
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, (str, bytes)) else reason
+
+
+def _drop_output() -> None:
+    """Nothing more is printed, also not when Python ends and would complain."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,238 @@
+"""What the command line refuses, and how: nothing is lost, nothing hangs, machines are told in JSON."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import re
+import sys
+from fractions import Fraction
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import av
+import pytest
+
+from appliance import command_end
+from appliance.cli import main
+from appliance.errors import UsageError
+from appliance.lab.footage import ClipSource
+from appliance.local_files import check_output
+from cloud_worker.__main__ import main as worker
+
+LOG = re.compile(rb'\{"type": ?"header"')
+
+
+class _Ascii(io.TextIOWrapper):
+    """Standard output of a machine that knows no other letters."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="ascii")
+
+
+def _ends(arguments: list[str]) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+
+
+def test_a_name_that_is_empty_is_not_the_present_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _ends(["replay", ""]) == 2
+    assert "the name is empty" in capsys.readouterr().err
+    assert _ends(["check", ""]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["replay", "--json"], 2, "say what to replay"),  # an error of the command
+        (["replay", "gone.mp4", "--json", "--model", "builtin:hog"], 1, "gone.mp4 cannot be read"),  # of the footage
+        (["bench", "--json", "--seconds", "nan"], 2, "`nan` is no length in seconds"),  # of the grammar
+        (["check", "gone.yaml", "--json"], 2, "no such file"),  # of the file
+    ],
+)
+def test_with_json_a_fault_is_one_object_on_standard_output(
+    arguments: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _ends(arguments) == code
+    out, err = capsys.readouterr()
+    said = json.loads(out)
+    assert not said["ok"]
+    assert words in said["problems"][0]
+    assert words in err
+
+
+def test_the_worker_says_its_faults_in_json_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert worker(["check", "--json", "--config", str(tmp_path / "gone.yaml")]) == 2
+    assert json.loads(capsys.readouterr().out)["problems"] == ["no such file"]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "1001", "9" * 30])
+def test_the_worker_counts_dead_letters_in_whole_numbers(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        worker(["dead-letters", "list", "--config", "w.yaml", "--count", text])
+    assert "write a whole number from 1 to 1000" in capsys.readouterr().err
+
+
+def test_a_disk_that_refuses_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(**_: object) -> int:
+        raise PermissionError(13, "Permission denied", "/var/lib/x")
+
+    monkeypatch.setattr("appliance.models_command.list_command", refuse)
+    assert main(["models", "list"]) == 1
+    assert capsys.readouterr().err == "vedette: /var/lib/x: Permission denied\n"
+
+
+class _FullDisk(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_an_output_that_takes_nothing_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", _FullDisk())
+    assert main(["models", "list", "--json"]) == 1
+    assert "the output cannot be written: No space left on device" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_ends_help_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", closed)
+        assert main(["models", "list", "--json"]) == command_end.CLOSED_PIPE
+        assert _ends(["--help"]) in (0, command_end.CLOSED_PIPE)
+
+
+def test_what_the_terminal_cannot_show_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = _Ascii()
+    monkeypatch.setattr(sys, "stdout", out)
+
+    def run() -> int:
+        print("tür \udcff")
+        return 0
+
+    assert command_end.run_to_end(run) == 0
+    assert out.buffer.getvalue() == b"t\\xfcr \\udcff\n"  # type: ignore[attr-defined]
+
+
+def test_ctrl_c_while_it_loads_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+            if name == "appliance.cli":
+                raise KeyboardInterrupt
+            return None
+
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "appliance.cli")
+    monkeypatch.delattr("appliance.cli")
+    assert importlib.import_module("appliance.__main__").main() == command_end.INTERRUPTED
+
+
+def test_what_is_no_replay_log_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clip = tmp_path / "door.mp4"
+    clip.write_bytes(b"the only copy")
+    assert _ends(["replay", str(clip), "--log", str(clip), "--model", "builtin:hog"]) == 2
+    assert "is there and is not a replay log" in capsys.readouterr().err
+    assert clip.read_bytes() == b"the only copy"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("clip.mp4", "is there and is not a replay log"),
+        ("folder", "is a folder"),
+        ("absent/log.jsonl", "there is no folder"),
+        ("loop", "Too many levels of symbolic links"),
+    ],
+)
+def test_refuses_an_output_before_the_work_is_done(name: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "clip.mp4").write_bytes(b"footage")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(UsageError, match=words):
+        check_output(tmp_path / name, "a replay log", LOG)
+
+
+def test_writes_over_its_own_kind_and_into_devices(tmp_path: Path) -> None:
+    (tmp_path / "old.jsonl").write_bytes(b'{"type":"header","schema":1}\n')
+    (tmp_path / "empty.jsonl").touch()
+    for path in (tmp_path / "old.jsonl", tmp_path / "empty.jsonl", tmp_path / "new.jsonl", Path("/dev/null")):
+        check_output(path, "a replay log", LOG)
+
+
+def test_a_pipe_is_no_site_file_and_no_clip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["check", str(tmp_path / "pipe")]) == 2
+    assert "a pipe or a device" in capsys.readouterr().err
+    assert main(["replay", str(tmp_path / "pipe"), "--model", "builtin:hog"]) == 1
+    assert "is a pipe or a device, not a file" in capsys.readouterr().err
+
+
+def test_a_log_without_end_is_refused_at_its_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "diff", "/dev/zero", "/dev/zero"]) == 2
+    assert "line 1 is over" in capsys.readouterr().err
+
+
+def test_a_cameras_address_is_no_clip(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "rtsp://viewer:hunter2@10.0.0.5/main"]) == 2
+    said = capsys.readouterr().err
+    assert "rtsp://10.0.0.5/… is an address" in said
+    assert "hunter2" not in said
+
+
+def _clip(path: Path, first_pts: int = 0) -> Path:
+    """Six frames, ten a second; the first at `first_pts` tenths of a second."""
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for n in range(6):
+            frame = av.VideoFrame(64, 48, "yuv420p")
+            frame.pts, frame.time_base = first_pts + n, Fraction(1, 10)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode())
+    return path
+
+
+def _played(path: Path) -> ClipSource:
+    source = ClipSource(path, "gate")
+    assert sum(1 for _ in source.play()) >= 6
+    return source
+
+
+def test_a_clip_whose_time_begins_late_is_whole(tmp_path: Path) -> None:
+    source = _played(_clip(tmp_path / "late.mkv", first_pts=10_000_000))
+    assert source.error is None
+    assert source.length_s is not None
+    assert source.length_s < 1
+
+
+def test_a_stream_whose_time_goes_back_is_not_called_short(tmp_path: Path) -> None:
+    late, early = _clip(tmp_path / "late.ts", first_pts=100_000), _clip(tmp_path / "early.ts")
+    (tmp_path / "both.ts").write_bytes(late.read_bytes() + early.read_bytes())
+    source = _played(tmp_path / "both.ts")
+    assert source.error is None
+    assert source.counts.jumps == 1
+
+
+def test_a_name_that_is_not_text_is_written_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clip = _clip(tmp_path / "door.mp4").rename(os.fsdecode(bytes(tmp_path) + b"/d\xff.mp4"))
+    assert main(["replay", str(clip), "--model", "builtin:hog", "--json", "--log", str(tmp_path / "log.jsonl")]) == 0
+    assert json.loads(capsys.readouterr().out)["clip"] == "d\\udcff.mp4"
+
+
+def test_check_says_what_is_no_address_without_asking_anybody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = ("rtsp://", "rtsp://a:99999/x", "rtsp://a:b/x", "rtsp://[::1/x", "rtsp://u:p/q@h/x")
+    cameras = "".join(f"  c{number}: {{url: '{url}'}}\n" for number, url in enumerate((*wrong, "rtsp://[::1]:554/x")))
+    site = tmp_path / "site.yaml"
+    site.write_text(f"storage: {{dir: {tmp_path}}}\ndetector: {{model: 'builtin:hog'}}\ncameras:\n{cameras}")
+    assert main(["check", "--no-probe", "--json", str(site)]) == 2
+    found = json.loads(capsys.readouterr().out)["findings"]
+    said = [each["about"] for each in found if "is not an address like rtsp://host:554/path" in each["text"]]
+    assert said == [f"cameras.c{number}.url" for number in range(len(wrong))]
