@@ -60,7 +60,7 @@ def run_to_end(run: Callable[[], int]) -> int:
 
 
 def report(
-    problems: Sequence[str], *, code: int, file: str = "", as_json: bool = False, speaker: str = "vedette"
+    problems: Sequence[str], *, code: int, file: str = "", as_json: bool = False, speaker: str = "vedette: "
 ) -> int:
     """Say what is wrong on standard error, and return `code`; as_json: as one JSON object on standard output, too.
 
@@ -72,7 +72,7 @@ def report(
     if file:
         print(f"{file}: {len(problems)} problem{'s' if len(problems) != 1 else ''}", file=sys.stderr)
     for problem in problems:
-        print(f"  {problem}" if file else f"{speaker}: {problem}", file=sys.stderr)
+        print(f"  {problem}" if file else f"{speaker}{problem}", file=sys.stderr)
     return code
 
 

@@ -67,7 +67,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return report(error.problems, code=2, file=error.source, as_json=as_json)
     except VedetteError as error:
         code = 2 if isinstance(error, UsageError) else 1
-        return report([str(error)], code=code, as_json=as_json, speaker="vedette-worker")
+        return report([str(error)], code=code, as_json=as_json, speaker="")
 
 
 def _do(options: argparse.Namespace, settings: config.WorkerConfig) -> int:
