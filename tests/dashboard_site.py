@@ -6,7 +6,9 @@ Everything is written through the store's own doors, as the core would.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -86,6 +88,21 @@ def config_of(**dashboard: object) -> SiteConfig:
     )
 
 
+@functools.cache
+def empty_store() -> bytes:
+    """A database file with all tables and no row: making them is most of the time that a small site takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "vedette.db"
+        Database(path, ManualClock(0)).close()
+        return path.read_bytes()
+
+
+@functools.cache
+def password_hash() -> str:
+    """Of PASSWORD, salted once: to hash is made to be slow."""
+    return hashed(PASSWORD)
+
+
 @dataclass
 class Site:
     """The store of one site, and hands to write it with."""
@@ -97,7 +114,10 @@ class Site:
     health: SystemHealth = field(default_factory=lambda: SystemHealth(ingest_running=True, ingest_starts=1))
 
     def __post_init__(self) -> None:
-        self.db = Database(self.root / "vedette.db", self.clock)
+        path = self.root / "vedette.db"
+        if not path.exists():
+            path.write_bytes(empty_store())
+        self.db = Database(path, self.clock)
         self.alerts, self.evidence, self.boxes = AlertStore(self.db), EvidenceStore(self.db), BoxStore(self.db)
         self.segments, self.meter, self.cameras = SegmentStore(self.db), Meter(self.db, "core-1"), CameraStore(self.db)
         self.cameras.ensure({name: camera.url for name, camera in self.config.cameras.items()})
@@ -268,7 +288,7 @@ def furnished(
     folder.mkdir(parents=True, exist_ok=True)
     site = Site(folder, SystemClock(), config=config or config_of())
     for name, (role, cameras) in sorted(people.items()):
-        UserStore(site.db).add(UserRow(name=name, role=role, cameras=cameras, password=hashed(PASSWORD)))
+        UserStore(site.db).add(UserRow(name=name, role=role, cameras=cameras, password=password_hash()))
     t0 = site.clock.now() - 20
     for camera in ("gate", "dock"):
         site.live(camera, t0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -21,25 +22,43 @@ FPS = 15
 def place(path: Path, seconds: float, visits: Sequence[tuple[float, float]] = (), *, fps: int = FPS, gop: int = 30,
           codec: str = "libx264", noise: float = 1.5, **options: str) -> Path:  # fmt: skip
     """A place with sensor noise; during each visit (from, to; seconds) a bright visitor walks from left to right."""
-    chance = np.random.default_rng(7)
-    ground = cv2.resize(chance.integers(60, 120, (12, 16)).astype(np.float32), SIZE, interpolation=cv2.INTER_CUBIC)
+    empty = _empty(noise)
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=fps)
         stream.width, stream.height, stream.pix_fmt = *SIZE, "yuvj420p" if codec == "mjpeg" else "yuv420p"
         stream.codec_context.gop_size = gop
         stream.options = _options(codec, gop, options)
         for n in range(round(seconds * fps)):
-            picture = ground + chance.normal(0, noise, ground.shape)
+            picture = empty.picture(n)
             for begin, end in visits:
                 if begin <= n / fps < end:
                     x = round((n / fps - begin) / (end - begin) * (SIZE[0] - VISITOR[0]))
                     picture[90 : 90 + VISITOR[1], x : x + VISITOR[0]] = 235
-            grey = np.repeat(np.clip(picture, 0, 255).astype(np.uint8)[:, :, None], 3, axis=2)
-            frame = av.VideoFrame.from_ndarray(grey, "bgr24")
+            frame = av.VideoFrame.from_ndarray(cv2.cvtColor(picture, cv2.COLOR_GRAY2BGR), "bgr24")
             frame.pts, frame.time_base = n, Fraction(1, fps)
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     return path
+
+
+class _Empty:
+    """The place while nobody is there, picture by picture: all films have the same, and to make noise is half of the
+    work of a film."""
+
+    def __init__(self, noise: float) -> None:
+        self._chance, self._noise = np.random.default_rng(7), noise
+        coarse = self._chance.integers(60, 120, (12, 16)).astype(np.float32)
+        self._ground = cv2.resize(coarse, SIZE, interpolation=cv2.INTER_CUBIC)
+        self._pictures: list[NDArray[np.uint8]] = []
+
+    def picture(self, n: int) -> NDArray[np.uint8]:
+        while len(self._pictures) <= n:
+            noisy = self._ground + self._chance.normal(0, self._noise, self._ground.shape)
+            self._pictures.append(np.clip(noisy, 0, 255).astype(np.uint8))
+        return self._pictures[n].copy()
+
+
+_empty = functools.lru_cache(maxsize=2)(_Empty)
 
 
 def _options(codec: str, gop: int, given: dict[str, str]) -> dict[str, str]:

@@ -24,13 +24,15 @@ except ImportError:
     playwright = None  # type: ignore[assignment]
 
 # What Playwright switches off (the last list is the one that counts), and, behind it, the pages that Chromium itself
-# draws in each new window: with those a window costs three times the CPU time.
+# draws in each new window: with those a window costs three times the CPU time. And the process that it starts for a
+# page that may come next.
 _WITHOUT = (
     "AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose", "HttpsUpgrades",
     "HttpsFirstBalancedModeAutoEnable", "LensOverlay", "MediaRouter", "PaintHolding", "ThirdPartyStoragePartitioning",
     "AvoidCorsURLLoaderRestartOnRedirect", "OptimizationHints", "NetworkTimeServiceQuerying", "AimEnabled",
     "PreconnectToSearch",
     "PreloadTopChromeWebUI", "WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup",
+    "SpareRendererForSitePerProcess",
 )  # fmt: skip
 _PATIENCE_MS = 30_000 * PATIENCE  # of a page's load, an act, an expectation
 _ARGUMENTS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -99,6 +100,7 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
+@functools.cache
 def our_imports() -> dict[str, set[str]]:
     """Each module of ours with what it imports."""
     return {
