@@ -33,6 +33,18 @@ def is_cut_off(box: Box) -> bool:
     return box[1] <= _FRAME_EDGE or box[3] >= 1 - _FRAME_EDGE
 
 
+def to_frame_edge(point: Point) -> Point:
+    """A corner of a zone or an end of a line as it is meant: what is drawn to within a hundredth of the border of the
+    frame reaches it. Boxes are cut off there, so feet stand on the border itself, beyond what was drawn."""
+    return _to_edge(point[0]), _to_edge(point[1])
+
+
+def _to_edge(share: float) -> float:
+    if share <= _FRAME_EDGE + _EDGE:
+        return 0.0
+    return 1.0 if share >= 1 - _FRAME_EDGE - _EDGE else share
+
+
 def touching(a: Box, b: Box) -> bool:
     """Whether two boxes have a point in common."""
     return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
@@ -65,12 +77,15 @@ class Polygon:
     """A closed polygon; its edges and corners belong to it.
 
     The edge rule matters at the border of the frame: the foot of a box that is cut off by the lower border has
-    y = 1 and must be inside a zone that reaches down to 1. Two zones that share an edge both claim a point on it.
+    y = 1 and must be inside a zone that reaches down to 1, or nearly so (`to_frame_edge`). Two zones that share an edge
+    both claim a point on it.
     """
 
     __slots__ = ("_edges", "_x_max", "_x_min", "_y_max", "_y_min")
 
     def __init__(self, points: Sequence[Point]) -> None:
+        reaching = [to_frame_edge(each) for each in points]
+        points = reaching if len(set(reaching)) >= 3 else points  # a strip along the border keeps its width
         xs, ys = [p[0] for p in points], [p[1] for p in points]
         self._x_min, self._x_max = min(xs) - _EDGE, max(xs) + _EDGE
         self._y_min, self._y_max = min(ys) - _EDGE, max(ys) + _EDGE

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import hypot
 from typing import Literal
 
-from appliance.rules.line_polygon_geometry import LEFT, RIGHT, Polygon, crossing, signed_area
+from appliance.rules.line_polygon_geometry import LEFT, RIGHT, Polygon, crossing, signed_area, to_frame_edge
 from appliance.types import Point
 
 
@@ -168,6 +168,8 @@ class LinePosition:
 class Line:
     """A segment from a to b. Left and right are those of someone who walks from a to b on the frame.
 
+    It reaches the border of the frame if it nearly does (`to_frame_edge`).
+
     A crossing is believed when the path went through the segment *and* the foot was then clear of the line (by the
     margin) on the other side in two frames in a row. So a track that hovers on the line fires nothing, one that crosses
     and stays across fires once, and one that walks around the end of the segment does not fire.
@@ -175,8 +177,7 @@ class Line:
 
     def __init__(self, name: str, a: Point, b: Point) -> None:
         self.name = name
-        self._a = a
-        self._b = b
+        self._a, self._b = to_frame_edge(a), to_frame_edge(b)
 
     def update(
         self,

@@ -178,8 +178,11 @@ class TwoStageMatcher:
 def _continues(track: Track, expected: Box, box: Box, shared: float) -> bool:
     """Whether a doubtful box that overlaps by `shared` with where `track` is expected may be of it.
 
-    A track that was confident just now is more likely hidden, and the doubtful box another object's.
+    A track that was confident just now is more likely hidden, and the doubtful box another object's. What stands is
+    only continued where it stands: a doubtful box beside it is of what passes before it, or half of both.
     """
+    if track.stands and not track.is_in_place(box):
+        return False
     if track.score >= TUNING.high_score or shared >= TUNING.low_overlap_min:
         return shared >= TUNING.low_overlap_min
     growth = (box[3] - box[1]) / max(expected[3] - expected[1], 1e-9)

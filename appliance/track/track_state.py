@@ -116,13 +116,15 @@ class Track:
 
         Only a box there may be of it: what passes there is another, and takes over neither its number nor its place.
         """
-        return self._stands() and (self.to_return > 0 or self._is_out_of_sight())
+        return self.stands and (self.to_return > 0 or self._is_out_of_sight())
 
     def is_place(self, box: Box, planes: Planes) -> bool:
         """Whether `box` is where it stands, and the place does not look as if another stood there."""
-        if self.stationary is None:
-            return is_same_place(self.standstill.box, box)
-        return is_same_place(self.stationary.box, box) and self.stationary.unchanged(planes) is not False
+        return self.is_in_place(box) and (self.stationary is None or self.stationary.unchanged(planes) is not False)
+
+    def is_in_place(self, box: Box) -> bool:
+        """Whether `box` is where it stands."""
+        return is_same_place(self.standstill.box if self.stationary is None else self.stationary.box, box)
 
     def is_other_size(self, box: Box) -> bool:
         """Whether it is a vehicle, whole in the frame, and `box` twice or half as high: of what is before it."""
@@ -153,9 +155,11 @@ class Track:
         return False
 
     def _is_out_of_sight(self) -> bool:
-        return self._stands() and self.missed > 0 and self.unseen_s > TUNING.out_of_sight_s
+        return self.stands and self.missed > 0 and self.unseen_s > TUNING.out_of_sight_s
 
-    def _stands(self) -> bool:
+    @property
+    def stands(self) -> bool:
+        """It is stationary, or a vehicle at rest."""
         return self.stationary is not None or (self.is_vehicle and self.standstill.at_rest)
 
     def is_settled(self) -> bool:

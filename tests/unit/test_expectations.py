@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -74,6 +75,16 @@ def test_an_open_scenario_does_not_judge_events_without_an_entry() -> None:
     found = judged([event(12), event(40), event(50, rule="leaver")], wanted(10, 20), closed=False)
     assert [each.t for each in found.unjudged] == [40, 50]
     assert found.judged_outcomes == (True,)
+
+
+def test_an_event_that_is_not_to_be_judged_is_neither_right_nor_wrong() -> None:
+    optional = replace(wanted(10, 20, least=0), judged=False)
+    found = judged([event(12), event(13)], optional, wanted(12.5, 20))
+    assert [hit.event.t for hit in found.hits] == [13]
+    assert [each.t for each in found.unjudged] == [12]
+    assert (found.required_outcomes, found.judged_outcomes) == ((True,), (True,))
+    again = judged([event(12), event(13)], optional)
+    assert [alarm.event.t for alarm in again.false_alarms] == [13], "one, and no more"
 
 
 def test_what_is_forbidden_is_a_false_alarm_unless_it_was_wanted() -> None:

@@ -50,6 +50,16 @@ def test_around_the_end_of_the_line_is_not_through_it() -> None:
     assert walk([WEST, below_west, below_east, below_east, EAST, WEST, WEST]) == ["left_to_right"]
 
 
+@pytest.mark.parametrize(("end", "crossed"), [(0.99, ["right_to_left"]), (0.97, [])])
+def test_a_line_drawn_nearly_to_the_border_is_crossed_by_feet_that_the_border_cuts_off(
+    end: float, crossed: list[str]
+) -> None:
+    line, state = Line("way", (0.5, 0.2), (0.5, end)), LinePosition()
+    feet = [(0.4, 1.0), (0.48, 1.0), (0.56, 1.0), (0.62, 1.0)]
+    passed = [line.update(state, at, index * 0.2, 0.01, 1.0) for index, at in enumerate(feet)]
+    assert [direction for direction in passed if direction] == crossed
+
+
 def test_a_track_born_on_the_line_has_not_crossed_it() -> None:
     assert walk([(0.499, 0.5), EAST, EAST]) == []
 

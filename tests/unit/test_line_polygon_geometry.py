@@ -53,6 +53,20 @@ def test_a_foot_cut_off_by_the_lower_border_of_the_frame_is_in_a_zone_that_reach
     assert Polygon([(0.0, 0.5), (1.0, 0.5), (1.0, 1.0), (0.0, 1.0)]).contains(foot((0.4, 0.6, 0.5, 1.0)))
 
 
+@pytest.mark.parametrize(("edge", "inside"), [(0.99, True), (0.995, True), (0.98, False)])
+def test_a_zone_drawn_nearly_to_the_border_reaches_it(edge: float, inside: bool) -> None:
+    low, high = round(1 - edge, 4), edge
+    zone = Polygon([(low, low), (high, low), (high, high), (low, high)])
+    corners = [(0.0, 0.0), (1.0, 0.5), (0.5, 1.0), (1.0, 1.0)]
+    assert [zone.contains(each) for each in corners] == [inside] * 4
+
+
+def test_a_strip_along_the_border_stays_a_strip() -> None:
+    strip = Polygon([(0.0, 0.992), (1.0, 0.992), (1.0, 1.0), (0.0, 1.0)])
+    assert strip.contains((0.5, 0.995))
+    assert strip.edge_distance((0.5, 0.5), 1.0) == pytest.approx(0.492)
+
+
 def test_the_bay_of_a_horseshoe_is_outside() -> None:
     assert not HORSESHOE.contains((0.5, 0.7))
     assert HORSESHOE.contains((0.2, 0.7))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -65,7 +65,8 @@ class EventPattern:
 class Expectation:
     """Between `min` and `max` (None: any number) events of this pattern. at: the true moment, else unknown.
 
-    source: where the scenario says so; box: where the object truly was at that moment, if that is known.
+    source: where the scenario says so; box: where the object truly was at that moment, if that is known. judged: False
+    where such an event is neither right nor wrong.
     """
 
     pattern: EventPattern
@@ -75,6 +76,7 @@ class Expectation:
     max: int | None = 1
     note: str = ""
     box: Box | None = None
+    judged: bool = True
 
     def delay_s(self, event: Event) -> float | None:
         """How late the event came after it truly happened; None where no moment was given at all."""
@@ -159,8 +161,8 @@ def match_events(
     Each expectation has slots for its events. The chosen pairing fills most required slots, then explains most events,
     then has least delay (Hungarian algorithm in each group of events and slots that could be confused): of two
     overlapping windows both are filled, and of two events in one window the earlier one counts. An expected event is
-    right even where a prohibition matches it. Any other event is a false alarm when a prohibition matches it, when its
-    window is full, or when `others_forbidden`.
+    right even where a prohibition matches it, one that is not to be judged is neither right nor wrong. Any other event
+    is a false alarm when a prohibition matches it, when its window is full, or when `others_forbidden`.
 
     At most EVENTS_MAX events: ValueError beyond.
     """
@@ -169,9 +171,10 @@ def match_events(
     slots = [each for each in expectations for _ in range(_slots_of(each, events))]
     required = [number < each.min for each in expectations for number in range(_slots_of(each, events))]
     taken = dict(assign(_costs(events, slots, required), cost_max=_UNPAIRED_COST)) if events and slots else {}
-    hits = tuple(Hit(events[row], slots[at], slots[at].delay_s(events[row])) for row, at in sorted(taken.items()))
+    pairs = [(events[row], slots[at]) for row, at in sorted(taken.items())]
+    hits = tuple(Hit(event, slot, slot.delay_s(event)) for event, slot in pairs if slot.judged)
     unpaired = [event for row, event in enumerate(events) if row not in taken]
-    alarms, unjudged = [], []
+    alarms, unjudged = [], [event for event, slot in pairs if not slot.judged]
     for event in unpaired:
         alarm = _false_alarm(event, expectations, prohibitions, others_forbidden)
         if alarm is None:
@@ -258,22 +261,40 @@ def prohibitions_of(plan: ScenarioPlan) -> list[Prohibition]:
 def derived_expectations(
     plan: ScenarioPlan, result: ReplayResult, spool: BoxesSpool, frames: TrueFrames, settings: DerivedEvents
 ) -> list[Expectation]:
-    """The events that the camera's rules would report with a perfect detector and tracker at the same frames."""
-    return [
-        Expectation(
-            pattern=EventPattern(
-                camera=result.camera if len(plan.parts) > 1 else "",
-                rule=event.rule,
-                label=event.label,
-                start=max(0.0, event.t - settings.before_s),
-                end=event.t + settings.after_s,
-            ),
-            source=f"truth, object {event.track}",
-            at=event.t,
-            box=event.box,
-        )
-        for event in _true_events(plan, result, spool, frames)
-    ]
+    """The events that the camera's rules would report with a perfect detector and tracker at the same frames.
+
+    What they would report besides if the ignored boxes counted may come and is not judged: nobody is asked to see who
+    is nearly hidden, and to see them is no false alarm.
+    """
+    demanded = _true_events(plan, result, spool, frames)
+    expectations = [_derived(plan, result, event, settings) for event in demanded]
+    if all(each.counts for objects in frames.values() for each in objects):
+        return expectations
+    every = {frame: tuple(replace(each, counts=True) for each in objects) for frame, objects in frames.items()}
+    known = list(demanded)
+    for event in _true_events(plan, result, spool, every):
+        wanted = _derived(plan, result, event, settings)
+        same = next((each for each in known if each.track == event.track and wanted.pattern.matches(each)), None)
+        if same is None:
+            expectations.append(replace(wanted, min=0, judged=False))
+        else:
+            known.remove(same)
+    return expectations
+
+
+def _derived(plan: ScenarioPlan, result: ReplayResult, event: Event, settings: DerivedEvents) -> Expectation:
+    return Expectation(
+        pattern=EventPattern(
+            camera=result.camera if len(plan.parts) > 1 else "",
+            rule=event.rule,
+            label=event.label,
+            start=max(0.0, event.t - settings.before_s),
+            end=event.t + settings.after_s,
+        ),
+        source=f"truth, object {event.track}",
+        at=event.t,
+        box=event.box,
+    )
 
 
 def _true_events(plan: ScenarioPlan, result: ReplayResult, spool: BoxesSpool, frames: TrueFrames) -> list[Event]:
