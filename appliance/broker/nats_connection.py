@@ -77,10 +77,10 @@ class NatsConnection:
                 ),
                 2 * CONNECT_S_MAX,
             )
-        except Exception as error:
-            if not isinstance(error, (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError, *_seed_errors())):
-                raise
+        except Exception as error:  # noqa: BLE001 - whatever answers there may break nats-py's reader in any way
             await self.close()
+            if not isinstance(error, (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError, *_seed_errors())):
+                error = StrangeGreeting(f"what it greets with is not NATS ({type(error).__name__})")
             raise ConnectFailed(self.error if isinstance(error, nats.errors.NoServersError) else error) from None
 
     @property
@@ -119,6 +119,10 @@ class NatsConnection:
         self.error = error
 
 
+class StrangeGreeting(Exception):
+    """What listens at the broker's address does not speak NATS, or not as nats-server does."""
+
+
 class ConnectFailed(Exception):
     """There is no connection, because of `cause`."""
 
@@ -131,6 +135,15 @@ def _seed_errors() -> tuple[type[Exception], ...]:
     """What an unusable seed raises. nats-py loads nkeys, and libsodium, only where a file of credentials is named."""
     nkeys = sys.modules.get("nkeys")
     return () if nkeys is None else (nkeys.NkeysError,)
+
+
+def server_version(client: Client) -> str:
+    """Of the server that it is connected to, as it says; a version that is none does not end the connection."""
+    try:
+        version = client.connected_server_version
+        return f"{version.major}.{version.minor}.{version.patch}"
+    except (ValueError, TypeError):
+        return "of an unknown version"
 
 
 def explain(error: Exception | None, otherwise: str, address: BrokerConfig) -> str:

@@ -15,7 +15,13 @@ from nats.aio.client import Client
 from appliance.backoff import Backoff
 from appliance.broker.async_tasks import end_tasks
 from appliance.broker.link_state import LinkState, WireByteCounter
-from appliance.broker.nats_connection import PING_INTERVAL_S, ConnectFailed, NatsConnection, explain
+from appliance.broker.nats_connection import (
+    PING_INTERVAL_S,
+    ConnectFailed,
+    NatsConnection,
+    explain,
+    server_version,
+)
 from appliance.broker_config import BrokerConfig
 from appliance.clock import Clock
 from appliance.errors import UplinkError
@@ -141,14 +147,7 @@ class NatsLink:
         self._reported = ""
         self.state = replace(self.state, up=True, since=self._clock.now(), error="", connects=self.state.connects + 1)
         self._up.set()
-        version = client.connected_server_version
-        logger.info(
-            "connected to the broker at %s (nats-server %s.%s.%s)",
-            self._address,
-            version.major,
-            version.minor,
-            version.patch,
-        )
+        logger.info("connected to the broker at %s (nats-server %s)", self._address, server_version(client))
 
     def _report_down(self, why: str) -> None:
         since = self._clock.now() if self.state.up else self.state.since

@@ -24,9 +24,17 @@ from appliance.media.recorded import (
     ImageOrder,
     RecordedSegment,
 )
-from appliance.sandbox import Sandbox, SandboxError, SandboxFolders, SandboxLimits, SandboxUnavailable
+from appliance.sandbox import (
+    Sandbox,
+    SandboxDied,
+    SandboxError,
+    SandboxFolders,
+    SandboxLimits,
+    SandboxTimeout,
+    SandboxUnavailable,
+)
 from appliance.store.paths import CUTS, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
-from appliance.store.reconcile import MeasuredSegment
+from appliance.store.reconcile import MeasuredSegment, NotMeasured
 
 if TYPE_CHECKING:
     from appliance.media.stills import Still
@@ -187,15 +195,18 @@ class SandboxedReader:
         return _checked(lambda: float(found))
 
     def recover_segment(self, path: Path) -> MeasuredSegment | None:
-        """See `media.segment_recovery.recover_segment`; None also for a file that cannot be read within the limits.
+        """See `media.segment_recovery.recover_segment`; None also for a file that FFmpeg fails at.
 
-        Raises SandboxUnavailable.
+        Raises NotMeasured, SandboxUnavailable.
         """
         self._make_folders()
         try:
             found = self._sandbox.call("recover", str(path))
         except SandboxUnavailable:
             raise
+        except (SandboxTimeout, SandboxDied) as error:
+            logger.warning("the segment %s could not be measured: %s", path.name, error)
+            raise NotMeasured(str(error)) from None
         except SandboxError as error:
             logger.warning("the segment %s cannot be recovered: %s", path.name, error)
             return None

@@ -4,6 +4,7 @@ Works folder by folder, so that a million segments take the memory of one day of
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from appliance.errors import VedetteError
 from appliance.store.database import Database
 from appliance.store.paths import PREROLL, SEGMENTS
 from appliance.store.quotas import recount_usage
@@ -38,8 +40,13 @@ class MeasuredSegment:
     bytes: int | None = None
 
 
+class NotMeasured(VedetteError):
+    """It could not be read within the limits: the box was too busy or short of memory, or the file is hostile. Whether
+    there is a frame in it is not known."""
+
+
 MeasureSegment = Callable[[Path], MeasuredSegment | None]
-"""Read a file's packets; None: there is no frame in it."""
+"""Read a file's packets; None: there is no frame in it. Raises NotMeasured."""
 
 
 @dataclass(slots=True)
@@ -145,25 +152,30 @@ class _Folder:
         """A segment that was being written, or whose end is missing: what can be read of it counts."""
         values: dict[str, object] = {"path": row["path"], "bytes": size}
         change = ""
-        if self._measure is not None:
-            measured = self._measure(self._root / row["path"])
-            if measured is None:
+        with contextlib.suppress(NotMeasured):  # then what was told of it last counts
+            measured = self._measure(self._root / row["path"]) if self._measure is not None else None
+            if measured is not None:
+                change = ", t_end = :t_end, frames = :frames"
+                values |= {"t_end": row["t_start"] + measured.seconds, "frames": measured.frames}
+                values["bytes"] = size if measured.bytes is None else measured.bytes
+            elif self._measure is not None:
                 self._drop(connection, row)
                 self._remove(row["path"].rpartition("/")[2], size)
                 return
-            change = ", t_end = :t_end, frames = :frames"
-            values |= {"t_end": row["t_start"] + measured.seconds, "frames": measured.frames}
-            values["bytes"] = size if measured.bytes is None else measured.bytes
         connection.execute(f"UPDATE segment SET complete = 1, bytes = :bytes{change} WHERE path = :path", values)
         self._found.rows_closed += 1
 
     def _adopt(self, connection: sqlite3.Connection, name: str) -> bool:
-        """Give a file without a row one; a power cut takes the newest rows, which are flushed seldom, but not the
-        files, which are flushed each."""
+        """Give a file without a row one, or leave it for now: a power cut takes the newest rows, which are flushed
+        seldom, but not the files, which are flushed each."""
         stamp = _NAME.match(name)
         if self._measure is None or stamp is None or self._found.adopted >= ADOPTED_MAX:
             return False
-        measured = self._measure(self._root / self._folder / name)
+        try:
+            measured = self._measure(self._root / self._folder / name)
+        except NotMeasured:
+            self._found.orphans_kept += 1  # until the next start, or the next sweep
+            return True
         parts = self._folder.split("/")
         if measured is None or len(parts) < 2:
             return False

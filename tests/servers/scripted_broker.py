@@ -19,8 +19,11 @@ class ScriptedBroker:
     `connections`: how many were greeted. Owner: one thread a connection.
     """
 
-    def __init__(self, first: Misbehave = lambda sock: None, *, answers_pings: bool = True) -> None:
+    def __init__(
+        self, first: Misbehave = lambda sock: None, *, answers_pings: bool = True, greeting: bytes = GREETING
+    ) -> None:
         self._first = first
+        self._greeting = greeting
         self._answers = answers_pings
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
@@ -53,7 +56,7 @@ class ScriptedBroker:
 
     def _serve(self, sock: socket.socket, misbehave: Misbehave) -> None:
         with contextlib.suppress(OSError):
-            sock.sendall(GREETING)
+            sock.sendall(self._greeting)
             received = b""
             while b"PING\r\n" not in received:
                 received += sock.recv(4096)

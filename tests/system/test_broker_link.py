@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from appliance.clock import SystemClock
 from tests.ports import quiet_port
 from tests.servers.box import Box
 from tests.servers.nats import NatsServer, find_nats_servers
-from tests.servers.scripted_broker import ScriptedBroker
+from tests.servers.scripted_broker import GREETING, ScriptedBroker
 from tests.servers.worker import WorkerProcess
 from tests.waiting import PATIENCE, until
 
@@ -69,6 +70,22 @@ def test_a_broker_that_sends_without_end_is_cut_off(line: bytes) -> None:
     with ScriptedBroker(flood) as broker:
         watch(broker.url, lambda link: link.state.connects == 2)
     assert sum(taken) < 30 * 1024**2, "what the sockets hold, and no more"
+
+
+@pytest.mark.parametrize("greeting", [b"INFO []\r\n", b'INFO {"connect_urls":5}\r\n'])
+def test_what_greets_in_another_way_is_no_broker_and_no_bug(greeting: bytes) -> None:
+    """An appliance whose link ends with a bug ends: its cameras were watched by nobody."""
+    with ScriptedBroker(greeting=greeting) as broker:
+        link = watch(broker.url, lambda link: broker.connections >= 2)
+    assert "what it greets with is not NATS" in link.state.error
+
+
+@pytest.mark.parametrize("version", [b'"nightly"', b"5"])
+def test_a_broker_may_be_of_any_version(version: bytes) -> None:
+    looks = count()
+    with ScriptedBroker(greeting=GREETING.replace(b'"2.11.0"', version)) as broker:
+        watch(broker.url, lambda link: link.state.up and next(looks) >= 20)
+        assert broker.connections == 1
 
 
 GIVES_UP_QUICKLY = 'ping_interval: "300ms"\nping_max: 1\nhttp: 127.0.0.1:-1'

@@ -15,7 +15,9 @@ from streams import Heard, clip
 from appliance.clock import ManualClock
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.media.recording_reader import SandboxedReader
 from appliance.media.segment_recovery import recover_segment
+from appliance.sandbox import Sandbox, SandboxTimeout
 from appliance.store.database import Database
 from appliance.store.quotas import read_usage
 from appliance.store.reconcile import sweep_orphans
@@ -115,6 +117,24 @@ def test_a_segment_that_was_left_open_gets_the_seconds_that_were_never_reported(
     row = SegmentStore(db).covering("gate", T, T + 1)[0]
     assert (row.complete, row.frames, row.bytes) == (True, 20, told[0].bytes)
     assert row.t_end == pytest.approx(told[0].t_end, abs=0.002)
+
+
+def test_a_box_too_busy_to_read_a_segment_does_not_delete_it(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, segments = record(tmp_path), SegmentStore(db)
+    segments.put(replace(told[0], complete=False, frames=told[0].frames - 5))
+    reader = SandboxedReader(tmp_path)
+
+    def slow(*_: object, **__: object) -> None:
+        raise SandboxTimeout("recover took longer than 20 s")
+
+    monkeypatch.setattr(Sandbox, "call", slow)
+    found = segments.reconcile(tmp_path, measure=reader.recover_segment, orphan_age_s=-1e12)
+    assert (found.rows_closed, found.rows_dropped, found.orphans_kept, found.orphans_removed) == (1, 0, 2, 0)
+    assert all((tmp_path / row.path).exists() for row in told)
+    (row,) = segments.covering("gate", T, T + 10)
+    assert (row.complete, row.frames) == (True, told[0].frames - 5)
 
 
 def test_what_is_not_ours_is_counted_and_left_for_an_hour(db: Database, tmp_path: Path) -> None:
