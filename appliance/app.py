@@ -26,7 +26,7 @@ from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.setup_page import new_setup_code
 from appliance.errors import MissingDependency, UsageError
 from appliance.health.load_shedding import LoadShedding
-from appliance.malloc import TRIM_EVERY_S, hold_little, trim_heaps
+from appliance.malloc import TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.settings.settings_service import SettingsService
 from appliance.store.cameras import NOT_RUNNING, CameraStore
@@ -77,6 +77,8 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
         with contextlib.closing(SandboxedReader(root)) as reader:
             recover(config, root, appliance.stores, clock, reader.recover_segment, new_database=db.is_new)
         start(appliance, group)
+        appliance.warm_up()
+        spare_what_stays()
         logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
         if appliance.fingerprint:
             text = "The browser will not know this box's certificate; compare its SHA-256:"
@@ -178,6 +180,11 @@ class Appliance:
         if self._dashboard is not None:
             self._dashboard.configure(config, background.dashboard_probes)
         return waiting
+
+    def warm_up(self) -> None:
+        """Do what would make the first page late; call it when the services run."""
+        if self._dashboard is not None:
+            self._dashboard.warm_up()
 
     def _shed_memory(self, shed: LoadShedding) -> None:
         """Memory is short, or not any more: what can be had again is let go of. In the monitor's thread."""

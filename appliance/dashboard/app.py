@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI, Request
 from starlette.responses import Response
-from starlette.staticfiles import StaticFiles
 
 from appliance.clock import Clock
 from appliance.config import DashboardConfig, SiteConfig
@@ -19,6 +18,7 @@ from appliance.dashboard import (
     account_api,
     alerts_api,
     arming_api,
+    assets,
     auth,
     backup_api,
     camera_edit_page,
@@ -45,6 +45,7 @@ from appliance.dashboard import (
     setup_page,
     storage_api,
     system_api,
+    texts,
     timeline_api,
     trials_api,
     trials_page,
@@ -69,7 +70,6 @@ from appliance.store.meter import Meter
 if TYPE_CHECKING:
     from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
-STATIC = Path(__file__).parent / "static"
 ROUTERS = (
     account_api.router, account_api.page_router,
     alerts_api.router, arming_api.router, camera_finder_api.router, camera_finder_api.page_router,
@@ -128,11 +128,12 @@ def create_app(
     configure(config, probes)
     app.state.configure = configure
     app.state.empty_caches = parts.frames.empty
+    app.state.warm_up = partial(_warm_up, app)
     app.state.streams = (parts.hub, parts.live)
     _guard(app, config.dashboard, parts, clock, certificate, methods)
     for router in ROUTERS:
         app.include_router(router)
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.mount("/static", assets.AssetFiles(directory=assets.STATIC), name="static")
     return app
 
 
@@ -153,6 +154,13 @@ def _guard(
     app.add_middleware(
         ProxyHeaders, proxies=served.trusted_proxies, user_header=served.user_header, ignored=parts.ignored_headers,
     )  # fmt: skip
+
+
+def _warm_up(app: FastAPI) -> None:
+    texts.catalogues()
+    assets.version()
+    for route in app.routes:  # FastAPI prepares those of a router when first one of them could be meant
+        route.matches({"type": "http", "method": "GET", "path": "/", "root_path": ""})
 
 
 async def _answer_bug(app: FastAPI, request: Request, error: Exception) -> Response:

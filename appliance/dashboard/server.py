@@ -239,6 +239,10 @@ class DashboardServer:
         """Answer by these sections of the site file from the next request on. Any thread."""
         self._app.state.configure(config, probes)
 
+    def warm_up(self) -> None:
+        """Read translations, digest the static files, prepare the routes: else the first request would. Any thread."""
+        self._app.state.warm_up()
+
     def empty_caches(self) -> None:
         """Memory is short. Any thread."""
         if self._loop is not None:

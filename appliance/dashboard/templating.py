@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse
 
 from appliance.clock import iso_utc
 from appliance.dashboard import texts
+from appliance.dashboard.assets import asset, scripts
 from appliance.dashboard.texts import N_, number
 from appliance.dashboard.texts import gettext as _
 from appliance.dashboard.visitor import visitor
@@ -39,7 +40,7 @@ class Templates:
         self._environment.globals.update(
             catalogue=texts.catalogue, languages=texts.catalogues, script_of=texts.script_of
         )
-        self._environment.globals.update(tell=texts.tell)
+        self._environment.globals.update(tell=texts.tell, asset=asset, scripts=scripts)
         self._environment.filters.update(when=when, size=size, span=span, lasting=lasting)
         self._environment.filters.update(diff=diff, number=figure, digits=number)
         self._environment.filters.update(percent=percent, score=score, money=money, joules=joules)

@@ -6,7 +6,6 @@ asks, `N_`; scripts with `t("…")` and `tn("…", "…", n)` of static/texts.js
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -99,7 +98,7 @@ def read(text: str) -> Iterator[Message]:
             if not found:
                 raise ValueError(f"not a line of a translation file: {line}")
             name = found[1] or name
-            parts[name] = parts.get(name, "") + str(ast.literal_eval(found[2]))
+            parts[name] = parts.get(name, "") + str(json.loads(found[2], strict=False))
         texts = tuple(parts[key] for key in sorted(parts) if key.startswith("msgstr"))
         yield Message(
             parts["msgid"], parts.get("msgctxt", ""), parts.get("msgid_plural", ""), texts, tuple(places),

@@ -167,7 +167,7 @@ def _recorded(
         """SELECT t_start, t_end FROM segment INDEXED BY segment_camera
            WHERE camera = ? AND t_start <= ? AND t_start > ? AND t_end >= ? AND frames > 0 ORDER BY t_start""",
         (camera, t1, t0 - SEGMENT_S_MAX, t0),
-    ).fetchall()
+    )  # read as they come: 20,000 rows at once would set off a collection of all that the core has in memory
     join_s = JOIN_S
     spans = join_spans(((row[0], row[1]) for row in rows), join_s)
     while len(spans) > SPANS_MAX:

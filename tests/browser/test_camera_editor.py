@@ -242,8 +242,8 @@ def test_a_click_before_the_script_is_there_does_nothing_and_a_question_outlasts
         held.append(route)
 
     page.clock.install()
-    page.route("**/static/forms.js", hold)
-    with page.expect_request("**/static/forms.js"):
+    page.route("**/forms.js", hold)
+    with page.expect_request("**/forms.js"):
         page.goto(f"{editing.url}/cameras/gate/trials", wait_until="commit")
     delete = page.get_by_role("button", name="Delete")
     delete.click()

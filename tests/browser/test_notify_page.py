@@ -168,6 +168,17 @@ def test_a_link_of_a_message_snoozes_its_target(
     assert (row.target, row.camera) == ("browsers", "gate")
 
 
+def test_out_of_reach_is_said_in_the_language_of_the_page(house: NotifyingHouse, tab: Callable[..., Page]) -> None:
+    page = tab(390, "light")
+    page.goto(house.url)
+    page.locator("#language").select_option("de")
+    expect(page.locator("html")).to_have_attribute("lang", "de")
+    page.wait_for_function("""navigator.serviceWorker.ready.then(each => each.active.scriptURL.endsWith("?de"))""")
+    page.context.set_offline(True)
+    page.reload()
+    expect(page.get_by_role("heading")).to_have_text("Nicht erreichbar")
+
+
 def test_the_dashboard_can_be_installed_and_says_so_when_the_box_is_out_of_reach(
     house: NotifyingHouse, tab: Callable[..., Page]
 ) -> None:
@@ -181,10 +192,10 @@ def test_the_dashboard_can_be_installed_and_says_so_when_the_box_is_out_of_reach
     kept = page.evaluate("""caches.keys()""")
     assert kept == [], "nothing of the site is kept"
     page.reload()
+    assert page.evaluate("navigator.serviceWorker.ready.then(each => each.navigationPreload.getState())")["enabled"]
     page.context.set_offline(True)
     page.goto(f"{house.url}/cameras")
     expect(page.get_by_role("heading")).to_have_text("Out of reach")
     shot(page, "offline-390")
-    page.context.set_offline(False)
-    page.goto(f"{house.url}/cameras")
+    page.context.set_offline(False)  # and nobody does anything
     expect(page.get_by_role("heading", name="Cameras")).to_be_visible()

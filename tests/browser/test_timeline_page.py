@@ -157,6 +157,18 @@ def test_the_site_has_a_strip_for_every_camera(visit: Visit, house: House) -> No
     page.wait_for_url("**/cameras/dock/timeline")
 
 
+def test_what_happens_at_one_camera_has_its_strip_alone_fetched_again(visit: Visit, house: House) -> None:
+    opened = visit("/timeline")
+    opened.locator("#timeline[data-loaded]").wait_for()
+    opened.locator("#pulse[data-state=live]").wait_for()
+    asked: list[str] = []
+    opened.on("request", lambda each: asked.append(each.url) if "/timeline?from=" in each.url else None)
+    with opened.expect_response(lambda each: "/cameras/gate/timeline?from=" in each.url):
+        house.site.raise_alert("third", house.t0 + 6, seconds=1.0)
+    opened.wait_for_timeout(100)
+    assert [url for url in asked if "/cameras/gate/" not in url] == []
+
+
 def test_other_pages_lead_to_the_moment(visit: Visit, house: House) -> None:
     page = visit("/alerts/walker")
     page.get_by_role("link", name="Timeline").last.click()

@@ -24,7 +24,7 @@ from waiting import ANSWER_S, PATIENCE
 from appliance import wire
 from appliance.broker import LinkState
 from appliance.clock import ManualClock
-from appliance.dashboard import app as dashboard_app
+from appliance.dashboard import assets
 from appliance.dashboard.alerts_api import AlertCountCache
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import SystemHealth
@@ -388,10 +388,10 @@ def test_the_empty_page_says_what_to_do(client: TestClient) -> None:
 
 
 def test_everything_the_browser_loads_fits_in_150_kb_and_comes_from_here() -> None:
-    files = [file for file in dashboard_app.STATIC.iterdir() if file.suffix in {".js", ".css"}]
+    files = [file for file in assets.STATIC.iterdir() if file.suffix in {".js", ".css"}]
     assert sum(file.stat().st_size for file in files) <= 150_000
     foreign = re.compile(r"""(?:https?:|(?<!rtsp:))//(?!www\.w3\.org/2000/svg|ntfy\.sh" }})[a-z0-9]""")
-    pages = list((dashboard_app.STATIC.parent / "templates").iterdir())
+    pages = list((assets.STATIC.parent / "templates").iterdir())
     for file in [*files, *pages]:
         text = re.sub(r"^\s*//.*$|placeholder=\"[^\"]*\"", "", file.read_text(), flags=re.MULTILINE)
         assert not foreign.search(re.sub(r"(?<=[;\s])// .*", "", text)), file.name
@@ -402,8 +402,8 @@ def test_everything_the_browser_loads_fits_in_150_kb_and_comes_from_here() -> No
 def test_a_form_sends_nothing_by_itself_and_its_patterns_are_ones() -> None:
     """Before its script is there, a form of the method GET puts a password into the address. A browser reads patterns
     with the flag v, where a hyphen at the end of a class is an error: then it passes all and says so in the console."""
-    pages = list((dashboard_app.STATIC.parent / "templates").glob("*.html"))
-    for file in [*pages, *dashboard_app.STATIC.glob("*.js")]:
+    pages = list((assets.STATIC.parent / "templates").glob("*.html"))
+    for file in [*pages, *assets.STATIC.glob("*.js")]:
         text = file.read_text()
         assert not re.search(r'<form(?![^>]*\bmethod="(?:dialog"|get" action="/"))', text), file.name
         for pattern in re.findall(r'\bpattern(?:=|: )"([^"]*)"', text):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from appliance.malloc import spare_what_stays
 
 # As a camera's decoder does it: pictures, and between them small things that outlive them.
 LIFE = """
@@ -117,3 +120,13 @@ thread.join()
 def test_holes_in_the_heap_of_a_thread_are_given_back() -> None:
     told = subprocess.run([sys.executable, "-c", PLANES], capture_output=True, text=True, check=True)
     assert float(told.stdout) > 30, "46 MB of planes, and 0.4 MB that stay"
+
+
+def test_what_is_in_memory_once_started_is_not_looked_at_again() -> None:
+    kept: list[list[object]] = [[]]
+    try:
+        spare_what_stays()
+        assert gc.get_freeze_count() > 1000
+        assert not any(each is kept for each in gc.get_objects(generation=2))
+    finally:
+        gc.unfreeze()

@@ -1,5 +1,5 @@
 // The live list: cards arrive, change in place, and are reviewed from the keyboard.
-import { again, by, coalesced, follow, keys, light, post, prepare, review, say, swap } from "./page.js";
+import { again, by, coalesced, follow, keys, light, made, post, prepare, review, say, swap } from "./page.js";
 import { t, tn } from "./texts.js";
 import { BATCH, choose, mark, none, send, some } from "./chosen.js";
 import "./health.js";
@@ -25,20 +25,15 @@ function markDays() {
 		}
 		const name = dayOf(Number(item.dataset.t));
 		if (name !== last) {
-			const heading = document.createElement("li");
-			heading.className = "day";
-			heading.textContent = last = name;
-			item.before(heading);
+			item.before(made("li", { className: "day", textContent: (last = name) }));
 		}
 	}
 }
 
 async function fetchCard(id, what = "alerts") {
-	const answer = await fetch(`/fragments/${what}/${encodeURIComponent(id)}${location.search}`);
-	if (answer.status === 204) return null;
-	if (!answer.ok) throw new Error(t("The appliance answered {status}.", { status: answer.status }));
-	const holder = document.createElement("template");
-	holder.innerHTML = await answer.text();
+	const text = await post(`/fragments/${what}/${encodeURIComponent(id)}${location.search}`, undefined, "GET", "text");
+	if (!text) return null;
+	const holder = made("template", { innerHTML: text });
 	prepare(holder.content);
 	const found = holder.content.querySelector(".card, .ill");
 	if (found.matches(".card")) mark(found);

@@ -2,6 +2,7 @@
 import { dress } from "./time.js";
 import { t } from "./texts.js";
 export const by = id => document.getElementById(id);
+export const made = (tag, values) => Object.assign(document.createElement(tag), values);
 
 const CLOSER_MAX = 2;
 
@@ -10,10 +11,13 @@ export async function post(url, body, method = "POST", as = "json") {
 		method,
 		headers: { "Content-Type": "application/json" },
 		body: body && JSON.stringify(body)
+	}).catch(() => {
+		throw new Error(t("The appliance does not answer."));
 	});
 	if (answer.ok) return answer[as]();
 	const problem = await answer.json().catch(() => ({}));
-	throw new Error(problem.detail || t("The appliance answered {status}.", { status: answer.status }));
+	const text = problem.detail || t("The appliance answered {status}.", { status: answer.status });
+	throw Object.assign(new Error(text), { type: problem.type });
 }
 
 export function say(text) {
@@ -170,7 +174,7 @@ export function keys(actions) {
 }
 
 prepare();
-navigator.serviceWorker?.register("/sw.js").catch(() => {}); // a certificate that the browser does not trust
+navigator.serviceWorker?.register(`/sw.js?${document.documentElement.lang}`, { updateViaCache: "none" }).catch(() => {}); // a certificate that the browser does not trust
 setInterval(dress, 15000);
 by("language")?.addEventListener("change", async ({ target }) => {
 	await post("/language", { language: target.value });

@@ -1,5 +1,5 @@
 // The clip of a card plays in its picture while a mouse rests on it, or after `p`. One at a time, nothing ahead of time.
-import { by } from "./page.js";
+import { by, made } from "./page.js";
 const REST_MS = 400;
 const quiet = matchMedia("(prefers-reduced-motion: reduce)");
 let timer = 0;
@@ -16,8 +16,7 @@ function stop() {
 
 function start(shot) {
 	stop();
-	const video = document.createElement("video");
-	Object.assign(video, { muted: true, loop: true, playsInline: true, preload: "none", src: shot.dataset.clip });
+	const video = made("video", { muted: true, loop: true, playsInline: true, preload: "none", src: shot.dataset.clip });
 	video.addEventListener("error", () => video.remove()); // a codec that this browser lacks: the picture stays
 	shown = video;
 	shot.append(video);

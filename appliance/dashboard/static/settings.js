@@ -1,5 +1,5 @@
 // The site file: an edit by hand is taken, an older version shown and brought back.
-import { again, attempt, coalesced, follow, post, renew, say, swap } from "./page.js";
+import { again, attempt, coalesced, follow, made, post, renew, say, swap } from "./page.js";
 import { t } from "./texts.js";
 const reading = () => document.hidden || document.querySelector("details[data-version][open]");
 const refresh = coalesced(async () => {
@@ -9,12 +9,9 @@ const refresh = coalesced(async () => {
 
 function paint(pre, text) {
 	pre.replaceChildren(
-		...(text || t("It is the text of now.")).split("\n").map(line => {
-			const made = document.createElement("span");
-			made.className = line.startsWith("+") ? "new" : line.startsWith("-") ? "gone" : "";
-			made.textContent = `${line}\n`;
-			return made;
-		})
+		...(text || t("It is the text of now."))
+			.split("\n")
+			.map(line => made("span", { className: { "+": "new", "-": "gone" }[line[0]] ?? "", textContent: `${line}\n` }))
 	);
 }
 

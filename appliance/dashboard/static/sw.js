@@ -1,13 +1,26 @@
 // Shows pushed messages, and a page of its own while the appliance is out of reach. Nothing is kept.
-const OFFLINE = `<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
-<title>Vedette</title><body style="font:1.1rem system-ui;margin:3rem 1.5rem"><h1>Out of reach</h1><p>The appliance does not answer. It watches on; this device has no way to it now.<p><a href="">Try again</a>`;
+const lang = location.search.slice(1);
+if (lang && lang !== "en") importScripts(`/static/texts/${lang}.js`);
+const t = text => globalThis.TEXTS?.[text] ?? text;
+const OFFLINE = `<!doctype html><html lang="${lang}"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<title>Vedette</title><body style="font:1.1rem system-ui;margin:3rem 1.5rem"><main><h1>${t("Out of reach")}</h1><p>${t("The appliance does not answer. It watches on; this device has no way to it now.")}<p>${t("This page comes back by itself.")} <a href="">${t("Try again")}</a></main>
+<script>setInterval(() => fetch("/healthz").then(() => location.reload(), () => 0), 2000)</script>`;
+addEventListener("install", event => {
+	skipWaiting();
+	// What is no page never comes here: asking would cost each of its requests.
+	const routes = ["cors", "no-cors", "same-origin"].map(requestMode => ({ condition: { requestMode }, source: "network" }));
+	event.waitUntil(event.addRoutes?.(routes).catch(() => {}));
+});
+// The page is asked for while this worker starts, not after.
+addEventListener("activate", event => event.waitUntil(registration.navigationPreload?.enable()));
 addEventListener("fetch", event => {
-	const html = { headers: { "Content-Type": "text/html" } };
-	if (event.request.mode === "navigate") event.respondWith(fetch(event.request).catch(() => new Response(OFFLINE, html)));
+	if (event.request.mode !== "navigate") return;
+	const answer = async () => (await event.preloadResponse) ?? fetch(event.request);
+	event.respondWith(answer().catch(() => new Response(OFFLINE, { headers: { "Content-Type": "text/html" } })));
 });
 addEventListener("push", event => {
 	const { title, body, tag, url, snooze } = event.data.json();
-	const actions = snooze ? [15, 60].map(minutes => ({ action: `${minutes}`, title: `Snooze ${minutes} min` })) : [];
+	const actions = snooze ? [15, 60].map(minutes => ({ action: `${minutes}`, title: `${t("Snooze")} ${minutes} min` })) : [];
 	event.waitUntil(registration.showNotification(title, { body, tag, actions, data: { url, snooze } }));
 });
 addEventListener("notificationclick", event => {

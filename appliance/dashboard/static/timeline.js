@@ -1,5 +1,5 @@
 // A day of the recording: strips to drag on, pictures while dragging, playing, cutting, links to a moment.
-import { by, coalesced, follow, keys, say } from "./page.js";
+import { by, coalesced, follow, get, keys, made, say } from "./page.js";
 import { clockOf } from "./time.js";
 import { Pane } from "./pane.js";
 import { AXIS, drawStrip } from "./strip.js";
@@ -42,27 +42,30 @@ function dayOf(moment, days = 0) {
 
 async function load(camera) {
 	const [from, to] = day;
-	const answer = await fetch(`/api/v1/cameras/${encodeURIComponent(camera)}/timeline?from=${from}&to=${to}`);
-	const found = await answer.json();
-	if (!answer.ok) throw new Error(found.detail);
+	const found = await get(`/api/v1/cameras/${encodeURIComponent(camera)}/timeline?from=${from}&to=${to}`);
 	if (from !== day[0]) return; // another day was chosen meanwhile
 	skew = found.now - Date.now() / 1000;
 	reports.set(camera, found);
 }
 
+const stale = new Set(); // cameras whose report is to be fetched
 const reload = coalesced(async () => {
-	let asked;
-	do {
-		asked = day;
-		for (const { camera } of [...strips].sort((a, b) => (b.camera === chosen) - (a.camera === chosen))) {
-			await load(camera);
-			if (asked !== day) break; // to another one, of which none is there yet
-			if (camera === chosen) settle();
-			draw();
-		}
-	} while (asked !== day);
+	while (stale.size) {
+		const asked = day;
+		const camera = stale.has(chosen) ? chosen : [...stale][0];
+		stale.delete(camera);
+		await load(camera);
+		if (asked !== day) continue; // to another one, of which none is there yet
+		if (camera === chosen) settle();
+		draw();
+	}
 	page.dataset.loaded = day[0];
 }, 3000);
+
+function refresh(camera) {
+	for (const each of strips) if (!camera || each.camera === camera) stale.add(each.camera);
+	reload();
+}
 
 // Where a person lands who named no moment: at the newest recording of today, or where a day's recording begins.
 function settle() {
@@ -122,7 +125,7 @@ function open(moment = null) {
 	t = moment;
 	delete page.dataset.loaded;
 	draw();
-	reload();
+	refresh();
 }
 
 function arrange() {
@@ -241,31 +244,16 @@ function list() {
 	by("happened").replaceChildren(...rows.slice(0, LISTED_MAX).map(line));
 	const more = rows.length - LISTED_MAX + found.alerts_left_out;
 	if (rows.length > LISTED_MAX || found.alerts_left_out) {
-		const last = document.createElement("li");
-		last.className = "muted";
-		last.textContent = `${Math.max(more, found.alerts_left_out)} ${words.more}`;
-		by("happened").append(last);
+		by("happened").append(made("li", { className: "muted", textContent: `${Math.max(more, found.alerts_left_out)} ${words.more}` }));
 	}
 }
 
 function line(each) {
-	const item = document.createElement("li");
-	const to = document.createElement("button");
-	to.type = "button";
-	const dot = document.createElement("i");
-	dot.className = each.kind;
-	const text = document.createElement("span");
-	text.textContent = each.text;
-	to.append(dot, clockOf(each.t), text);
-	to.addEventListener("click", () => seek(each.t));
+	const to = made("button", { type: "button", onclick: () => seek(each.t) });
+	to.append(made("i", { className: each.kind }), clockOf(each.t), made("span", { textContent: each.text }));
+	const item = made("li");
 	item.append(to);
-	if (each.href) {
-		const link = document.createElement("a");
-		link.href = each.href;
-		link.textContent = "→";
-		link.setAttribute("aria-label", `${each.text}, ${clockOf(each.t)}`);
-		item.append(link);
-	}
+	if (each.href) item.append(made("a", { href: each.href, textContent: "→", ariaLabel: `${each.text}, ${clockOf(each.t)}` }));
 	return item;
 }
 
@@ -293,13 +281,8 @@ async function download() {
 	by("cut").disabled = true;
 	by("cut-words").textContent = `${words.cutting} …`;
 	try {
-		const answer = await fetch(`${report().recording}?from=${from.toFixed(2)}&to=${to.toFixed(2)}`);
-		const found = await answer.json();
-		if (!answer.ok) throw new Error(found.detail);
-		const link = document.createElement("a");
-		link.href = found.download;
-		link.download = "";
-		link.click();
+		const found = await get(`${report().recording}?from=${from.toFixed(2)}&to=${to.toFixed(2)}`);
+		made("a", { href: found.download, download: "" }).click();
 		stated = 0;
 		cutState();
 		if (found.note) by("cut-words").textContent += `: ${found.note}`;
@@ -368,40 +351,39 @@ const momentOf = (event, canvas) => {
 };
 
 for (const { camera, canvas, row } of strips) {
-	canvas.addEventListener("pointerdown", event => {
+	canvas.onpointerdown = event => {
 		if (event.button) return;
 		canvas.setPointerCapture(event.pointerId);
 		dragging = true;
 		choose(camera);
 		seek(momentOf(event, canvas), { follow: false });
 		button();
-	});
-	canvas.addEventListener("pointermove", event => {
+	};
+	canvas.onpointermove = event => {
 		if (dragging && canvas.hasPointerCapture(event.pointerId)) seek(momentOf(event, canvas));
 		if (event.pointerType === "mouse" || dragging) preview(camera, canvas, row, momentOf(event, canvas), event.clientX);
-	});
-	for (const name of ["pointerup", "pointercancel"])
-		canvas.addEventListener(name, () => {
-			if (!dragging) return;
-			dragging = false;
-			by("bubble").hidden = true;
-			show();
-		});
-	canvas.addEventListener("pointerleave", () => dragging || (by("bubble").hidden = true));
-	canvas.addEventListener("focus", () => choose(camera));
+	};
+	canvas.onpointerup = canvas.onpointercancel = () => {
+		if (!dragging) return;
+		dragging = false;
+		by("bubble").hidden = true;
+		show();
+	};
+	canvas.onpointerleave = () => dragging || (by("bubble").hidden = true);
+	canvas.onfocus = () => choose(camera);
 	canvas.addEventListener("wheel", event => {
 		if (!event.ctrlKey) return;
 		event.preventDefault();
 		zoom(event.deltaY < 0 ? 1 : -1);
 	}, { passive: false });
-	canvas.addEventListener("keydown", event => {
+	canvas.onkeydown = event => {
 		const step = { ArrowLeft: -10, ArrowRight: 10, PageDown: -600, PageUp: 600 }[event.key];
 		if (step) seek(t + step * (event.shiftKey ? 6 : 1));
 		else if (event.key === "Home") seek(report()?.recorded[0]?.t_start ?? day[0]);
 		else if (event.key === "End") seek((report()?.recorded.at(-1)?.t_end ?? day[1]) - 1);
 		else return;
 		event.preventDefault();
-	});
+	};
 }
 
 // A small picture over the pointer; of the chosen camera or of the one under it.
@@ -443,18 +425,26 @@ const actions = {
 	"-": () => zoom(-1)
 };
 keys({ ...actions, " ": () => (document.activeElement?.closest("button, a") ? false : actions[" "]()) });
-by("play").addEventListener("click", actions[" "]);
-by("sound").addEventListener("click", actions.m);
-by("alert-before").addEventListener("click", () => jump(-1));
-by("alert-after").addEventListener("click", () => jump(1));
-by("closer").addEventListener("click", () => zoom(1));
-by("wider").addEventListener("click", () => zoom(-1));
-by("cut-from").addEventListener("click", () => mark(false));
-by("cut-to").addEventListener("click", () => mark(true));
-by("cut").addEventListener("click", download);
-by("share").addEventListener("click", share);
-by("day-before").addEventListener("click", () => go(-1));
-by("day-after").addEventListener("click", () => go(1));
+const clicks = {
+	play: actions[" "],
+	sound: actions.m,
+	"alert-before": actions.j,
+	"alert-after": actions.k,
+	closer: actions["+"],
+	wider: actions["-"],
+	"cut-from": actions.i,
+	"cut-to": actions.o,
+	cut: download,
+	share,
+	"day-before": () => go(-1),
+	"day-after": () => go(1),
+	"to-now": () => {
+		if (playing) stop();
+		day = dayOf(now());
+		open();
+	}
+};
+for (const [id, act] of Object.entries(clicks)) by(id).onclick = act;
 by("days").addEventListener("submit", event => event.preventDefault());
 by("day").addEventListener("change", event => {
 	const [year, month, date] = event.target.value.split("-").map(Number);
@@ -463,16 +453,12 @@ by("day").addEventListener("change", event => {
 	day = dayOf(new Date(year, month - 1, date, 12).getTime() / 1000);
 	open();
 });
-by("to-now").addEventListener("click", () => {
-	if (playing) stop();
-	day = dayOf(now());
-	open();
-});
 addEventListener("resize", draw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-const today = () => day[1] > now() && reload();
+const today = camera => day[1] > now() && refresh(camera);
 setInterval(() => document.hidden || today(), 15000);
-follow({ alert: today, camera: today, health: today });
+const changed = row => today(row.camera ?? row.name);
+follow({ alert: changed, camera: changed, health: changed });
 for (const { camera, row } of strips)
 	row.querySelector("input")?.addEventListener("change", ({ target }) => {
 		together = target.checked ? [...together, camera] : together.filter(name => name !== camera);
@@ -485,4 +471,4 @@ for (const { camera, row } of strips)
 setInterval(tick, TICK_MS);
 arrange();
 draw();
-reload();
+refresh();

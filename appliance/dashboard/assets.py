@@ -1,0 +1,73 @@
+"""The scripts, styles and pictures of pages, at addresses that change with their content: browsers keep them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from markupsafe import Markup
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+STATIC = Path(__file__).parent / "static"
+BASE = "page.js"  # of every page
+_YEAR_S = 365 * 86400
+_IMPORT = re.compile(r'^import .*?"\./([\w.]+)";$', re.MULTILINE)
+
+
+@cache
+def version() -> str:
+    """The digest of all of them, of when this process began."""
+    found = sha256()
+    for file in sorted(STATIC.rglob("*")):
+        if file.is_file():
+            found.update(file.relative_to(STATIC).as_posix().encode() + b"\0" + file.read_bytes())
+    return f"v-{found.hexdigest()[:12]}"
+
+
+@cache
+def _imports() -> Mapping[str, tuple[str, ...]]:
+    return {file.name: tuple(_IMPORT.findall(file.read_text(encoding="utf-8"))) for file in STATIC.glob("*.js")}
+
+
+def asset(name: str) -> str:
+    """Where a file of `static` is. Modules that it imports are beside it, in the same version."""
+    return f"/static/{version()}/{name}"
+
+
+def scripts(*names: str) -> Markup:
+    """Elements that load these modules, and what they import in the same moment: not wave after wave."""
+    known = () if BASE in names else (BASE, *imported(BASE))
+    early = dict.fromkeys(each for name in names for each in imported(name) if each not in (*names, *known))
+    preloads = (Markup('<link rel="modulepreload" href="{}">').format(asset(each)) for each in early)
+    modules = (Markup('<script type="module" src="{}"></script>').format(asset(each)) for each in names)
+    return Markup("").join((*preloads, *modules))
+
+
+def imported(name: str) -> Iterator[str]:
+    """All modules that a module needs, however far away. Raises KeyError for one that is not there."""
+    found, waiting = {name}, [name]
+    while waiting:
+        new = [each for each in _imports()[waiting.pop()] if each not in found]
+        found.update(new)
+        waiting += new
+        yield from new
+
+
+class AssetFiles(StaticFiles):
+    """The files, under the version that they have now for a year, under any other to be asked for again each time.
+
+    A page that was open while the appliance was updated asks for an older version: it gets what there is.
+    """
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """One file. Raises HTTPException."""
+        first, _, rest = path.partition("/")
+        answer = await super().get_response(rest if first.startswith("v-") else path, scope)
+        if first == version():
+            answer.headers["Cache-Control"] = f"max-age={_YEAR_S}, immutable"
+        return answer

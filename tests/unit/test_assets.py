@@ -1,0 +1,57 @@
+"""Scripts and styles: kept by browsers for a year, and never older than the page that asks for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from appliance.clock import ManualClock
+from appliance.dashboard import assets
+from tests.dashboard_site import Site
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    site = Site(tmp_path_factory.mktemp("site"), ManualClock(1_700_000_000.0))
+    yield TestClient(site.app(None), base_url="http://127.0.0.1:8080")
+    site.close()
+
+
+def test_what_a_page_loads_is_kept_for_a_year_at_an_address_of_its_content(client: TestClient) -> None:
+    found = re.findall(r'(?:src|href)="(/static/[^"]*)"', client.get("/timeline").text)
+    assert len(found) > 8
+    for address in found:
+        answer = client.get(address)
+        assert answer.status_code == 200, address
+        assert answer.headers["cache-control"] == "max-age=31536000, immutable", address
+
+
+def test_another_version_is_answered_with_what_there_is_and_not_kept(client: TestClient) -> None:
+    for address in ("/static/v-0123456789ab/page.js", "/static/page.js"):
+        answer = client.get(address)
+        assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache"), address
+        assert answer.text == (assets.STATIC / "page.js").read_text(encoding="utf-8")
+    assert client.get("/static/v-0123456789ab/nowhere.js").status_code == 404
+
+
+def test_a_changed_script_changes_every_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assets, "STATIC", tmp_path)
+    (tmp_path / "page.js").write_text("1")
+    before = assets.version.__wrapped__()
+    (tmp_path / "page.js").write_text("2")
+    assert assets.version.__wrapped__() != before
+
+
+def test_all_modules_of_a_page_are_asked_for_at_once(client: TestClient) -> None:
+    """What a module imports is in the page, so that no script waits for another to be read."""
+    page = client.get("/timeline").text
+    named = set(re.findall(r'(?:src|href)="/static/[^"]*/(\w+\.js)"', page))
+    assert {"page.js", "timeline.js", "pane.js", "strip.js", "time.js", "texts.js", "converted.js"} <= named
+    for name in named:
+        imports = re.findall(r'from "\./(\w+\.js)"', (assets.STATIC / name).read_text(encoding="utf-8"))
+        assert set(imports) <= named, name
+    assert page.count("/page.js") == page.count("/time.js") == 1
