@@ -24,7 +24,7 @@ from appliance.core_settings import CoreStores
 from appliance.dashboard.app import create_app
 from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.setup_page import new_setup_code
-from appliance.errors import MissingDependency, UsageError
+from appliance.errors import MissingDependency, StoreError, UsageError
 from appliance.health.load_shedding import LoadShedding
 from appliance.malloc import TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
 from appliance.media.recording_reader import LIMITS, SandboxedReader
@@ -183,8 +183,12 @@ class Appliance:
 
     def warm_up(self) -> None:
         """Do what would make the first page late; call it when the services run."""
-        if self._dashboard is not None:
+        if self._dashboard is None:
+            return
+        try:
             self._dashboard.warm_up()
+        except StoreError as error:  # the page that wants it says so again
+            logger.warning("nothing was made ready for the first page: %s", error)
 
     def _shed_memory(self, shed: LoadShedding) -> None:
         """Memory is short, or not any more: what can be had again is let go of. In the monitor's thread."""

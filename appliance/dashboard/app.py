@@ -128,7 +128,7 @@ def create_app(
     configure(config, probes)
     app.state.configure = configure
     app.state.empty_caches = parts.frames.empty
-    app.state.warm_up = partial(_warm_up, app)
+    app.state.warm_up = partial(_warm_up, app, parts)
     app.state.streams = (parts.hub, parts.live)
     _guard(app, config.dashboard, parts, clock, certificate, methods)
     for router in ROUTERS:
@@ -156,7 +156,8 @@ def _guard(
     )  # fmt: skip
 
 
-def _warm_up(app: FastAPI) -> None:
+def _warm_up(app: FastAPI, parts: DashboardParts) -> None:
+    parts.warm_up()
     texts.catalogues()
     assets.version()
     for route in app.routes:  # FastAPI prepares those of a router when first one of them could be meant

@@ -33,7 +33,7 @@ from appliance.dashboard.proxy_headers import FORWARDED
 from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
-from appliance.dashboard.savings_api import CostReader, SavingsReader
+from appliance.dashboard.savings_api import COST_DAYS, DAY_S, CostReader, SavingsReader
 from appliance.dashboard.savings_history_api import HistoryReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
@@ -93,7 +93,7 @@ class DashboardParts:
         self.hub = StreamHub(db.rev, changes, clock)
         self.live = LiveHub(self._segments, self._boxes, root, clock)
         self.access = Access(config.dashboard.token, clock, db, setup_code, config.dashboard.second_factor)
-        self._alert_counts = AlertCountCache(db, self._alerts)
+        self._alert_counts, self._work = AlertCountCache(db, self._alerts), JudgeWorkCache(db)
         self._snapshots = SnapshotCache(self._segments, self._boxes, root, clock, cut or partial(cut_snapshot, reader))
         self.frames = FrameCache(self._segments, root, reader)
         self._cuts = RecordingCuts(self._segments, root, cutter or reader, clock)
@@ -106,6 +106,10 @@ class DashboardParts:
         self._editable = settings is not None
         self._settings = SettingsPart(settings, certificate)
         self._backups = SiteBackups(root, self._settings, clock)
+
+    def warm_up(self) -> None:
+        """Sum what takes long to sum, the judges' work of the days before today; any thread. Raises StoreError."""
+        self._work.since(self._clock.now() - COST_DAYS * DAY_S)
 
     def configure(self, app: FastAPI, config: SiteConfig, probes: CoreProbes) -> Templates:
         """Let the handlers of `app` work by these sections of the site file and with these parts of the core from the
@@ -123,7 +127,6 @@ class DashboardParts:
         )
         health_reader = HealthReader(self._health_events, self._cameras, probes, self._clock)
         headroom = HeadroomReader(config.cameras, self._meter, self._health_events, probes)
-        work = JudgeWorkCache(self._db)
         readers = (health_reader, headroom, storage, self._cameras, self._meter)
         provide(
             app, self._db, templates, self.access, self.access.log, self._camera_of, self.hub, self.live, probes,
@@ -134,8 +137,8 @@ class DashboardParts:
             headroom,
             SavingsReader(self._meter, self._cameras, config.cameras),
             CascadeReader(self._db, probes),
-            CostReader(self._db, self._meter, config.escalation.prices, config.costs, work),
-            HistoryReader(self._db, self._meter, config.escalation.prices, config.costs, work),
+            CostReader(self._db, self._meter, config.escalation.prices, config.costs, self._work),
+            HistoryReader(self._db, self._meter, config.escalation.prices, config.costs, self._work),
             ScenarioExporter(self._root, config, self._clock, reader=self._reader),
             self._settings, self._backups,
             NotifyContext(config, probes, self._db, self._meter),

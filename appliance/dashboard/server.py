@@ -240,7 +240,7 @@ class DashboardServer:
         self._app.state.configure(config, probes)
 
     def warm_up(self) -> None:
-        """Read translations, digest the static files, prepare the routes: else the first request would. Any thread."""
+        """Read translations, prepare routes, sum what was judged: else the first request would. Any thread."""
         self._app.state.warm_up()
 
     def empty_caches(self) -> None:

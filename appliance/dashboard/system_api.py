@@ -28,6 +28,7 @@ from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings
+from appliance.dashboard.texts import N_
 from appliance.detect.detector import locate, with_device
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.detector_config import Backend
@@ -55,9 +56,9 @@ BACKEND_NAMES: dict[Backend, str] = {
     "hog": "OpenCV HOG",
 }  # fmt: skip
 DROP_TEXTS: dict[DropReason, str] = {
-    "newer": "a newer frame took its place", "capped": "the camera had its part of the detector",
-    "late": "decoded too late", "run": "the stream began anew", "failed": "the detector failed",
-    "stuck": "the detector did not answer",
+    "newer": N_("a newer picture took its place"), "capped": N_("this camera had its part of the detector"),
+    "late": N_("came up too late"), "run": N_("the stream began anew"), "failed": N_("the detector failed"),
+    "stuck": N_("the detector did not answer"),
 }  # fmt: skip
 
 router = APIRouter(prefix=f"{API}/system", tags=["system"])

@@ -200,6 +200,10 @@ def tell(sentence: str) -> str:
     return _sentence(catalogue().language, sentence)
 
 
+_MEASURED = frozenset({"height", "n", "score", "seconds", "wanted", "x", "y"})
+_NUMBER = re.compile(r"\d{1,3}(,\d{3})*(\.\d+)?|\d+\.\d+")
+
+
 @lru_cache(4096)
 def _sentence(language: str, sentence: str) -> str:
     spoken = catalogues()[language]
@@ -209,8 +213,13 @@ def _sentence(language: str, sentence: str) -> str:
     for pattern, form in _sentences(language):
         found = pattern.fullmatch(sentence)
         if found:
-            return form.format(**{name: _sentence(language, value) for name, value in found.groupdict().items()})
+            return form.format(**{name: _gap(spoken, name, value) for name, value in found.groupdict().items()})
     return sentence
+
+
+def _gap(spoken: Catalogue, name: str, value: str) -> str:
+    """What stands in a gap: a sentence of its own, or a number as the language writes it; versions stay as they are."""
+    return spoken.number(value) if name in _MEASURED and _NUMBER.fullmatch(value) else _sentence(spoken.language, value)
 
 
 @cache

@@ -56,7 +56,7 @@ def test_an_alert_is_reviewed_kept_listed_and_deleted(visit: Visit, house: House
     page.wait_for_url("**/scenarios")  # and until its script has run, which listens to the clicks
     card = page.locator("[data-name=the-postman-a-midi]")
     expect(card).to_contain_text("walks by on the left")
-    expect(card.locator(".chip")).to_have_text("Right")
+    expect(card.locator(".chip")).to_have_text("Rightly reported")
     expect(page.locator("main")).to_contain_text("personal data")
     fits(page, width)
     shot(page, f"scenarios-{device}-{scheme}")

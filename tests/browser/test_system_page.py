@@ -72,7 +72,7 @@ def test_the_page_fits_and_keeps_itself_fresh(browser: Browser, box: tuple[Box, 
     page.goto(f"{url}/system")
     expect(page.get_by_role("region", name="Processes")).to_contain_text("core")
     expect(page.get_by_role("region", name="Detector")).to_contain_text("vedette-nano")
-    expect(page.locator("main")).to_contain_text("a newer frame took its place")
+    expect(page.locator("main")).to_contain_text("a newer picture took its place")
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "scrolls sideways"
     shot(page, f"system-{device}-{scheme}")
     page.get_by_role("link", name="error").click()

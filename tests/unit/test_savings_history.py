@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ from appliance.clock import ManualClock, local_day
 from appliance.config import SiteConfig, load
 from appliance.dashboard.charts import ChartBar, bar_chart, round_up
 from appliance.settings.settings_service import SettingsService
+from appliance.store import verdict_stats
+from appliance.store.database import Database
 from appliance.store.meter import HOUR_S, HOURS_KEPT, Metric, MetricName
+from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
 from tests.dashboard_site import Site
 
 NOON = 1_700_000_000 // 86400 * 86400 + 43200.0
@@ -41,6 +45,26 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def client(site: Site) -> TestClient:
     return TestClient(site.app(), base_url="http://127.0.0.1:8080")
+
+
+def test_what_was_judged_before_today_is_summed_once_before_anybody_looks(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 100,000 alerts it takes a second. New settings change nothing about it."""
+    spans: list[bool] = []
+
+    def summed(db: Database, t: float, until_t: float = inf) -> list[DailyJudgeWork]:
+        spans.append(until_t < inf)
+        return judge_work_since(db, t, until_t)
+
+    monkeypatch.setattr(verdict_stats, "judge_work_since", summed)
+    app = site.app()
+    app.state.warm_up()
+    assert spans.count(True) == 1
+    app.state.configure(site.config, site.probes())
+    with TestClient(app, base_url="http://127.0.0.1:8080") as http:
+        assert http.get("/savings").status_code == 200
+    assert spans.count(True) == 1
 
 
 def test_each_hour_has_what_was_counted_in_it(site: Site) -> None:

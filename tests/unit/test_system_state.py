@@ -155,7 +155,7 @@ def test_detector_missed_frames_links_and_versions_are_told(site: Site, http: Te
     assert found["versions"]["schema"] == str(len(STEPS))
     assert {"python", "kernel", "sqlite", "numpy", "onnxruntime"} <= set(found["versions"])
     page = http.get("/system").text
-    assert "a newer frame took its place" in page
+    assert "a newer picture took its place" in page
     assert "The detector" not in page
 
 

@@ -187,3 +187,21 @@ def test_what_the_access_log_says_is_told_in_every_language() -> None:
         words |= {one or other for one, other in written.findall(file.read_text())}
     assert words <= set(SENTENCES), words - set(SENTENCES)
     assert {"signed in", "was refused: wrong code"} <= words
+
+
+def test_numbers_in_a_sentence_are_written_as_the_language_does() -> None:
+    texts.set_language("de")
+    try:
+        stayed = texts.tell("it stayed 10.2 of the 20 s that the rule wants in zone 1.5")
+        assert "10,2" in stayed
+        assert "1.5" in stayed, "the name of a zone is no number"
+        lost = texts.tell("camera roof is lost: the camera does not answer")
+        assert lost.startswith("Kamera roof ist getrennt: ")
+    finally:
+        texts.set_language("en")
+
+
+def test_the_system_page_says_nothing_in_english_to_a_german(client: TestClient) -> None:
+    page = client.get("/system", headers=GERMAN).text
+    for sentence in ("the detector has not worked yet", "as the file", "took its place"):
+        assert sentence not in page, sentence
