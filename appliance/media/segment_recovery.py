@@ -5,6 +5,7 @@ Nothing is decoded.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import av
 from appliance.store.reconcile import MeasuredSegment
 
 _WITH_LENGTHS = frozenset({"h264", "hevc"})
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _TRIES_MAX = 64  # fragments are a second long, and segments some seconds
 
 
@@ -23,7 +25,7 @@ def recover_segment(path: Path) -> MeasuredSegment | None:
     """Seconds, frames, codec and size of a segment file, up to where it was cut off; None: there is no frame in it.
 
     Where blocks were lost under a length that was kept, the end is nonsense that keeps readers from the beginning, too:
-    the file is then cut back to its last whole fragment.
+    the file is then cut back to its last whole fragment. Raises OSError when the process lacks files or memory.
     """
     measured, sound = _read(path)
     if sound or path.suffix != ".mp4":
@@ -56,7 +58,10 @@ def _read(path: Path) -> tuple[MeasuredSegment | None, bool]:
                 if path.suffix == ".mp4" and name in _WITH_LENGTHS and not _is_whole(packet):
                     break
                 starts.append(float(packet.pts * packet.time_base))
-    except (OSError, av.error.FFmpegError, IndexError):
+    except (OSError, av.error.FFmpegError, IndexError) as error:
+        short = getattr(error, "errno", 0)
+        if short in _SHORTAGES:  # says nothing of the file, which must not be cut for it
+            raise OSError(short, os.strerror(short)) from None
         sound = False
     if not starts:
         return None, sound

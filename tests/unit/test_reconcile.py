@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import subprocess
 import sys
@@ -135,6 +136,19 @@ def test_a_box_too_busy_to_read_a_segment_does_not_delete_it(
     assert all((tmp_path / row.path).exists() for row in told)
     (row,) = segments.covering("gate", T, T + 10)
     assert (row.complete, row.frames) == (True, told[0].frames - 5)
+
+
+def test_a_segment_is_not_cut_back_because_the_process_lacks_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / record(tmp_path)[0].path
+    before = path.read_bytes()
+    lacking = OSError(errno.EMFILE, "Too many open files")
+    with monkeypatch.context() as short:
+        short.setattr(av, "open", lambda *_, **__: (_ for _ in ()).throw(lacking))
+        with pytest.raises(OSError, match="Too many open files"):
+            recover_segment(path)
+    assert path.read_bytes() == before
 
 
 def test_what_is_not_ours_is_counted_and_left_for_an_hour(db: Database, tmp_path: Path) -> None:
