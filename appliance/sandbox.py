@@ -28,7 +28,7 @@ from appliance.clock import Clock, SystemClock, process_cpu_s
 from appliance.confinement import confine
 from appliance.errors import VedetteError, printable
 
-START_S_MAX = 30.0  # to load its modules, on a slow card
+START_S_MAX = 120.0  # of a child that reads its libraries, which takes a busy machine or a slow card their time
 TEXT_LENGTH_MAX = 300  # of an error that the child reports
 PARTS_MAX = 1024
 _JSON_BYTES_MAX = 16 * 1024 * 1024

@@ -18,7 +18,7 @@ from appliance.clock import Clock
 from appliance.config import IngestConfig
 from appliance.errors import UsageError, VedetteError
 from appliance.json_lines import WireError, decode_ingest, encode_command
-from appliance.sandbox import child_environment
+from appliance.sandbox import START_S_MAX, child_environment
 from appliance.telemetry import LogThrottle
 from appliance.types import Command, ConfigureCommand, IngestHealth, IngestMessage
 
@@ -26,8 +26,7 @@ logger = logging.getLogger(__name__)
 
 LINE_BYTES_MAX = 1024 * 1024  # of one message; more is no message
 LOG_LINE_BYTES_MAX = 16 * 1024
-SILENCE_S_MAX = 20.0  # it sends a sign of life each second,
-START_S_MAX = 120.0  # once it has read its libraries, which takes a busy machine or a slow card their time
+SILENCE_S_MAX = 20.0  # it sends a sign of life each second, once it has started
 STOP_S_MAX = 8.0  # its own limit is 6 s
 HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
 EXIT_WRONG_USE = 2

@@ -80,14 +80,19 @@ def _chromium() -> str:
 
 def _be_patient(opened: playwright.Browser) -> None:
     """Playwright knows no limit for all contexts of a browser, and gives each 30 seconds."""
-    make = opened.new_context
+    make_context, make_page = opened.new_context, opened.new_page
 
     def new_context(**options: Any) -> playwright.BrowserContext:
-        made = make(**options)
+        made = make_context(**options)
         made.set_default_timeout(_PATIENCE_MS)
         return made
 
-    opened.new_context = new_context  # type: ignore[method-assign]
+    def new_page(**options: Any) -> playwright.Page:
+        made = make_page(**options)
+        made.set_default_timeout(_PATIENCE_MS)
+        return made
+
+    opened.new_context, opened.new_page = new_context, new_page  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="session")
