@@ -22,7 +22,7 @@ SITE = "depot-7"
 TOKEN = "attack-token-0123456789"
 CAMERA_SECRET = "cam-secret-6f1d"
 CANARY = "canary-3a9c4b-outside"
-START_S_MAX = 120.0
+START_S_MAX = 240.0
 
 
 class Target:

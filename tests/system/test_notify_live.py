@@ -48,6 +48,7 @@ def box(tmp_path: Path, cameras: RtspServerThread, phone: Receiver) -> Iterator[
         yield running
 
 
+@pytest.mark.timeout(900)  # four starts of the appliance, each with an alert
 def test_every_alert_is_delivered_whatever_is_killed(box: Box, phone: Receiver) -> None:
     dice = random.Random(5)
     for _ in range(4):

@@ -23,6 +23,7 @@ second_look: {{detector_load_max: 1.0}}
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)  # until() waits for 360 s on a busy machine: its words are to be heard
 def test_an_appliance_without_a_cloud_rechecks(tmp_path: Path) -> None:
     with Box(tmp_path, SITE) as box:
         until(lambda: any(each["edge"] for each in box.get("/alerts")["alerts"]), 90)
