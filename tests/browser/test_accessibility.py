@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 pytest.importorskip("axe_playwright_python", reason="axe-core comes with axe-playwright-python (dev extra)")
 from conftest import House
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from appliance.dashboard.trial_store import (
     LeftOut,
@@ -23,6 +23,7 @@ from appliance.dashboard.trial_store import (
     TriedEvent,
     TriedTotals,
 )
+from tests.dashboard_site import PASSWORD, furnished
 
 pytestmark = pytest.mark.browser
 TRIAL = "0" * 16
@@ -30,6 +31,9 @@ PAGES = (
     "/", "/?camera=nowhere", "/live", "/timeline", "/cameras", "/cameras/gate", "/cameras/gate/timeline",
     "/alerts/walker", "/savings", "/scenarios", "/storage", "/users", "/system", "/login",
     "/cameras/gate/trials", f"/cameras/gate/trials/{TRIAL}",
+)  # fmt: skip
+CHANGING = (
+    "/settings", "/notify", "/account", "/users", "/cameras/new", "/cameras/gate/edit", "/cameras/gate/why", "/nowhere",
 )  # fmt: skip
 SERIOUS = {"serious", "critical"}
 
@@ -82,6 +86,27 @@ def test_axe_finds_nothing_serious(visit: Callable[..., Page], house: House, wid
         page.wait_for_load_state("load")
         if found := found_by_axe(page):
             faults[path] = found
+    assert not faults
+
+
+def test_axe_finds_nothing_serious_where_things_are_changed(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """What an admin alone sees, what a signed-in person sees, and what there is not; each in one theme and width."""
+    faults = {}
+    with furnished(tmp_path_factory.mktemp("site") / "a", {"anna": ("admin", None)}) as url:
+        for n, path in enumerate(CHANGING):
+            size = [{"width": 390, "height": 844}, {"width": 1440, "height": 900}][n % 2]
+            scheme: Literal["light", "dark"] = "dark" if n % 4 > 1 else "light"
+            context = browser.new_context(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+            login = {"name": "anna", "password": PASSWORD}
+            assert context.request.post(f"{url}/login", data=login, headers={"Origin": url}).ok
+            page = context.new_page()
+            page.goto(url + path)
+            page.wait_for_load_state("load")
+            if found := found_by_axe(page):
+                faults[path] = found
+            context.close()
     assert not faults
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,3 +56,15 @@ def test_all_modules_of_a_page_are_asked_for_at_once(client: TestClient) -> None
         imports = re.findall(r'from "\./(\w+\.js)"', (assets.STATIC / name).read_text(encoding="utf-8"))
         assert set(imports) <= named, name
     assert page.count("/page.js") == page.count("/time.js") == 1
+
+
+def test_the_icons_of_the_app_are_what_its_manifest_says(client: TestClient) -> None:
+    manifest = client.get("/manifest.webmanifest")
+    assert manifest.headers["content-type"].startswith("application/manifest+json")
+    icons = manifest.json()["icons"]
+    assert {each["purpose"] for each in icons} == {"any", "maskable"}
+    for icon in icons:
+        picture = client.get(icon["src"]).content
+        assert picture.startswith(b"\x89PNG\r\n")
+        width, height = struct.unpack(">II", picture[16:24])
+        assert f"{width}x{height}" == icon["sizes"]
