@@ -24,6 +24,7 @@ from waiting import ANSWER_S, PATIENCE
 from appliance import wire
 from appliance.broker import LinkState
 from appliance.clock import ManualClock
+from appliance.config import SiteConfig
 from appliance.dashboard import assets
 from appliance.dashboard.alerts_api import AlertCountCache
 from appliance.dashboard.app import create_app
@@ -385,6 +386,16 @@ def test_the_empty_page_says_what_to_do(client: TestClient) -> None:
     page = client.get("/").text
     assert "3 rules are armed. 1 of 2 cameras live." in re.sub(r"\s+", " ", page)
     assert "Nothing matches" in client.get("/?camera=dock").text
+
+
+def test_a_site_without_a_camera_says_what_to_do_on_each_page(tmp_path: Path) -> None:
+    bare = Site(tmp_path, ManualClock(T0), SiteConfig.model_validate({"site": {"name": "new"}, "cameras": {}}))
+    with bare.client() as http:
+        for path in ("/", "/live", "/cameras", "/timeline"):
+            page = http.get(path, headers={"Accept": "text/html"}).text
+            assert "There is no camera yet." in page, path
+            assert "The cameras are watched" not in page, path
+    bare.close()
 
 
 def test_everything_the_browser_loads_fits_in_150_kb_and_comes_from_here() -> None:
