@@ -116,6 +116,7 @@ class Site:
     def __post_init__(self) -> None:
         path = self.root / "vedette.db"
         if not path.exists():
+            self.root.mkdir(parents=True, exist_ok=True)
             path.write_bytes(empty_store())
         self.db = Database(path, self.clock)
         self.alerts, self.evidence, self.boxes = AlertStore(self.db), EvidenceStore(self.db), BoxStore(self.db)
