@@ -31,6 +31,8 @@ class BrokerConfig(ConfigModel):
     def _scheme(cls, url: str) -> str:
         if urlsplit(url).scheme not in {"nats", "tls", "ws", "wss"}:
             raise ValueError("must begin with nats://, tls://, ws:// or wss://")
+        if not _has_host(url):
+            raise ValueError("names no host, or a port that is none: write nats://hub.example:4222")
         return url
 
     @model_validator(mode="after")
@@ -52,3 +54,12 @@ class BrokerConfig(ConfigModel):
         parts = urlsplit(self.url)
         token = self.token.get_secret_value() if self.token else None
         return tuple(secret for secret in (token, parts.username, parts.password) if secret)
+
+
+def _has_host(url: str) -> bool:
+    """Whether a host, and a port where one is written, can be read from it."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

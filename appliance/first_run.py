@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 
 import yaml
@@ -29,6 +30,7 @@ def first_site_file(path: Path, listen: str | None) -> Path:
         if found is None:
             raise UsageError(f"`{listen}` is no HOST or HOST:PORT such as 0.0.0.0:8080 or [::]:8080")
         dashboard = {"host": found[1].strip("[]")} | ({"port": int(found[2])} if found[2] else {})
+        _must_be_own(listen, str(dashboard["host"]), int(dashboard.get("port", 0)))
     sections = {
         "site": {"name": "site"},
         "storage": {"dir": str(path.parent / "vedette-data")},
@@ -38,3 +40,16 @@ def first_site_file(path: Path, listen: str | None) -> Path:
     head = "# Written at the first run. The dashboard changes it, and you may: `vedette check` says what is wrong.\n"
     replace_text(path, head + yaml.safe_dump(sections, sort_keys=False, allow_unicode=True))
     return path
+
+
+def _must_be_own(listen: str, host: str, port: int) -> None:
+    """Before it stands in a file that every later start would trip over. Raises UsageError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind((address[0], 0, *address[2:]))
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--listen {listen} is no address of this machine ({reason}): nothing was written") from None
+    if port > 65535:
+        raise UsageError(f"--listen {listen}: a port is from 1 to 65535; nothing was written")

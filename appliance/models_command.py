@@ -7,13 +7,14 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from appliance.detect.model_download import ModelDownload, ModelStatus, model_status
 from appliance.detect.model_files import ModelBundle, model_bundles, model_folders, pull_folder
-from appliance.errors import ModelError
+from appliance.errors import ModelError, UsageError
 
 _STATES = {
     "bundled": "comes with Vedette",
@@ -49,6 +50,8 @@ def pull_command(names: Sequence[str], *, to: Path | None, mirror: str, as_json:
     unknown = [name for name in names if name not in bundles]
     if unknown:
         raise ModelError(f"there is no model `{unknown[0]}`; `vedette models list` knows: {', '.join(sorted(bundles))}")
+    if mirror and urlsplit(mirror).scheme not in {"http", "https"}:
+        raise UsageError(f"--mirror {mirror} must begin with http:// or https://")
     folder = to or pull_folder()
     pulled = []
     for name in names:

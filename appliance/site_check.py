@@ -34,6 +34,7 @@ from appliance.errors import (
     SourceError,
     SourceRefused,
     StoreError,
+    StoreUnavailable,
     camera_address,
 )
 from appliance.ingest.camera_hardware import HardwareDecoders
@@ -213,8 +214,11 @@ def _forecast(site: SiteConfig, clock: Clock) -> Iterator[Finding]:
         return
     try:
         found = read_storage_offline(root, StorageLimits.of(site.storage, site.cameras), clock.now())
-    except StoreError as error:
+    except StoreUnavailable as error:
         yield Finding("storage", "warning", f"days left: not known ({error})")
+        return
+    except StoreError as error:  # `vedette run` would not start on it
+        yield Finding("storage", "wrong", str(error))
         return
     taken = f"{sum(found.taken.values()) / 1e9:.1f} of {found.limits.size_bytes / 1e9:g} GB taken"
     forecast = found.forecast

@@ -14,7 +14,7 @@ from rich.table import Table
 from appliance import config
 from appliance.clock import SystemClock, iso_utc
 from appliance.console import text_console
-from appliance.errors import UsageError
+from appliance.errors import PreconditionError, UsageError
 from appliance.passwords import hashed
 from appliance.store.access_log import log_access
 from appliance.store.database import open_beside
@@ -41,7 +41,7 @@ def add_command(site_file: Path, name: str, role: Role, cameras: Sequence[str]) 
 
 def list_command(site_file: Path, *, as_json: bool) -> int:
     """Print the users."""
-    with open_beside(config.load(site_file).storage.dir / DATABASE, SystemClock()) as connection:
+    with open_beside(_known_database(site_file), SystemClock()) as connection:
         users = list(all_users(connection).values())
     if as_json:
         rows = [
@@ -63,7 +63,7 @@ def list_command(site_file: Path, *, as_json: bool) -> int:
 def remove_command(site_file: Path, name: str) -> int:
     """Remove a user and end their sessions."""
     clock = SystemClock()
-    with open_beside(config.load(site_file).storage.dir / DATABASE, clock) as connection:
+    with open_beside(_known_database(site_file), clock) as connection:
         remove_user(connection, name)
         log_access(connection, clock.now(), _WHO, _WHERE, "removed a user", name)
     print(f"{name} is removed and signed out")
@@ -72,7 +72,7 @@ def remove_command(site_file: Path, name: str) -> int:
 
 def passwd_command(site_file: Path, name: str, *, without_second_factor: bool = False) -> int:
     """Give a user another password, let them sign in again, and end their sessions."""
-    clock, path = SystemClock(), config.load(site_file).storage.dir / DATABASE
+    clock, path = SystemClock(), _known_database(site_file)
     with open_beside(path, clock) as connection:
         if name not in all_users(connection):
             raise UsageError(f"there is no user {name}")
@@ -88,6 +88,16 @@ def passwd_command(site_file: Path, name: str, *, without_second_factor: bool = 
         log_access(connection, clock.now(), _WHO, _WHERE, "changed a user", name)
     print(f"{name} has another password and is signed out everywhere")
     return 0
+
+
+def _known_database(site_file: Path) -> Path:
+    """The one of the site file, which must be there: who asks makes none. Raises PreconditionError."""
+    path = config.load(site_file).storage.dir.absolute() / DATABASE
+    if not path.exists():
+        raise PreconditionError(
+            f"there is no {path}: nobody was added yet, or storage.dir counts from another folder than this one"
+        )
+    return path
 
 
 def _password(name: str) -> str:

@@ -143,10 +143,12 @@ class BackupReader:
         """Raises PreconditionError, in words: no backup, cut short, or made to do harm."""
         self.path = path
         try:
+            if not path.is_file():
+                raise PreconditionError(f"{path} is not there, or is not a file")
             _check_directory(path)
             self._archive = zipfile.ZipFile(path)
         except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
-            raise PreconditionError(f"it is no backup, or was cut short: {error}") from None
+            raise PreconditionError(f"{path.name} is no backup, or was cut short: {error}") from None
         try:
             self.manifest = self._read_manifest()
             self._check_names()

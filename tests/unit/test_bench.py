@@ -72,10 +72,10 @@ def test_a_table_for_people_ends_with_a_line_for_an_issue_and_machines_get_json(
 def test_where_nothing_runs_the_exit_code_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused = BenchRow("mine onnx", {"error": "there is no model `mine`"})
+    refused = BenchRow("vedette-nano onnx", {"error": "it wants another processor"})
     monkeypatch.setattr(bench_command, "measure_in_child", lambda settings, seconds: refused)
-    assert main(["bench", "mine"]) == 2
-    assert "not here: mine onnx: there is no model `mine`" in capsys.readouterr().out
+    assert main(["bench", "vedette-nano"]) == 2
+    assert "not here: vedette-nano onnx: it wants another processor" in capsys.readouterr().out
 
 
 def test_a_way_that_kills_its_process_is_named_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import pytest
 from appliance import command_end
 from appliance.cli import main
 from appliance.errors import UsageError
+from appliance.first_run import first_site_file
 from appliance.lab.footage import ClipSource
 from appliance.local_files import check_output
 from cloud_worker.__main__ import main as worker
@@ -236,3 +237,87 @@ def test_check_says_what_is_no_address_without_asking_anybody(
     found = json.loads(capsys.readouterr().out)["findings"]
     said = [each["about"] for each in found if "is not an address like rtsp://host:554/path" in each["text"]]
     assert said == [f"cameras.c{number}.url" for number in range(len(wrong))]
+
+
+def _site(folder: Path) -> str:
+    path = folder / "site.yaml"
+    path.write_text(f"storage: {{dir: {folder / 'store'}}}\ndetector: {{model: 'builtin:hog'}}\ncameras: {{}}\n")
+    return str(path)
+
+
+def test_check_says_that_the_database_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = _site(tmp_path)
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "vedette.db").write_bytes(b"garbage" * 1000)
+    assert main(["check", "--no-probe", "--json", site]) == 2
+    found = {each["about"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["storage"]["level"] == "wrong"
+    assert "not a Vedette database" in found["storage"]["text"]
+
+
+@pytest.mark.parametrize("words", [["list"], ["remove", "anna"], ["passwd", "anna"]])
+def test_who_asks_for_users_makes_no_database(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["users", *words, "--config", _site(tmp_path)]) == 2
+    assert "storage.dir counts from another folder" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_restore_names_what_is_no_backup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    site = _site(tmp_path)
+    for name in ("gone.zip", "pipe", ""):
+        assert main(["restore", str(tmp_path / name), "--config", site]) == 2
+        assert f"{tmp_path / name} is not there, or is not a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("listen", ["no-such-host.invalid", "203.0.113.9:8080", "127.0.0.1:99999"])
+def test_a_first_run_at_a_wrong_address_leaves_no_site_file(listen: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing was written"):
+        first_site_file(tmp_path / "site.yaml", listen)
+    assert not (tmp_path / "site.yaml").exists()
+
+
+def test_a_model_that_is_not_there_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "nope", "--json"]) == 2
+    assert "there is no model `nope`" in json.loads(capsys.readouterr().out)["problems"][0]
+
+
+def test_a_mirror_is_a_web_address(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "pull", "yolox-nano", "--mirror", "file:///etc"]) == 2
+    assert "must begin with http:// or https://" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "words"),
+    [
+        ("mot", "a,b,c,d,e,f", "line 1 is not a row of numbers"),
+        ("cvat", "<annotations><track><box/></track></annotations>", "'xtl' is missing"),
+        ("coco", "[" * 100_000, "not a file of coco truth"),
+    ],
+)
+def test_a_truth_that_is_none_is_said_before_the_footage_is_played(
+    kind: str, text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "clip.mp4").write_bytes(b"is not read")
+    (tmp_path / "truth").write_text(text)
+    scenario = tmp_path / "s.scenario.yaml"
+    scenario.write_text(
+        "clip: clip.mp4\ncameras: {g: {zones: {z: [[0,0],[1,0],[1,1]]}, rules: [{name: r, kind: enter, zone: z}]}}\n"
+        f"others: never\ntruth: {{{kind}: truth, classes: {{1: person}}}}\n"
+    )
+    assert main(["scenario", "run", str(scenario), "--model", "builtin:hog"]) == 2
+    said = capsys.readouterr().err
+    assert "line 4: truth." in said
+    assert words in said
+
+
+@pytest.mark.parametrize("url", ["nats://", "nats://hub:99999", "nats://hub:x", "tls://[::1"])
+def test_a_broker_without_host_or_port_is_refused_in_the_file(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "worker.yaml"
+    path.write_text(f"engine: {{kind: redetect}}\nnats: {{url: '{url}'}}\n")
+    assert worker(["check", "--config", str(path)]) == 2
+    assert "line 2: nats.url: " in capsys.readouterr().err

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from appliance.console import text_console
 from appliance.detect import model_files, runtime_choice
-from appliance.detect.detector import with_device
+from appliance.detect.detector import locate, with_device
 from appliance.detector_config import DetectorConfig
 from appliance.version import version
 
@@ -45,7 +45,9 @@ class BenchRow:
 
 
 def bench_command(options: BenchOptions) -> int:
-    """Measure and print. Exit code 0: something ran; 2: nothing did."""
+    """Measure and print. Exit code 0: something ran; 2: nothing did. Raises ModelError: there is no such model."""
+    for model in options.models:  # before anything is measured, and once, not in every way
+        locate(DetectorConfig(model=model))
     ways = [each for model in options.models for each in ways_to_run(model)]
     console = text_console()
     shown = ways if options.as_json else track(ways, "measuring", console=console, transient=True)

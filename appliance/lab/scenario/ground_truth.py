@@ -60,17 +60,25 @@ class LabelRow:
     line: int = 0  # from 1, where the format has lines
 
 
+def read_labels(path: Path, settings: TruthFile) -> _Labels:
+    """The rows of the file, and the size of picture that it states. Raises ConfigError: it is not of its format."""
+    kind = _format_of(settings)
+    try:
+        if path.stat().st_size > TRUTH_BYTES_MAX:
+            raise ConfigError(str(path), [f"over {TRUTH_BYTES_MAX} bytes"])
+        return _READERS[kind](path)
+    except KeyError as error:
+        raise ConfigError(str(path), [f"not a file of {kind} truth: {error} is missing"]) from None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, ElementTree.ParseError) as error:
+        raise ConfigError(str(path), [f"not a file of {kind} truth: {error}"]) from None
+
+
 def read_truth(path: Path, settings: TruthFile, size: tuple[int, int]) -> TrueFrames:
     """The true objects with the configured labels. size: (width, height) of the clip, unless file or scenario has one.
 
     Raises ConfigError when the file cannot be read as its format.
     """
-    try:
-        if path.stat().st_size > TRUTH_BYTES_MAX:
-            raise ConfigError(str(path), [f"over {TRUTH_BYTES_MAX} bytes"])
-        rows, own_size = _READERS[_format_of(settings)](path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ElementTree.ParseError) as error:
-        raise ConfigError(str(path), [f"not a file of {_format_of(settings)} truth: {error}"]) from None
+    rows, own_size = read_labels(path, settings)
     width, height = settings.size or own_size or size
     names = _names(path, settings, {row.name for row in rows})
     frames: dict[int, list[TrueObject]] = defaultdict(list)
