@@ -154,19 +154,20 @@ class HelperSession:
                 self._slots[said["slot"]].done.set()
             elif "error" in said:
                 self.end(str(said["error"].get("text") or said["error"].get("kind")))
-        self.end("")
+        try:  # its output ended, so it is about to
+            self.end(f"the helper ended by itself or was killed (status {self._process.wait(KILL_S)})")
+        except subprocess.TimeoutExpired:
+            self.end("the helper closed its output")
 
     def end(self, reason: str) -> None:
         """Kill it; whoever waits for it is told. Any thread, any number of times: the first reason counts."""
         with self._lock:
             first = not self.loss
-            self.loss = self.loss or reason or "the helper ended"
+            self.loss = self.loss or reason
         if first:
             self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                status = self._process.wait(KILL_S)
-                if not reason:
-                    self.loss = f"the helper ended by itself or was killed (status {status})"
+                self._process.wait(KILL_S)
             os.close(self._memory_fd)
         with self._lock:
             for slot in self._slots:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,11 +82,21 @@ def test_boxes_colours_and_scores_come_out_as_the_network_means_them(
     assert re.fullmatch(r"yard@[0-9a-f]{8}\+hailo8l", looker.name)
 
 
-def test_a_helper_that_is_killed_is_started_again_and_the_same_is_seen(looker: NetworkDetector) -> None:
+def test_a_helper_that_is_killed_is_started_again_and_the_same_is_seen(
+    looker: NetworkDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = subprocess.Popen.wait
+
+    def late(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        time.sleep(0.2)  # meanwhile nobody is told half of the reason
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", late)
     runtime = looker.runtime
     assert isinstance(runtime, HailoRuntime)
     before = looker.detect([red()])[0]
     os.kill(runtime.process.pid, signal.SIGKILL)
+    until(lambda: runtime.process.loss != "")
     with pytest.raises(DetectorError, match=r"the Hailo device was lost: the helper ended by itself or was killed"):
         detect_until_it_fails(looker)
     until(lambda: runtime.process.starts == 2 and not runtime.process.loss)

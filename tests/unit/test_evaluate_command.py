@@ -337,7 +337,7 @@ def test_a_yolo_folder_that_lacks_a_part_is_refused(
     (folder / "images" / "a.png").unlink()
     assert "no images (" in refused(capsys, network, "--yolo", folder)
     (folder / "data.yaml").write_text("names: 3\n")
-    assert "data.yaml, line 1: names: must be a list; it names" in refused(capsys, network, "--yolo", folder)
+    assert "data.yaml, line 1: names: must be a list: [a, b]; it names" in refused(capsys, network, "--yolo", folder)
     (folder / "data.yaml").write_text("nc: 4\n")
     assert "names: this key is required" in refused(capsys, network, "--yolo", folder)
     (folder / "data.yaml").unlink()
