@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 CLOSED_PIPE = 141  # as a shell calls the end by SIGPIPE
 INTERRUPTED = 130  # ... and by SIGINT
+_DIGITS = 20  # no number that is asked for is so long
 
 
 def named_path(text: str) -> Path:
@@ -21,6 +22,19 @@ def named_path(text: str) -> Path:
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError("the name is empty (a variable that is not set?)")
     return Path(text)
+
+
+def whole_number_between(low: int, high: int, what: str) -> Callable[[str], int]:
+    """The `type` of an option that is a whole number from `low` (not negative) to `high`, in plain digits. what: as the
+    message calls it."""
+
+    def read(text: str) -> int:
+        value = int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS else -1
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"`{text}` is no {what}: write a whole number from {low} to {high}")
+        return value
+
+    return read
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from appliance.clock import SystemClock
-from appliance.command_end import CommandParser, named_path, report, run_to_end
+from appliance.command_end import CommandParser, named_path, report, run_to_end, whole_number_between
 from appliance.errors import ConfigError, UsageError, VedetteError
 from appliance.telemetry import configure_logging
 from cloud_worker import commands, config
@@ -107,32 +107,23 @@ def _parser() -> argparse.ArgumentParser:
         "dead-letters", help="escalations that could not be judged", description=_LETTERS, formatter_class=form
     ).add_subparsers(metavar="WHAT", dest="letters", required=True)
     listing = letters.add_parser("list", parents=[common], help="the newest first", description="The newest first.")
-    listing.add_argument("--count", type=_count, default=50, metavar="N", help=f"at most so many, to {LIST_MAX} (50)")
+    listing.add_argument(
+        "--count",
+        type=whole_number_between(1, LIST_MAX, "count"),
+        default=50,
+        metavar="N",
+        help=f"at most so many, to {LIST_MAX} (50)",
+    )
     listing.add_argument("--json", action="store_true", help="print a JSON list")
     show = letters.add_parser("show", parents=[common], help="one of them whole", description="One of them, whole.")
-    show.add_argument("number", type=_number, metavar="NUMBER")
+    show.add_argument("number", type=whole_number_between(1, 2**63 - 1, "number"), metavar="NUMBER")
     again = letters.add_parser("requeue", parents=[common], help="ask again", description="Ask them again.")
-    again.add_argument("number", type=_number, nargs="+", metavar="NUMBER")
+    again.add_argument("number", type=whole_number_between(1, 2**63 - 1, "number"), nargs="+", metavar="NUMBER")
     return parser
 
 
 def _say_requeued(letter: DeadLetter) -> None:
     print(f"{letter.seq}: asked again on {letter.subject}")
-
-
-def _count(text: str) -> int:
-    return _whole_number(text, LIST_MAX)
-
-
-def _number(text: str) -> int:
-    return _whole_number(text, 2**63 - 1)
-
-
-def _whole_number(text: str, high: int) -> int:
-    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
-    if not 1 <= value <= high:
-        raise argparse.ArgumentTypeError(f"`{text}`: write a whole number from 1 to {high}")
-    return value
 
 
 def _report(findings: Findings, *, as_json: bool) -> int:

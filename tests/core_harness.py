@@ -12,7 +12,6 @@ from appliance.config import SiteConfig
 from appliance.core import Core
 from appliance.core_settings import CoreListener, CoreStores, core_settings
 from appliance.router.decide import SystemLoad
-from appliance.router.escalation_planner import RouterContext
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
@@ -51,13 +50,11 @@ def make_core(
     clock: Clock,
     *,
     system_load: Callable[[], SystemLoad] = SystemLoad,
-    context: RouterContext | None = None,
-    backlog: WriteBacklog | None = None,
     listener: CoreListener | None = None,
 ) -> Core:
-    """A core for the site. backlog: None makes a new one; for the rest see `core_settings`."""
-    settings = core_settings(config, stores, clock, system_load=system_load, context=context, listener=listener)
-    return Core(stores, settings, backlog or WriteBacklog(clock), clock)
+    """A core for the site, with a backlog of its own; for the rest see `core_settings`."""
+    settings = core_settings(config, stores, clock, system_load=system_load, listener=listener)
+    return Core(stores, settings, WriteBacklog(clock), clock)
 
 
 class CoreHarness:

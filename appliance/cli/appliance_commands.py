@@ -18,8 +18,8 @@ from appliance.cli.command_table import (
     option,
     seconds,
     switch,
-    whole_number_between,
 )
+from appliance.command_end import whole_number_between
 
 APPLIANCE = CommandTable()
 

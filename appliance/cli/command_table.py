@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from appliance.command_end import CommandParser, named_path
+from appliance.command_end import CommandParser, named_path, whole_number_between
 from appliance.version import version
 
 if TYPE_CHECKING:
@@ -82,21 +82,6 @@ def number_between(low: float, high: float, what: str) -> Callable[[str], float]
             value = math.nan
         if not low <= value <= high:
             raise argparse.ArgumentTypeError(f"`{text}` is no {what}: write a number from {low:g} to {high:g}")
-        return value
-
-    return read
-
-
-def whole_number_between(low: int, high: int, what: str) -> Callable[[str], int]:
-    """The same, of a whole number."""
-
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = low - 1
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"`{text}` is no {what}: write a whole number from {low} to {high}")
         return value
 
     return read

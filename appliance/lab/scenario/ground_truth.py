@@ -62,7 +62,7 @@ class LabelRow:
 
 def read_labels(path: Path, settings: TruthFile) -> _Labels:
     """The rows of the file, and the size of picture that it states. Raises ConfigError: it is not of its format."""
-    kind = _format_of(settings)
+    kind = format_of(settings)
     try:
         if path.stat().st_size > TRUTH_BYTES_MAX:
             raise ConfigError(str(path), [f"over {TRUTH_BYTES_MAX} bytes"])
@@ -106,7 +106,8 @@ def _names(path: Path, settings: TruthFile, written: set[str]) -> Mapping[str, s
     return dict.fromkeys(written, settings.labels[0])
 
 
-def _format_of(settings: TruthFile) -> str:
+def format_of(settings: TruthFile) -> str:
+    """The key under which the scenario names the file: mot, coco or cvat."""
     return "mot" if settings.mot else "coco" if settings.coco else "cvat"
 
 

@@ -18,7 +18,7 @@ from appliance.errors import ConfigError, UsageError
 from appliance.lab.cassette.cassette_file import CassetteReader
 from appliance.lab.cassette.verdict_source import OracleOptions, parse_verdict_source
 from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
-from appliance.lab.scenario.ground_truth import read_labels
+from appliance.lab.scenario.ground_truth import format_of, read_labels
 from appliance.lab.scenario.scenario_schema import SCENARIO_SUFFIX, EventEntry, ExpectEntry, Scenario
 
 SCENARIO_FILES_MAX = 10_000
@@ -270,7 +270,7 @@ def _truth(scenario: Scenario, folder: Path, faults: _ScenarioFaults) -> Path | 
             faults.add(("require", required[0]), "needs `truth:` with the true boxes")
         return None
     path = folder / (truth.mot or truth.coco or truth.cvat or "")
-    kind = "mot" if truth.mot else "coco" if truth.coco else "cvat"
+    kind = format_of(truth)
     if not path.is_file():
         faults.add(("truth", kind), f"{path} is not there")
         return path
