@@ -57,18 +57,28 @@ RECIPES = {"full": Recipe(), "plain": PLAIN}
 
 
 def compose(
-    first: Sample, others: Callable[[], Sample], recipe: Recipe, rng: Rng, *, side: int, calm: bool = False
+    first: Sample,
+    others: Callable[[], Sample],
+    recipe: Recipe,
+    rng: Rng,
+    *,
+    side: int,
+    whole: int = 0,
+    calm: bool = False,
 ) -> Sample:
-    """A `side` x `side` sample of `first` and, in a grid, of `others`. `calm`: one whole picture, only mirrored and
-    given another look, for the last part of a run (YOLOX closes its mosaic for the same reason).
+    """A `side` x `side` sample of `first` and, in a grid, of `others`. `whole`: compose at this side in pixels if it is
+    larger, and cut the sample out of it. `calm`: one whole picture, only mirrored and given another look, for the last
+    part of a run (YOLOX closes its mosaic for the same reason).
     """
     if calm or recipe is PLAIN:
         sample = geometry.fit(first, side)
     else:
         lines = 1 + int(rng.choice(3, p=recipe.grids))
-        sample = geometry.grid(first, others, side, rng, lines, recipe.zoom, recipe.stretch)
+        sample = geometry.grid(first, others, max(side, whole), rng, lines, recipe.zoom, recipe.stretch)
         if rng.uniform() < recipe.fisheye:
             sample = geometry.fisheye(sample, float(rng.uniform(0.2, 0.9)))
+        if whole > side:
+            sample = geometry.window(sample, side, rng)
     if rng.uniform() < recipe.flip:
         sample = geometry.mirror(sample)
     return sample.look(seen(sample.pixels, recipe, rng))

@@ -53,11 +53,15 @@ class Public:
     most: int = 100_000
 
 
+HUMANS = "brianhuster/human-dataset", "9d1b33ddbecf64270e672027bc34beb566e3b2d3"
+OFFICES = "ahsanirfan961/Person-Tracker", "49473929cfd908d54becb8a0c8d9e9f7709f5aa1"
+HUMANS_LICENCE = "CC BY 4.0 (README.dataset.txt); a collection of other sets, the uploader's statement"
+OFFICES_LICENCE = "CC BY 4.0 (README.dataset.txt, siwookim/capston2 v11), the uploader's statement"
+
 PUBLIC: tuple[Public, ...] = (
     Public(
         "oi_people",
-        "brianhuster/human-dataset",
-        "9d1b33ddbecf64270e672027bc34beb566e3b2d3",
+        *HUMANS,
         r"/images/[0-9a-f]{16}_jpg",
         "CC BY 4.0 (README.dataset.txt); by their names Open Images, CC BY 2.0 pictures",
         {0: "person"},
@@ -71,6 +75,16 @@ PUBLIC: tuple[Public, ...] = (
         {0: "cat"},
         450,
     ),
+    Public("pedestrians", *HUMANS, r"/images/img_\d+_jpg", HUMANS_LICENCE, {0: "person"}),
+    Public("crosswalks", *HUMANS, r"/images/(train|val)_all_data--", HUMANS_LICENCE, {0: "person"}),
+    Public("railways", *HUMANS, r"/images/crossing_people", HUMANS_LICENCE, {0: "person"}),
+    Public("from_above", *HUMANS, r"/images/-\d+-_jpg", HUMANS_LICENCE, {0: "person"}, 400),
+    Public("car_park_above", *HUMANS, r"/images/DJI_", HUMANS_LICENCE, {0: "person"}, 40),
+    Public("campus_people", *OFFICES, r"/images/img\d+_jpg", OFFICES_LICENCE, {0: "person"}),
+    Public("office_frames", *OFFICES, r"/images/frame_", OFFICES_LICENCE, {0: "person"}, 80),
+    Public("office_camera", *OFFICES, r"/images/opencv_frame_", OFFICES_LICENCE, {0: "person"}, 50),
+    Public("lobby", *OFFICES, r"/images/(clip_main_lobby|output|clip\d+_mp)", OFFICES_LICENCE, {0: "person"}, 80),
+    Public("football", *OFFICES, r"/images/\d+_pp_jpg", OFFICES_LICENCE, {0: "person"}, 40),
 )
 
 

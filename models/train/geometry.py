@@ -12,6 +12,7 @@ from models.train.picture import GREY, Floats, Sample, affine, areas, carried, e
 
 SIDE_MIN = 3.0  # px; a person 12 px tall is about 5 px wide
 SHARE_MIN = 0.35  # of a box that must be left where a picture is cut
+WINDOW_ON_OBJECT = 0.8  # how often a window is laid around an object; the rest shows background, too
 Rng = np.random.Generator
 
 
@@ -49,6 +50,23 @@ def fit(sample: Sample, side: int) -> Sample:
     matrix = np.array([[scale, 0, (side - wide * scale) / 2], [0, scale, (side - tall * scale) / 2]], np.float32)
     placed = affine(sample, matrix, side, side)
     return placed.keep(1.0, 0.1, areas(placed.boxes))
+
+
+def window(sample: Sample, side: int, rng: Rng) -> Sample:
+    """Return a `side` x `side` part of `sample` at its own scale, around one of its objects if it has any.
+
+    Shrinking a picture to a small input makes small people disappear; a part of it keeps them at the size of use.
+    """
+    tall, wide = sample.pixels.shape[:2]
+    room = np.array([wide - side, tall - side], np.float32)
+    corner = rng.uniform(0, 1, 2) * room
+    if len(sample.boxes) and rng.uniform() < WINDOW_ON_OBJECT:
+        box = sample.boxes[int(rng.integers(len(sample.boxes))), 1:5]
+        middle = (box[:2] + box[2:]) / 2
+        corner = np.clip(middle - rng.uniform(0.2, 0.8, 2) * side, 0, np.maximum(room, 0))
+    x, y = (round(float(value)) for value in corner)
+    cut = affine(sample, np.array([[1, 0, -x], [0, 1, -y]], np.float32), side, side)
+    return cut.keep(SIDE_MIN, SHARE_MIN, areas(sample.boxes))
 
 
 def grid(

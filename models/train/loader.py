@@ -43,7 +43,8 @@ class Sides:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What fixes every sample of a run. sides: of the square input a batch is made in, by the step's number;
-    calm_from: the step from which on pictures come whole and undistorted.
+    calm_from: the step from which on pictures come whole and undistorted; window_from: the side in pixels at which
+    pictures are composed before a window of the batch's side is cut out of them, 0 for the batch's side.
     """
 
     seed: int
@@ -52,6 +53,7 @@ class Plan:
     sides: Sides
     calm_from: int
     recipe: Recipe
+    window_from: int = 0
 
     def side(self, step: int) -> int:
         """The input's side at `step`."""
@@ -97,7 +99,8 @@ class Draws(Dataset[Sample]):
         rng = np.random.default_rng([plan.seed, 2, number])
         others = lambda: self.raw(int(rng.choice(self._deck)))  # noqa: E731
         first = self.raw(self._at(number))
-        return compose(first, others, plan.recipe, rng, side=plan.side(step), calm=step >= plan.calm_from)
+        side, calm = plan.side(step), step >= plan.calm_from
+        return compose(first, others, plan.recipe, rng, side=side, whole=plan.window_from, calm=calm)
 
     def raw(self, place: int) -> Sample:
         """A picture of the cache as it is, boxes in pixels."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from appliance.errors import UsageError
 
 HELP_PRECISION = "of the network's arithmetic; auto: bf16 on a GPU and on CPUs that have it in hardware"
+HELP_WINDOW = "compose pictures at this side and cut windows of the batch's side out of them (default: shrink them)"
 HELP_FIRST = "try --recipe plain --limit 20 --steps 300 --size 224 first: it must learn twenty pictures by heart"
 
 
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     add("--size-from", type=int, default=0, help="begin with this smaller side and grow to --size (default: --size)")
     add("--grow-steps", type=int, default=0, help="steps until they have grown (default: three quarters of --steps)")
     add("--scales", type=int, default=3, help="also train at up to N x 32 px more and less; 0: only --size (default 3)")
+    add("--window-from", type=int, default=0, help=HELP_WINDOW)
     add("--steps", type=int, default=30000, help="optimiser steps of the whole run; fixes the schedule (default 30000)")
     add("--batch", type=int, default=64, help="pictures a step (default 64)")
     add("--rate", type=float, default=2e-3, help="peak learning rate of AdamW (default 0.002)")

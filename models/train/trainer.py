@@ -302,7 +302,8 @@ def _plan(options: argparse.Namespace) -> Plan:
     calm_from = round(options.steps * (1 - options.calm))
     grown = options.grow_steps or round(options.steps * GROWN_AT)
     sides = Sides(options.size_from or options.size, options.size, options.scales, grown)
-    return Plan(options.seed, options.batch, options.steps, sides, calm_from, RECIPES[options.recipe])
+    recipe = RECIPES[options.recipe]
+    return Plan(options.seed, options.batch, options.steps, sides, calm_from, recipe, options.window_from)
 
 
 def _network(options: argparse.Namespace, pictures: Callable[[], Tensor]) -> Network:

@@ -95,6 +95,28 @@ def test_what_a_cut_leaves_of_a_box_is_ignored_not_learnt() -> None:
     assert kept.ignore[:, 1:5].tolist() == [[0, 80, 15, 230]]
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_window_keeps_scale_and_box(seed: int) -> None:
+    part = geometry.window(drawn(416, 416), 288, np.random.default_rng(seed))
+    assert part.pixels.shape == (288, 288, 3)
+    for row in part.boxes[:, 1:5]:
+        assert np.abs(row - bright(part.pixels, 150)).max() <= 1
+        assert row[2] - row[0] <= RECT[2] - RECT[0]
+        assert row[3] - row[1] <= RECT[3] - RECT[1]
+    assert len(part.boxes) + len(part.ignore) > 0 or part.pixels.max() < 150
+
+
+def test_a_sample_cut_from_a_larger_mosaic_shows_people_larger() -> None:
+    recipe = Recipe(fisheye=0.0, grids=(0.0, 1.0, 0.0))
+
+    def tallest(whole: int) -> list[float]:
+        rngs = (np.random.default_rng(seed) for seed in range(60))
+        samples = (compose(drawn(), drawn, recipe, rng, side=256, whole=whole) for rng in rngs)
+        return [float((each.boxes[:, 4] - each.boxes[:, 2]).mean()) for each in samples if len(each.boxes)]
+
+    assert np.median(tallest(416)) > 1.3 * np.median(tallest(0))
+
+
 LOOKS = {
     "colour": (looks.colour, 2),
     "tone": (looks.tone, 2),

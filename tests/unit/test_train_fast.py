@@ -144,6 +144,25 @@ def test_a_teachers_box_is_a_second_target_where_it_means_the_drawn_thing() -> N
     assert taught(30, 8, 64, 56) == elsewhere
 
 
+def test_a_drawn_box_is_not_followed_where_a_sure_teacher_sees_other_borders() -> None:
+    torch.manual_seed(0)
+    grid = cells(64, 64)
+    answer, drawn = torch.randn(1, 12, grid.shape[1]), truth((0, 8, 8, 56, 56))
+
+    def boxes_lost(score: float, *box: float) -> float:
+        sure = torch.zeros(1, grid.shape[1], 8)
+        sure[..., 0] = score
+        seen = torch.tensor(box).expand(1, grid.shape[1], 4)
+        return float(loss(answer, grid, drawn, Lesson(sure, seen, Views((), ())), 1.0).boxes)
+
+    alone = float(loss(answer, grid, drawn).boxes)
+    assert alone > 0
+    assert boxes_lost(0.9, 8, 8, 36, 56) == 0  # 0.58 of it: a box around a box that was turned
+    assert boxes_lost(0.3, 8, 8, 36, 56) == alone  # the teacher is not sure
+    assert boxes_lost(0.9, 8, 8, 24, 56) == alone  # another thing
+    assert boxes_lost(0.9, 9, 9, 55, 55) == alone  # they agree
+
+
 def test_the_full_design_has_no_depthwise_convolution() -> None:
     groups = {each.groups for each in Network(DESIGNS["full"]).modules() if isinstance(each, torch.nn.Conv2d)}
     assert groups == {1}
