@@ -73,10 +73,10 @@ class Watched:
     cpu_s: float
     output: str
 
-    def unnamed(self, site_file: str = "") -> dict[str, str]:
-        """The names and addresses that do not stand in this site file."""
-        seen = {**self.names, **self.addresses}
-        return {what: by for what, by in seen.items() if what not in site_file}
+    @property
+    def contacted(self) -> dict[str, str]:
+        """Every name and address, with who it was."""
+        return {**self.addresses, **self.names}
 
 
 def why_not() -> str:
@@ -261,7 +261,8 @@ def lead_everything_here() -> None:
 def take_the_resolver(folder: Path) -> None:
     """The resolver is ours alone, and no service of the machine is in reach by a socket in the file system."""
     real = Path("/etc/resolv.conf").resolve()
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+    for each in {Path("/run"), Path("/var/run").resolve()}:
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", each], check=True)
     for path, text in ((real, "nameserver 127.0.0.1\n"), (Path("/etc/nsswitch.conf"), "hosts: files dns\n")):
         if path.is_relative_to("/run"):
             path.parent.mkdir(parents=True, exist_ok=True)
