@@ -26,6 +26,7 @@ from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.setup_page import new_setup_code
 from appliance.errors import MissingDependency, StoreError, UsageError
 from appliance.health.load_shedding import LoadShedding
+from appliance.library_identifiers import remove_identifiers
 from appliance.malloc import TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.settings.settings_service import SettingsService
@@ -58,6 +59,7 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     it is used, in the ingest process: here it would cost 70 MB for nothing.
     """
     os.umask(0o077)  # recordings show people: they are nobody else's on this machine
+    remove_identifiers()
     hold_little()
     _raise_open_files_limit()
     group = ServiceGroup()

@@ -33,7 +33,7 @@ TEXT_LENGTH_MAX = 300  # of an error that the child reports
 PARTS_MAX = 1024
 _JSON_BYTES_MAX = 16 * 1024 * 1024
 _HEAD = struct.Struct("!II")
-_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "ORT_DISABLE_TELEMETRY")
 _SYSTEM_FILES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/urandom", "/dev/null")
 
 Value = Any

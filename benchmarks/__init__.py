@@ -1,0 +1,3 @@
+"""Measurements. Importing the appliance first switches off what libraries would tell their makers."""
+
+import appliance  # noqa: F401

@@ -18,6 +18,7 @@ from appliance.clock import Clock
 from appliance.detect import detector
 from appliance.detect.detector import UpscalingDetector
 from appliance.errors import EngineError, MissingDependency, UplinkError
+from appliance.library_identifiers import remove_identifiers
 from cloud_worker import dead_letter_store, stream_setup
 from cloud_worker.config import EngineConfig, RedetectEngine, WorkerConfig
 from cloud_worker.dead_letter_store import DeadLetter
@@ -43,6 +44,7 @@ class Findings:
 
 async def run(settings: WorkerConfig, clock: Clock) -> None:
     """Work until SIGTERM or SIGINT."""
+    remove_identifiers()
     engine = build_engine(settings.engine, clock)
     name = settings.worker.name or f"{socket.gethostname()[:40]}-{os.getpid()}"
     metrics = WorkerMetrics()

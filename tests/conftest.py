@@ -91,7 +91,7 @@ def logging_as_it_was() -> Iterator[None]:
 # The files that take longest, the longest first (`make test ARGS=--durations=80`): with files side by side, one of them
 # begun late would keep one core busy while the others have nothing left.
 LONGEST = (
-    "test_health_live.py", "test_escalation_nats.py", "test_sound.py", "test_core_restart.py",
+    "test_nothing_leaves.py", "test_health_live.py", "test_escalation_nats.py", "test_sound.py", "test_core_restart.py",
     "test_rtsp_server.py", "test_ingest_process.py", "test_mqtt.py", "test_keyframe_policy.py",
     "test_detectors.py", "test_camera_setup.py", "test_architecture.py", "test_worker_queue.py",
     "test_decode_policy_live.py", "test_rtsp_ingest.py", "test_replay_log.py", "test_export.py",

@@ -13,7 +13,9 @@ from appliance.detector_config import HailoConfig
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 HELPER = Path(__file__).with_name("hailo_helper.py")
-_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "HOME", "XDG_RUNTIME_DIR")
+_KEPT_VARIABLES = (
+    "PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "HOME", "XDG_RUNTIME_DIR", "ORT_DISABLE_TELEMETRY",
+)  # fmt: skip
 
 
 def python_with_bindings(settings: HailoConfig) -> Path:

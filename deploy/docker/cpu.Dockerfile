@@ -26,7 +26,7 @@ RUN if [ "$TARGETARCH" = amd64 ]; then apt-get update \
 COPY --from=build /opt/vedette /opt/vedette
 COPY deploy/docker/start.sh /usr/local/bin/vedette-start
 RUN install -d -o 10001 -g 10001 -m 0700 /var/lib/vedette /etc/vedette
-ENV PATH=/opt/vedette/bin:$PATH HOME=/var/lib/vedette
+ENV PATH=/opt/vedette/bin:$PATH HOME=/var/lib/vedette ORT_DISABLE_TELEMETRY=1
 WORKDIR /var/lib/vedette
 VOLUME ["/var/lib/vedette", "/etc/vedette"]
 USER 10001:10001

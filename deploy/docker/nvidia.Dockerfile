@@ -29,7 +29,7 @@ COPY --from=build /opt/vedette /opt/vedette
 COPY deploy/docker/start.sh /usr/local/bin/vedette-start
 RUN install -d -o 10001 -g 10001 -m 0700 /var/lib/vedette /etc/vedette
 # `video` brings NVDEC's library into the container, `utility` NVML's.
-ENV PATH=/opt/vedette/bin:$PATH HOME=/var/lib/vedette \
+ENV PATH=/opt/vedette/bin:$PATH HOME=/var/lib/vedette ORT_DISABLE_TELEMETRY=1 \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,video,utility
 WORKDIR /var/lib/vedette
 VOLUME ["/var/lib/vedette", "/etc/vedette"]

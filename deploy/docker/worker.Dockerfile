@@ -15,7 +15,7 @@ RUN python3 -m venv /tool && /tool/bin/pip wheel --no-cache-dir --no-deps -w /wh
 # hadolint ignore=DL3006
 FROM ${PYTHON_IMAGE}
 COPY --from=build /opt/vedette /opt/vedette
-ENV PATH=/opt/vedette/bin:$PATH HOME=/tmp
+ENV PATH=/opt/vedette/bin:$PATH HOME=/tmp ORT_DISABLE_TELEMETRY=1
 USER 10001:10001
 EXPOSE 9108
 HEALTHCHECK --interval=30s --timeout=10s --start-period=2m \

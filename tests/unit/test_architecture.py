@@ -83,7 +83,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 # What the worker in the cloud may use of the appliance, indirectly too: the wire, the detector, plain parts.
 WORKER_MAY_USE = {
     "backoff", "broker", "broker_config", "circuit_breaker", "clock", "command_end", "config_model", "confinement",
-    "detect", "detector_config", "errors", "geometry", "json_lines", "local_files", "sandbox", "tcpinfo", "telemetry",
+    "detect", "detector_config", "errors", "geometry", "json_lines", "library_identifiers",
+    "local_files", "sandbox", "tcpinfo", "telemetry",
     "types", "version",
     "wire", "yamlfile",
 }  # fmt: skip

@@ -52,6 +52,10 @@ def test_there_is_one_for_each_kind_of_box_and_for_the_worker() -> None:
     assert [path.stem for path in FILES] == ["cpu", "jetson", "nvidia", "pi", "worker"]
 
 
+def test_libraries_tell_nobody(dockerfile: Path) -> None:
+    assert "ORT_DISABLE_TELEMETRY=1" in " ".join(of(dockerfile, "ENV")).split()
+
+
 def test_a_base_has_a_version_and_can_be_named_by_digest(dockerfile: Path) -> None:
     (base,) = [each for each in of(dockerfile, "ARG") if "IMAGE=" in each]
     name, _, image = base.partition("=")
