@@ -15,8 +15,8 @@ from appliance.app import is_in_setup
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.auth import FREE_TRIES
 from appliance.dashboard.setup_page import new_setup_code
+from appliance.dashboard.sign_in_throttle import FREE_TRIES
 from appliance.errors import UsageError
 from appliance.first_run import first_site_file
 from appliance.settings.settings_service import PutInForce, SettingsService
