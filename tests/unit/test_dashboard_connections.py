@@ -9,6 +9,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
@@ -116,6 +117,21 @@ def test_beyond_the_share_of_an_address_its_oldest_goes_and_the_new_one_is_serve
     assert ended == []
     connect("2001:db8::4")
     assert ended == ["2001:db8::2:1"], "a /64 is one visitor"
+
+
+def test_a_request_of_who_is_signed_in_marks_its_connection(site: Site) -> None:
+    limits = ConnectionLimits(connections_max=8, per_address_max=2)
+    with (
+        running(site.serve(limits)) as url,
+        contextlib.closing(HTTPConnection(*address_of(url), timeout=ANSWER_S)) as kept,
+    ):
+        for _ in range(2):
+            kept.request("GET", "/api/v1/cameras", headers={"Authorization": f"Bearer {TOKEN}"})
+            answer = kept.getresponse()
+            assert (answer.status, bool(answer.read())) == (200, True)
+            kept.auto_open = 0  # a second connection would not show that the first was closed
+            with connections(url, 3) as silent:
+                until(lambda: sum(is_closed(each) for each in silent) == 2, what="strangers give way")
 
 
 def test_a_trusted_proxy_gives_way_last() -> None:

@@ -7,6 +7,8 @@ import datetime
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -295,6 +297,33 @@ def test_half_handshakes_from_four_addresses_cost_nobody_a_request(site: Site) -
             noise.open(4)
             served += is_served(url)
         assert served == 20
+
+
+FLOOD = """
+import sys
+from tcp_clients import Noise
+noise = Noise(sys.argv[1], 4, held=100, first=bytes.fromhex(sys.argv[2]))
+noise.open(100)
+print("400 are open", flush=True)
+while True:
+    noise.open(1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_flood_of_half_handshakes_by_another_process_costs_none_of_200_requests(site: Site) -> None:
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with running(site.serve()) as url:
+        command = [sys.executable, "-c", FLOOD, url, hello()[:40].hex()]
+        with subprocess.Popen(command, env=here, stdout=subprocess.PIPE) as flood:
+            try:
+                assert flood.stdout is not None
+                assert flood.stdout.readline() == b"400 are open\n"
+                assert sum(is_served(url) for _ in range(200)) == 200
+                assert flood.poll() is None
+            finally:
+                flood.kill()
 
 
 @pytest.mark.parametrize(
