@@ -59,6 +59,7 @@ class Admission:
 
     def admit(self, host: str, end: Callable[[], object]) -> Connection:
         """Count a connection; `leave` when it is closed. One is ended, perhaps itself, where that makes too many."""
+        host = plain_address(host)
         is_proxy = any(is_inside(host, each) for each in self._proxies)
         new = Connection(host if is_proxy else counted_address(host), end)
         self._connections[new] = None

@@ -137,7 +137,7 @@ def test_a_request_of_who_is_signed_in_marks_its_connection(site: Site) -> None:
 def test_a_trusted_proxy_gives_way_last() -> None:
     _, connect, ended = admitted(ConnectionLimits(connections_max=8, per_address_max=5), ["10.9.0.0/16"])
     for _ in range(5):
-        connect("10.9.0.1")
+        connect("::ffff:10.9.0.1")
     for _ in range(3):
         connect("10.0.0.1")
     connect("10.0.0.2")
@@ -145,12 +145,14 @@ def test_a_trusted_proxy_gives_way_last() -> None:
 
 
 def test_an_ipv4_visitor_of_an_ipv6_socket_is_one_of_many(tmp_path: Path) -> None:
-    """Counted as `::ffff:…/64`, all of IPv4 was one visitor to the limits on wrong tries."""
-    site = Site(tmp_path, ManualClock(), config=config_of(token=TOKEN, host="::", protocol="http"))
+    """Counted as `::ffff:…/64`, all of IPv4 was one visitor to the limits on wrong tries, and no proxy was trusted."""
+    served = config_of(token=TOKEN, host="::", protocol="http", trusted_proxies=["127.0.0.1"])
+    site = Site(tmp_path, ManualClock(), config=served)
     server = DashboardServer(site.app(), "::", 0)
     with running(server), httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=ANSWER_S) as client:
-        assert client.post("/login", json={"token": "wrong"}).status_code == 401
-    assert [each.address for each in AccessLog(site.db).newest()] == ["127.0.0.1"]
+        for headers in ({"X-Forwarded-For": "203.0.113.9"}, {}):
+            assert client.post("/login", json={"token": "wrong"}, headers=headers).status_code == 401
+    assert [each.address for each in AccessLog(site.db).newest()] == ["127.0.0.1", "203.0.113.9"]
     site.close()
 
 
