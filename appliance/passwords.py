@@ -1,8 +1,9 @@
-"""Passwords of users: hashed with argon2id, checked one at a time."""
+"""Passwords of users, hashed with argon2id and checked one at a time; codes that the console shows."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import secrets
 import threading
 
@@ -13,6 +14,7 @@ from appliance.errors import UsageError
 
 LENGTH_MIN = 10
 LENGTH_MAX = 256
+CODE_LETTERS = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"  # nothing that looks like something else
 
 # OWASP's second choice: 19 MiB for some 30 ms, so that a Raspberry Pi watches on while somebody signs in.
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
@@ -41,3 +43,13 @@ def is_password(given: str, stored: str | None) -> bool:
 @functools.cache
 def _of_nobody() -> str:
     return _HASHER.hash(secrets.token_hex(16))
+
+
+def new_code(groups: int) -> str:
+    """A random code of groups of four letters and digits, 20 bits each."""
+    return "-".join("".join(secrets.choice(CODE_LETTERS) for _ in range(4)) for _ in range(groups))
+
+
+def code_digest(code: str) -> str:
+    """What is stored of a code: it is random and long, so a plain digest cannot be turned back."""
+    return hashlib.sha256(code.upper().replace("-", "").replace(" ", "").encode()).hexdigest()

@@ -15,13 +15,23 @@ from appliance import config
 from appliance.clock import SystemClock, iso_utc
 from appliance.console import text_console
 from appliance.errors import PreconditionError, UsageError
-from appliance.passwords import hashed
+from appliance.passwords import code_digest, hashed, new_code
 from appliance.store.access_log import log_access
 from appliance.store.database import open_beside
 from appliance.store.paths import DATABASE
 from appliance.store.second_factors import remove_second_factor
-from appliance.store.users import Role, UserRow, add_user, all_users, change_user, remove_user
+from appliance.store.users import (
+    Role,
+    SignInCodeRow,
+    UserRow,
+    add_sign_in_code,
+    add_user,
+    all_users,
+    change_user,
+    remove_user,
+)
 
+UNLOCK_S = 900.0
 _WHO, _WHERE = "vedette users", "command line"
 
 
@@ -87,6 +97,17 @@ def passwd_command(site_file: Path, name: str, *, without_second_factor: bool = 
             log_access(connection, clock.now(), _WHO, _WHERE, "removed a second factor", name)
         log_access(connection, clock.now(), _WHO, _WHERE, "changed a user", name)
     print(f"{name} has another password and is signed out everywhere")
+    return 0
+
+
+def unlock_command(site_file: Path, name: str) -> int:
+    """Print a code that signs a user in once, whatever strangers have tried. Raises UsageError, StoreError."""
+    clock, code = SystemClock(), new_code(3)
+    row = SignInCodeRow(user=name, digest=code_digest(code), expires_t=clock.now() + UNLOCK_S)
+    with open_beside(_known_database(site_file), clock) as connection:
+        add_sign_in_code(connection, row)
+        log_access(connection, clock.now(), _WHO, _WHERE, "made a sign-in code", name)
+    print(f"{name} signs in with this in place of the password, once, within {UNLOCK_S // 60:.0f} minutes:\n{code}")
     return 0
 
 

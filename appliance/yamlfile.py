@@ -15,10 +15,14 @@ from pydantic import BaseModel, ValidationError
 from appliance.errors import ConfigError, printable
 from appliance.local_files import is_special
 
-FILE_BYTES_MAX = 4 * 1024 * 1024
-NODES_MAX = 200_000
+FILE_BYTES_MAX = 1024 * 1024
+NODES_MAX = 100_000
 DEPTH_MAX = 40
 _TOO_LARGE = f"over {NODES_MAX} values or nested too deep"
+_TOO_LONG = (
+    f"the file is over {FILE_BYTES_MAX // 1024} kB, more than a configuration may have: take out what is written twice "
+    "(YAML's anchors say it once), or divide the cameras among more boxes"
+)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _NAMES = {  # patterns of names, in words
     r"^[a-z0-9][a-z0-9_-]{0,31}$": "a name is of small letters, digits, - and _, at most 32, - and _ not first",
@@ -59,6 +63,8 @@ def loads(
 ) -> Model:
     """The same from text; `source` is what errors call it."""
     variables = os.environ if variables is None else variables
+    if len(text) > FILE_BYTES_MAX:
+        raise ConfigError(source, [_TOO_LONG])
     root = _compose(text, source)
     _bound(root, source)
     keys = list(_keys(root))
@@ -92,7 +98,7 @@ def read_text(path: Path) -> str:
         if is_special(path):
             raise ConfigError(str(path), ["a pipe or a device, which can be read once or has no end: give a file"])
         if path.stat().st_size > FILE_BYTES_MAX:
-            raise ConfigError(str(path), [f"the file is over {FILE_BYTES_MAX} bytes; a configuration is not that long"])
+            raise ConfigError(str(path), [_TOO_LONG])
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(str(path), ["no such file"]) from None

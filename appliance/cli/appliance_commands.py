@@ -323,6 +323,24 @@ def users_passwd(options: argparse.Namespace) -> int:
     return passwd_command(options.config, options.name, without_second_factor=options.without_second_factor)
 
 
+@APPLIANCE.command(
+    "users unlock",
+    "let a user sign in whom strangers keep waiting",
+    """\
+Print a code that signs a user in once, within 15 minutes, in place of the password: also while strangers guess at it
+and sign-ins from new addresses wait. A second factor is asked for as always.
+
+  vedette users unlock anna --config site.yaml
+""",
+    CONFIG,
+    option("name", metavar="NAME", help="as `vedette users list` says"),
+)
+def users_unlock(options: argparse.Namespace) -> int:
+    from appliance.users_command import unlock_command
+
+    return unlock_command(options.config, options.name)
+
+
 APPLIANCE.family(
     "cameras",
     "find cameras in the local network",

@@ -27,6 +27,7 @@ from appliance.types import Decision, Severity
 from appliance.wire import LANGUAGES
 
 TOKEN_LENGTH_MIN = 12
+CAMERAS_MAX = 256
 
 
 class SiteIdentity(ConfigModel):
@@ -143,6 +144,17 @@ class SiteConfig(ConfigModel):
     sensors: SensorsConfig = SensorsConfig()
     load_shedding: LoadSheddingConfig = LoadSheddingConfig()
     dashboard: DashboardConfig = DashboardConfig()
+
+    @field_validator("cameras", mode="before")
+    @classmethod
+    def _bounded(cls, cameras: object) -> object:
+        """Before each is looked at: that would take a minute for 20,000."""
+        if isinstance(cameras, dict) and len(cameras) > CAMERAS_MAX:
+            raise ValueError(
+                f"there are {len(cameras)} cameras, and a site has at most {CAMERAS_MAX}: divide them among more "
+                "boxes, each with a site file of its own"
+            )
+        return cameras
 
     @model_validator(mode="after")
     def _can_offload(self) -> SiteConfig:

@@ -8,7 +8,7 @@ import socket
 import ssl
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,10 @@ _SHUTDOWN_S = 5.0
 class ConnectionLimits:
     """What a client may cost before it has shown a token.
 
-    connections_max: beyond it a new connection is closed without an answer; per_address_max: the same for one address
-    (not for a trusted proxy, which is everybody). request_s: for a whole request, from the first byte or the connection
-    on, and before it for the TLS handshake. stall_s: for taking the answer; a browser that has buffered enough of a
-    clip reads on, or asks again.
+    connections_max: beyond it one connection is closed for each new one, see `Admission`; per_address_max: the same for
+    one address (not for a trusted proxy, which is everybody). request_s: for a whole request, from the first byte or
+    the connection on, and before it for the TLS handshake. stall_s: for taking the answer; a browser that has buffered
+    enough of a clip reads on, or asks again.
     """
 
     connections_max: int = 200
@@ -35,20 +35,84 @@ class ConnectionLimits:
     keep_alive_s: int = 20
 
 
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One that counts. address: see `counted_address`. end: closes it. signed_in: somebody is, by its last request."""
+
+    address: str
+    end: Callable[[], object]
+    signed_in: bool = False
+
+
 class Admission:
-    """Decides whether one more connection is taken."""
+    """Counts connections, and ends one for each that is too many: of the address that holds most, the oldest on which
+    nobody is signed in.
+
+    So who opens many ends their own, and one visitor more is served at once. State: the connections, oldest first.
+    Owner: the event loop.
+    """
 
     def __init__(self, limits: ConnectionLimits, proxies: Sequence[str]) -> None:
         self.limits = limits
         self._proxies = [ipaddress.ip_network(each, strict=False) for each in proxies]
+        self._connections: dict[Connection, None] = {}
 
-    def refuses(self, here: str, connected: Collection[str]) -> bool:
-        """here: the address of a new connection; connected: those of all, the new one among them."""
-        if len(connected) > self.limits.connections_max:
-            return True
-        if any(is_inside(here, each) for each in self._proxies):
-            return False
-        return Counter(connected)[here] > self.limits.per_address_max
+    def admit(self, host: str, end: Callable[[], object]) -> Connection:
+        """Count a connection; `leave` when it is closed. One is ended, perhaps itself, where that makes too many."""
+        host = plain_address(host)
+        is_proxy = any(is_inside(host, each) for each in self._proxies)
+        new = Connection(host if is_proxy else counted_address(host), end)
+        self._connections[new] = None
+        if len(self._connections) > self.limits.connections_max:
+            self._end_one_of(self._largest())
+        elif not is_proxy and self._weights(lambda each: 1)[new.address] > self.limits.per_address_max:
+            self._end_one_of(new.address)
+        return new
+
+    def leave(self, connection: Connection) -> None:
+        """It is closed. May be called twice."""
+        self._connections.pop(connection, None)
+
+    def _weights(self, weight: Callable[[Connection], int]) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for each in self._connections:
+            found[each.address] += weight(each)
+        return found
+
+    def _largest(self) -> str:
+        """The address that holds most; where nobody is signed in counts twice. A trusted proxy may have those of one
+        address for nothing."""
+        found = self._weights(lambda each: 1 if each.signed_in else 2)
+        for address in found:
+            if any(is_inside(address, each) for each in self._proxies):
+                found[address] -= 2 * self.limits.per_address_max
+        return max(found, key=lambda address: found[address])
+
+    def _end_one_of(self, address: str) -> None:
+        theirs = (each for each in self._connections if each.address == address)
+        ended = min(theirs, key=lambda each: each.signed_in)
+        self.leave(ended)
+        ended.end()
+
+
+def plain_address(host: str) -> str:
+    """An IPv4 address that came over an IPv6 socket (`::ffff:192.0.2.1`) as itself; others as they are."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(getattr(address, "ipv4_mapped", None) or host)
+
+
+def counted_address(host: str) -> str:
+    """An address as limits count it: an IPv6 one cut to its /64, which one visitor usually has whole."""
+    plain = plain_address(host)
+    if ":" not in plain:
+        return plain
+    try:
+        return str(ipaddress.ip_network(f"{plain.partition('%')[0]}/64", strict=False))
+    except ValueError:
+        return plain
 
 
 def is_inside(host: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
@@ -71,17 +135,15 @@ class TlsAcceptor:
         listening: socket.socket,
         context: Callable[[], ssl.SSLContext],
         admission: Admission,
-        connected: Callable[[], Sequence[str]],
-        protocol: Callable[[], asyncio.Protocol],
+        protocol: Callable[[Connection], asyncio.Protocol],
     ) -> None:
-        """connected: the addresses of connections that a protocol has. Call in the loop's thread."""
+        """protocol: makes one that takes over a connection that is counted. Call in the loop's thread."""
         self._listening = listening
         self._context = context
         self._admission = admission
-        self._connected = connected
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[asyncio.Task[None], str] = {}
+        self._waiting: set[asyncio.Task[None]] = set()
         self._listen()
 
     def close(self) -> None:
@@ -109,34 +171,34 @@ class TlsAcceptor:
                 self._loop.remove_reader(self._listening)
                 self._loop.call_later(_AGAIN_S, self._listen)
                 return
-            here = str(address[0])
-            if self._admission.refuses(here, [*self._connected(), *self._waiting.values(), here]):
-                connection.close()
-                continue
             connection.setblocking(False)
-            task = self._loop.create_task(self._hand_on(connection))
-            self._waiting[task] = here
-            task.add_done_callback(self._waiting.pop)
+            task = self._loop.create_task(self._hand_on(connection, str(address[0])))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
 
-    async def _hand_on(self, connection: socket.socket) -> None:
+    async def _hand_on(self, connection: socket.socket, host: str) -> None:
         """Give the connection to a protocol, over TLS if it begins with it; close it if it does not come to that."""
+        this = asyncio.current_task()
+        assert this is not None
+        counted = self._admission.admit(host, this.cancel)
         end = self._loop.time() + self._admission.limits.request_s
+        is_handed_on = False
         try:
             first = await asyncio.wait_for(self._first_byte(connection), self._admission.limits.request_s)
-            if not first:
-                connection.close()
-                return
-            named: dict[str, Any] = {}
-            if first[0] == TLS_HANDSHAKE:
-                named = {"ssl": self._context(), "ssl_handshake_timeout": max(0.05, end - self._loop.time())}
-                if sys.version_info >= (3, 11):
-                    named["ssl_shutdown_timeout"] = _SHUTDOWN_S
-            await self._loop.connect_accepted_socket(self._protocol, connection, **named)
+            if first:
+                named: dict[str, Any] = {}
+                if first[0] == TLS_HANDSHAKE:
+                    named = {"ssl": self._context(), "ssl_handshake_timeout": max(0.05, end - self._loop.time())}
+                    if sys.version_info >= (3, 11):
+                        named["ssl_shutdown_timeout"] = _SHUTDOWN_S
+                await self._loop.connect_accepted_socket(lambda: self._protocol(counted), connection, **named)
+                is_handed_on = True
         except (OSError, asyncio.TimeoutError):  # ssl.SSLError is one; the peer hears of it, and nobody else need
-            connection.close()
-        except asyncio.CancelledError:
-            connection.close()
-            raise
+            pass
+        finally:
+            if not is_handed_on:
+                self._admission.leave(counted)
+                connection.close()
 
     async def _first_byte(self, connection: socket.socket) -> bytes:
         """b'': it was closed. The byte stays in the socket. Raises OSError."""

@@ -13,11 +13,14 @@ from appliance.dashboard.auth import Access, AccessPart, TemplatesPart, too_many
 from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.totp import new_recovery_codes, new_secret, qr_code, recovery_digest, step_of
+from appliance.dashboard.totp import new_recovery_codes, new_secret, qr_code, step_of
 from appliance.dashboard.users_api import SessionItem, refusals, sessions_of
 from appliance.dashboard.visitor import visitor
-from appliance.passwords import LENGTH_MIN, hashed, is_password
+from appliance.passwords import LENGTH_MIN, code_digest, hashed, is_password
 from appliance.store.users import Role, UserRow
+
+_WITHIN = "signed in"  # whom strangers at the sign-in page do not hold up
+GUESSED_S = 7 * 86400.0  # wrong tries of so long are told
 
 router = APIRouter(prefix=f"{API}/me", tags=["account"])
 page_router = APIRouter(include_in_schema=False)
@@ -93,10 +96,10 @@ def _own(access: Access) -> UserRow:
 def _checked(access: Access, given: SecretStr) -> UserRow:
     """The user who asks, if this is their password: a session that was left open changes none of it."""
     user = _own(access)
-    if wait_s := access.account_throttle.wait_s(user.name):
+    if wait_s := access.throttle.codes.wait_s(f"{user.name} {_WITHIN}"):
         raise too_many_tries(wait_s)
     if not is_password(given.get_secret_value(), user.password):
-        access.account_throttle.wrong(user.name)
+        access.throttle.codes.wrong(f"{user.name} {_WITHIN}")
         raise Problem(403, "That is not the password of now.")
     return user
 
@@ -167,18 +170,18 @@ def second_factor_qr(access: AccessPart, templates: TemplatesPart) -> Response:
 def confirm_second_factor(request: Request, access: AccessPart, given: GivenCode, response: Response) -> RecoveryCodes:
     """Give a first code of the app: from now on sign-ins ask for one. One's other sessions end."""
     user = _own(access)
-    if wait_s := access.account_throttle.wait_s(user.name):
+    if wait_s := access.throttle.codes.wait_s(f"{user.name} {_WITHIN}"):
         raise too_many_tries(wait_s)
     row = access.second_factor(user.name)
     if row is None or row.confirmed:
         raise Problem(409, "No second factor is being set up.")
     step = step_of(row.secret, given.code, access.now())
     if step is None:
-        access.account_throttle.wrong(user.name)
+        access.throttle.codes.wrong(f"{user.name} {_WITHIN}")
         raise Problem(422, "That is not what the app shows now. Are the clocks of phone and box right?")
     codes = new_recovery_codes()
     with refusals(access):
-        access.factors.confirm(user.name, step, [recovery_digest(each) for each in codes])
+        access.factors.confirm(user.name, step, [code_digest(each) for each in codes])
         for each in own_sessions(request, access):
             if not each.here:
                 access.sessions.end(each.id)
@@ -199,7 +202,9 @@ def remove_own_second_factor(access: AccessPart, given: GivenPassword) -> Me:
 def account_page(request: Request, templates: TemplatesPart, access: AccessPart) -> HTMLResponse:
     """One's own password, sessions and second factor."""
     user = access.user(visitor().name)
+    guesses, addresses = access.log.refused(user.name, access.now() - GUESSED_S) if user else (0, 0)
     return templates.page(
         "account.html", here="/account", me=me_of(access), has_password=user is not None, length_min=LENGTH_MIN,
+        guesses=guesses, addresses=addresses,
         sessions=own_sessions(request, access) if user else [],
     )  # fmt: skip

@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
-import ipaddress
 import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -20,18 +19,20 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse, JSONResponse
 
 from appliance.clock import Clock
+from appliance.dashboard.acceptor import counted_address
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
+from appliance.dashboard.sign_in_throttle import DEVICE_COOKIE, DEVICE_S, Guess, SignInThrottle, device_of, new_device
 from appliance.dashboard.templating import Templates
-from appliance.dashboard.totp import recovery_digest, step_of
+from appliance.dashboard.totp import step_of
 from appliance.dashboard.visitor import OWNER, Visitor, visitor
 from appliance.errors import StoreError
-from appliance.passwords import is_password
+from appliance.passwords import code_digest, is_password
 from appliance.store.access_log import AccessLog
 from appliance.store.database import Database
 from appliance.store.second_factors import SecondFactorRow, SecondFactorStore
 from appliance.store.sessions import SessionRow, SessionStore
-from appliance.store.users import ApiTokenRow, Role, UserRow, UserStore, token_digest
+from appliance.store.users import ApiTokenRow, Role, SignInCodeRow, UserRow, UserStore, token_digest
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -39,12 +40,9 @@ if TYPE_CHECKING:
 COOKIE = "vedette_session"
 CODE_WANTED = "urn:vedette:code-wanted"  # the type of the problem: the password was right
 SESSION_S = 30 * 86400
-FREE_TRIES = 5
-FREE_TRIES_ACCOUNT = 20  # more than of an address: who guesses should not keep the owner out
 REREAD_S = 1.0  # after which `vedette users`, another process, is heeded
-_BLOCK_S_MAX = 60.0
-_FORGET_S = 900.0
 _ADDRESSES_MAX = 1024
+_LOOPBACK = ("127.0.0.1", "::/64")  # as `address_of` writes them
 
 router = APIRouter(tags=["session"])
 
@@ -115,52 +113,6 @@ def _digest(nonce: str) -> str:
     return hashlib.sha256(nonce.encode()).hexdigest()
 
 
-@dataclass(slots=True)
-class _Tries:
-    wrong: int = 0
-    last_at: float = 0.0
-    blocked_until: float = 0.0
-
-
-class LoginThrottle:
-    """Slows down guessing: some free wrong tries per address (or account), then a wait that doubles up to a minute.
-
-    State: wrong tries of at most `_ADDRESSES_MAX` of them, the least recent forgotten first.
-    """
-
-    def __init__(self, clock: Clock, free_tries: int = FREE_TRIES) -> None:
-        self._clock = clock
-        self._free_tries = free_tries
-        self._tries: OrderedDict[str, _Tries] = OrderedDict()
-
-    def __len__(self) -> int:
-        """How many addresses are remembered."""
-        return len(self._tries)
-
-    def wait_s(self, address: str) -> float:
-        """Seconds until `address` may try again; 0 means now."""
-        tries = self._tries.get(address)
-        return max(0.0, tries.blocked_until - self._clock.monotonic()) if tries else 0.0
-
-    def wrong(self, address: str) -> None:
-        """Note a wrong try."""
-        now = self._clock.monotonic()
-        tries = self._tries.pop(address, None)
-        if tries is None or now - tries.last_at > _FORGET_S:
-            tries = _Tries()
-        tries.wrong += 1
-        tries.last_at = now
-        if tries.wrong >= self._free_tries:
-            tries.blocked_until = now + min(_BLOCK_S_MAX, 2.0 ** min(10, tries.wrong - self._free_tries))
-        self._tries[address] = tries
-        while len(self._tries) > _ADDRESSES_MAX:
-            self._tries.popitem(last=False)
-
-    def right(self, address: str) -> None:
-        """Forgive."""
-        self._tries.pop(address, None)
-
-
 class Access:
     """What decides who may look, and as whom.
 
@@ -185,12 +137,12 @@ class Access:
         self.store = UserStore(db)
         self.factors = SecondFactorStore(db)
         self.log = AccessLog(db)
-        self.throttle = LoginThrottle(clock)
-        self.account_throttle = LoginThrottle(clock, FREE_TRIES_ACCOUNT)
+        self.throttle = SignInThrottle(clock)
         self._clock = clock
         self._users: dict[str, UserRow] = {}
         self._tokens: dict[str, ApiTokenRow] = {}
         self._factors: dict[str, SecondFactorRow] = {}
+        self._sign_in_codes: dict[str, SignInCodeRow] = {}
         self._by_proxy: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._read_at = 0.0
         self._lock = threading.Lock()
@@ -214,7 +166,7 @@ class Access:
         """Take users, tokens and sessions from the store. Raises StoreError."""
         with self._lock:
             self._users, self._tokens = self.store.users(), self.store.tokens()
-            self._factors = self.factors.all()
+            self._factors, self._sign_in_codes = self.factors.all(), self.store.sign_in_codes()
             self.sessions.reread()
             self._read_at = self._clock.monotonic()
 
@@ -271,10 +223,25 @@ class Access:
         step = step_of(row.secret, given, self._clock.now())
         if step is not None:
             return self.factors.take_step(name, step)
-        taken = self.factors.take_recovery(name, recovery_digest(given))
+        taken = self.factors.take_recovery(name, code_digest(given))
         if taken:
             self.reread()
         return taken
+
+    def guess(self, name: str, address: str, device: str = "") -> Guess:
+        """How a try to sign in counts. device: the cookie of a browser that has signed in before; '': it has none."""
+        user = self.user(name)
+        signed_in = {each.address for each in self.sessions.listed() if each.user == name}
+        at_home = address in signed_in or address in _LOOPBACK
+        browser = device_of(device, name, user.password) if user and device else ""
+        return Guess(name, address, browser, at_home, exists=user is not None)
+
+    def sign_in_code(self, name: str, given: str) -> SignInCodeRow | None:
+        """What `given` is, if it is the code that `vedette users unlock` has printed for a user."""
+        row = self._sign_in_codes.get(name)
+        if row is None or row.expires_t <= self._clock.now() or self.user(name) is None:
+            return None
+        return row if hmac.compare_digest(row.digest, code_digest(given)) else None
 
     def of_cookie(self, cookie: str) -> Visitor | None:
         """Who is signed in with a cookie."""
@@ -346,14 +313,8 @@ def too_many_tries(wait_s: float) -> Problem:
 
 
 def address_of(scope: Scope) -> str:
-    """The peer's address; an IPv6 one cut to its /64, which one visitor usually has whole."""
-    host = str((scope.get("client") or ("unknown", 0))[0])
-    if ":" not in host:
-        return host
-    try:
-        return str(ipaddress.ip_network(f"{host.partition('%')[0]}/64", strict=False))
-    except ValueError:
-        return host
+    """The peer's address as it is counted; see `counted_address`."""
+    return counted_address(str((scope.get("client") or ("unknown", 0))[0]))
 
 
 class SignedIn(BaseModel):
@@ -388,35 +349,50 @@ async def sign_in(request: Request, access: AccessPart, given: SignIn) -> JSONRe
     """Take name and password (or the token), give the cookie."""
     if not access.guarded:
         return JSONResponse({"signed_in": True})
-    address = address_of(request.scope)
-    wait_s = max(access.throttle.wait_s(address), access.account_throttle.wait_s(given.name) if given.name else 0.0)
-    if wait_s:
-        raise too_many_tries(wait_s)
-    # Counted before it is looked at: of several at once, each counts.
-    access.throttle.wrong(address)
-    if given.name:
-        access.account_throttle.wrong(given.name)
-    user = access.user(given.name)
-    if not await asyncio.to_thread(_is_right, access, given, user):
-        what = "was refused: wrong password" if given.name else "was refused: wrong token"
-        await asyncio.to_thread(access.log.write, given.name, address, what)
-        if access.has_users:
-            raise Problem(401, "Name and password do not fit.", {"WWW-Authenticate": "Bearer"})
-        raise Problem(401, "That is not the token of this box.", {"WWW-Authenticate": "Bearer"})
+    address, user = address_of(request.scope), access.user(given.name)
+    guess = access.guess(given.name, address, request.cookies.get(DEVICE_COOKIE, ""))
+    by_code = access.sign_in_code(given.name, given.password.get_secret_value())
+    if by_code:
+        guess = replace(guess, device="unlocked")
+    else:
+        await _check_password(access, given, guess, user)
     if given.name and access.has_second_factor(given.name):
-        await _check_code(access, given, address)
-    access.throttle.right(address)
-    access.account_throttle.right(given.name)
+        await _check_code(access, given, guess)
+    if by_code and not await asyncio.to_thread(access.store.take_sign_in_code, by_code):
+        raise Problem(401, "Name and password do not fit.", {"WWW-Authenticate": "Bearer"})  # it was used meanwhile
     return await signed_in(request, access, given.name, user.password if user else None)
 
 
-async def _check_code(access: Access, given: SignIn, address: str) -> None:
+async def _check_password(access: Access, given: SignIn, guess: Guess, user: UserRow | None) -> None:
+    """Or the token. Raises Problem."""
+    if wait_s := access.throttle.wait_s(guess):
+        raise too_many_tries(wait_s)
+    # Counted before it is looked at: of several at once, each counts.
+    strangers_wait = access.throttle.wrong(guess)
+    if await asyncio.to_thread(_is_right, access, given, user):
+        access.throttle.right(guess)
+        return
+    what = "was refused: wrong password" if given.name else "was refused: wrong token"
+    await asyncio.to_thread(access.log.write, given.name, guess.address, what)
+    if strangers_wait and guess.exists:
+        await asyncio.to_thread(access.log.write, given.name, guess.address, "is guessed at by strangers")
+    if access.has_users:
+        raise Problem(401, "Name and password do not fit.", {"WWW-Authenticate": "Bearer"})
+    raise Problem(401, "That is not the token of this box.", {"WWW-Authenticate": "Bearer"})
+
+
+async def _check_code(access: Access, given: SignIn, guess: Guess) -> None:
     """Raises Problem of the type CODE_WANTED: none was given, or a wrong or used one."""
     if not given.code:
         raise Problem(401, "Now the code of your authenticator app, or a recovery code.", type_=CODE_WANTED)
+    codes, key = access.throttle.codes, f"{guess.account} {guess.place}"
+    if wait_s := codes.wait_s(key):
+        raise too_many_tries(wait_s)
+    codes.wrong(key)
     if not await asyncio.to_thread(access.takes_code, given.name, given.code):
-        await asyncio.to_thread(access.log.write, given.name, address, "was refused: wrong code")
+        await asyncio.to_thread(access.log.write, given.name, guess.address, "was refused: wrong code")
         raise Problem(401, "That code does not fit, or was used: wait for the next one.", type_=CODE_WANTED)
+    codes.forgive(key)
 
 
 async def signed_in(request: Request, access: Access, user: str, password: str | None = None) -> JSONResponse:
@@ -433,6 +409,11 @@ async def signed_in(request: Request, access: Access, user: str, password: str |
     await asyncio.to_thread(access.log.write, user, address, "signed in")
     secure = request.url.scheme == "https"
     answer.set_cookie(COOKIE, cookie, SESSION_S, httponly=True, samesite="strict", secure=secure)
+    if row := access.user(user):
+        device = new_device(user, row.password)
+        answer.set_cookie(
+            DEVICE_COOKIE, device, DEVICE_S, path="/login", httponly=True, samesite="strict", secure=secure
+        )
     return answer
 
 

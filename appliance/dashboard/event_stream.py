@@ -21,9 +21,10 @@ from appliance.dashboard.auth import AccessPart
 from appliance.dashboard.cameras_api import CameraItem
 from appliance.dashboard.deps import provided
 from appliance.dashboard.health_api import HealthItem
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.problems import Problem, sentence
 from appliance.dashboard.schemas import API, AlertItem
 from appliance.dashboard.visitor import OWNER, Visitor
+from appliance.dashboard.visitor_slots import VisitorSlots
 from appliance.errors import StoreError
 from appliance.store.alerts import AlertStore
 from appliance.store.cameras import CameraStore
@@ -36,9 +37,11 @@ POLL_S = 0.1
 UNWATCHED_S = 2.0  # between two reads while there is no viewer; the first viewer ends the wait
 HEARTBEAT_S = 15.0
 VIEWERS_MAX = 64
+VIEWERS_EACH_MAX = 16  # of one account or address
 RING_MAX = 512
 BATCH_MAX = 200
 REV_DIGITS_MAX = 18  # of a change number
+_FULL, _OWN = "too many pages are open; close some", "you have too many pages open; close some"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ StillMay = Callable[[], Visitor | None]
 
 
 class TooManyViewers(Exception):
-    """All `VIEWERS_MAX` places are taken."""
+    """All places are taken, or all of one visitor's share. The message is a clause for the person who asked."""
 
 
 class StreamViewer:
@@ -115,7 +118,11 @@ class StreamHub:
         self._joined = asyncio.Event()
         self._closed = False
         self._repeats = LogThrottle(logger, clock)
-        self.viewers = 0
+        self._slots = VisitorSlots(VIEWERS_MAX, VIEWERS_EACH_MAX, TooManyViewers, _FULL, _OWN)
+
+    @property
+    def viewers(self) -> int:
+        return self._slots.taken
 
     async def run(self) -> None:
         """Watch until cancelled or closed."""
@@ -159,14 +166,9 @@ class StreamHub:
 
         still: whom it is for, asked before each message; None ends the stream.
         """
-        if self.viewers >= VIEWERS_MAX:
-            raise TooManyViewers
-        self.viewers += 1
+        give_back = self._slots.take()
         self._joined.set()
-        return StreamViewer(self._follow(since, still), self._left)
-
-    def _left(self) -> None:
-        self.viewers -= 1
+        return StreamViewer(self._follow(since, still), give_back)
 
     async def _follow(self, since: int | None, still: StillMay) -> AsyncIterator[bytes]:
         try:
@@ -264,6 +266,6 @@ async def stream(
     resumes = last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) <= REV_DIGITS_MAX
     try:
         viewer = hub.join(int(last_event_id) if resumes else since, access.still(request))
-    except TooManyViewers:
-        raise Problem(503, "Too many pages are open; close some.", {"Retry-After": "10"}) from None
+    except TooManyViewers as error:
+        raise Problem(503, sentence(error), {"Retry-After": "10"}) from None
     return ViewerResponse(viewer)

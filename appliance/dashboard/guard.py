@@ -21,6 +21,7 @@ from appliance.config import DashboardConfig
 from appliance.dashboard import texts
 from appliance.dashboard.auth import COOKIE, Access, address_of, too_many_tries
 from appliance.dashboard.problems import Problem, ProblemResponse, RouteMethods, wants_page
+from appliance.dashboard.sign_in_throttle import Guess
 from appliance.dashboard.visitor import NOBODY, OWNER, Visitor, set_visitor
 from appliance.telemetry import LogThrottle
 
@@ -199,8 +200,10 @@ class RequestGuard:
     def _check_visitor(self, scope: Scope, headers: Headers) -> Response | None:
         self._access.refresh()
         who = self._who(scope, headers)
-        set_visitor(who or NOBODY)
+        set_visitor(who or NOBODY, address_of(scope))
         state = scope.setdefault("state", {})
+        if connection := state.get("connection"):
+            connection.signed_in = who is not None
         state["user"] = who.name if who else ""
         state["known"] = who is not None and who.cameras is None  # the reasons of /healthz name cameras
         path: str = scope["path"]
@@ -242,13 +245,13 @@ class RequestGuard:
         return self._access.of_cookie(_cookie(headers, COOKIE))
 
     def _of_bearer(self, given: str, address: str) -> Visitor | None:
-        throttle = self._access.throttle
-        wait_s = throttle.wait_s(address)
+        throttle, guess = self._access.throttle, Guess("", address)
+        wait_s = throttle.wait_s(guess)
         if wait_s:
             raise too_many_tries(wait_s)
         found = self._access.of_bearer(given)
         if found is None:
-            throttle.wrong(address)
+            throttle.wrong(guess)
             logger.warning("a wrong token was sent from %s", address)
         return found
 

@@ -12,7 +12,7 @@ from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import provided
 from appliance.dashboard.event_stream import TooManyViewers, ViewerResponse
 from appliance.dashboard.live_feed import LiveHub
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.problems import Problem, sentence
 from appliance.dashboard.schemas import API
 from appliance.dashboard.visitor import visitor
 
@@ -47,6 +47,6 @@ async def live_video(
         viewer = hub.join(
             list(dict.fromkeys(camera)), access.still(request), only_active=when == "active", substream=stream == "sub"
         )
-    except TooManyViewers:
-        raise Problem(503, "Too many watch live; close some pages.", {"Retry-After": "10"}) from None
+    except TooManyViewers as error:
+        raise Problem(503, sentence(error), {"Retry-After": "10"}) from None
     return ViewerResponse(viewer, MEDIA_TYPE)

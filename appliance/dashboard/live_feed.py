@@ -19,6 +19,7 @@ from pathlib import Path
 from appliance.clock import Clock
 from appliance.dashboard.event_stream import StillMay, StreamViewer, TooManyViewers, within
 from appliance.dashboard.texts import tell
+from appliance.dashboard.visitor_slots import VisitorSlots
 from appliance.errors import EvidenceError, StoreError
 from appliance.media.fragmented_mp4 import Fragment, FragmentReader, InitSegment
 from appliance.store.boxes import BoxStore
@@ -37,6 +38,8 @@ PIECES_MAX = 1024
 TURN_BYTES_MAX = 512 * 1024  # of a camera, before the next one's turn and the next question whether they still may
 LAG_S_MAX = 4.0  # a viewer that is further behind goes on at the newest key frame
 VIEWERS_MAX = 32
+VIEWERS_EACH_MAX = 8  # of one account or address
+_FULL, _OWN = "too many watch live; close some pages", "you watch live on too many pages; close some"
 PING_S = 5.0
 STALE_S = 20.0  # what was recorded last is no live picture any more
 ACTIVE_S = 10.0  # a camera stays live so long after the last movement
@@ -366,13 +369,18 @@ class LiveHub:
     """
 
     def __init__(self, segments: SegmentStore, boxes: BoxStore, root: Path, clock: Clock) -> None:
-        self.viewers = self.bytes_sent = self.skipped = 0
+        self.bytes_sent = self.skipped = 0
+        self._slots = VisitorSlots(VIEWERS_MAX, VIEWERS_EACH_MAX, TooManyViewers, _FULL, _OWN)
         self.closed = False
         self.newest_boxes: NewestBoxes = lambda camera: ()
         self._new_feed: Callable[[str, bool], LiveFeed] = lambda camera, substream: LiveFeed(
             camera, segments, boxes, self.newest_boxes, root, clock, substream=substream
         )
         self._feeds: dict[tuple[str, bool], tuple[LiveFeed, asyncio.Task[None]]] = {}
+
+    @property
+    def viewers(self) -> int:
+        return self._slots.taken
 
     def join(
         self, cameras: Sequence[str], still: StillMay, *, only_active: bool = False, substream: bool = False
@@ -382,14 +390,14 @@ class LiveHub:
         still: see `StreamHub.join`. only_active: of each camera, video only while something moves before it.
         substream: of its detect stream, where it has one.
         """
-        if self.viewers >= VIEWERS_MAX or self.closed:
-            raise TooManyViewers
-        self.viewers += 1
+        if self.closed:
+            raise TooManyViewers(_FULL)
+        give_back = self._slots.take()
         feeds = [self._feed(camera, substream) for camera in cameras]
         viewer = LiveViewer(feeds, only_active=only_active, still=still, hub=self)
         for feed in feeds:
             feed.viewers.add(viewer)
-        return StreamViewer(viewer.messages(), lambda: self._left(viewer, feeds))
+        return StreamViewer(viewer.messages(), lambda: self._left(viewer, feeds, give_back))
 
     def close(self) -> None:
         """End all streams. Called in the event loop's thread."""
@@ -420,7 +428,8 @@ class LiveHub:
             if self._feeds.get(key, (None,))[0] is feed:
                 del self._feeds[key]
 
-    def _left(self, viewer: LiveViewer, feeds: Sequence[LiveFeed]) -> None:
-        self.viewers -= 1
+    @staticmethod
+    def _left(viewer: LiveViewer, feeds: Sequence[LiveFeed], give_back: Callable[[], None]) -> None:
+        give_back()
         for feed in feeds:
             feed.viewers.discard(viewer)

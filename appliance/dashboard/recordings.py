@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from appliance.clock import Clock
 from appliance.dashboard.snapshots import Snapshot, jpeg_snapshot
+from appliance.dashboard.visitor_slots import VisitorSlots
 from appliance.errors import EvidenceError, StoreError
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import ClipFile, RecordedSegment
@@ -30,6 +31,9 @@ CUTS_MAX = 24
 CUTS_BYTES_MAX = 1024 * 1024 * 1024  # two of the longest
 CUT_S_MAX = 600.0  # a cut that nobody asked for in so long is deleted
 WAITING_MAX = 16  # requests for one of the two; more are refused, for each holds a connection
+WAITING_EACH_MAX = 8  # of one account or address; a browser asks for six at a time
+_FULL = "too many wait for the recording; try again in a moment"
+_OWN = "you wait for too much of the recording already; try again in a moment"
 FreeBytes = Callable[[Path], int]
 Kept = TypeVar("Kept")
 
@@ -43,19 +47,17 @@ class _Turn:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._waiting = 0
+        self._slots = VisitorSlots(WAITING_MAX, WAITING_EACH_MAX, TooBusy, _FULL, _OWN)
 
     @contextlib.asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
         """Raises TooBusy."""
-        if self._waiting >= WAITING_MAX:
-            raise TooBusy("too many wait for the recording; try again in a moment")
-        self._waiting += 1
+        give_back = self._slots.take()
         try:
             async with self._lock:
                 yield
         finally:
-            self._waiting -= 1
+            give_back()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from appliance.clock import Clock
 from appliance.dashboard.recordings import KeptFiles, RecordingCuts, TooBusy
+from appliance.dashboard.visitor import visitor_keys
 from appliance.errors import EvidenceError, StoreError
 from appliance.media.atomic_file import WrittenFile
 from appliance.media.recorded import PERCENT, progress_path
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 SPAN_S_MAX = 120.0  # of a stretch that is converted: what a player asks for at a time, also when it plays fast
 WAITING_MAX = 8  # conversions that wait for the one under way; more are refused
+WAITING_EACH_MAX = 3  # begun for one account or address, the one under way among them
 ASKED_S_MAX = 10.0  # one that nobody asked about for so long is not begun
 
 
@@ -42,6 +44,7 @@ class _Job:
     source: Callable[[], Awaitable[Path]]
     path: Path
     asked: float
+    begun_for: tuple[str, ...]
     error: Exception | None = None
 
 
@@ -82,9 +85,12 @@ class Renditions:
         if job is None:
             if len(self._jobs) > WAITING_MAX:
                 raise TooBusy("too many wait for a recording to be converted; try again in a moment")
+            keys = visitor_keys()
+            if any(sum(key in each.begun_for for each in self._jobs.values()) >= WAITING_EACH_MAX for key in keys):
+                raise TooBusy("you wait for too many recordings to be converted already; try again in a moment")
             self._number += 1
             path = self._folder / f"h264-{self._number}.mp4"
-            job = self._jobs[key] = _Job(source, path, self._clock.monotonic())
+            job = self._jobs[key] = _Job(source, path, self._clock.monotonic(), keys)
             if self._task is None:
                 self._task = asyncio.create_task(self._work(), name="dashboard renditions")
         if job.error is not None:

@@ -10,7 +10,7 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.dashboard.acceptor import Admission, ConnectionLimits, TlsAcceptor
+from appliance.dashboard.acceptor import Admission, Connection, ConnectionLimits, TlsAcceptor, plain_address
 from appliance.dashboard.deps import CoreProbes
 from appliance.errors import MissingDependency, lacks_files
 from appliance.telemetry import LogThrottle
@@ -40,19 +40,23 @@ TICK_S = 1.0
 class _BoundedProtocol(H11Protocol):
     """One connection that cannot be held open for nothing. uvicorn bounds neither requests nor answers in time."""
 
-    def __init__(self, admission: Admission, *values: Any, **named: Any) -> None:
+    def __init__(self, admission: Admission, *values: Any, counted: Connection | None = None, **named: Any) -> None:
+        """counted: the connection, where the acceptor has counted it."""
         super().__init__(*values, **named)
         self._admission = admission
+        self._counted = counted
         self._limits = admission.limits
         self._request_timer = _Deadline()
         self._stall_timer = _Deadline()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if self._too_many():
-            transport.abort()
-        else:
-            self._await_request()
+        host, port = self.client or ("", 0)
+        self.client = (plain_address(host), port) if host else None
+        counted = self._counted = self._counted or self._admission.admit(host, transport.abort)
+        counted.end = transport.abort
+        self.app_state = {**self.app_state, "connection": counted}
+        self._await_request()
 
     def data_received(self, data: bytes) -> None:
         if not self._request_timer.runs and self.conn.their_state is h11.IDLE:
@@ -82,19 +86,14 @@ class _BoundedProtocol(H11Protocol):
         self._stall_timer.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._counted is not None:
+            self._admission.leave(self._counted)
         self._request_timer.cancel()
         self._stall_timer.cancel()
         super().connection_lost(exc)
 
     def _await_request(self) -> None:
         self._request_timer.start(self.loop, self._limits.request_s, self.transport.abort)
-
-    def _too_many(self) -> bool:
-        return self._admission.refuses(self.client[0] if self.client else "", _addresses(self.connections))
-
-
-def _addresses(connections: Iterable[object]) -> list[str]:
-    return [each.client[0] if each.client else "" for each in connections if isinstance(each, H11Protocol)]
 
 
 class _Deadline:
@@ -138,15 +137,12 @@ class _Server(uvicorn.Server):
             return
         await super().startup([])
         for each in sockets or ():
-            acceptor = TlsAcceptor(
-                each, lambda: certificate.context, self._admission,
-                lambda: _addresses(self.server_state.connections), self._protocol,
-            )  # fmt: skip
+            acceptor = TlsAcceptor(each, lambda: certificate.context, self._admission, self._protocol)
             self.servers.append(acceptor)  # type: ignore[arg-type]
 
-    def _protocol(self) -> asyncio.Protocol:
+    def _protocol(self, counted: Connection) -> asyncio.Protocol:
         made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, counted=counted
         )
         return made
 

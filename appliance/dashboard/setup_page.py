@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import secrets
 import threading
 from typing import Annotated
 
@@ -15,23 +14,21 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from appliance.dashboard.auth import Access, AccessPart, SignedIn, TemplatesPart, address_of, signed_in, too_many_tries
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems
+from appliance.dashboard.sign_in_throttle import Guess
 from appliance.dashboard.users_api import refusals
-from appliance.passwords import LENGTH_MIN, hashed
+from appliance.passwords import LENGTH_MIN, hashed, new_code
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.users import UserRow
 
-ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"  # nothing that looks like something else
 SET_UP = "This box is set up already: sign in."
-_ACCOUNT = "the setup code"
 _ONE_AT_A_TIME = threading.Lock()
 
 router = APIRouter(tags=["session"])
 
 
 def new_setup_code() -> str:
-    """Eight letters and digits, 40 bits: at five tries, then one a minute, nobody guesses it."""
-    code = "".join(secrets.choice(ALPHABET) for _ in range(8))
-    return f"{code[:4]}-{code[4:]}"
+    """40 bits: at five tries, then one a minute, from a million addresses, nobody guesses it in a year."""
+    return new_code(2)
 
 
 class FirstUser(BaseModel):
@@ -58,12 +55,12 @@ async def set_up(request: Request, access: AccessPart, settings: Settings, given
     if not access.in_setup:
         raise Problem(409, SET_UP)
     address = address_of(request.scope)
-    wait_s = max(access.throttle.wait_s(address), access.account_throttle.wait_s(_ACCOUNT))
+    guess = Guess("the setup code", address, at_home=True)  # nobody's account: 40 bits, guessed slowly by each address
+    wait_s = access.throttle.wait_s(guess)
     if wait_s:
         raise too_many_tries(wait_s)
     if not hmac.compare_digest(_plain(given.code), _plain(access.setup_code)):
-        access.throttle.wrong(address)
-        access.account_throttle.wrong(_ACCOUNT)
+        access.throttle.wrong(guess)
         raise Problem(401, "That is not the code: it is in the console in which Vedette was started.")
     await asyncio.to_thread(_make, access, settings, given, address)
     return await signed_in(request, access, given.name)

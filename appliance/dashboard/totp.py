@@ -9,11 +9,12 @@ import io
 import secrets
 from urllib.parse import quote
 
+from appliance.passwords import CODE_LETTERS
+
 STEP_S = 30
 DIGITS = 6
 RECOVERY_CODES = 10
 _AROUND = (0, -1, 1)  # a phone's clock is off by half a minute at most
-_LETTERS = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"  # nothing that looks like something else
 
 
 def new_secret() -> str:
@@ -51,11 +52,5 @@ def qr_code(secret: str, user: str, site: str) -> bytes:
 
 def new_recovery_codes() -> list[str]:
     """Ten codes of 50 bits, for who has lost the phone."""
-    return [
-        "-".join("".join(secrets.choice(_LETTERS) for _ in range(5)) for _ in range(2)) for _ in range(RECOVERY_CODES)
-    ]
-
-
-def recovery_digest(code: str) -> str:
-    """What is stored of a recovery code: it is random and long, so a plain digest cannot be turned back."""
-    return hashlib.sha256(code.upper().replace("-", "").replace(" ", "").encode()).hexdigest()
+    codes = ("".join(secrets.choice(CODE_LETTERS) for _ in range(10)) for _ in range(RECOVERY_CODES))
+    return [f"{each[:5]}-{each[5:]}" for each in codes]

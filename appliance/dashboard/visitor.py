@@ -33,6 +33,7 @@ class Visitor:
 OWNER = Visitor()
 NOBODY = Visitor("", "viewer", frozenset())
 _VISITOR: ContextVar[Visitor] = ContextVar("visitor", default=OWNER)
+_ADDRESS: ContextVar[str] = ContextVar("address", default="")
 
 
 def visitor() -> Visitor:
@@ -40,6 +41,16 @@ def visitor() -> Visitor:
     return _VISITOR.get()
 
 
-def set_visitor(who: Visitor) -> None:
-    """From here on this task, and the threads that it starts, answer `who`."""
+def visitor_keys() -> tuple[str, ...]:
+    """Under what the share of this visitor in a common good is counted: their account, and their address.
+
+    The site's own token and this machine are nobody's account, and outside of a request there is no address.
+    """
+    who, address = _VISITOR.get().name, _ADDRESS.get()
+    return tuple(f"{kind} {value}" for kind, value in (("user", who), ("address", address)) if value)
+
+
+def set_visitor(who: Visitor, address: str) -> None:
+    """From here on this task, and the threads that it starts, answer `who`, at `address`."""
     _VISITOR.set(who)
+    _ADDRESS.set(address)

@@ -36,6 +36,15 @@ class AccessLog:
         with self._db.transaction() as connection:
             log_access(connection, self._db.clock.now(), who, address, what, about)
 
+    def refused(self, who: str, since: float) -> tuple[int, int]:
+        """How many wrong tries to sign in as `who` there were since then, and from how many addresses."""
+        with self._db.read() as connection:
+            row = connection.execute(
+                "SELECT count(*), count(DISTINCT address) FROM access_log "
+                "WHERE who = ? AND t >= ? AND what LIKE 'was refused:%'", (who, since),
+            ).fetchone()  # fmt: skip
+            return row[0], row[1]
+
     def newest(self, limit: int = 100) -> list[AccessLogRow]:
         with self._db.read() as connection:
             rows = connection.execute("SELECT * FROM access_log ORDER BY id DESC LIMIT ?", (limit,))

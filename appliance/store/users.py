@@ -47,6 +47,15 @@ class ApiTokenRow:
     created_t: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignInCodeRow:
+    """A code from the console that signs a user in once, in place of the password. digest: of the code."""
+
+    user: str
+    digest: str
+    expires_t: float
+
+
 def token_digest(token: str) -> str:
     """What is stored of a token: it is random and long, so a plain digest cannot be turned back."""
     return hashlib.sha256(token.encode()).hexdigest()
@@ -73,6 +82,17 @@ class UserStore:
                 row["id"]: ApiTokenRow(**dict(row))
                 for row in connection.execute("SELECT * FROM api_token ORDER BY name")
             }
+
+    def sign_in_codes(self) -> dict[str, SignInCodeRow]:
+        """Codes from the console that were not used, by user."""
+        with self._db.read() as connection:
+            return {row["user"]: SignInCodeRow(**dict(row)) for row in connection.execute("SELECT * FROM sign_in_code")}
+
+    def take_sign_in_code(self, row: SignInCodeRow) -> bool:
+        """Use up a code. False: another sign-in has."""
+        with self._db.transaction() as connection:
+            done = connection.execute("DELETE FROM sign_in_code WHERE user = ? AND digest = ?", (row.user, row.digest))
+            return done.rowcount == 1
 
     def add(self, user: UserRow) -> None:
         """A new user. Raises UsageError: the name is taken or no name, there are too many."""
@@ -110,6 +130,13 @@ class UserStore:
         """Nothing where there is none."""
         with self._db.transaction() as connection:
             connection.execute("DELETE FROM api_token WHERE id = ?", (token_id,))
+
+
+def add_sign_in_code(connection: sqlite3.Connection, row: SignInCodeRow) -> None:
+    """In place of an earlier one. Raises UsageError: there is no such user, or they may not sign in."""
+    if not _known(connection, row.user).enabled:
+        raise UsageError(f"{row.user} may not sign in: vedette users passwd {row.user} lets them again")
+    connection.execute("INSERT OR REPLACE INTO sign_in_code VALUES (:user, :digest, :expires_t)", asdict(row))
 
 
 def all_users(connection: sqlite3.Connection) -> dict[str, UserRow]:
@@ -157,6 +184,7 @@ def remove_user(connection: sqlite3.Connection, name: str) -> None:
     _known(connection, name)
     connection.execute("DELETE FROM user WHERE name = ?", (name,))
     connection.execute("DELETE FROM session WHERE user = ?", (name,))
+    connection.execute("DELETE FROM sign_in_code WHERE user = ?", (name,))
     remove_second_factor(connection, name)
     _check_admin(connection)
 

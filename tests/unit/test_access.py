@@ -21,7 +21,8 @@ from appliance.app import check_guarded
 from appliance.clock import ManualClock
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.app import ROUTERS, create_app
-from appliance.dashboard.auth import FREE_TRIES, FREE_TRIES_ACCOUNT, Access, SessionCookies
+from appliance.dashboard.auth import Access, SessionCookies
+from appliance.dashboard.sign_in_throttle import FREE_TRIES, FREE_TRIES_ACCOUNT
 from appliance.errors import UsageError
 from appliance.passwords import hashed, is_password
 from appliance.store.access_log import ROWS_MAX, AccessLog

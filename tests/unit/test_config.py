@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from appliance import config, yamlfile
+from appliance.clock import thread_cpu_s
 from appliance.config import IngestConfig, SiteConfig
+from appliance.config.site_file import CAMERAS_MAX
 from appliance.errors import ConfigError
 
 GOOD = """\
@@ -154,10 +156,33 @@ def test_what_is_not_a_site_file_is_refused(text: str, words: str) -> None:
 
 def test_a_list_without_end_is_refused_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who reads to the end first finds the bracket that does not fit."""
-    assert yamlfile.NODES_MAX == 200_000
+    assert yamlfile.NODES_MAX == 100_000
     monkeypatch.setattr(yamlfile, "NODES_MAX", 1000)
-    assert any("over 200000 values" in problem for problem in problems("a: [" + "1," * 1500 + "}"))
+    assert any("over 100000 values" in problem for problem in problems("a: [" + "1," * 1500 + "}"))
     assert any("not valid YAML" in problem and "over" not in problem for problem in problems("a: [" + "1," * 900 + "}"))
+
+
+def test_a_site_file_beyond_its_bounds_is_refused_at_once_with_the_remedy(tmp_path: Path) -> None:
+    """A list of 4 MB took 28 s, and 20,000 cameras over a minute."""
+    path = tmp_path / "site.yaml"
+    long = "cameras: {}\nx: [" + "1," * 600_000
+    path.write_text(long)
+    before = thread_cpu_s()
+    with pytest.raises(ConfigError, match=r"site\.yaml: the file is over 1024 kB.*divide the cameras among more boxes"):
+        config.load(path)
+    assert "over 1024 kB" in problems(long)[0], "as a change through the API and a restored backup come"
+    many = "\n".join(f" c{n}: {{url: rtsp://a/{n}}}" for n in range(CAMERAS_MAX + 1))
+    (problem,) = problems(f"cameras:\n{many}")
+    assert problem.startswith("line 1: cameras: there are 257 cameras, and a site has at most 256: divide them among")
+    assert thread_cpu_s() - before < 3
+    last = many.rpartition("\n")[0]
+    assert len(yamlfile.loads(f"cameras:\n{last}", SiteConfig).cameras) == CAMERAS_MAX
+
+
+def test_too_many_cameras_are_refused_before_any_is_looked_at() -> None:
+    with pytest.raises(ValueError, match="there are 20000 cameras") as caught:
+        SiteConfig.model_validate({"cameras": {f"c{n}": {"url": 1} for n in range(20_000)}})
+    assert "url" not in str(caught.value).partition("[type=")[0]
 
 
 def test_no_password_in_errors_or_in_the_repr() -> None:

@@ -15,9 +15,10 @@ from waiting import ANSWER_S
 from appliance.clock import ManualClock
 from appliance.config import DashboardConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.auth import COOKIE, SESSION_S, LoginThrottle, SessionCookies, local_path
+from appliance.dashboard.auth import COOKIE, SESSION_S, SessionCookies, local_path
 from appliance.dashboard.guard import AllowedHosts
 from appliance.dashboard.server import DashboardServer
+from appliance.dashboard.sign_in_throttle import LoginThrottle
 from appliance.errors import MissingDependency
 from appliance.store.alerts import AlertStore
 from appliance.store.sessions import SessionStore

@@ -8,19 +8,21 @@ import errno
 import resource
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
 import pytest
-from tcp_clients import address_of, connections, is_closed, is_served
+from tcp_clients import Noise, address_of, connections, is_closed, is_served
 from waiting import ANSWER_S, until
 
 from appliance.clock import ManualClock
-from appliance.dashboard.acceptor import ConnectionLimits
+from appliance.dashboard.acceptor import Admission, Connection, ConnectionLimits
 from appliance.dashboard.guard import CountedBody
 from appliance.dashboard.problems import Problem
-from appliance.dashboard.server import BACKLOG
+from appliance.dashboard.server import BACKLOG, DashboardServer
+from appliance.store.access_log import AccessLog
 from tests.dashboard_site import Site, config_of, running
 
 TOKEN = "correct horse battery staple"
@@ -45,6 +47,113 @@ def test_beyond_the_limits_a_connection_is_closed_at_once(site: Site) -> None:
     limits = ConnectionLimits(connections_max=8, per_address_max=6)
     with running(site.serve(limits)) as url, connections(url, 20) as many:
         until(lambda: sum(is_closed(each) for each in many) == 14, what="six of one address remain")
+
+
+def test_four_noisy_strangers_cost_the_owner_none_of_200_requests(site: Site) -> None:
+    """Each holds what one address may, and goes on opening more; the owner opens a connection for each request."""
+    with running(site.serve()) as url, contextlib.closing(Noise(url, strangers=4, held=80)) as noise:
+        noise.open(80)
+        served = 0
+        for _ in range(200):
+            noise.open(2)
+            served += is_answered(url)
+        assert served == 200
+
+
+def is_answered(url: str) -> bool:
+    """Whether a request over a connection of its own is. (Of httpx each takes 20 ms, to make a client.)"""
+    with contextlib.suppress(OSError), socket.create_connection(address_of(url), ANSWER_S) as here:
+        here.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        return here.recv(65536).startswith(b"HTTP/1.1 200")
+    return False
+
+
+def admitted(
+    limits: ConnectionLimits, proxies: Sequence[str] = ()
+) -> tuple[Admission, Callable[..., Connection], list[str]]:
+    """An admission, what makes a connection, and the addresses whose connections were ended."""
+    admission, ended = Admission(limits, proxies), list[str]()
+
+    def connect(host: str, *, signed_in: bool = False) -> Connection:
+        made = admission.admit(host, lambda: ended.append(f"{host}{' signed in' if signed_in else ''}"))
+        made.signed_in = signed_in
+        return made
+
+    return admission, connect, ended
+
+
+def test_who_holds_most_gives_way_and_first_those_on_which_nobody_is_signed_in() -> None:
+    _, connect, ended = admitted(ConnectionLimits(connections_max=8, per_address_max=6))
+    for signed_in in (True, True, False, True):
+        connect("10.0.0.1", signed_in=signed_in)
+    for _ in range(3):
+        connect("10.0.0.2")
+    connect("10.0.0.3")
+    assert ended == []
+    connect("10.0.0.4")
+    assert ended == ["10.0.0.2"], "three strangers weigh more than three who are signed in and one"
+    connect("10.0.0.4")
+    assert ended[1:] == ["10.0.0.1"], "of one address the stranger goes first"
+    for _ in range(5):
+        connect("10.0.0.5")
+    assert ended[2:].count("10.0.0.5") >= 3, "who comes with many ends their own"
+    assert "10.0.0.3" not in ended
+
+
+def test_a_noisy_user_who_is_signed_in_gives_way_too() -> None:
+    _, connect, ended = admitted(ConnectionLimits(connections_max=8, per_address_max=6))
+    for n in range(8):
+        connect(f"10.0.0.{n % 2}", signed_in=True)
+    connect("10.0.0.9")
+    assert ended == ["10.0.0.0 signed in"]
+
+
+def test_beyond_the_share_of_an_address_its_oldest_goes_and_the_new_one_is_served() -> None:
+    admission, connect, ended = admitted(ConnectionLimits(connections_max=80, per_address_max=2))
+    first = connect("2001:db8::1")
+    connect("2001:db8::2:1")
+    admission.leave(first)
+    connect("2001:db8::3")
+    assert ended == []
+    connect("2001:db8::4")
+    assert ended == ["2001:db8::2:1"], "a /64 is one visitor"
+
+
+def test_a_request_of_who_is_signed_in_marks_its_connection(site: Site) -> None:
+    limits = ConnectionLimits(connections_max=8, per_address_max=2)
+    with (
+        running(site.serve(limits)) as url,
+        contextlib.closing(HTTPConnection(*address_of(url), timeout=ANSWER_S)) as kept,
+    ):
+        for _ in range(2):
+            kept.request("GET", "/api/v1/cameras", headers={"Authorization": f"Bearer {TOKEN}"})
+            answer = kept.getresponse()
+            assert (answer.status, bool(answer.read())) == (200, True)
+            kept.auto_open = 0  # a second connection would not show that the first was closed
+            with connections(url, 3) as silent:
+                until(lambda: sum(is_closed(each) for each in silent) == 2, what="strangers give way")
+
+
+def test_a_trusted_proxy_gives_way_last() -> None:
+    _, connect, ended = admitted(ConnectionLimits(connections_max=8, per_address_max=5), ["10.9.0.0/16"])
+    for _ in range(5):
+        connect("::ffff:10.9.0.1")
+    for _ in range(3):
+        connect("10.0.0.1")
+    connect("10.0.0.2")
+    assert ended == ["10.0.0.1"]
+
+
+def test_an_ipv4_visitor_of_an_ipv6_socket_is_one_of_many(tmp_path: Path) -> None:
+    """Counted as `::ffff:…/64`, all of IPv4 was one visitor to the limits on wrong tries, and no proxy was trusted."""
+    served = config_of(token=TOKEN, host="::", protocol="http", trusted_proxies=["127.0.0.1"])
+    site = Site(tmp_path, ManualClock(), config=served)
+    server = DashboardServer(site.app(), "::", 0)
+    with running(server), httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=ANSWER_S) as client:
+        for headers in ({"X-Forwarded-For": "203.0.113.9"}, {}):
+            assert client.post("/login", json={"token": "wrong"}, headers=headers).status_code == 401
+    assert [each.address for each in AccessLog(site.db).newest()] == ["127.0.0.1", "203.0.113.9"]
+    site.close()
 
 
 def test_a_trusted_proxy_stands_for_all_its_visitors(tmp_path: Path) -> None:

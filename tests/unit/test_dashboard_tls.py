@@ -7,6 +7,8 @@ import datetime
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tcp_clients import address_of, connections, is_closed, is_served
+from tcp_clients import Noise, address_of, connections, is_closed, is_served
 from waiting import ANSWER_S, until
 
 from appliance.app import keep_until_restart
@@ -285,6 +287,43 @@ def test_beyond_the_limits_a_connection_is_closed_before_it_shakes_hands(site: S
     limits = ConnectionLimits(connections_max=8, per_address_max=6)
     with running(site.serve(limits)) as url, connections(url, 20) as many:
         until(lambda: sum(is_closed(each) for each in many) == 14, what="six of one address remain")
+
+
+def test_half_handshakes_from_four_addresses_cost_nobody_a_request(site: Site) -> None:
+    with running(site.serve()) as url, contextlib.closing(Noise(url, 4, held=80, first=hello()[:40])) as noise:
+        noise.open(80)
+        served = 0
+        for _ in range(20):
+            noise.open(4)
+            served += is_served(url)
+        assert served == 20
+
+
+FLOOD = """
+import sys
+from tcp_clients import Noise
+noise = Noise(sys.argv[1], 4, held=100, first=bytes.fromhex(sys.argv[2]))
+noise.open(100)
+print("400 are open", flush=True)
+while True:
+    noise.open(1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_flood_of_half_handshakes_by_another_process_costs_none_of_200_requests(site: Site) -> None:
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with running(site.serve()) as url:
+        command = [sys.executable, "-c", FLOOD, url, hello()[:40].hex()]
+        with subprocess.Popen(command, env=here, stdout=subprocess.PIPE) as flood:
+            try:
+                assert flood.stdout is not None
+                assert flood.stdout.readline() == b"400 are open\n"
+                assert sum(is_served(url) for _ in range(200)) == 200
+                assert flood.poll() is None
+            finally:
+                flood.kill()
 
 
 @pytest.mark.parametrize(

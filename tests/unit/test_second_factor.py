@@ -13,7 +13,8 @@ from fastapi.testclient import TestClient
 
 from appliance import cli
 from appliance.clock import ManualClock
-from appliance.dashboard.auth import CODE_WANTED, FREE_TRIES
+from appliance.dashboard.auth import CODE_WANTED
+from appliance.dashboard.sign_in_throttle import FREE_TRIES
 from appliance.dashboard.totp import STEP_S, code_at, step_of
 from appliance.passwords import hashed
 from appliance.store.second_factors import SecondFactorStore

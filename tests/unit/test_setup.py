@@ -15,8 +15,8 @@ from appliance.app import is_in_setup
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.auth import FREE_TRIES
 from appliance.dashboard.setup_page import new_setup_code
+from appliance.dashboard.sign_in_throttle import FREE_TRIES
 from appliance.errors import UsageError
 from appliance.first_run import first_site_file
 from appliance.settings.settings_service import PutInForce, SettingsService
@@ -49,6 +49,11 @@ def client_of(site: Site, folder: Path, put_in_force: PutInForce = lambda _: ())
         setup_code=CODE,
     )  # fmt: skip
     return TestClient(app, base_url=HERE, follow_redirects=False, client=("127.0.0.1", 4000))
+
+
+def at(client: TestClient, address: str) -> TestClient:
+    """The same box, from another address."""
+    return TestClient(client.app, base_url=HERE, follow_redirects=False, client=(address, 4000))
 
 
 def test_nothing_but_the_setup_page_is_served_before_the_first_user(site: Site, folder: Path) -> None:
@@ -106,6 +111,9 @@ def test_guessing_the_code_gets_slow(site: Site, folder: Path) -> None:
     guesses = [client.post("/setup", json={**FIRST, "code": f"GUESS{n}"}).status_code for n in range(FREE_TRIES + 1)]
     assert guesses == [401] * FREE_TRIES + [429]
     assert client.post("/setup", json=FIRST).status_code == 429
+    strangers = [at(client, f"198.51.100.{n}") for n in range(8)]
+    assert {strangers[n % 8].post("/setup", json={**FIRST, "code": f"N{n}"}).status_code for n in range(30)} == {401}
+    assert at(client, "192.0.2.1").post("/setup", json=FIRST).status_code == 200, "and keeps the owner out from nowhere"
     assert len({new_setup_code() for _ in range(100)}) == 100
 
 
