@@ -136,7 +136,7 @@ def test_an_open_stream_ends_with_the_user_whom_the_proxy_named(site: Site) -> N
     from appliance.dashboard.visitor import set_visitor, visitor
 
     access = Access(None, site.clock, site.db)
-    set_visitor(access.of_proxy("vic"))
+    set_visitor(access.of_proxy("vic"), PROXY)
     still = access.still(Request({"type": "http", "headers": []}))
     assert still() == visitor()
     UserStore(site.db).remove("vic")
