@@ -66,7 +66,8 @@ def loads(
     problems = [
         f"line {line}: {'.'.join(map(str, key))}: the key is written twice" for key, line, twice in keys if twice
     ]
-    data = _expand(_construct(root, source), (), lines, problems, variables)
+    used: dict[str, str] = {}
+    data = _expand(_construct(root, source), (), lines, problems, variables, used)
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -77,7 +78,7 @@ def loads(
         return model.model_validate(data)
     except ValidationError as error:
         raise ConfigError(
-            source, [_explain(problem, model, lines, data) for problem in error.errors(include_url=False)]
+            source, [_explain(problem, model, lines, data, used) for problem in error.errors(include_url=False)]
         ) from None
 
 
@@ -170,11 +171,21 @@ def _keys(node: yaml.Node | None, parent: _Key = ()) -> Iterator[tuple[_Key, int
             yield from _keys(value, (*parent, index))
 
 
-def _expand(value: Any, key: _Key, lines: dict[_Key, int], problems: list[str], variables: Mapping[str, str]) -> Any:
+def _expand(
+    value: Any,
+    key: _Key,
+    lines: dict[_Key, int],
+    problems: list[str],
+    variables: Mapping[str, str],
+    used: dict[str, str],
+) -> Any:
+    """used: gets the name of the variable that stood for each value."""
     if isinstance(value, dict):
-        return {name: _expand(item, (*key, str(name)), lines, problems, variables) for name, item in value.items()}
+        return {
+            name: _expand(item, (*key, str(name)), lines, problems, variables, used) for name, item in value.items()
+        }
     if isinstance(value, list):
-        return [_expand(item, (*key, index), lines, problems, variables) for index, item in enumerate(value)]
+        return [_expand(item, (*key, index), lines, problems, variables, used) for index, item in enumerate(value)]
     if not isinstance(value, str):
         return value
     if "\0" in value:  # no name and no path may hold one, and few who are given it say so
@@ -190,9 +201,13 @@ def _expand(value: Any, key: _Key, lines: dict[_Key, int], problems: list[str], 
                 f"(export it, or write ${{{name}:-default}})"
             )
             return ""
+        used[found] = match.group()
         return found
 
-    return _VARIABLE.sub(replace, value)
+    expanded = _VARIABLE.sub(replace, value)
+    if expanded != value:
+        used[expanded] = value
+    return expanded
 
 
 def place_in_file(key: tuple[str | int, ...], lines: Mapping[tuple[str | int, ...], int]) -> str:
@@ -204,7 +219,7 @@ def place_in_file(key: tuple[str | int, ...], lines: Mapping[tuple[str | int, ..
     return f"line {lines[probe]}: {dotted}" if probe in lines and probe else dotted
 
 
-def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data: Any) -> str:
+def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data: Any, used: Mapping[str, str]) -> str:
     key = _keys_in_file(problem["loc"], data)
     where = place_in_file(key, lines)
     if problem["type"] == "extra_forbidden":
@@ -214,7 +229,15 @@ def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data:
         return f"{where}: unknown key; {hint}"
     if problem["type"] == "missing":
         return f"{where}: this key is required"
-    return f"{where}: {_in_words(problem)}"
+    return f"{where}: {_without_values(_in_words(problem), used)}"
+
+
+def _without_values(text: str, used: Mapping[str, str]) -> str:
+    """`text` with what the file says where the value of a variable stands, which may be a secret."""
+    values = {value.lower(): written for value, written in used.items() if value}
+    alone = (rf"(?<!\w){re.escape(each)}(?!\w)" for each in sorted(values, key=len, reverse=True))
+    words = "|".join(alone)
+    return re.sub(words, lambda found: values.get(found[0].lower(), "…"), text, flags=re.IGNORECASE) if values else text
 
 
 def _in_words(problem: Any) -> str:
