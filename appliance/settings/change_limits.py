@@ -20,22 +20,16 @@ from appliance.detect.model_files import AUTO_MODEL, HOG_MODEL, present_models
 from appliance.errors import ConfigError
 from appliance.settings.secret_scrubber import texts_in
 
-PROGRAM, FOLDER = "a program that the box runs", "a folder of the box"
-KEY = "a file with a key or a certificate"
-FILE = "a file of the box; what is installed can be chosen by its name"
 FILE_KEYS = {
-    "decode.ffmpeg": PROGRAM,
-    "detector.hailo.python": PROGRAM,
-    "storage.dir": FOLDER,
-    "storage.preroll_dir": FOLDER,
-    "sensors.root": FOLDER,
-    "dashboard.certificate": KEY,
-    "dashboard.certificate_key": KEY,
-    "uplink.credentials": KEY,
-    "uplink.nkey": KEY,
-    "*.tls_*": KEY,  # of uplink, mqtt and targets of notify
-    "detector.labels": FILE,
-    "*.model": FILE,  # of detector and second_look
+    **dict.fromkeys(("decode.ffmpeg", "detector.hailo.python"), "a program that the box runs"),
+    **dict.fromkeys(("storage.dir", "storage.preroll_dir", "sensors.root"), "a folder of the box"),
+    **dict.fromkeys(  # *.tls_*: of uplink, mqtt and targets of notify
+        ("dashboard.certificate", "dashboard.certificate_key", "uplink.credentials", "uplink.nkey", "*.tls_*"),
+        "a file with a key or a certificate",
+    ),
+    **dict.fromkeys(  # *.model: of detector and second_look
+        ("detector.labels", "*.model"), "a file of the box; what is installed can be chosen by its name"
+    ),
 }
 """Keys that only the site file changes, `*` for any section, and what each names."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)")

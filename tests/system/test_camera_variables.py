@@ -35,6 +35,11 @@ class ListeningCamera(socketserver.ThreadingTCPServer):
         self.heard: list[bytes] = []
         self.port = int(self.server_address[1])
 
+    @property
+    def secrets(self) -> list[bytes]:
+        """What it was told of the box."""
+        return [each for each in self.heard if TOKEN.encode() in each or PASSWORD.encode() in each]
+
 
 class _Read(socketserver.BaseRequestHandler):
     server: ListeningCamera
@@ -101,10 +106,10 @@ def test_a_typed_address_that_names_a_variable_is_refused(
     good = f"rtsp://127.0.0.1:{camera.port}/main"
     answer = box.add(**{"url": good, key: f"{scheme}://127.0.0.1:{camera.port}/{written}?a={written}"})
     box.open_cameras()
+    assert camera.secrets == []
     assert answer.status_code == 422, answer.text
     assert "${" in answer.json()["detail"]
     assert box.in_force == []
-    assert not [each for each in camera.heard if TOKEN.encode() in each or PASSWORD.encode() in each]
 
 
 @pytest.mark.parametrize("media2", [True, False])
@@ -113,11 +118,11 @@ def test_a_stream_that_names_a_variable_is_not_offered(box: Box, camera: Listeni
     with OnvifCamera(rtsp_port=camera.port, streams=streams, media2=media2).running() as onvif:
         login = {"user": onvif.user, "password": onvif.password}
         report = box.http.post("/api/v1/setup/onvif", json={"address": onvif.address, **login}).json()
-    for each in report["streams"]:
-        answer = box.add(url=each["url"], detect_url=each["url"])
-        box.open_cameras()
-        assert answer.status_code == 201, answer.text
+    worst = report["streams"][-1]["url"]
+    answer = box.add(url=worst, detect_url=worst)
+    box.open_cameras()
+    assert camera.secrets == []
+    assert answer.status_code == 201, answer.text
     assert [each["token"] for each in report["streams"]] == ["good"]
     assert "braces" in str(report["notes"])
     assert b"main" in b"".join(camera.heard), "the camera was asked for the stream that is left"
-    assert not [each for each in camera.heard if TOKEN.encode() in each or PASSWORD.encode() in each]
