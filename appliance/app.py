@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import resource
 import secrets
 import signal
@@ -58,7 +57,6 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     Raises UsageError before anything is started: a taken port, an unusable storage folder. The model is loaded where
     it is used, in the ingest process: here it would cost 70 MB for nothing.
     """
-    os.umask(0o077)  # recordings show people: they are nobody else's on this machine
     remove_identifiers()
     hold_little()
     _raise_open_files_limit()
@@ -170,6 +168,8 @@ class Appliance:
         Raises UsageError before anything was changed.
         """
         config, waiting = keep_until_restart(self.config, config)
+        if _loaded_by(config) != _loaded_by(self.config):
+            self._lasting.supervisor.try_settings(config.for_ingest())
         background = build_background(config, self._lasting)
         self._group.replace(self._background.services, background.services)
         self._background, self.config = background, config
@@ -210,6 +210,14 @@ class Appliance:
         """Write what is buffered; call after the services have stopped."""
         self.core.close()
         _flush_meter(self.stores.meter, clock)
+
+
+def _loaded_by(config: SiteConfig) -> tuple[object, ...]:
+    """What of the settings may keep the detection process from coming up."""
+    hardware = {
+        name: each.decode for name, each in config.cameras.items() if config.decode.hardware_of(each.decode) != "off"
+    }
+    return config.detector, config.second_look.model, config.decode, hardware
 
 
 def keep_until_restart(running: SiteConfig, new: SiteConfig) -> tuple[SiteConfig, tuple[str, ...]]:
@@ -346,11 +354,11 @@ def _flush_meter(meter: Meter, clock: Clock) -> None:
 def _keep_from_others(root: Path) -> None:
     """What an earlier version wrote was for every user of the machine to read. A group that was let in stays in."""
     files = (f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm", ".lock"))
-    for name in (SEGMENTS, PREROLL, EVIDENCE, SCENARIOS, CUTS, *files):
-        with contextlib.suppress(FileNotFoundError):
+    for name in ("", SEGMENTS, PREROLL, EVIDENCE, SCENARIOS, CUTS, *files):
+        with contextlib.suppress(FileNotFoundError, *([] if name else [PermissionError])):  # of a volume, another's
             path = root / name
             mode = stat.S_IMODE(path.stat().st_mode)
-            if mode & stat.S_IRWXO:
+            if mode & stat.S_IRWXO and not mode & stat.S_ISVTX:
                 path.chmod(mode & ~stat.S_IRWXO)
 
 

@@ -23,9 +23,10 @@ from __future__ import annotations
 import errno
 import re
 
-# What follows the scheme: perhaps user and password (which may hold spaces), then all up to a space or quote. Anchored
-# at `://` and bounded, so that a text made to be slow takes no longer than any other.
-_ADDRESS = re.compile(r"""://((?:[^\s/?#@"'<>:]{0,256}:(?!\d{1,5}\s)[^/?#@"'<>\n]{1,256}@)?[^\s"'<>]*)""")
+# What follows the scheme: perhaps user and password (which may hold spaces, quotes and angle brackets; a port ends
+# before one), then all up to a space or quote. Anchored at `://` and bounded, so that a text made to be slow takes no
+# longer than any other.
+_ADDRESS = re.compile(r"""://((?:[^\s/?#@"'<>:]{0,256}:(?!\d{1,5}[\s"'<>])[^/?#@\n]{1,256}@)?[^\s"'<>]*)""")
 _CAMERA_SCHEMES = ("rtsp", "rtsps", "rtmp", "rtmps")
 _CLOSING = ".,:;!)"
 

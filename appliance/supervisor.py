@@ -138,6 +138,24 @@ class IngestSupervisor:
         if not self._stop.is_set():
             raise IngestDied(f"the ingest process ended ({_how(child.returncode)}); starting it again")
 
+    def try_settings(self, config: IngestConfig) -> None:
+        """Have a child of its own load what `config` asks for, while the present one goes on. Any thread.
+
+        Raises IngestRefused with the reason: with these settings no detection process would come up.
+        """
+        try:
+            done = subprocess.run(
+                [*self._command, "--try"], input=config.model_dump_json().encode() + b"\n", stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, env=child_environment(_INGEST_VARIABLES, _INGEST_PREFIXES),
+                timeout=START_S_MAX, check=False,
+            )  # fmt: skip
+        except (subprocess.TimeoutExpired, OSError) as error:
+            raise IngestRefused(f"these settings could not be tried: {type(error).__name__}") from None
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("vedette ingest: ")
+            known = done.returncode == EXIT_WRONG_USE
+            raise IngestRefused(said if known else f"loading what they ask for ended with {_how(done.returncode)}")
+
     def reconfigure(self, config: IngestConfig) -> None:
         """Run with these settings from now on: other cameras are handed to the child, for all else it is started anew.
 
@@ -185,7 +203,7 @@ class IngestSupervisor:
             raise IngestDied(f"the ingest process cannot be started: {error.strerror}") from None
         try:
             child = subprocess.Popen(
-                [*self._command, "--fd", str(writing)],
+                [*self._command, "--fd", str(writing), *(["--record-on"] if self._has_spoken else [])],
                 stdin=subprocess.PIPE,
                 stdout=sys.stderr if self._log_line is None else subprocess.PIPE,
                 stderr=None if self._log_line is None else subprocess.STDOUT,

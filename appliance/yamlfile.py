@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -62,7 +62,6 @@ def loads(
     text: str, model: type[Model], source: str = "configuration", variables: Mapping[str, str] | None = None
 ) -> Model:
     """The same from text; `source` is what errors call it."""
-    variables = os.environ if variables is None else variables
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError(source, [_TOO_LONG])
     root = _compose(text, source)
@@ -72,7 +71,8 @@ def loads(
     problems = [
         f"line {line}: {'.'.join(map(str, key))}: the key is written twice" for key, line, twice in keys if twice
     ]
-    data = _expand(_construct(root, source), (), lines, problems, variables)
+    known = _Variables(os.environ if variables is None else variables, lines, problems)
+    data = _expand(_construct(root, source), (), known.expand)
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -83,7 +83,7 @@ def loads(
         return model.model_validate(data)
     except ValidationError as error:
         raise ConfigError(
-            source, [_explain(problem, model, lines, data) for problem in error.errors(include_url=False)]
+            source, [_explain(problem, model, lines, data, known.used) for problem in error.errors(include_url=False)]
         ) from None
 
 
@@ -176,29 +176,45 @@ def _keys(node: yaml.Node | None, parent: _Key = ()) -> Iterator[tuple[_Key, int
             yield from _keys(value, (*parent, index))
 
 
-def _expand(value: Any, key: _Key, lines: dict[_Key, int], problems: list[str], variables: Mapping[str, str]) -> Any:
+def _expand(value: Any, key: _Key, expand_text: Callable[[str, _Key], str]) -> Any:
+    """`value` with every text in it expanded."""
     if isinstance(value, dict):
-        return {name: _expand(item, (*key, str(name)), lines, problems, variables) for name, item in value.items()}
+        return {name: _expand(item, (*key, str(name)), expand_text) for name, item in value.items()}
     if isinstance(value, list):
-        return [_expand(item, (*key, index), lines, problems, variables) for index, item in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-    if "\0" in value:  # no name and no path may hold one, and few who are given it say so
-        problems.append(f"{place_in_file(key, lines)}: holds the character \\0, which no value here may")
+        return [_expand(item, (*key, index), expand_text) for index, item in enumerate(value)]
+    return expand_text(value, key) if isinstance(value, str) else value
 
-    def replace(match: re.Match[str]) -> str:
+
+class _Variables:
+    """Puts the values of variables into texts. used: what was written for each value, and each text with one in it."""
+
+    def __init__(self, variables: Mapping[str, str], lines: dict[_Key, int], problems: list[str]) -> None:
+        """problems: gets one for each text that cannot be expanded."""
+        self._variables, self._lines, self._problems = variables, lines, problems
+        self.used: dict[str, str] = {}
+
+    def expand(self, text: str, key: _Key) -> str:
+        if "\0" in text:  # no name and no path may hold one, and few who are given it say so
+            self._problems.append(
+                f"{place_in_file(key, self._lines)}: holds the character \\0, which no value here may"
+            )
+        expanded = _VARIABLE.sub(lambda match: self._value(match, key), text)
+        if expanded != text:
+            self.used[expanded] = text
+        return expanded
+
+    def _value(self, match: re.Match[str], key: _Key) -> str:
         name, default = match.group(1), match.group(2)
-        found = variables.get(name) or default  # as in a shell: an empty variable is as good as none
+        found = self._variables.get(name) or default  # as in a shell: an empty variable is as good as none
         if found is None:
-            state = "empty" if name in variables else "not set"
-            problems.append(
-                f"{place_in_file(key, lines)}: the environment variable {name} is {state} "
+            state = "empty" if name in self._variables else "not set"
+            self._problems.append(
+                f"{place_in_file(key, self._lines)}: the environment variable {name} is {state} "
                 f"(export it, or write ${{{name}:-default}})"
             )
             return ""
+        self.used[found] = match.group()
         return found
-
-    return _VARIABLE.sub(replace, value)
 
 
 def place_in_file(key: tuple[str | int, ...], lines: Mapping[tuple[str | int, ...], int]) -> str:
@@ -210,7 +226,7 @@ def place_in_file(key: tuple[str | int, ...], lines: Mapping[tuple[str | int, ..
     return f"line {lines[probe]}: {dotted}" if probe in lines and probe else dotted
 
 
-def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data: Any) -> str:
+def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data: Any, used: Mapping[str, str]) -> str:
     key = _keys_in_file(problem["loc"], data)
     where = place_in_file(key, lines)
     if problem["type"] == "extra_forbidden":
@@ -220,7 +236,14 @@ def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data:
         return f"{where}: unknown key; {hint}"
     if problem["type"] == "missing":
         return f"{where}: this key is required"
-    return f"{where}: {_in_words(problem)}"
+    return f"{where}: {_without_values(_in_words(problem), used)}"
+
+
+def _without_values(text: str, used: Mapping[str, str]) -> str:
+    """`text` with what the file says where the value of a variable stands, which may be a secret."""
+    values = {value.lower(): written for value, written in used.items() if value}
+    words = "|".join(rf"(?<!\w){re.escape(each)}(?!\w)" for each in sorted(values, key=len, reverse=True))
+    return re.sub(words, lambda found: values.get(found[0].lower(), "…"), text, flags=re.IGNORECASE) if values else text
 
 
 def _in_words(problem: Any) -> str:

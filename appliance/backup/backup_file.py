@@ -38,7 +38,7 @@ FILES_MAX = 300_000
 BYTES_MAX = 1 << 40
 FREE_BYTES_MIN = 200_000_000  # that the disk keeps
 _NAMES = re.compile(
-    rf"{SITE}|{re.escape(SEALED)}|{re.escape(DATABASE)}|{VERSIONS}/\d{{6}}\.json|{EVIDENCE}/[\w-]{{1,80}}/[\w.-]{{1,80}}"
+    rf"{SITE}|{re.escape(SEALED)}|{re.escape(DATABASE)}|{VERSIONS}/\d{{6}}\.json|{EVIDENCE}/[\w-]{{1,80}}/\w[\w.-]{{0,79}}"
 )
 _END = struct.Struct("<4s4H2LH")
 _BLOCK = 1 << 20

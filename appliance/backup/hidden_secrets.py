@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -17,7 +16,7 @@ def hide_secrets(text: str) -> tuple[str, tuple[str, ...]]:
 
     What only names a variable (`${NAME}`) stays. Raises ConfigError: an alias makes one text stand for two places.
     """
-    paths = [path[1:] for path, value in texts_in(_data(text)) if is_secret(_key(path), value)]
+    paths = [path[1:] for path, value in texts_in(_data(text)) if is_secret(path, value)]
     hidden = edit(text, [SiteChange(path, HIDDEN) for path in paths])
     scrubber = SecretScrubber(())
     lines = [
@@ -40,11 +39,6 @@ def fill_secrets(text: str, present: str) -> str:
             "that was made with a passphrase, or write these keys into the site file first"
         )
     return edit(text, [SiteChange(path, known[path]) for path in paths])
-
-
-def _key(path: Sequence[str | int]) -> str:
-    """The name that a value stands at; of an item of a list, that of the list."""
-    return next(str(part) for part in reversed(path) if isinstance(part, str))
 
 
 def _data(text: str) -> Any:

@@ -32,6 +32,7 @@ from appliance.config import SiteConfig
 from appliance.config.secrets_file import read_secrets, secrets_path
 from appliance.errors import ConfigError, PreconditionError, UsageError
 from appliance.media.atomic_file import DiskWriteError, sync_folder, write_file
+from appliance.settings.change_limits import check_file_keys
 from appliance.settings.site_editor import replace_text
 from appliance.settings.site_versions import FOLDER as VERSIONS
 from appliance.settings.yaml_edit import SiteChange, edit
@@ -65,12 +66,16 @@ class ReadyRestore(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RestoreTarget:
-    """Where a backup is restored to: the site file (which need not be there) and the storage folder."""
+    """Where a backup is restored to: the site file (which need not be there) and the storage folder.
+
+    held: settings whose FILE_KEYS it must leave as they are, as it comes through a browser; None: it may bring any.
+    """
 
     site_file: Path
     root: Path
     clock: Clock
     variables: dict[str, str]
+    held: SiteConfig | None = None
 
 
 def stage(
@@ -235,12 +240,14 @@ def _stage_site(target: RestoreTarget, folder: Path, sealed: dict[str, Any], pre
     here = yamlfile.loads(present, SiteConfig, "", variables).storage if present else None
     restored = yamlfile.loads(text, SiteConfig, SITE, variables)
     changes = []
-    if restored.storage.dir.absolute() != target.root.absolute():
+    if restored.storage.dir.absolute() != target.root.absolute() or (here and restored.storage.dir != here.dir):
         changes.append(SiteChange(("storage", "dir"), str(here.dir if here else target.root)))
     if here and here.preroll_dir != restored.storage.preroll_dir and here.preroll_dir is not None:
         changes.append(SiteChange(("storage", "preroll_dir"), str(here.preroll_dir)))
     text = edit(text, changes)
     restored = yamlfile.loads(text, SiteConfig, SITE, variables)
+    if target.held is not None:
+        check_file_keys(target.held, restored)
     (folder / SITE).write_text(text, encoding="utf-8")
     (folder / SEALED).unlink(missing_ok=True)
     if sealed:

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 something is wrong with the footage or a camera, 2 wrong u
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -34,7 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:2] == ["replay", "diff"]:  # a clip of that name is written ./diff
         words[:2] = ["replay-diff"]
-    return run_to_end(lambda: _run(words))
+    before = os.umask(0o077)  # recordings, and what is made of them, show people: nobody else's on this machine
+    try:
+        return run_to_end(lambda: _run(words))
+    finally:
+        os.umask(before)
 
 
 def _run(words: list[str]) -> int:

@@ -46,10 +46,13 @@ def read_secrets(site_file: Path) -> dict[str, str]:
     return found
 
 
-def variables(site_file: Path) -> Mapping[str, str]:
-    """What `${NAME}` may stand for in a site file: its secrets, and above them the environment."""
+def variables(site_file: Path, coming: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """What `${NAME}` may stand for in a site file: its secrets, and above them the environment.
+
+    coming: secrets that are about to be kept beside it.
+    """
     given = {name: value for name, value in os.environ.items() if value}
-    return {**read_secrets(site_file), **given}
+    return {**read_secrets(site_file), **(coming or {}), **given}
 
 
 def secrets_exposed(site_file: Path) -> bool:

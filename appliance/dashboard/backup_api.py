@@ -21,10 +21,12 @@ from appliance.backup.backup_file import BYTES_MAX, FREE_BYTES_MIN, BackupSource
 from appliance.backup.restore import FOLDER, ReadyRestore, RestoreTarget, discard, ready_restore, stage
 from appliance.clock import Clock
 from appliance.config.secrets_file import variables
+from appliance.dashboard.auth import AccessPart
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import SettingsPart
+from appliance.dashboard.users_api import refuse_token
 from appliance.dashboard.visitor import visitor
 from appliance.errors import UsageError
 from appliance.media.atomic_file import DiskWriteError
@@ -150,7 +152,7 @@ class SiteBackups:
             if not upload.is_file():
                 raise Problem(409, "Upload a backup first.")
             given = {name: value for name, value in os.environ.items() if value}
-            target = RestoreTarget(service.path, self._root, self._clock, given)
+            target = RestoreTarget(service.path, self._root, self._clock, given, service.running.config)
             passphrase = wanted.passphrase.get_secret_value()
             stage(target, upload, passphrase=passphrase, other_site=wanted.other_site, who=visitor().name)
             upload.unlink(missing_ok=True)
@@ -222,8 +224,10 @@ async def upload_backup(
 
 
 @router.post("/restore")
-def restore_backup(part: Backups, wanted: StartRestore) -> BackupReport:
-    """Check what was uploaded, wholly; it takes its place at the next start. 422 says what is wrong with it."""
+def restore_backup(part: Backups, access: AccessPart, wanted: StartRestore) -> BackupReport:
+    """Check what was uploaded, wholly; it takes its place at the next start. 422 says what is wrong with it. It brings
+    users: 403 for a token."""
+    refuse_token(access)
     return part.restore(wanted)
 
 

@@ -94,7 +94,8 @@ class CameraAddress(BaseModel):
             raise Problem(422, "The address has no host; it is like rtsp://192.168.1.20:554/path.")
         user = self.user or unquote(given.username or "")
         password = self.password.get_secret_value() or unquote(given.password or "")
-        return urlunsplit((given.scheme, bracketed(host) + port, given.path or "/", given.query, "")), user, password
+        bare = urlunsplit((given.scheme, bracketed(host) + port, given.path or "/", given.query, ""))
+        return _without_variables(bare), user, password
 
     def whole(self) -> str:
         """With user and password in it."""
@@ -121,9 +122,18 @@ class CameraStreams(CameraAddress):
         """As given, or where most cameras have it. Raises Problem."""
         host = urlsplit(self.parts()[0]).hostname or ""
         try:
-            return OnvifAddress.parse(self.onvif or bracketed(host))
+            found = OnvifAddress.parse(self.onvif or bracketed(host))
         except SourceRefused as error:
             raise Problem(422, f"ONVIF: {error}.") from None
+        _without_variables(found.url)
+        return found
+
+
+def _without_variables(url: str) -> str:
+    """`url` as it is. Raises Problem: the site file would put a secret of the box in, and the camera get it."""
+    if "${" in url:
+        raise Problem(422, "An address with ${ in it is not taken from here: no camera has one.")
+    return url
 
 
 class AddCamera(CameraStreams):
@@ -267,16 +277,17 @@ def add_camera(request: Request, part: Settings, wanted: AddCamera) -> SettingsR
         section["health_ignore"] = ["moved"]  # a view that changes on purpose is no fault
     if wanted.record != "continuous":
         section["record"] = False if wanted.record == "none" else wanted.record
+    kept: dict[str, str] = {}
+    if user or password:
+        stem = wanted.name.upper().replace("-", "_")
+        names = f"CAMERA_{stem}_USER", f"CAMERA_{stem}_PASSWORD"
+        kept = {names[0]: quote(user, safe=""), names[1]: quote(password, safe="")}
+        for key in ("url", "detect_url", "onvif"):
+            if key in section:
+                section[key] = with_login(section[key], f"${{{names[0]}}}", f"${{{names[1]}}}")
     with settings_problems():
-        if user or password:
-            stem = wanted.name.upper().replace("-", "_")
-            names = f"CAMERA_{stem}_USER", f"CAMERA_{stem}_PASSWORD"
-            service.keep_secrets({names[0]: quote(user, safe=""), names[1]: quote(password, safe="")})
-            for key in ("url", "detect_url", "onvif"):
-                if key in section:
-                    section[key] = with_login(section[key], f"${{{names[0]}}}", f"${{{names[1]}}}")
         changes = [SiteChange(("cameras", wanted.name), section)]
-        status = service.change(changes, wanted.base, user_of(request), f"camera {wanted.name} added")
+        status = service.change(changes, wanted.base, user_of(request), f"camera {wanted.name} added", kept)
         return SettingsReport.after(service, status)
 
 

@@ -41,7 +41,10 @@ _WITHOUT_FACTOR = _OPEN_PATHS | {"/account", "/api/v1/me", "/logout", "/language
 _BODY_BYTES_MAX = 4096
 _SETTINGS_BYTES_MAX = 256 * 1024  # a camera's section with all its zones
 _UPLOAD_PATH, _UPLOAD_BYTES_MAX = "/api/v1/restore/upload", 1024 * 1024  # a piece of a backup
-_PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+_PROXY_HEADERS = (  # as they begin; what a browser on this machine sends begins with none of them
+    "forwarded", "via", "x-forwarded", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-original-", "x-envoy-",
+    "x-azure-", "true-client-ip", "client-ip", "cf-", "cdn-", "fastly-", "akamai-", "incap-",
+)  # fmt: skip
 _HSTS = "max-age=31536000"
 AnswerBug = Callable[[Request, Exception], Awaitable[Response]]
 _HEADERS = {
@@ -300,7 +303,7 @@ def _is_from_here(scope: Scope, headers: Headers) -> bool:
 
     nginx passes requests on as HTTP/1.0 and without a header of its own, unless it is told otherwise.
     """
-    if scope.get("http_version") == "1.0" or any(name in headers for name in _PROXY_HEADERS):
+    if scope.get("http_version") == "1.0" or any(name.startswith(_PROXY_HEADERS) for name in headers):
         return False
     host = str((scope.get("client") or ("", 0))[0])
     try:

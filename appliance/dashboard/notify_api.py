@@ -38,7 +38,7 @@ page_router = APIRouter(include_in_schema=False)
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,31}$"
 # What of a target's section holds a secret, by kind; all of it goes to the secrets file.
 _SECRET_KEYS: dict[str, tuple[str, ...]] = {
-    "ntfy": ("topic", "token"),
+    "ntfy": ("url", "topic", "token"),
     "webhook": ("url", "secret", "authorization"),
     "apprise": ("url",),
     "push": (),
@@ -130,8 +130,8 @@ class TargetList(ApiModel):
 
 
 class SaveTarget(BaseModel):
-    """A target's settings. A secret that is left empty stays as it is: url (webhook, apprise), topic, token, secret,
-    authorization. Keys of the site file that are not here stay as well."""
+    """A target's settings. A secret that is left empty stays as it is: url, topic, token, secret, authorization.
+    Keys of the site file that are not here stay as well."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -243,14 +243,12 @@ def save_target(request: Request, settings: Settings, target: str, wanted: SaveT
         raise Problem(422, "A target keeps its kind: remove it, and add another.")
     section, kept = _section(target, wanted, new=known is None)
     with settings_problems():
-        if kept:
-            service.keep_secrets(kept)
         changes = (
             [SiteChange(("notify", target), {k: v for k, v in section.items() if v is not REMOVED})]
             if known is None
             else [SiteChange(("notify", target, key), value) for key, value in section.items()]
         )
-        service.change(changes, wanted.base, user_of(request), f"target {target}")
+        service.change(changes, wanted.base, user_of(request), f"target {target}", kept)
     return _report(request.app.state.parts[NotifyContext], settings)
 
 
@@ -293,8 +291,6 @@ def _section(name: str, wanted: SaveTarget, *, new: bool) -> tuple[dict[str, Any
         if given:
             kept[f"{stem}_{key.upper()}"] = given
             section[key] = f"${{{stem}_{key.upper()}}}"
-    if wanted.kind == "ntfy" and wanted.url.get_secret_value():
-        section["url"] = wanted.url.get_secret_value().strip()
     section |= {
         "enabled": wanted.enabled,
         "severities": list(SEVERITIES[at:]),

@@ -17,9 +17,11 @@ from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.detect.model_files import present_models
-from appliance.errors import ConfigError, ModelError, PreconditionError, UsageError, redact
+from appliance.errors import ConfigError, ModelError, PreconditionError, UsageError
 from appliance.media.atomic_file import DiskWriteError
+from appliance.settings.change_limits import file_keys, leaves
 from appliance.settings.rule_trial import try_rules
+from appliance.settings.secret_scrubber import HIDDEN, without_secret
 from appliance.settings.settings_service import SettingsService, SettingsStatus
 from appliance.settings.site_editor import SiteFileChanged
 from appliance.settings.yaml_edit import REMOVED, SiteChange
@@ -29,8 +31,6 @@ from appliance.store.cameras import CameraStore
 if TYPE_CHECKING:
     from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
-HIDDEN = "***"
-_SECRET_KEYS = ("token", "password", "secret", "credentials")
 CHANGES_MAX = 200
 
 router = APIRouter(prefix=f"{API}/settings", tags=["settings"])
@@ -88,11 +88,20 @@ class ConnectionReport(ApiModel):
         return cls(certificate=CertificateItem(**asdict(certificate.facts), fault=certificate.fault))
 
 
+class FileKeyItem(ApiModel):
+    """A key that only the site file changes. value: as written, or the default. names: what it names, which is why."""
+
+    key: str
+    value: str
+    names: str
+
+
 class SettingsReport(ApiModel):
     """The site file as it is written: `${NAME}` not expanded, defaults not filled in, secrets as `***`.
 
     digest: of the file; send it as `base` with a change. edited: the file was changed by hand and that is not in force;
-    `diff` says how, `error` why it cannot be taken. waiting: keys whose new value comes with the next start.
+    `diff` says how, `error` why it cannot be taken. waiting: keys whose new value comes with the next start. file_keys:
+    those that have a value and are not changed from here.
     """
 
     digest: str
@@ -100,6 +109,7 @@ class SettingsReport(ApiModel):
     diff: str
     error: str
     waiting: tuple[str, ...]
+    file_keys: tuple[FileKeyItem, ...]
     site: dict[str, Any]
 
     @classmethod
@@ -108,9 +118,16 @@ class SettingsReport(ApiModel):
 
     @classmethod
     def after(cls, service: SettingsService, status: SettingsStatus) -> SettingsReport:
+        written = without_secrets(service.running.as_written())
+        given = dict(leaves(written))
+        held = [
+            FileKeyItem(key=key, value=str(given.get(key, value)), names=names)
+            for key, (names, value) in file_keys(service.running.config).items()
+            if value is not None
+        ]
         return cls(
             digest=status.digest, edited=status.edited, diff=status.diff, error=status.error, waiting=status.waiting,
-            site=without_secrets(service.running.as_written()),
+            site=written, file_keys=tuple(held),
         )  # fmt: skip
 
 
@@ -329,15 +346,13 @@ def installed_networks(config: SiteConfig) -> NetworkList:
     return NetworkList(networks=items, in_force=config.detector.model, score_min=config.detector.score_min)
 
 
-def without_secrets(value: Any, key: str = "") -> Any:
-    """A part of the site file as pages may show it. What names a variable of the environment is no secret."""
+def without_secrets(value: Any, path: tuple[str | int, ...] = ("",)) -> Any:
+    """A part of the site file as pages may show it. What only names a variable is no secret."""
     if isinstance(value, dict):
-        return {str(name): without_secrets(item, str(name)) for name, item in value.items()}
+        return {str(name): without_secrets(item, (*path, str(name))) for name, item in value.items()}
     if isinstance(value, list):
-        return [without_secrets(item, key) for item in value]
-    if not isinstance(value, str) or (value.startswith("${") and value.endswith("}") and ":-" not in value):
-        return value
-    return HIDDEN if key.endswith(_SECRET_KEYS) else redact(value)
+        return [without_secrets(item, (*path, number)) for number, item in enumerate(value)]
+    return without_secret(path, value) if isinstance(value, str) else value
 
 
 def _holds_hidden(value: Any) -> bool:

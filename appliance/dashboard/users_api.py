@@ -120,6 +120,15 @@ def refusals(access: Access) -> Iterator[None]:
         access.reread()
 
 
+def refuse_token(access: Access) -> None:
+    """Raises Problem: a token asks for what outlasts it. The site's own may, as long as there are no users."""
+    who = visitor().name
+    if who.startswith("token ") or (not who and access.has_users):
+        raise Problem(
+            403, "A token gives nobody lasting admin rights: sign in as an admin, or run vedette users on the box."
+        )
+
+
 def _known(access: Access, name: str) -> UserRow:
     found = access.store.users().get(name)
     if found is None:
@@ -176,7 +185,10 @@ def list_users(access: AccessPart) -> list[UserItem]:
 
 @router.post("/users", status_code=201)
 def add_user(request: Request, access: AccessPart, cameras: Cameras, wanted: AddUser) -> list[UserItem]:
-    """Add a user. The first must be an admin; from then on everybody signs in. Answers with all."""
+    """Add a user. The first must be an admin; from then on everybody signs in. A token adds no admin. Answers with
+    all."""
+    if wanted.role == "admin":
+        refuse_token(access)
     with refusals(access):
         user = UserRow(
             name=wanted.name, role=wanted.role, cameras=_checked_cameras(cameras, wanted.cameras),
@@ -189,8 +201,10 @@ def add_user(request: Request, access: AccessPart, cameras: Cameras, wanted: Add
 
 @router.post("/users/{user}")
 def change_user(access: AccessPart, cameras: Cameras, user: str, change: ChangeUser) -> list[UserItem]:
-    """Change a user's role, cameras or password, or whether they may sign in. Answers with all."""
-    _known(access, user)
+    """Change a user's role, cameras or password, or whether they may sign in. Of an admin, and to one, a token changes
+    nothing but the last to no. Answers with all."""
+    if "admin" in (_known(access, user).role, change.role) and change.enabled is not False:
+        refuse_token(access)
     with refusals(access):
         changes: dict[str, Any] = {
             name: value for name, value in (("role", change.role), ("enabled", change.enabled)) if value is not None
@@ -235,7 +249,10 @@ def list_tokens(access: AccessPart) -> list[TokenItem]:
 
 @router.post("/tokens", status_code=201)
 def add_token(request: Request, access: AccessPart, wanted: AddToken, response: Response) -> NewToken:
-    """Make a token for a program. It is in this answer and nowhere else. From then on everybody signs in."""
+    """Make a token for a program. It is in this answer and nowhere else. From then on everybody signs in. A token makes
+    none of an admin's scope."""
+    if wanted.scope == "admin":
+        refuse_token(access)
     token = f"vdt_{secrets.token_urlsafe(30)}"
     if not access.has_token and not access.has_users:
         raise Problem(422, "Add a user first: with a token alone, nobody could sign in to this dashboard.")

@@ -105,7 +105,7 @@ def from_metadata(model: Path, text: str) -> tuple[str, ...]:
 def _must_be_readable(model: Path, name: str) -> None:
     """Lone surrogates cannot be written anywhere, and control characters would steer a terminal. Raises ModelError."""
     if not name.isprintable():
-        raise ModelError(f"{model}: a class is called {ascii(name)[:40]}, which cannot be shown; set detector.labels")
+        raise ModelError(f"{model}: the name of a class holds what cannot be shown; set detector.labels")
 
 
 def _fitting(model: Path, names: tuple[str, ...], classes: int | None, source: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from appliance.detect import class_labels, model_files
 from appliance.detect.model_files import ModelFile
 from appliance.detect.tensorrt_plan_cache import engine_folder
 from appliance.detector_config import DetectorConfig
-from appliance.errors import MissingDependency, ModelError
+from appliance.errors import DetectorError, MissingDependency, ModelError
 from appliance.types import Detections
 
 if TYPE_CHECKING:  # the core asks here which file a detector is, and loads neither OpenCV nor numpy for that
@@ -372,6 +372,24 @@ class DetectorProxy:
     def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """Raises DetectorError."""
         return self._detector.detect(frames)
+
+
+class AbsentDetector:
+    """Stands where a detector could not be loaded, so that recording goes on: no frame counts as examined."""
+
+    name = "none"
+
+    def __init__(self, reason: str, labels: Iterable[str]) -> None:
+        """reason: why it is not there. labels: that rules ask for."""
+        self.warning = self.stands_in = f"nothing is detected, the cameras are only recorded: {reason}"
+        self.labels = tuple(labels)
+
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
+        return width, height
+
+    def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """Raises DetectorError."""
+        raise DetectorError(self.warning)
 
 
 class UpscalingDetector(DetectorProxy):

@@ -143,6 +143,7 @@ class ModelDownload:
                 f"{source}: the file has sha256 {found[:12]}…, models.toml promises {bundle.sha256[:12]}…; "
                 "nothing was installed"
             )
+        part.chmod(0o644)  # no secret, and pulled by one user for another at times
         part.replace(target)
         folder = os.open(target.parent, os.O_RDONLY)
         try:
@@ -154,7 +155,9 @@ class ModelDownload:
     def _part(self, bundle: ModelBundle) -> Iterator[BinaryIO]:
         path = part_file(self._folder, bundle)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            if not self._folder.is_dir():
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._folder.chmod(0o755)
             file = path.open("a+b")
         except OSError as error:
             raise PreconditionError(

@@ -1,8 +1,9 @@
 """`python -m appliance.ingest`: reads the configuration (one JSON line) from stdin and runs the cameras until it ends.
 
 Started by `appliance.supervisor`. It ends when stdin does (the parent is gone) or at SIGTERM, and within END_S_MAX
-whatever hangs: nothing outlives the core. Messages go to the file descriptor named by `--fd`, or to stdout. Exit codes:
-0 asked to stop, 1 something is broken and a new start may help, 2 wrong use or configuration.
+whatever hangs: nothing outlives the core. Messages go to the file descriptor named by `--fd`, or to stdout. With
+`--record-on` cameras are recorded also where the detector does not come up. With `--try` the detector is only loaded.
+Exit codes: 0 asked to stop, or loaded, 1 something is broken and a new start may help, 2 wrong use or configuration.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ import av
 from pydantic import ValidationError
 
 from appliance.clock import SystemClock
-from appliance.config import DetectorConfig, IngestConfig, RecheckConfig
+from appliance.config import DetectorConfig, IngestConfig, RecheckConfig, rule_labels
 from appliance.detect import detector, runtime_choice
-from appliance.detect.detector import ObjectDetector, recheck_settings
+from appliance.detect.detector import AbsentDetector, ObjectDetector, recheck_settings
 from appliance.detect.runtime_table import runtime_options, table_lines
-from appliance.errors import UsageError
+from appliance.errors import MissingDependency, ModelError, UsageError
 from appliance.inference.detector_watchdog import DetectorHung
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.channel import IngestChannel, signs_of_life
@@ -46,8 +47,12 @@ logger = logging.getLogger(__name__)
 
 
 def main() -> int:
+    arguments = sys.argv[1:]
+    if arguments == ["--try"]:
+        return try_settings()
+    record_on = arguments[-1:] == ["--record-on"]
     try:
-        out = _take_channel(_channel_fd(sys.argv[1:]))
+        out = _take_channel(_channel_fd(arguments[:-1] if record_on else arguments))
     except UsageError as error:
         print(f"vedette ingest: {error}", file=sys.stderr)
         return 2
@@ -61,8 +66,7 @@ def main() -> int:
         hardware = HardwareDecoders(site.decode)
         hardware.must_have(site.cameras)
         with signs_of_life(out, lambda: os._exit(0)):
-            shared = _load_detector(site)
-            recheck = _recheck_detector(site.second_look, site.detector)
+            shared, recheck = _load_detectors(site, record_on=record_on)
         ingest = IngestProcess(
             site.cameras,
             site.health,
@@ -127,6 +131,41 @@ def _read_site() -> IngestConfig:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UsageError(f"configuration: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def try_settings() -> int:
+    """Load what the configuration on stdin asks for, and end; the reason of a refusal is the last line of stderr."""
+    configure_logging()
+    _die_with_parent()
+    try:
+        site = _read_site()
+        HardwareDecoders(site.decode).must_have(site.cameras)
+        asked = [site.detector]
+        if site.second_look.model is not None:
+            asked.append(recheck_settings(site.second_look.model, site.detector))
+        for settings in asked:
+            if settings.backend == "hailo" and not settings.hailo.multi_process_service:
+                detector.locate(settings)  # the process that runs holds the device
+            else:
+                detector.load(runtime_choice.with_remembered_runtime(settings, Path(site.storage.dir)))
+    except UsageError as error:
+        print(f"vedette ingest: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+_Detectors = tuple[ObjectDetector, Callable[[], ObjectDetector] | None]
+
+
+def _load_detectors(site: IngestConfig, *, record_on: bool) -> _Detectors:
+    """The one for all cameras and the one for re-checks. Raises ModelError, unless cameras are to be recorded on."""
+    try:
+        return _load_detector(site), _recheck_detector(site.second_look, site.detector)
+    except (ModelError, MissingDependency) as error:
+        if not record_on:
+            raise
+        logger.error("%s", error)
+        return AbsentDetector(str(error), rule_labels(site.cameras.values())), None
 
 
 def _load_detector(site: IngestConfig) -> ObjectDetector:

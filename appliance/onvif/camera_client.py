@@ -28,6 +28,7 @@ NAME_CHARS_MAX = 64
 _TOKEN_CHARS_MAX = 128
 _CAPABILITIES = {"Media": MEDIA, "PTZ": PTZ}
 _CODECS = {"H264": "h264", "H265": "hevc", "HEVC": "hevc", "JPEG": "mjpeg", "MPEG4": "mpeg4", "MPV4-ES": "mpeg4"}
+_REFUSED_NOTE = "It names a stream with braces in its address, as no camera needs them: that stream is not used."
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,7 @@ class CameraClient:
         self._clock = clock
         self._services: dict[str, str] = {}
         self._elsewhere: set[str] = set()
+        self._refused = False
         self._ptz_profile = ""
 
     async def inspect(self) -> OnvifCamera:
@@ -196,7 +198,8 @@ class CameraClient:
             notes=tuple(
                 f"It names {host} as its address; only {self._soap.address.host}, which answered, is used."
                 for host in sorted(self._elsewhere)[:4]
-            ),
+            )
+            + (_REFUSED_NOTE,) * self._refused,
         )
 
     async def _learn_services(self) -> None:
@@ -268,6 +271,9 @@ class CameraClient:
         except ValueError:
             return ""
         if parts.scheme not in ("rtsp", "rtsps") or not host or len(named) > 1000 or " " in named:
+            return ""
+        if set("{}") & set(named):  # `${NAME}` stands for a secret of the box in the site file, and no URL has braces
+            self._refused = True
             return ""
         own = self._soap.address.host
         if not is_same_host(host, own):

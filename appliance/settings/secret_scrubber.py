@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -15,10 +15,11 @@ from pydantic import BaseModel, SecretStr
 
 from appliance.config.secrets_file import read_secrets
 from appliance.config.site_file import SiteConfig
-from appliance.errors import ConfigError, redact
+from appliance.errors import ConfigError, printable, redact
 
 HIDDEN = "***"
-SECRET_KEYS = ("token", "password", "passwd", "secret", "credentials", "authorization", "passphrase")
+SECRET_KEYS = ("token", "password", "passwd", "secret", "credentials", "authorization", "passphrase", "topic")
+NODES_MAX, DEPTH_MAX = 200_000, 60  # of a text: aliases make many of few
 LENGTH_MIN = 3  # shorter ones are in half of all words
 _ALONE_BELOW = 6  # these are taken out only where they stand alone
 _ADDRESSES = {"http", "https", "rtsp", "rtsps", "rtmp", "rtmps", "nats", "tls", "ws", "wss", "mqtt", "mqtts", "file"}
@@ -27,6 +28,11 @@ _LONG_PART = 20  # of a path, such as that of a webhook: nobody knows whether it
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|API_?KEY|PRIVATE", re.IGNORECASE)
 _SECRET_LINE = re.compile(
     rf"^([\s#+-]*(?:- )?[\"']?\w*(?:{'|'.join(SECRET_KEYS)})[\"']?\s*:\s*)(?!null\b)(\S.*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+# Where the text is no YAML, or a comment: from the first secret on, nothing of a line is shown.
+_SECRET_IN_LINE = re.compile(
+    rf"((?:^|[\s#{{,+-])[\"']?[\w-]*(?:url|{'|'.join(SECRET_KEYS)})[\"']?\s*:\s*)(?!null\b)\S.*$",
     re.IGNORECASE | re.MULTILINE,
 )
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-([^}]*))?\}")
@@ -79,7 +85,7 @@ class SecretScrubber:
 
     def scrub_site(self, text: str) -> str:
         """The text of a site file: also what stands at a secret's key, comments included."""
-        return self.scrub(_SECRET_LINE.sub(rf"\1{HIDDEN}", text))
+        return self.scrub(site_text_without_secrets(text))
 
     def scrub_data(self, data: Any) -> Any:
         """What JSON holds, text by text."""
@@ -90,23 +96,93 @@ class SecretScrubber:
         return self.scrub(data) if isinstance(data, str) else data
 
 
-def is_secret(key: str, value: str) -> bool:
+def is_secret(path: Sequence[str | int], value: str) -> bool:
     """Whether a text of the site file is one, or has one in it; what only names a variable is none."""
-    value = _ONLY_VARIABLE.sub("", value)
-    if not value:
-        return False
-    return key.lower().endswith(SECRET_KEYS) or any(True for _ in _secrets_of_url(value))
+    return bool(_hidden_as(path, value))
+
+
+def without_secret(path: Sequence[str | int], value: str) -> str:
+    """A text of the site file as pages may show it: of a secret address scheme and host, of another secret nothing."""
+    return _hidden_as(path, value) or redact(value)
+
+
+def _hidden_as(path: Sequence[str | int], value: str) -> str:
+    """What is shown in place of a secret; '': it is none."""
+    bare = _ONLY_VARIABLE.sub("", value)
+    if not bare:
+        return ""
+    key = next(part for part in reversed(path) if isinstance(part, str))  # of a list's item, that of the list
+    if key.lower().endswith(SECRET_KEYS):
+        return HIDDEN
+    of_target = _is_target_url(path) and (bare == value or "${" in bare)
+    if not any(True for _ in _secrets_of_url(bare)) and not (of_target and _path_and_query(bare)):
+        return ""
+    scheme, _, rest = value.partition("://")
+    if scheme.lower() not in _ADDRESSES or scheme.lower() == "file":
+        return HIDDEN
+    return printable(f"{scheme}://{re.split('[/?#]', rest.rpartition('@')[2])[0]}/{HIDDEN}")
+
+
+def _is_target_url(path: Sequence[str | int]) -> bool:
+    """Of a webhook, all after the host may be a secret."""
+    return "notify" in path[1:2] and path[-1] == "url"
+
+
+def _path_and_query(url: str) -> str:
+    """All of an address after the `/` of its host; '': nothing."""
+    after = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
+    return after[1] if len(after) > 1 else ""
+
+
+def site_text_without_secrets(text: str) -> str:
+    """The text of a site file with as many lines, *** where its secrets stand, comments included."""
+    scalars = _scalars(text)
+    if scalars is None:
+        return _SECRET_IN_LINE.sub(rf"\1{HIDDEN}", text)
+    pieces, at = [], 0
+    for path, node in sorted(scalars, key=lambda each: int(each[1].start_mark.index)):
+        start, end = node.start_mark.index, node.end_mark.index
+        shown = _hidden_as(path, node.value)
+        if not shown or start < at:  # an alias stands for what is hidden already
+            continue
+        written = text[start:end].rstrip()
+        lines = zip(written.splitlines(keepends=True), written.splitlines(), strict=True)
+        more = [f"{whole[len(line) :]}{HIDDEN}" for whole, line in lines][:-1]
+        pieces += [text[at:start], shown, *more]
+        at = start + len(written)
+    hidden = "".join([*pieces, text[at:]])
+    return re.sub("#.*", lambda comment: _SECRET_IN_LINE.sub(rf"\1{HIDDEN}", comment[0]), hidden)
 
 
 def secrets_of_text(text: str) -> Iterator[str]:
     """Of the text of a site file, as far as it is YAML."""
+    for path, node in _scalars(text) or ():
+        if is_secret(path, node.value):
+            yield from _secrets_of_url(node.value) if "://" in node.value else (node.value,)
+            if _is_target_url(path):
+                yield f"/{_path_and_query(node.value)}"
+
+
+def _scalars(text: str) -> list[tuple[tuple[str | int, ...], yaml.ScalarNode]] | None:
+    """Every value but null of a text, with its path as `texts_in` has it; None: it is no YAML, or has no bounds."""
     try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError):
-        return
-    for path, value in texts_in(data):
-        if is_secret(str(path[-1]), value):
-            yield from _secrets_of_url(value) if "://" in value else (value,)
+        waiting: list[tuple[yaml.Node | None, tuple[str | int, ...]]] = [(yaml.compose(text, yaml.SafeLoader), ("",))]
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return None
+    found: list[tuple[tuple[str | int, ...], yaml.ScalarNode]] = []
+    for _ in range(NODES_MAX):
+        if not waiting:
+            return found
+        node, path = waiting.pop()
+        if len(path) > DEPTH_MAX:
+            return None
+        if isinstance(node, yaml.MappingNode):
+            waiting += [(value, (*path, str(key.value))) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += [(value, (*path, number)) for number, value in enumerate(node.value)]
+        elif isinstance(node, yaml.ScalarNode) and node.tag != "tag:yaml.org,2002:null":
+            found.append((path, node))
+    return None
 
 
 def texts_in(data: Any, path: tuple[str | int, ...] = ("",)) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -107,21 +107,28 @@ class SettingsService:
         """What a change would do. base: the digest of the file that it is for. Raises ConfigError, SiteFileChanged."""
         return self._editor.propose(changes, base)
 
-    def change(self, changes: Sequence[SiteChange], base: str, who: str, why: str) -> SettingsStatus:
-        """Write the changes and put them in force. Raises UsageError (the file is as it was), DiskWriteError."""
+    def change(
+        self,
+        changes: Sequence[SiteChange],
+        base: str,
+        who: str,
+        why: str,
+        secrets: Mapping[str, str] | None = None,
+    ) -> SettingsStatus:
+        """Write the changes and put them in force. Raises UsageError (the file is as it was), DiskWriteError.
+
+        secrets: kept beside the site file, in which the changes name them as `${NAME}`.
+        """
         with self._lock:
-            return self._write(self._editor.propose(changes, base), who, why)
+            proposal = self._editor.propose(changes, base, secrets)
+            for name, value in (secrets or {}).items():
+                write_secret(self._editor.path, name, value)
+            return self._write(proposal, who, why)
 
     def replace(self, text: str, base: str, who: str, why: str) -> SettingsStatus:
         """The same with the whole text."""
         with self._lock:
             return self._write(self._editor.propose_text(text, base), who, why)
-
-    def keep_secrets(self, values: Mapping[str, str]) -> None:
-        """Write secrets beside the site file, which names them as `${NAME}`. Raises ConfigError, DiskWriteError."""
-        with self._lock:
-            for name, value in values.items():
-                write_secret(self._editor.path, name, value)
 
     def restore(self, number: int, base: str, who: str) -> SettingsStatus:
         """Go back to a version. Raises PreconditionError: it is not kept; and as `change`."""
@@ -141,7 +148,8 @@ class SettingsService:
 
     def version_diff(self, number: int) -> str:
         """What going back to a version would change. Raises PreconditionError."""
-        return difference(yamlfile.read_text(self._editor.path), self._versions.text(number))
+        file, kept = yamlfile.read_text(self._editor.path), self._versions.text(number)
+        return difference(file, kept, self._running.text)
 
     def _write(self, proposal: SiteProposal, who: str, why: str) -> SettingsStatus:
         self._coming = proposal.after.digest  # in the file before it is in force: that is no edit by hand

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,11 @@ import yaml
 from appliance import yamlfile
 from appliance.config.secrets_file import NAME, read_secrets, secrets_path, variables
 from appliance.config.site_file import SiteConfig
-from appliance.errors import ConfigError, PreconditionError, redact
+from appliance.errors import ConfigError, PreconditionError
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
+from appliance.settings.change_limits import check_file_keys, check_variables
+from appliance.settings.secret_scrubber import SecretScrubber, secrets_of_text, site_text_without_secrets
 from appliance.settings.yaml_edit import SiteChange, edit
-
-_SECRET_LINE = re.compile(r"^([ +-]*(?:- )?[\"']?\w*(?:token|password|secret|url)[\"']?\s*:\s*)(?!null\b)\S.*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +65,25 @@ class SiteEditor:
         """The file now. Raises ConfigError with every fault."""
         return checked_text(yamlfile.read_text(self.path), self.path)
 
-    def propose(self, changes: Sequence[SiteChange], base: str) -> SiteProposal:
+    def propose(
+        self, changes: Sequence[SiteChange], base: str, secrets: Mapping[str, str] | None = None
+    ) -> SiteProposal:
         """What the file would be after `changes`, one after the other. base: the digest that they were made for.
 
-        Raises SiteFileChanged, and ConfigError for what would not be a right site file.
+        secrets: that are to be kept beside the file with them. Raises SiteFileChanged, and ConfigError for what would
+        not be a right site file, or is not changed from here.
         """
-        return self.propose_text(edit(self._read_unchecked(base), changes), base)
+        before = self._read_unchecked(base)
+        text = edit(before, changes)
+        check_variables(before, text, secrets or ())  # before anything is expanded, and so may stand in an error
+        return self.propose_text(text, base, secrets)
 
-    def propose_text(self, text: str, base: str) -> SiteProposal:
+    def propose_text(self, text: str, base: str, secrets: Mapping[str, str] | None = None) -> SiteProposal:
         """The whole text replaced: an edit in the browser, or an older version. Raises as `propose`."""
         before = self._read_unchecked(base)
-        after = checked_text(text, self.path)
-        return SiteProposal(checked_text(before, self.path), after, difference(before, text))
+        old, after = checked_text(before, self.path), checked_text(text, self.path, secrets)
+        check_file_keys(old.config, after.config)
+        return SiteProposal(old, after, difference(before, text))
 
     def write(self, proposal: SiteProposal) -> None:
         """Put it in place, whole or not at all. Raises SiteFileChanged, DiskWriteError."""
@@ -115,15 +121,28 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def difference(before: str, after: str) -> str:
-    """The unified difference of two texts; values of secret keys are `***`."""
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="")
-    return "\n".join(_SECRET_LINE.sub(r"\1***", redact(line)) for line in lines)
+def difference(before: str, after: str, other: str = "") -> str:
+    """The unified difference of two texts, in which secrets are `***`; a secret that changed is a line that did.
+
+    other: a text whose secrets may stand in them, too: one of them that is no YAML does not tell its own.
+    """
+
+    def lines(text: str) -> list[str]:
+        shown = site_text_without_secrets(text).splitlines()
+        return [f"{each}\0{written}" for each, written in zip(shown, text.splitlines(), strict=True)]
+
+    scrubber = SecretScrubber(each for text in (before, after, other) for each in secrets_of_text(text))
+    changed = difflib.unified_diff(lines(before), lines(after), "before", "after", lineterm="")
+    return "\n".join(scrubber.scrub(line.partition("\0")[0]) for line in changed)
 
 
-def checked_text(text: str, site_file: Path) -> SiteText:
-    """`text` with what it says, as the text of that file. Raises ConfigError with every fault."""
-    return SiteText(text, digest_of(text), yamlfile.loads(text, SiteConfig, str(site_file), variables(site_file)))
+def checked_text(text: str, site_file: Path, secrets: Mapping[str, str] | None = None) -> SiteText:
+    """`text` with what it says, as the text of that file, beside which `secrets` are to be kept.
+
+    Raises ConfigError with every fault.
+    """
+    known = variables(site_file, secrets)
+    return SiteText(text, digest_of(text), yamlfile.loads(text, SiteConfig, str(site_file), known))
 
 
 def write_secret(site_file: Path, name: str, value: str) -> None:

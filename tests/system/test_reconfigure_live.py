@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +18,9 @@ from waiting import until
 from appliance import config
 from appliance.app import Appliance, build, recover, start
 from appliance.clock import SystemClock
-from appliance.errors import ConfigError, MissingDependency
+from appliance.config import DetectorConfig
+from appliance.detect.detector import locate
+from appliance.errors import ConfigError, MissingDependency, UsageError
 from appliance.media.segment_recovery import recover_segment
 from appliance.settings.site_editor import SiteFileChanged
 from appliance.settings.yaml_edit import SiteChange
@@ -28,7 +33,7 @@ from appliance.threads import ServiceGroup
 class Running:
     """An appliance in this process, with its settings service."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **sections: Any) -> None:
         made = clip(folder / "c.mp4", 600, fps=10, gop=10)
         self.url = f"file:{made}"
         self.path = folder / "site.yaml"
@@ -36,6 +41,7 @@ class Running:
             "storage": {"dir": str(folder / "data"), "segment_s": 1, "disk_free_min_mb": 0},
             "cameras": {"gate": {"url": self.url}},
             "dashboard": {"port": 0},
+            **sections,
         }
         self.path.write_text("# our site\n" + yaml.safe_dump(site))
         loaded, clock, root = config.load(self.path), SystemClock(), folder / "data"
@@ -123,6 +129,41 @@ def test_what_cannot_be_put_in_force_changes_nothing(running: Running, monkeypat
         running.change("alerts", to={"merge_s": 3})
     assert running.path.read_text() == text
     assert running.appliance.config.alerts.merge_s == 8
+
+
+def test_a_network_that_does_not_load_is_refused_and_recording_goes_on(running: Running, tmp_path: Path) -> None:
+    until(lambda: running.is_live("gate"), 40)
+    text = running.path.read_text()
+    (tmp_path / "broken.onnx").write_bytes(b"no network at all")
+    (tmp_path / "labels.txt").write_text("one-name-of-eighty\n")
+    for section, said in (
+        (f"detector: {{model: {tmp_path}/broken.onnx}}", "broken.onnx"),
+        (f"detector: {{labels: {tmp_path}/labels.txt}}", "name 1 classes"),
+    ):
+        running.path.write_text(f"{text}{section}\n")
+        with pytest.raises(UsageError, match=said):
+            running.settings.take_edit("anna")
+        assert running.settings.running.text == text, "what was in force still is"
+    assert running.appliance._lasting.supervisor.starts == 1, "what records was not touched"
+    assert running.is_live("gate")
+
+
+def test_a_network_that_is_lost_later_leaves_the_cameras_recorded(tmp_path: Path) -> None:
+    """The detection process is started again, and its network is gone: nothing counts as examined, and it says so."""
+    network = tmp_path / "own.onnx"
+    shutil.copy(locate(DetectorConfig()).path, network)  # type: ignore[union-attr]
+    running = Running(tmp_path, detector={"model": str(network)})
+    until(lambda: running.is_live("gate"), 40)
+    before = running.camera("gate")
+    network.unlink()
+    os.kill(running.appliance._lasting.supervisor.status.pid, signal.SIGKILL)
+    until(lambda: running.is_live("gate") and running.camera("gate").run != before.run, 60)  # type: ignore[union-attr]
+    recorded = len(list((tmp_path / "data" / "segments").rglob("*.mp4")))
+    until(lambda: len(list((tmp_path / "data" / "segments").rglob("*.mp4"))) > recorded + 2, 40)
+    events = running.appliance.stores.health
+    until(lambda: [each for each in events.open() if each.kind == "fallback" and "own.onnx" in each.reason], 20)
+    running.end()
+    assert running.code == 0
 
 
 def test_an_edit_by_hand_is_noticed_and_offered_and_can_be_undone(running: Running) -> None:

@@ -397,6 +397,46 @@ def test_a_programs_token_is_shown_once_and_may_what_its_scope_says(site: Site) 
     assert program.get("/api/v1/me").status_code == 401
 
 
+def test_what_an_admins_token_does_ends_with_it(site: Site) -> None:
+    app = app_of(site)
+    made = signed_in(app, "anna").post("/api/v1/tokens", json={"name": "ops", "scope": "admin"})
+    new = {"name": "eve", "password": PASSWORD, "role": "admin"}
+    for token in (made.json()["token"], TOKEN):  # a program's, and the site's
+        program = client_of(app)
+        program.headers["Authorization"] = f"Bearer {token}"
+        for path, body in (
+            ("users", new), ("users/vic", {"role": "admin"}), ("users/anna", {"password": "other " + PASSWORD}),
+            ("users/anna", {"second_factor": False}), ("users/anna", {"enabled": True, "password": "x" + PASSWORD}),
+            ("tokens", {"name": "more", "scope": "admin"}), ("restore", {}),
+        ):  # fmt: skip
+            answer = program.post(f"/api/v1/{path}", json=body)
+            assert (answer.status_code, "lasting admin rights" in answer.text) == (403, True), path
+        assert program.post("/api/v1/users/vic", json={"enabled": True}).status_code == 200
+    assert "eve" not in site_users(site)
+    signed_in(app, "anna")
+
+
+def site_users(site: Site) -> set[str]:
+    return set(UserStore(site.db).users())
+
+
+def test_the_sites_token_adds_the_first_user_and_no_admin_after(tmp_path: Path, clock: ManualClock) -> None:
+    site = Site(tmp_path, clock, config=config_of(token=TOKEN))
+    program = client_of(app_of(site))
+    program.headers["Authorization"] = f"Bearer {TOKEN}"
+    new = {"name": "anna", "password": PASSWORD, "role": "admin"}
+    assert program.post("/api/v1/users", json=new).status_code == 201
+    assert program.post("/api/v1/users", json={**new, "name": "eve"}).status_code == 403
+    assert program.post("/api/v1/users", json={**new, "name": "vic", "role": "viewer"}).status_code == 201
+    site.close()
+
+
+@pytest.mark.parametrize("password", ["1234567890", "Password123", "qwertyuiop", "aaaaaaaaaaaa", "1212121212121"])
+def test_a_password_that_everybody_tries_is_refused(password: str) -> None:
+    with pytest.raises(UsageError, match="tried first"):
+        hashed(password)
+
+
 def test_logins_and_changes_are_on_record_and_the_record_is_bounded(site: Site) -> None:
     app = app_of(site)
     client_of(app).post("/login", json={"name": "anna", "password": "wrong"})

@@ -268,6 +268,8 @@ def put(name: str, data: bytes = b"x") -> Callable[[dict[str, bytes]], None]:
         (put("evidence/../../x.jpg"), "no part of a backup"),
         (put("/etc/cron.d/x"), "no part of a backup"),
         (put("evidence/a1/../../../x"), "no part of a backup"),
+        (put("evidence/a1/.."), "no part of a backup"),
+        (put("evidence/a1/."), "no part of a backup"),
         (put("site.secrets"), "no part of a backup"),
         (lambda files: files.pop("vedette.db"), "no site file or no database"),
         (put("site.yaml", b"cameras: {gate: {ulr: x}}"), "did you mean `url`"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from appliance.backup.restore import apply_ready
+from appliance.backup.restore import apply_ready, ready_restore
 from appliance.clock import ManualClock
 from appliance.config import load
 from appliance.settings.settings_service import SettingsService
@@ -74,6 +74,18 @@ def test_a_backup_is_made_downloaded_and_comes_back_at_the_next_start(served: Se
     assert apply_ready(served.path, served.root) is not None
     with sqlite3.connect(served.root / "vedette.db") as connection:
         assert [row[0] for row in connection.execute("SELECT id FROM alert")] == ["a1"]
+
+
+def test_a_backup_from_the_browser_changes_no_program_of_the_box(served: Served) -> None:
+    mine = served.path.read_text()
+    served.path.write_text(mine + "decode: {ffmpeg: /tmp/evil}\n")
+    [item] = served.http.post("/api/v1/backups", json={"passphrase": "correct horse battery"}).json()["backups"]
+    data = served.http.get(item["url"]).content
+    served.path.write_text(mine)
+    served.upload(data)
+    refused = served.http.post("/api/v1/restore", json={"passphrase": "correct horse battery"})
+    assert (refused.status_code, "decode.ffmpeg: it names a program" in refused.json()["detail"]) == (422, True)
+    assert ready_restore(served.root) is None
 
 
 def test_what_lies_ready_can_be_taken_back(served: Served) -> None:

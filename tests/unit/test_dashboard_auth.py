@@ -134,6 +134,19 @@ def test_an_origin_that_is_no_address_is_another_site(site: Site, origin: str) -
         ("127.0.0.1", {"Forwarded": "for=192.168.1.77"}, 403),
         ("127.0.0.1", {"X-Real-IP": "192.168.1.77"}, 403),
         ("127.0.0.1", {"Via": "1.1 proxy"}, 403),
+        *(
+            ("127.0.0.1", {name: "192.168.1.77"}, 403)
+            for name in (
+                "CF-Connecting-IP",
+                "True-Client-IP",
+                "X-Client-IP",
+                "X-Forwarded-Port",
+                "X-Forwarded-Server",
+                "CDN-Loop",
+                "Fastly-Client-IP",
+                "X-Cluster-Client-IP",
+            )
+        ),
     ],
 )
 def test_without_a_token_only_this_machine_looks_and_not_through_a_proxy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.errors import UsageError
+from appliance.settings.change_limits import FILE_KEYS
 from appliance.settings.settings_service import SettingsService
 from appliance.settings.yaml_edit import SiteChange
 from tests.dashboard_site import Site
 
+ROOT = Path(__file__).parents[2]
 SITE = """\
 site: {name: depot-7}
 cameras:
@@ -98,6 +101,117 @@ def test_what_would_not_be_a_right_site_file_is_refused_with_its_key(
     assert detail in settings.post("", change, status=422)["detail"]
     assert settings.path.read_text() == SITE
     assert settings.in_force == []
+
+
+SECRET = "of-the-environment-9c1"
+
+
+@pytest.mark.parametrize("written", ["${PLANTED}", "x${PLANTED}y", "${PLANTED:-none}", "${NOT_SET_AT_ALL:-none}"])
+def test_a_change_brings_in_no_variable(settings: Fixture, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    """Its value would go to a camera, a target or into the answer."""
+    monkeypatch.setenv("PLANTED", SECRET)
+    rule = [{"name": "r", "kind": "enter", "zone": written, "ask": written}]
+    for at in (
+        ["site", "name"], ["cameras", "gate", "url"], ["cameras", "gate", "onvif"], ["cameras", "gate", "rules"],
+        ["notify", "phone", "topic"], ["notify", "phone", "token"], ["cameras", "gate", "detect_url"],
+    ):  # fmt: skip
+        change = {"path": at, "value": rule if at[-1] == "rules" else written}
+        for path, more in (("", {}), ("/check", {}), ("/try", {"camera": "gate"})):
+            detail = settings.post(path, change, status=422, **more)["detail"]
+            assert ".".join(at) in detail
+            assert "by hand" in detail
+            assert SECRET not in detail
+    assert settings.path.read_text() == SITE
+    assert settings.in_force == []
+
+
+def test_a_variable_stays_where_a_person_wrote_it(settings: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANTED", SECRET)
+    settings.path.write_text(SITE.replace("hunter2", "${PLANTED}"))
+    settings.http.post("/api/v1/settings/take-edit", json={})
+    moved = "rtsp://viewer:${PLANTED}@192.168.1.21/main"
+    settings.post("", {"path": ["cameras", "gate", "url"], "value": moved})
+    assert settings.in_force[-1].cameras["gate"].url == f"rtsp://viewer:{SECRET}@192.168.1.21/main"
+    other = {"path": ["cameras", "gate", "detect_url"], "value": moved}
+    assert "cameras.gate.detect_url: ${PLANTED}" in settings.post("", other, status=422)["detail"]
+    settings.post("/versions/1/restore")
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [("${PLANTED}", SECRET), ("x-${PLANTED}", "pin7"), ("${PLANTED:-other}", "MiXeD-Case-Secret")],
+)
+def test_what_is_wrong_in_an_edit_by_hand_is_said_without_values(
+    settings: Fixture, monkeypatch: pytest.MonkeyPatch, written: str, value: str
+) -> None:
+    monkeypatch.setenv("PLANTED", value)
+    rule = f"    rules: [{{name: r, kind: enter, zone: '{written}'}}]\n"
+    settings.path.write_text(SITE.replace("notify:", f"{rule}mqtt: {{url: '{written}'}}\nnotify:"))
+    report = settings.http.get("/api/v1/settings")
+    assert f"there is no zone `{written}`" in report.json()["error"]
+    answer = settings.http.post("/api/v1/settings/take-edit", json={})
+    for text in (report.text, answer.text, settings.http.get("/settings").text):
+        assert value.lower() not in text.lower()
+
+
+FILE_ONLY: list[tuple[str, Any]] = [
+    ("decode.ffmpeg", "/tmp/evil"), ("detector.hailo.python", "/tmp/evil"), ("detector.labels", "/proc/self/environ"),
+    ("detector.model", "/etc/doesnotexist.onnx"), ("detector.model", "other.onnx"), ("second_look.model", "/x.onnx"),
+    ("storage.dir", "/tmp"), ("storage.preroll_dir", "/tmp"), ("sensors.root", "/tmp"),
+    ("uplink", {"url": "nats://h:4222", "credentials": "/etc/shadow"}), ("uplink", {"url": "nats://h", "nkey": "/x"}),
+    ("uplink", {"url": "tls://h", "tls_ca": "/x"}), ("uplink", {"url": "tls://h", "tls_cert": "/x"}),
+    ("mqtt", {"url": "mqtts://h", "tls_ca": "/x"}), ("notify.phone.tls_ca", "/etc/passwd"),
+    ("dashboard", {"certificate": "/x", "certificate_key": "/y"}), ("decode", {"ffmpeg": "/tmp/evil"}),
+]  # fmt: skip
+
+
+def test_programs_folders_keys_and_files_stay_in_the_site_file(settings: Fixture) -> None:
+    for key, value in FILE_ONLY:
+        change = {"path": key.split("."), "value": value}
+        for path in ("/check", ""):
+            detail = settings.post(path, change, status=422)["detail"]
+            assert key in detail
+            assert "by hand" in detail
+    assert settings.path.read_text() == SITE
+    assert settings.in_force == []
+
+
+def test_keys_of_the_file_are_shown_with_the_reason(settings: Fixture) -> None:
+    settings.path.write_text(SITE + "decode: {ffmpeg: /opt/ffmpeg}\nstorage: {dir: '${HOME}/v'}\n")
+    report = settings.http.post("/api/v1/settings/take-edit", json={}).json()
+    shown = {each["key"]: (each["value"], each["names"]) for each in report["file_keys"]}
+    assert shown["decode.ffmpeg"] == ("/opt/ffmpeg", "a program that the box runs")
+    assert shown["storage.dir"] == ("${HOME}/v", "a folder of the box")
+    assert shown["detector.model"][0] == "auto"
+    page = settings.http.get("/settings", headers={"Accept-Language": "de"}).text
+    assert "<code>decode.ffmpeg: /opt/ffmpeg</code>" in page
+    assert "ein Programm, das das Gerät ausführt" in page
+    settings.post("", {"path": ["site", "name"], "value": "other"})
+    assert settings.in_force[-1].decode.ffmpeg == Path("/opt/ffmpeg"), "what a person wrote stays in force"
+    assert "decode.ffmpeg" in settings.post("/versions/1/restore", status=422)["detail"]
+
+
+def test_installed_networks_can_be_chosen(settings: Fixture) -> None:
+    for key, value in (("model", "vedette-nano"), ("model", "auto"), ("labels", "coco-80"), ("labels", None)):
+        settings.post("", {"path": ["detector", key], "value": value})
+    settings.post("", {"path": ["second_look"], "value": {"model": "vedette-nano"}})
+    settings.post("", {"path": ["second_look"], "remove": True})
+    assert settings.in_force[-1].detector.model == "auto"
+
+
+def test_the_keys_of_the_file_are_few_and_documented() -> None:
+    keys = [
+        key.strip("`") for key in re.findall(r"`[*.\w]+`", _paragraph("docs/dashboard.md", "Only in the site file"))
+    ]
+    assert len(FILE_KEYS) <= 12
+    assert set(FILE_KEYS) <= set(keys)
+    assert not [key for key in FILE_KEYS if key not in _paragraph("SECURITY.md", "**May not** name a program")]
+
+
+def _paragraph(file: str, words: str) -> str:
+    """The one of a document that holds these words."""
+    (found,) = [each for each in (ROOT / file).read_text().split("\n\n") if words in each]
+    return found
 
 
 def test_a_change_for_another_text_is_refused(settings: Fixture) -> None:

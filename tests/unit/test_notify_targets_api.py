@@ -83,10 +83,11 @@ def test_a_target_is_added_and_its_secrets_are_kept_apart(made: Fixture) -> None
                      quiet_hours="22:00-06:00", urgent=True, severity="alert", picture=True)  # fmt: skip
     assert made.written["phone"] == {
         "kind": "ntfy", "topic": "${NOTIFY_PHONE_TOPIC}", "token": "${NOTIFY_PHONE_TOKEN}",
-        "url": "https://ntfy.example", "enabled": True, "severities": ["alert"],
+        "url": "${NOTIFY_PHONE_URL}", "enabled": True, "severities": ["alert"],
         "quiet_hours": {"hours": ["22:00-06:00"]}, "urgent": ["alert"], "picture": True, "local": False,
     }  # fmt: skip
     assert "NOTIFY_PHONE_TOKEN=tk_geheim" in made.secrets
+    assert "NOTIFY_PHONE_URL=https://ntfy.example" in made.secrets
     assert stat.S_IMODE(made.path.with_suffix(".secrets").stat().st_mode) == 0o600
     assert "# stays" in made.path.read_text()
     running = made.service.running.config.notify["phone"]
@@ -96,7 +97,24 @@ def test_a_target_is_added_and_its_secrets_are_kept_apart(made: Fixture) -> None
     for page in ("/notify", "/api/v1/notify", "/api/v1/settings", "/settings"):
         text = made.http.get(page).text
         assert not [secret for secret in ("geheim", "not-for-pages") if secret in text], page
-        assert "settings" in page or "/hook" not in text
+        assert "/hook" not in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [("ntfy", {"url": "https://ntfy.example/${HOME}"}), ("webhook", {"url": "https://h.example/${HOME}"}),
+     ("ntfy", {"url": "https://ntfy.example", "token": "a${HOME}b"})],
+)  # fmt: skip
+def test_a_variable_in_what_is_typed_stays_text(made: Fixture, kind: str, given: dict[str, str]) -> None:
+    topic = {"topic": "t"} if kind == "ntfy" else {}
+    made.save("phone", kind=kind, **topic, **given)
+    held = made.service.running.config.notify["phone"].model_dump()
+    assert "${HOME}" in str(held["url"]) + (held.get("token").get_secret_value() if held.get("token") else "")
+
+
+def test_a_secret_is_kept_only_with_the_change_that_names_it(made: Fixture) -> None:
+    made.save("phone", 422, kind="webhook", url="ftp://x/y", secret="another-secret")
+    assert not made.path.with_suffix(".secrets").exists()
 
 
 def test_an_empty_secret_stays_and_other_keys_too(made: Fixture) -> None:

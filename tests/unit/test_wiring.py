@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import errno
+import io
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from appliance import cli
 from appliance.app import build, recover, storage_folder
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig, StorageConfig
@@ -95,9 +98,28 @@ def test_what_an_earlier_version_left_open_is_closed_to_others(tmp_path: Path) -
     (tmp_path / "mine").mkdir(mode=0o755)
     for path in tmp_path.iterdir():  # whatever umask a test before left behind
         path.chmod(0o644 if path.is_file() else 0o755)
+    tmp_path.chmod(0o755)
     storage_folder(StorageConfig(dir=tmp_path))
+    assert tmp_path.stat().st_mode & 0o777 == 0o750
     modes = {each.name: oct(each.stat().st_mode & 0o777) for each in tmp_path.iterdir()}
     assert modes == {"segments": "0o750", "evidence": "0o750", "vedette.db": "0o640", "mine": "0o755"}
+
+
+def test_a_command_before_the_first_start_writes_for_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site.yaml").write_text(f"storage: {{dir: {tmp_path / 'data'}}}\ncameras: {{}}\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("four words to remember\n"))
+    before = os.umask(0o022)
+    try:
+        assert cli.main(["users", "add", "anna", "--role", "admin", "--config", str(tmp_path / "site.yaml")]) == 0
+    finally:
+        mask_after = os.umask(before)
+    modes = {each.name: oct(each.stat().st_mode & 0o777) for each in (tmp_path / "data").iterdir()}
+    assert modes["vedette.db"] == "0o600"
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+    assert not [name for name, mode in modes.items() if not mode.endswith("00")]
+    assert mask_after == 0o022, "who calls it from Python keeps their own"
 
 
 def test_a_storage_folder_that_cannot_be_used_is_refused_with_the_remedy(
