@@ -104,6 +104,14 @@ class NeverEntry(EventEntry):
     """An event that must not be reported; without `between` in the whole clip."""
 
 
+class StoodEntry(ConfigModel):
+    """What stood still when the clip began, for so many seconds by then. box: x1, y1, x2, y2 as shares of the frame."""
+
+    label: str
+    box: tuple[Share, Share, Share, Share]
+    seconds: Annotated[float, Field(ge=0, le=366 * 86400)]
+
+
 class AtMost(ConfigModel):
     """Limits over all the scenario's cameras together."""
 
@@ -197,6 +205,7 @@ class Scenario(ConfigModel):
     cameras: dict[CameraName, ScenarioCamera] = {}
     alerts: AlertsConfig | None = None
     detector: DetectorConfig | None = None
+    stood_before: dict[CameraName, tuple[StoodEntry, ...]] = {}
     expect: tuple[ExpectEntry, ...] = ()
     never: tuple[NeverEntry, ...] = ()
     others: Literal["allowed", "never"] = "allowed"
