@@ -211,7 +211,7 @@ class Scenario(ConfigModel):
     others: Literal["allowed", "never"] = "allowed"
     at_most: AtMost = AtMost()
     verdicts: Annotated[str | None, Field(min_length=1, max_length=1000)] = None
-    verdicts_match: Literal["exact", "nearest"] = "exact"
+    verdicts_match: Literal["exact", "nearest"] | None = None
     after_verdicts: bool = False
     truth: TruthFile | None = None
     require: RequiredFigures = RequiredFigures()
@@ -231,6 +231,6 @@ class Scenario(ConfigModel):
             raise ValueError("name the footage: `clip:` for one camera, or `clips:` with one clip per camera")
         if (self.site is None) == (not self.cameras):
             raise ValueError("say who watches: `site:` (a site file), or `cameras:` with zones and rules in this file")
-        if self.verdicts is None and (self.after_verdicts or self.verdicts_match != "exact"):
+        if self.verdicts is None and (self.after_verdicts or self.verdicts_match):
             raise ValueError("after_verdicts and verdicts_match need `verdicts:` with a cassette or a stand-in")
         return self
