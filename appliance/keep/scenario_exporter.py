@@ -73,6 +73,7 @@ class ScenarioExporter:
     ) -> None:
         """root: the storage folder; folder: where scenarios go, if not `scenarios` in it."""
         self._reader = reader
+        self.detector = config.detector
         self.store = ScenarioStore(folder or root / SCENARIOS, clock)
         self._archive = StorageArchive(root)
         self._config = config
