@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
+from appliance.console import CommandProgress
 from appliance.detect.model_download import ModelDownload, ModelStatus, model_status
 from appliance.detect.model_files import ModelBundle, model_bundles, model_folders, pull_folder
 from appliance.errors import ModelError, UsageError
@@ -116,11 +115,7 @@ def _json(each: ModelStatus) -> dict[str, object]:
 
 @contextlib.contextmanager
 def _download(folder: Path, name: str, *, quiet: bool) -> Iterator[ModelDownload]:
-    console = Console(file=sys.stderr)
-    if quiet or not console.is_terminal:
-        yield ModelDownload(folder)
-        return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with CommandProgress(*columns, quiet=quiet) as bar:
         task = bar.add_task(name, total=None)
         yield ModelDownload(folder, lambda done, whole: bar.update(task, completed=done, total=whole or None))

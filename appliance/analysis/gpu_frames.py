@@ -1,7 +1,7 @@
-"""Frames that a decoder left on the GPU and a network there takes where they lie: they never visit the host.
+"""Frames that a decoder left on the GPU and a network there takes where they lie, not by way of the host.
 
-Only whole frames: parts of one are drawn side by side on the host. The motion gate and the tracker look at a copy all
-the same, made once for both.
+Only whole frames: parts of one are drawn side by side on the host. A frame that is looked at visits the host all the
+same: motion gate and tracker look at a copy, made once for both.
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ use or configuration.
         "--match",
         group=_VERDICTS,
         choices=("exact", "nearest"),
-        default="exact",
-        help="nearest: where no answer is exact, that to the same camera, rule and label within 0.5 s (counted apart)",
+        help="nearest: where no answer is exact, that to the same camera, rule and label within 0.5 s (counted apart); "
+        "default: nearest for a cassette from the store, else exact",
     ),
     option(
         "--record-verdicts",
@@ -233,6 +233,8 @@ may run meanwhile. Times are of this machine, or UTC with Z; without --from and 
 
   vedette cassette from-store --config site.yaml week.cassette.jsonl
   vedette replay --config site.yaml --camera gate --from 2026-11-20T10:00 --verdicts week.cassette.jsonl
+
+Its answers are found by the time of day, for the recording of the same minutes; a clip has none.
 
 Exit code 0: copied. 1: the store cannot be read. 2: wrong use, or nothing was answered in that time.
 """,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 from urllib.parse import quote
 
@@ -11,16 +12,18 @@ from starlette.responses import FileResponse
 
 from appliance.dashboard.alerts_api import Reader
 from appliance.dashboard.deps import provided
+from appliance.dashboard.lab_jobs import JobRunning, LabJob, LabJobs, model_places
 from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.errors import EvidenceError, PreconditionError, UsageError
+from appliance.errors import EvidenceError, ModelError, PreconditionError, UsageError
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.keep.scenario_file import ReviewedAs
 from appliance.keep.scenario_store import NOTE_LENGTH_MAX, StoredScenario
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.rows import AlertDetail
 
+logger = logging.getLogger(__name__)
 router = APIRouter(prefix=API, tags=["scenarios"])
 # What a ScenarioExporter raises.
 REFUSALS: dict[type[Exception], int] = {
@@ -44,6 +47,8 @@ class KeepRequest(BaseModel):
 class ScenarioItem(ApiModel):
     """A kept scenario and where it lies on the appliance. Times are UTC seconds. `complete`: nothing else may come.
 
+    proof: whether it passed when it was kept: "" while it runs, "not run" where it could not. proof_text: what did not.
+
     `alert` and what follows is null where the scenario was put there by hand; such a one is not deleted from here.
     """
 
@@ -63,6 +68,8 @@ class ScenarioItem(ApiModel):
     expect: int | None = None
     never: int | None = None
     lacks: str | None = None
+    proof: str | None = None
+    proof_text: str | None = None
 
     @classmethod
     def of(cls, stored: StoredScenario) -> ScenarioItem:
@@ -89,6 +96,7 @@ class ScenarioList(ApiModel):
 
 
 Exporter = Annotated[ScenarioExporter, Depends(provided(ScenarioExporter))]
+Jobs = Annotated[LabJobs, Depends(provided(LabJobs))]
 
 
 def listed(exporter: ScenarioExporter) -> ScenarioList:
@@ -102,7 +110,7 @@ def panel(exporter: ScenarioExporter, detail: AlertDetail) -> dict[str, object]:
     """The variables of the panel "Keep as a scenario". state: lets a script notice when to show the panel anew."""
     stored = exporter.find(detail.alert.id)
     if stored is not None:
-        state = f"kept {stored.name}"
+        state = f"kept {stored.name} {stored.card.proof if stored.card else ''}"
     else:
         state = "lasts" if detail.alert.t_end is None else detail.alert.review or "open"
     return {
@@ -121,13 +129,36 @@ def list_scenarios(exporter: Exporter) -> ScenarioList:
 
 @router.post("/alerts/{alert_id}/keep", status_code=201)
 def keep_alert(
-    exporter: Exporter, alerts: Reader, alert_id: str, request: Annotated[KeepRequest, Body()]
+    exporter: Exporter, alerts: Reader, jobs: Jobs, alert_id: str, request: Annotated[KeepRequest, Body()]
 ) -> ScenarioItem:
-    """Keep a reviewed alert as a scenario. 409 says what has to be done first, 410 that its footage is gone."""
+    """Keep a reviewed alert as a scenario, and run that in the background. 409 says what has to be done first, 410 that
+    its footage is gone."""
     alerts.detail(alert_id)
     options = KeepOptions(name=request.name, note=request.note, truth=request.truth, complete=request.complete)
     with refused_as(REFUSALS):
-        return ScenarioItem.of(exporter.keep(alert_id, options))
+        stored = exporter.keep(alert_id, options)
+        _prove(exporter, jobs, stored)
+    return ScenarioItem.of(stored)
+
+
+def _prove(exporter: ScenarioExporter, jobs: LabJobs, stored: StoredScenario) -> None:
+    """Run it as a job, as trials are. Raises DiskWriteError."""
+    assert stored.card is not None, "it was just written"
+
+    def ended(job: LabJob) -> None:
+        found = job.result if isinstance(job.result, dict) else {"status": "not run", "text": job.error}
+        try:
+            exporter.store.note_proof(stored, str(found.get("status")), str(found.get("text")))
+        except DiskWriteError as error:
+            logger.warning("what running the scenario %s gave is lost: %s", stored.name, error)
+
+    folder, about = stored.folder.absolute(), {"page": f"/alerts/{quote(stored.card.alert, safe='')}"}
+    try:
+        models, readable = model_places(exporter.detector)
+        task = {"file": str(folder / f"{stored.name}.scenario.yaml"), "model_folder": models}
+        jobs.start("run_scenario", stored.card.camera, task, (folder, *readable), about, ended=ended)
+    except (JobRunning, ModelError) as error:
+        exporter.store.note_proof(stored, "not run", str(error))
 
 
 @router.delete("/scenarios/{name}")

@@ -20,6 +20,7 @@ from appliance.errors import ModelError, PreconditionError
 if TYPE_CHECKING:
     import httpx
 
+UNREACHABLE_TRIES_MAX = 2  # where not even a connection is made
 TRIES_MAX = 5  # with the default back-off: about 15 s of a broken link; a later `pull` goes on from there
 TIMEOUT_S = 20.0  # without a byte
 BYTES_MAX = 1 << 30  # a server that sends more than that sends no detector
@@ -100,6 +101,11 @@ class ModelDownload:
                 except httpx.TransportError as error:
                     # A link that brings something each time may break as often as it likes.
                     tries = 1 if part.seek(0, os.SEEK_END) > before else tries + 1
+                    if isinstance(error, httpx.ConnectError) and tries >= UNREACHABLE_TRIES_MAX:
+                        raise ModelError(
+                            f"{source}: {httpx.URL(source).host} cannot be reached ({error}): is there a network? "
+                            "From a server that has the file: --mirror https://…"
+                        ) from None
                     if tries >= TRIES_MAX:
                         raise ModelError(
                             f"{source}: {error or type(error).__name__} ({TRIES_MAX} tries); "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,25 +16,28 @@ from appliance.keep.alert_footage import camera_as_armed, clip_window, cut_alert
 from appliance.keep.scenario_file import (
     TOLERANCE_S,
     EventStanding,
-    KeptTruth,
     KnownEvent,
     ReviewedAs,
     ScenarioContent,
+    StoodThere,
     derive_truth,
     scenario_text,
 )
 from appliance.keep.scenario_store import CARD, NOTE_LENGTH_MAX, ScenarioCard, ScenarioStore, StoredScenario
 from appliance.media.atomic_file import DiskWriteError, write_file
-from appliance.media.recorded import ClipFile
+from appliance.media.recorded import ROUNDING_S, ClipFile
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.pipeline import Pipeline
 from appliance.store.archive import StorageArchive
 from appliance.store.paths import SCENARIOS
 from appliance.store.rows import AlertDetail
-from appliance.types import Event, FrameBoxes, Review, StreamHeader
+from appliance.track.track_state import is_same_place
+from appliance.types import Event, FrameBoxes, Review, StreamHeader, TrackedObject
 
 ROLL_WAIT_S = 2.0  # the recorder flushes once a second
 ROLL_S_MAX = 60.0  # of pre-roll and post-roll, see config.AlertsConfig
+LOOK_BACK_S = 60.0  # before the clip: for how long something is seen to have stood there
+STOOD_S_MIN = 1.0  # what walks is somewhere else when a replay has made sure of it
 INITIAL_S = 1.0  # a track of this first part of a clip was there before
 REVIEWED_AS: dict[Review, ReviewedAs] = {"reviewed": "right", "false_alarm": "false"}
 _REVIEW_TEXTS = {"right": "right", "false": "a false alarm"}
@@ -70,6 +73,7 @@ class ScenarioExporter:
     ) -> None:
         """root: the storage folder; folder: where scenarios go, if not `scenarios` in it."""
         self._reader = reader
+        self.detector = config.detector
         self.store = ScenarioStore(folder or root / SCENARIOS, clock)
         self._archive = StorageArchive(root)
         self._config = config
@@ -101,11 +105,22 @@ class ScenarioExporter:
         self._must_have_room(detail, window.t0, window.t1)
         with self.store.placing(name) as folder:
             clip = cut_alert_clip(self._archive, self._reader, detail, window, folder / f"{name}.mp4")
-            truth = self._truth(detail, camera, clip, reviewed_as, complete=options.complete)
+            known = self._known(detail, camera, clip, reviewed_as, complete=options.complete)
+            frames = self._archive.examined_frames(
+                detail.alert.camera, clip.t_start - LOOK_BACK_S, clip.t_end, detail.alert.run
+            )
+            stood = what_stood(frames, clip.t_start, {each.event.track for each in known if each.event.kind == "enter"})
+            shown = [frame for frame in frames if frame.t >= clip.t_start]
+            again = initial_events(
+                detail.alert.camera, camera, self._config.alerts, shown, clip.size, known_before=stood is not None
+            )
+            new = [event for event in again if not any(_same(event, each.event) for each in known)]
+            known += [KnownEvent(event, "there already") for event in new]
             content = ScenarioContent(
                 name=name, note=options.note, clip=f"{name}.mp4", alert=alert_id, reviewed_as=reviewed_as,
                 begin=clip.t_start, end=clip.t_end, lacks=clip.note, camera_name=detail.alert.camera, camera=camera,
-                alerts=self._config.alerts, detector=self._config.detector, truth=truth, complete=options.complete,
+                alerts=self._config.alerts, detector=self._config.detector,
+                truth=derive_truth(known, (clip.t_start, clip.t_end)), complete=options.complete, stood=stood,
             )  # fmt: skip
             write_file(folder / f"{name}.scenario.yaml", scenario_text(content).encode())
             write_file(folder / CARD, self._card(content).model_dump_json(indent=2).encode())
@@ -158,9 +173,10 @@ class ScenarioExporter:
                 f"{self._config.storage.disk_free_min_mb:.0f} MB free (storage.disk_free_min_mb): make room first"
             )
 
-    def _truth(
+    def _known(
         self, detail: AlertDetail, camera: CameraConfig, clip: ClipFile, reviewed_as: ReviewedAs, *, complete: bool
-    ) -> KeptTruth:
+    ) -> list[KnownEvent]:
+        """The events of the clip's time, and what is known of each."""
         alert = detail.alert
         known = [KnownEvent(event, reviewed_as, lead_s(camera, event), alert.t_end or 0.0) for event in detail.events]
         for other in self._archive.events(alert.camera, clip.t_start, clip.t_end):
@@ -177,19 +193,7 @@ class ScenarioExporter:
                 )
             standing: EventStanding = "open" if other.alert is not None else "held back"
             known.append(KnownEvent(other.event, standing))
-        known += self._there_already(detail, camera, clip, known)
-        return derive_truth(known, (clip.t_start, clip.t_end))
-
-    def _there_already(
-        self, detail: AlertDetail, camera: CameraConfig, clip: ClipFile, known: list[KnownEvent]
-    ) -> list[KnownEvent]:
-        frames = self._archive.examined_frames(detail.alert.camera, clip.t_start, clip.t_end, detail.alert.run)
-        events = initial_events(detail.alert.camera, camera, self._config.alerts, frames, clip.size)
-        return [
-            KnownEvent(event, "there already")
-            for event in events
-            if not any(_same(event, each.event) for each in known)
-        ]
+        return known
 
     def _card(self, content: ScenarioContent) -> ScenarioCard:
         must = sum(not entry.optional for entry in content.truth.expect)
@@ -212,19 +216,49 @@ def _truth_of(detail: AlertDetail, options: KeepOptions) -> ReviewedAs:
     return options.truth or reviewed or "right"
 
 
+def what_stood(frames: Sequence[FrameBoxes], begin: float, entering: Set[int]) -> tuple[StoodThere, ...] | None:
+    """What stood still when the clip began, so that its replay decides as the camera's session did, which knew it.
+
+    frames: of that session, from LOOK_BACK_S before `begin` on. entering: tracks of which a kept event says that they
+    entered a zone in the clip: a replay that knew them from before would not let them enter. None: the session began
+    with the clip, and so does a replay.
+    """
+    before = [frame for frame in frames if frame.looked and frame.t < begin - ROUNDING_S]
+    if not before:
+        return None
+    first = next((frame for frame in frames if frame.looked and frame.t >= begin - ROUNDING_S), before[-1])
+    stood = [StoodThere(found.label, found.box, round(_stood_s(found, first.t, before), 1)) for found in first.objects
+             if found.track not in entering]  # fmt: skip
+    return tuple(each for each in stood if each.seconds >= STOOD_S_MIN)
+
+
+def _stood_s(found: TrackedObject, t: float, before: Sequence[FrameBoxes]) -> float:
+    """For how long it has not moved at `t`, as far back as the frames go or it is known from before them."""
+    since, known_s = t, 0.0
+    for frame in reversed(before):
+        for each in frame.objects:
+            if each.track == found.track:
+                if not is_same_place(each.box, found.box):
+                    return t - since
+                since, known_s = frame.t, each.stood_s or 0.0
+    return t - since + known_s
+
+
 def initial_events(
-    name: str, camera: CameraConfig, alerts: AlertsConfig, frames: Sequence[FrameBoxes], size: tuple[int, int]
-) -> list[Event]:
+    name: str, camera: CameraConfig, alerts: AlertsConfig, frames: Sequence[FrameBoxes], size: tuple[int, int],
+    *, known_before: bool = False,
+) -> list[Event]:  # fmt: skip
     """The events that the camera's rules make of `frames` for tracks that are there when the clip begins: to a replay
     they are new, so rules may fire for them once more.
 
     frames: those examined, oldest first, from the clip's beginning on; size: of a frame. Times are those of the frames.
+    known_before: see `StreamHeader`.
     """
     if not frames:
         return []
     there = {found.track for frame in frames if frame.t <= frames[0].t + INITIAL_S for found in frame.objects}
     pipeline = Pipeline(name, camera, alerts)
-    pipeline.feed(StreamHeader(camera=name, clip="", model="", size=size, run="kept"))
+    pipeline.feed(StreamHeader(camera=name, clip="", model="", size=size, run="kept", known_before=known_before))
     found = [event for frame in frames for event in pipeline.feed(frame).events]
     return [event for event in found if event.track in there]
 

@@ -13,7 +13,7 @@ import yaml
 from appliance.clock import iso_utc
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.detector_config import DetectorConfig
-from appliance.types import Event
+from appliance.types import Box, Event
 
 ReviewedAs = Literal["right", "false"]
 """How a person reviewed an alert: it reported something, or it was a false alarm."""
@@ -53,6 +53,15 @@ class KeptExpectation:
 
     def alike(self, other: KeptExpectation) -> bool:
         return (self.rule, self.label) == (other.rule, other.label)
+
+
+@dataclass(frozen=True, slots=True)
+class StoodThere:
+    """What stood still when the clip began, for so many seconds by then."""
+
+    label: str
+    box: Box
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +172,8 @@ _HEAD = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioContent:
-    """All that a scenario file holds. begin, end: the clip's camera time (UTC seconds); lacks: what the clip lacks."""
+    """All that a scenario file holds. begin, end: the clip's camera time (UTC seconds); lacks: what the clip lacks;
+    stood: what stood there when it began, None: that is not known, the camera's session began with it."""
 
     name: str
     note: str
@@ -179,6 +189,7 @@ class ScenarioContent:
     detector: DetectorConfig
     truth: KeptTruth
     complete: bool
+    stood: tuple[StoodThere, ...] | None = None
 
 
 def scenario_text(content: ScenarioContent) -> str:
@@ -211,6 +222,9 @@ def _sections(content: ScenarioContent) -> dict[str, Any]:
         "alerts": content.alerts.model_dump(mode="json", exclude_none=True),
         "detector": content.detector.model_dump(mode="json", exclude_none=True),
     }
+    if content.stood is not None:
+        stood = [{"label": each.label, "box": list(each.box), "seconds": each.seconds} for each in content.stood]
+        sections["stood_before"] = {content.camera_name: stood}
     for key, entries in (("expect", content.truth.expect), ("never", content.truth.never)):
         if entries:
             sections[key] = [_entry_yaml(entry) for entry in entries]

@@ -18,10 +18,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from appliance.clock import Clock
 from appliance.errors import PreconditionError, UsageError
 from appliance.keep.scenario_file import ReviewedAs
-from appliance.media.atomic_file import DiskWriteError
+from appliance.media.atomic_file import DiskWriteError, write_file
 
 NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 NOTE_LENGTH_MAX = 500
+PROOF_LENGTH_MAX = 2000
 KEPT_MAX = 500
 FILES_MAX = 100
 CARD = "kept.json"
@@ -34,7 +35,8 @@ class ScenarioCard(BaseModel):
     """What a kept scenario is, as `kept.json` in its folder says. Times are UTC seconds.
 
     truth: how the alert was reviewed; complete: that nothing else happened; expect, never: how many entries;
-    lacks: what the clip lacks against what was wanted, in words.
+    lacks: what the clip lacks against what was wanted, in words. proof: whether it passed when it was kept ("": that is
+    not known yet), proof_text: what did not, in words.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,6 +54,8 @@ class ScenarioCard(BaseModel):
     expect: int
     never: int
     lacks: str = ""
+    proof: str = ""
+    proof_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,12 @@ class ScenarioStore:
             _sync(self.folder)
             shutil.rmtree(part)
         return True
+
+    def note_proof(self, stored: StoredScenario, proof: str, text: str) -> None:
+        """What running it gave; nothing where it was deleted meanwhile. Raises DiskWriteError."""
+        if stored.card is not None and _read_card(stored.folder / CARD) == stored.card:
+            card = stored.card.model_copy(update={"proof": proof, "proof_text": text[:PROOF_LENGTH_MAX]})
+            write_file(stored.folder / CARD, card.model_dump_json(indent=2).encode())
 
     def sweep(self) -> None:
         """Remove what a kill left half done, once it is too old to be under way."""

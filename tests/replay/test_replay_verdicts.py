@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 import yaml
 from films import BrightBlock
+from numpy.typing import NDArray
 from test_replay_recording import NOON, T0, Box
 from verdicts import ScriptedCloud, after_header, asking, play, visits
 
@@ -28,7 +30,7 @@ from appliance.lab.cassette.cassette_recorder import CassetteRecorder, cassette_
 from appliance.lab.replay.replay_command import ReplaySelection, replay_targets
 from appliance.lab.replay.replay_diff import compare_logs
 from appliance.lab.replay.replay_diff_command import diff_texts
-from appliance.lab.replay.replay_report import format_time
+from appliance.lab.replay.replay_report import count_decisions, format_time
 from appliance.lab.replay.replay_result import ReplayResult, read_log
 from appliance.lab.replay.replay_resume import open_log
 from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input
@@ -36,7 +38,7 @@ from appliance.lab.replay.replay_runner import play as play_show
 from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
-from appliance.types import FrameBoxes, StreamHeader
+from appliance.types import Detections, FrameBoxes, LogVerdict, StreamHeader
 from tests.core_harness import make_core
 
 
@@ -280,6 +282,10 @@ def test_the_command_reports_what_is_missing_and_fails(vedette: Vedette, cassett
     code, out, _ = vedette(*REPLAY, "--verdicts", str(cassette))
     assert code == 1
     assert "1 of 2 questions have no answer on this cassette: record again with" in " ".join(out.split())
+    code, out, _ = vedette(*REPLAY, "--verdicts", str(cassette), "--match", "nearest")
+    told = " ".join(out.split())
+    assert (code, "1 of 2 questions have no answer on this cassette: what is copied from a store" in told) == (1, True)
+    assert "--match nearest" not in told
     code, out, _ = vedette(*REPLAY, "--verdicts", str(cassette), "--json")
     assert (code, json.loads(out)["unanswered"], len(json.loads(out)["verdicts"])) == (1, 1, 1)
 
@@ -358,10 +364,32 @@ def test_the_verdicts_in_an_appliance_s_store_answer_the_replay_of_its_recording
     (found,) = result.verdicts
     assert (found.decision, found.reason, found.match, found.step) == ("rejected", "A fox.", "exact", len(steps) - 1)
     assert found.t == pytest.approx(result.routes[0].t + 4.0, abs=1.0)
+    wider = replay_targets(recording, config, Path("site.yaml"))[0].plan(config, WiderBlock())
+    ways: list[tuple[Literal["exact"] | None, list[str]]] = [(None, ["nearest"]), ("exact", [])]
+    for match, how in ways if first == "crops" else [(None, ["exact"])]:
+        playing = replace(wider, verdict_source=CassettePlayer(tmp_path / "c.jsonl", match))
+        (other,) = play_show(playing, None, ReplayOptions(ManualClock()))
+        assert [each.match for each in other.verdicts] == how
     with pytest.raises(UsageError, match="is there already"):
         cassette_from_store(box.root, tmp_path / "c.jsonl", float("-inf"), float("inf"), SystemClock())
     with pytest.raises(UsageError, match="holds no verdict on anything that was asked in that time"):
         cassette_from_store(box.root, tmp_path / "d.jsonl", 0.0, 1.0, SystemClock())
+
+
+class WiderBlock(BrightBlock):
+    """Another network: its boxes, and what is cut out by them, are a little wider."""
+
+    def _look(self, picture: NDArray[np.uint8]) -> Detections:
+        found = super()._look(picture)
+        return replace(found, boxes=(found.boxes + np.array([-0.02, -0.02, 0.02, 0.02])).astype(np.float32))
+
+
+def test_the_verdicts_of_a_judge_that_confirms_nothing_are_counted() -> None:
+    said = LogVerdict(
+        camera="gate", alert="a", escalation="e", t=1.0, decision="rechecked", reason="", confidence=None,
+        kind="detector", engine="redetect", model="m", prompt_version="", step=0, match="nearest", more_bytes=0,
+    )  # fmt: skip
+    assert count_decisions((said, replace(said, decision="rejected"))) == "1 rejected, 1 rechecked"
 
 
 def run_box(config: SiteConfig, asked: ReplaySelection) -> list[Any]:

@@ -55,6 +55,17 @@ def test_each_way_is_measured_or_named_with_its_reason(network: str, rows: list[
         assert found[f"{network} openvino cpu as the file"]["name"].endswith("+openvino-fp32")
 
 
+@pytest.mark.parametrize(("load", "told"), [(0.0, False), (64.0, True)])
+def test_a_busy_machine_is_told_beside_its_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], load: float, told: bool
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(bench_command, "measure_in_child", lambda settings, seconds: BenchRow("x", {"error": "none"}))
+    assert main(["bench"]) == 2
+    assert ("this machine is busy (load average 64.0)" in capsys.readouterr().err) == told
+
+
 def test_a_table_for_people_ends_with_a_line_for_an_issue_and_machines_get_json(
     network: str, rows: list[BenchRow], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,14 +57,16 @@ def test_what_the_claims_allow_is_told_beside_it() -> None:
 def test_the_words_say_the_share_the_goal_and_whether_it_was_met() -> None:
     curve = cascade_of(TEN, judge_error=0.05)
     assert cascade_sentence(curve).startswith(
-        "cascade: 90 % of 10 alerts (7 of them right) stay at the edge without an incident lost (goal: 85 %, met), "
-        "90 % of the bytes of asking saved; "
+        "cascade: 90 % of 10 alerts (7 of them right) stay at the edge without an incident lost (goal: 85 %, met; "
+        "that few prove only that under 28 % of such alerts are lost), 90 % of the bytes of asking saved; "
     )
     assert "0.95 where all are asked about and the judge is wrong in 5 %" in cascade_sentence(curve)
     assert "no more wrong answers than that up to 80 %" in cascade_sentence(curve)
     doubtful = cascade_of([judged(0.05 + n / 100, n) for n in range(4)], judge_error=0.05)
     assert "0 % of 4 alerts" in cascade_sentence(doubtful)
     assert "missed" in cascade_sentence(doubtful)
+    two = cascade_of([judged(0.9, 1), judged(0.95, 2)], judge_error=0.05)
+    assert "(goal: 85 %, met; that few prove only that under 78 % of such alerts are lost)" in cascade_sentence(two)
     rows = {row[0]: row for row in cascade_table(curve).rows}
     assert rows["and as right as asking"][1:8] == ("80 %", "6", "2", "2", "0.2 kB", "20 %", "2.0")
     assert float(rows["0 % or more"][9]) == pytest.approx(0.95)

@@ -214,6 +214,21 @@ def test_without_hours_there_is_nothing_to_compare(site: Site) -> None:
         assert "All to the cloud" not in client.get("/savings").text
 
 
+def test_a_new_site_without_a_price_of_bytes_is_not_called_a_loss(tmp_path: Path) -> None:
+    site = Site(tmp_path, ManualClock(NOON))
+    site.meter.add("", Metric(MetricName.UPTIME_S), 3600)
+    site.meter.add("gate", Metric(MetricName.EXAMINED), 10)
+    site.meter.add("gate", Metric(MetricName.CAMERA_BYTES), 1_000_000)
+    site.meter.flush(local_day(NOON))
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        assert client.get("/api/v1/costs").json()["comparison"]["saved"] < 0
+        page = client.get("/savings").text
+    assert "would have been cheaper" not in page
+    assert "What a GB on the uplink costs is not said" in page
+    site.close()
+
+
 def test_without_prices_the_page_asks_for_them(tmp_path: Path) -> None:
     site = Site(tmp_path, ManualClock(NOON))
     judged(site, "a1", NOON)

@@ -140,6 +140,12 @@ def test_what_fired_is_looked_for_behind_the_rules() -> None:
     assert find_culprit(counted).name == "expectation"
 
 
+def test_a_rule_that_reported_the_object_before_is_not_said_to_have_missed_it() -> None:
+    found = find_culprit(record_of(walks(), camera_of(), start=6.0, end=9.0))
+    assert (found.name, found.text) == ("earlier", "rule r reported track 1 at 0:04.2")
+    assert find_culprit(record_of(walks(), camera_of(), start=0.0, end=3.0)).name == "unknown"
+
+
 def test_nobody_is_accused_where_no_change_helps() -> None:
     assert find_culprit(record_of(lambda t: [], camera_of())).name == "unknown"
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from waiting import until
 
 from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
+from appliance.dashboard.lab_jobs import LabJobs
+from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.lab.scenario import scenario_loader
+from appliance.sandbox import SandboxUnavailable
 from tests.dashboard_site import Site
 
 T0 = 1_700_000_000.0
@@ -28,9 +34,35 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
+class HeldSandbox:
+    """A job that is at work until it is cancelled."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self._over = threading.Event()
+
+    def call(self, *_: object, **__: object) -> None:
+        self._over.wait(20)
+        raise SandboxUnavailable("it was ended")
+
+    def close(self) -> None:
+        self._over.set()
+
+
 @pytest.fixture
 def client(site: Site) -> Iterator[TestClient]:
     app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    app.state.parts[LabJobs] = jobs = LabJobs(site.root, site.clock, make=HeldSandbox)  # type: ignore[arg-type]
+    yield from served(app)
+    jobs.close()
+
+
+@pytest.fixture
+def running(site: Site) -> Iterator[TestClient]:
+    """With the real sandbox."""
+    yield from served(create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock))
+
+
+def served(app: FastAPI) -> Iterator[TestClient]:
     with TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False) as made:
         yield made
 
@@ -70,6 +102,43 @@ def test_a_kept_alert_says_where_it_went_and_is_listed_and_deleted(site: Site, c
     assert not folder.exists()
     assert client.request("DELETE", "/api/v1/scenarios/walk", json={}).status_code == 404
     assert client.get(kept["clip"]).status_code == 404
+
+
+def test_what_is_kept_is_run_at_once_and_the_pages_say_what_came_of_it(site: Site, running: TestClient) -> None:
+    """The footage of this site is coloured pictures, so the person of its alert does not come again."""
+    site.alerts.review("walker", "reviewed", T0 + 50)
+    assert running.post(KEEP, json={"name": "walk"}).json()["proof"] == ""
+
+    def proof() -> str:
+        proved: str = running.get("/api/v1/scenarios").json()["scenarios"][0]["proof"]
+        return proved
+
+    until(proof, 60, every_s=0.2)
+    assert proof() == "failed"
+    for page in ("/alerts/walker", "/scenarios"):
+        shown = running.get(page, headers={"accept": "text/html"}).text
+        assert "Run on its clip with the settings it was kept with: it fails." in shown
+        assert "missed at" in shown
+
+
+def test_where_another_job_is_at_work_it_says_that_it_was_not_run(site: Site, client: TestClient) -> None:
+    site.alerts.review("walker", "reviewed", T0 + 50)
+    client.post(KEEP, json={"name": "walk"})
+    assert "It is being run on its clip now." in client.get("/alerts/walker", headers={"accept": "text/html"}).text
+    client.post(KEEP, json={"name": "again"})
+    found = {each["name"]: each for each in client.get("/api/v1/scenarios").json()["scenarios"]}
+    assert (found["walk"]["proof"], found["again"]["proof"]) == ("", "not run")
+    assert "Another job is at work" in found["again"]["proof_text"]
+    assert "It could not be run yet:" in client.get("/scenarios", headers={"accept": "text/html"}).text
+
+
+def test_one_that_is_deleted_while_it_runs_stays_deleted(site: Site, client: TestClient) -> None:
+    site.alerts.review("walker", "reviewed", T0 + 50)
+    kept = ScenarioExporter(site.root, site.config, site.clock).keep("walker", KeepOptions(name="walk"))
+    store = ScenarioExporter(site.root, site.config, site.clock).store
+    assert store.delete("walk")
+    store.note_proof(kept, "passed", "")
+    assert store.all() == []
 
 
 def test_one_that_is_deleted_while_all_are_listed_is_left_out(

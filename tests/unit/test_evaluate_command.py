@@ -328,6 +328,17 @@ def test_a_fault_in_a_yolo_file_is_named_with_its_line(
     assert fault in refused(capsys, network, "--yolo", yolo(tmp_path / "set", rows))
 
 
+@pytest.mark.parametrize("named", ["val: valid/images", "val: ../valid/images", "val: [a, b]\ntest: valid/images"])
+def test_a_yolo_set_is_read_where_its_data_yaml_names_its_split(
+    network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str
+) -> None:
+    folder = yolo(tmp_path / "valid", "0 0.1875 0.5 0.25 0.75\n")
+    text = (folder / "data.yaml").read_text()
+    (folder / "data.yaml").unlink()
+    (tmp_path / "data.yaml").write_text(f"{text}{named}\n")
+    assert evaluated(capsys, network, "--yolo", tmp_path)[f"{tmp_path.name}, person"]["recall"] == 1.0
+
+
 def test_a_yolo_folder_that_lacks_a_part_is_refused(
     network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,14 @@ def test_a_broken_connection_goes_on_where_it_stopped(server: FileServer, tmp_pa
     assert starts == [0, 300_000, 600_000]
 
 
+def test_a_server_that_cannot_be_reached_is_named_soon_with_another_way(tmp_path: Path) -> None:
+    clock = ManualClock()
+    began = clock.monotonic()
+    with pytest.raises(ModelError, match=r"127\.0\.0\.1 cannot be reached .*--mirror https://"):
+        ModelDownload(tmp_path, clock=clock).pull(bundle(), f"http://127.0.0.1:1/{NAME}")
+    assert clock.monotonic() - began < 3
+
+
 def test_a_later_command_goes_on_too(server: FileServer, tmp_path: Path) -> None:
     server.cut_after = [400_000, 0, 0, 0, 0, 0]
     with pytest.raises(ModelError, match="400000 bytes are kept, the same command goes on from there"):

@@ -95,3 +95,8 @@ def test_the_papers_speak_of_what_a_shipper_must_know() -> None:
     papers = (ROOT / "SECURITY.md").read_text()
     for path in re.findall(r"`((?:tests|deploy|docs)/[\w/.-]+)`|\]\(([\w/.-]+)\)", papers):
         assert (ROOT / "".join(path)).exists(), path
+    promised = papers.split("## What is promised")[1].split("\n## ")[0]
+    rows = [row.split("|")[1:-1] for row in promised.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) >= 15
+    for cells in rows:
+        assert "`tests/" in cells[-1], f"no test holds what is promised from {cells[0].strip()}"

@@ -10,6 +10,11 @@ export function offerKeep(id, refresh) {
 		});
 		say(t("Kept as {name}", { name: kept.name }));
 		await refresh();
+		// It runs on its clip now; what came of that is shown when it is known.
+		for (let tries = 0; tries < 300 && document.getElementById("keep").dataset.state.endsWith(" "); tries += 1) {
+			await new Promise(done => setTimeout(done, 2000));
+			await refresh();
+		}
 	});
 }
 

@@ -9,16 +9,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.progress import track
+from rich.progress import Progress
 from rich.table import Table
 
-from appliance.console import text_console
+from appliance.console import CommandProgress, text_console
 from appliance.detect import model_files, runtime_choice
 from appliance.detect.detector import locate, with_device
 from appliance.detector_config import DetectorConfig
 from appliance.version import version
 
 CHILD_S_MAX = 300.0
+BUSY_SHARE = 0.25  # of the cores, wanted by others over the last minute
 PRECISIONS = {"onnx": ("auto", "int8", "bf16"), "openvino": ("auto", "int8", "bf16"), "tensorrt": ("auto", "int8")}
 DEVICES = {"onnx": ("cuda",), "openvino": ("gpu", "npu"), "tensorrt": ()}
 
@@ -50,8 +51,12 @@ def bench_command(options: BenchOptions) -> int:
         locate(DetectorConfig(model=model))
     ways = [each for model in options.models for each in ways_to_run(model)]
     console = text_console()
-    shown = ways if options.as_json else track(ways, "measuring", console=console, transient=True)
-    rows = [measure_in_child(settings, options.seconds) for settings in shown]
+    load = os.getloadavg()[0]
+    if load > BUSY_SHARE * (os.cpu_count() or 1):
+        sentence = f"this machine is busy (load average {load:.1f}), so it shows worse figures than it has"
+        print(f"vedette: {sentence}", file=sys.stderr)
+    with CommandProgress(*Progress.get_default_columns(), quiet=options.as_json) as bar:
+        rows = [measure_in_child(each, options.seconds) for each in bar.track(ways, description="measuring")]
     ran = [row for row in rows if not row.refusal]
     if options.as_json:
         print(json.dumps({"machine": machine(), "rows": [{"way": row.way, **row.figures} for row in rows]}, indent=1))

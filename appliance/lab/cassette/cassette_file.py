@@ -46,13 +46,14 @@ class Judge(_Part):
 
 
 class CassetteHeader(_Part):
-    """First line. recorded: when, for people; nothing of the header is part of a match."""
+    """First line. recorded: when, for people. match: how it is played unless the command says otherwise."""
 
     cassette: Literal["vedette.cassette"] = CASSETTE
     version: Annotated[int, Field(ge=1)] = CASSETTE_VERSION
     schema_version: int = SCHEMA
     judges: Annotated[tuple[Judge, ...], Field(min_length=1, max_length=JUDGES_MAX)]
     recorded: Annotated[str, Field(max_length=40)] = ""
+    match: Literal["exact", "nearest"] = "exact"
     vedette: Annotated[str, Field(max_length=40)] = ""
 
 
@@ -283,17 +284,17 @@ class CassettePlayer:
     the same escalation the later one counts: it was recorded again. A nearest line answers one escalation only.
     """
 
-    def __init__(self, path: Path, match: Literal["exact", "nearest"] = "exact") -> None:
-        """Reads and checks all of it; holds some 300 bytes a line. Raises UsageError."""
-        self._match = match
+    def __init__(self, path: Path, match: Literal["exact", "nearest"] | None = None) -> None:
+        """Reads and checks all of it; holds some 300 bytes a line. match None: as it says itself. Raises UsageError."""
         self._path = path
         self._exact: dict[bytes, int] = {}
         self._alike: dict[_Alike, list[tuple[float, int]]] = defaultdict(list)
         self._given: set[int] = set()
         reader = CassetteReader(path)
+        self._match = match or reader.header.match
         for placed in reader.lines():
             self._exact[bytes.fromhex(placed.line.key)] = placed.offset
-            if match == "nearest":
+            if self._match == "nearest":
                 self._alike[_alike(placed.line.asked)].append((placed.line.asked.t, placed.offset))
         self._file = path.open("rb")
         self.header: CassetteHeader = reader.header

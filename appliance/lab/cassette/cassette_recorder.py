@@ -197,7 +197,8 @@ def cassette_from_store(root: Path, out: Path, t0: float, t1: float, clock: Cloc
         raise UsageError(f"{root} holds no verdict on anything that was asked in that time")
     writer = CassetteWriter(out)
     try:
-        writer.begin(_header(judges, clock))
+        # Live pictures and those of a replay are cut from the same seconds, seldom from the same bytes.
+        writer.begin(_header(judges, clock).model_copy(update={"match": "nearest"}))
         questions = lines = 0
         for row in settled_escalations(root, t0, t1):
             questions += 1

@@ -17,6 +17,7 @@ from appliance.types import AlertChange, Decision, LogVerdict, PipelineStep
 
 VerdictMatch = Literal["exact", "nearest", "stand-in"]
 VerdictOrigin = Literal["cassette", "cloud", "stand-in"]
+BY_NEARNESS = ", matched by nearness"
 
 
 class AnsweredBy(ConfigModel):
@@ -34,7 +35,7 @@ class AnsweredBy(ConfigModel):
     def __str__(self) -> str:
         """For people, beside every figure that depends on it."""
         if self.source == "cassette":
-            return f"a cassette of {self.words}"
+            return f"a cassette of {self.words}{BY_NEARNESS if self.match == 'nearest' else ''}"
         return self.words if self.source == "stand-in" else "the cloud, asked now"
 
 
@@ -233,7 +234,7 @@ class VerdictOptions:
     """Where the verdicts of a replay come from, as the command line says."""
 
     source: Path | OracleOptions | None = None  # a cassette, or the oracle
-    match: Literal["exact", "nearest"] = "exact"
+    match: Literal["exact", "nearest"] | None = None  # as the cassette was made for
     record: Path | None = None  # the cassette to record to
     cloud: str | None = None  # a broker's address instead of the site's uplink
     wait_s: float = VERDICT_WAIT_S  # for one verdict

@@ -218,9 +218,13 @@ def cascade_sentence(curve: CascadeCurve) -> str:
     shown = at if at.lost == 0 else most
     saved = f", {format_share(1 - shown.bytes / whole.bytes)} of the bytes of asking saved" if whole.bytes else ""
     alerts = f"{format_count(curve.alerts, 'alert')} ({curve.right} of them right)"
+    held = round(shown.kept * curve.alerts)
+    # Of alerts of which more are lost than this, so many without a loss come once in twenty times.
+    unseen = 1 - 0.05 ** (1 / held) if held else 1.0
     return (
         f"cascade: {100 * shown.kept:.0f} % of {alerts} stay at the edge without an incident lost "
-        f"(goal: {100 * curve.goal:.0f} %, {word}){saved}; {shown.accuracy:.2f} of the alerts are answered right then, "
+        f"(goal: {100 * curve.goal:.0f} %, {word}; that few prove only that under {100 * unseen:.0f} % of "
+        f"such alerts are lost){saved}; {shown.accuracy:.2f} of the alerts are answered right then, "
         f"{whole.accuracy:.2f} where all are asked about and the judge is wrong in {100 * curve.judge_error:g} %; no "
         f"more wrong answers than that up to {100 * curve.as_right.kept:.0f} %. Each chance is learnt from the other "
         f"clips. By its claims the router would keep {100 * curve.claimed.kept:.0f} % with no more labels than these"

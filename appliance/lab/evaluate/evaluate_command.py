@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from appliance.clock import process_cpu_s
+from appliance.console import CommandProgress
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from appliance.detector_config import DetectorConfig
@@ -312,8 +312,7 @@ def _notes(
 
 @contextmanager
 def _progress(name: str, count: int | None) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, nothing elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    with CommandProgress(*columns) as bar:
         task = bar.add_task(escape(name), total=count)
         yield lambda: bar.advance(task)

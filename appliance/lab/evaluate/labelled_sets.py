@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
@@ -229,22 +229,26 @@ def _refuse_twice(path: Path, key: str, ids: Sequence[int | str]) -> None:
 class _YoloData(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
     names: tuple[str, ...] | dict[int, str]
+    val: Any = None
+    test: Any = None
 
 
 def read_yolo(name: str, folder: Path) -> LabelledSet:
-    """`folder`/images and `folder`/labels, or a folder of images below such a one (data/images/val); a text file an
-    image, its rows `class x y width height` in shares. An image without a file shows nothing. Raises UsageError.
+    """`folder`/images and `folder`/labels, a folder of images below such a one (data/images/val), or those that its
+    data.yaml names as `val`, else as `test`; a text file an image, its rows `class x y width height` in shares. An
+    image without a file shows nothing. Raises UsageError.
     """
-    images, labels = _yolo_folders(folder)
     data = _data_yaml(folder)
     if data is None:
+        _yolo_folders(folder, ())  # it may lack more than that
         raise UsageError(f"{folder}: no data.yaml here or above; it names the classes (names: [person, car])")
     try:
-        found = yamlfile.load(data, _YoloData).names
+        known = yamlfile.load(data, _YoloData)
     except ConfigError as error:
         problem = error.problems[0].replace("a valid tuple", "a list")
         raise UsageError(f"{data}, {problem}; it names the classes (names: [person, car])") from None
-    names = found if isinstance(found, dict) else dict(enumerate(found))
+    names = known.names if isinstance(known.names, dict) else dict(enumerate(known.names))
+    images, labels = _yolo_folders(folder, [known.val, known.test] if data.parent == folder.resolve() else [])
     files = sorted(path for path in images.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         raise UsageError(f"{images}: no images ({', '.join(IMAGE_SUFFIXES)})")
@@ -263,9 +267,12 @@ def read_yolo(name: str, folder: Path) -> LabelledSet:
     return _not_empty(LabelledSet(name, folder, counted, len(files), decode))
 
 
-def _yolo_folders(folder: Path) -> tuple[Path, Path]:
-    """Of images and of labels."""
+def _yolo_folders(folder: Path, splits: Sequence[object]) -> tuple[Path, Path]:
+    """Of images and of labels. splits: as data.yaml names them, from its folder; exports write a `../` too many."""
     images, labels = folder / "images", folder / "labels"
+    named = (folder / each.removeprefix("../") for each in splits if isinstance(each, str))
+    if not images.is_dir() and (split := next((each for each in named if each.is_dir()), None)) is not None:
+        folder = split
     parts = folder.resolve().parts
     if not images.is_dir() and "images" in parts:
         at = len(parts) - 1 - parts[::-1].index("images")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from appliance import config
 from appliance.clock import parse_moment
 from appliance.config import SiteConfig
-from appliance.console import text_console
+from appliance.console import CommandProgress, text_console
 from appliance.errors import UsageError
 from appliance.lab.export.alert_exporter import Exporter, ExportProgress
 from appliance.lab.export.coco_yolo_formats import ExportReport
@@ -114,12 +113,8 @@ def _print(report: ExportReport, to: Path, zipped: Path | None, console: Console
 
 
 @contextlib.contextmanager
-def _progress(*, quiet: bool) -> Iterator[ExportProgress | None]:
-    """A bar on a terminal, nothing elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    columns = (TextColumn("exporting alerts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
+def _progress(*, quiet: bool) -> Iterator[ExportProgress]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with CommandProgress(*columns, quiet=quiet) as bar:
+        task = bar.add_task("exporting alerts", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

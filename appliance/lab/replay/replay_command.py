@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import ValidationError
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from appliance import config, yamlfile
 from appliance.clock import SystemClock, iso_utc, local_weekday_minute, parse_moment
 from appliance.config import SiteConfig
-from appliance.console import text_console
+from appliance.console import CommandProgress, text_console
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import with_remembered_runtime
@@ -208,7 +207,7 @@ def _recording(camera: str, config: SiteConfig, span: TimeSpan, detector: Object
 
 @dataclass(frozen=True, slots=True)
 class _ProgressBar:
-    """A progress bar, or nothing where there is no terminal."""
+    """How far a replay is; see CommandProgress."""
 
     advance: ReplayProgress | None = None
     show_status: Callable[[str], None] = lambda sentence: None  # what is waited for
@@ -396,12 +395,8 @@ def _json(done: Sequence[_Finished]) -> object:
 
 @contextlib.contextmanager
 def _progress(name: str, *, quiet: bool) -> Iterator[_ProgressBar]:
-    """A bar on a terminal, nothing elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        yield _ProgressBar()
-        return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with CommandProgress(*columns, quiet=quiet) as bar:
         task = bar.add_task(f"replaying {name}", total=None)
 
         def advance(done: float, total: float | None) -> None:

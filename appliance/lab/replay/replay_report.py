@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from appliance.lab.cassette.verdict_source import BY_NEARNESS
 from appliance.lab.replay.replay_result import ReplayResult
-from appliance.types import BestView, Event, Gap, HealthEvent, LogVerdict
+from appliance.types import BestView, Decision, Event, Gap, HealthEvent, LogVerdict
 
 
 def verdict_texts(result: ReplayResult) -> Iterator[str]:
@@ -34,6 +35,12 @@ def missing_verdicts_text(result: ReplayResult) -> str:
     has = "question has" if asked == 1 else "questions have"
     if not result.answered_by.startswith("a cassette"):
         return f"{result.unanswered} of {asked} {has} no answer: no verdict came in time; the same command asks again"
+    if result.answered_by.endswith(BY_NEARNESS):
+        return (
+            f"{result.unanswered} of {asked} {has} no answer on this cassette: what is copied from a store answers the "
+            "recording of the same minutes (--camera NAME --from TIME --to TIME); for a clip or another time, record "
+            "with vedette replay … --record-verdicts CASSETTE --cloud nats://…"
+        )
     return (
         f"{result.unanswered} of {asked} {has} no answer on this cassette: record again with vedette replay … "
         "--record-verdicts CASSETTE --cloud nats://… (what is on it is not asked again), or try --match nearest"
@@ -43,8 +50,7 @@ def missing_verdicts_text(result: ReplayResult) -> str:
 def count_decisions(verdicts: tuple[LogVerdict, ...]) -> str:
     """`5 confirmed, 3 rejected`."""
     counts = Counter(verdict.decision for verdict in verdicts)
-    names = ("confirmed", "rejected", "unsure")
-    return ", ".join(f"{counts[name]} {name}" for name in names if counts[name])  # type: ignore[index]
+    return ", ".join(f"{counts[name]} {name}" for name in get_args(Decision) if counts[name])
 
 
 _COLOURS = {"alert": "red", "warning": "yellow", "info": "cyan"}

@@ -127,6 +127,7 @@ def replay(
     workers: int = 1,
     conditions: ConditionSet = NO_CONDITIONS,
     verdict_source: VerdictSource | None = None,
+    stood_before: StoodBefore | None = None,
 ) -> ReplayResult:
     """Replay `clip` as if `camera` of the site had filmed it.
 
@@ -141,6 +142,7 @@ def replay(
         ),
         conditions,
     )
+    plan = with_stood_before(plan, stood_before or {})
     (result,) = play(plan, log, ReplayOptions(clock or SystemClock(), speed, progress, workers=workers))
     return result
 

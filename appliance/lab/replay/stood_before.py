@@ -14,7 +14,7 @@ from appliance.track.parked_vehicle_memory import StationaryObject
 from appliance.track.track_state import is_same_place
 from appliance.track.tracker import VEHICLES
 from appliance.track.tracker_tuning import TUNING
-from appliance.types import FrameBoxes, StreamHeader
+from appliance.types import Box, FrameBoxes, StreamHeader
 
 StoodBefore = Mapping[str, tuple[StationaryObject, ...]]
 """By camera; a camera that is not in it: nothing is known of before."""
@@ -46,6 +46,11 @@ def read_stood_before(path: Path, cameras: Sequence[str]) -> StoodBefore:
             f"--stood-before: {path} is of {', '.join(log.header.settings.cameras)}, none of them replayed"
         )
     return known
+
+
+def standing(label: str, box: Box, stood_s: float) -> StationaryObject:
+    """What has stood at `box` for so long when the footage begins (t = 0)."""
+    return StationaryObject(VEHICLE if label in VEHICLES else label, box, -stood_s, 0.0, stood_s)
 
 
 def digest_of(known: StoodBefore) -> str:

@@ -21,10 +21,11 @@ from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
 
 CulpritName = Literal[
     "footage", "gate", "network", "detector", "label", "tracker", "score", "size", "ignored", "company", "at_start",
-    "rule", "place", "cooldown", "verdict", "expectation", "unknown",
+    "rule", "place", "cooldown", "verdict", "expectation", "earlier", "unknown",
 ]  # fmt: skip
 """Who kept a missed event from being reported. `network`: it lacks the class; `label`: it took the object for another;
-`company`: others stood so near that more proof was wanted; `expectation`: the event came and fills another entry."""
+`company`: others stood so near that more proof was wanted; `expectation`: the event came and fills another entry;
+`earlier`: it came for this track before the expected time, and a rule reports a stay once."""
 
 LEAD_S = 30.0  # before the expected time, for tracks to be what they were
 FRAMES_MAX = 5000  # of the record of one miss; the newest count
@@ -50,7 +51,7 @@ class Culprit:
 @dataclass(frozen=True, slots=True)
 class MissRecord:
     """What is on record around one missed event. rules: those that could have reported it; frames: the examined ones,
-    from LEAD_S before the expected time to its end, in order. calibration: of the network, see `StreamHeader`."""
+    from LEAD_S before the expected time to its end, in order. calibration, known_before: see `StreamHeader`."""
 
     pattern: EventPattern
     camera: CameraConfig
@@ -58,6 +59,7 @@ class MissRecord:
     result: ReplayResult
     frames: Sequence[FrameBoxes]
     calibration: Calibration = field(default_factory=dict)
+    known_before: bool = False
 
 
 class RulesReplay:
@@ -73,7 +75,7 @@ class RulesReplay:
             model="",
             size=size,
             run="again",
-            known_before=cut,
+            known_before=cut or record.known_before,
             calibration=record.calibration,
         )
 
@@ -142,6 +144,10 @@ def find_culprit(record: MissRecord) -> Culprit:
     for name, event_of, text in tried:
         if (event := event_of()) is not None:
             return Culprit(name, text(event))
+    before = replace(record.pattern, start=0.0, end=record.pattern.start)
+    for event in record.result.events:
+        if event.track in tracks and before.matches(event):
+            return Culprit("earlier", f"rule {event.rule} reported track {event.track} at {format_time(event.t)}")
     return Culprit("unknown")
 
 

@@ -53,7 +53,10 @@ class MissDiagnosis:
     zone and line: those of the rules that could have reported the event, "" if none.
     """
 
-    def __init__(self, miss: Miss, camera: CameraConfig, footage_s: float, network: NetworkTraits) -> None:
+    def __init__(
+        self, miss: Miss, camera: CameraConfig, footage_s: float, network: NetworkTraits, *, known_before: bool = False
+    ) -> None:
+        """known_before: what stood there when the footage began is known."""
         self._pattern = miss.wanted.pattern
         self._at, self._box = miss.wanted.at, miss.wanted.box
         self._frame_at_truth: FrameBoxes | None = None
@@ -67,6 +70,7 @@ class MissDiagnosis:
         self.zone = next(iter(sorted(zones)), "")
         self.line = next((rule.line for rule in self._rules if isinstance(rule, LineRule)), "")
         self._network = network
+        self._known_before = known_before
         self._rule_texts = [each.text for each in unknown_labels(self._rules, network.labels) if each.never]
         self._zones = [Polygon(points) for name, points in camera.zones.items() if name in zones]
         self._frames = self._unanswered = 0
@@ -138,8 +142,9 @@ class MissDiagnosis:
         if self._frames == self._unanswered:
             return Culprit("detector" if self._frames else "gate")
         record = MissRecord(
-            self._pattern, self._camera, self._rules, result, tuple(self._record), self._network.calibration
-        )
+            self._pattern, self._camera, self._rules, result, tuple(self._record), self._network.calibration,
+            self._known_before,
+        )  # fmt: skip
         found = find_culprit(record)
         if found.name != "unknown":
             return found
@@ -183,7 +188,7 @@ class MissDiagnosis:
             text += f" of the {min(wanted):g} s that the rule wants"
         if tracks > 1:
             return f"{text}, and {tracks} different tracks were: does the tracker lose them?"
-        return f"{text} (track {next(iter(self._inside))}), but the rule did not fire"
+        return f"{text} (track {next(iter(self._inside))}), but the rule did not fire then"
 
 
 def _could_report(pattern: EventPattern, rule: Rule) -> bool:

@@ -243,14 +243,19 @@ def _clipped(share: float) -> float:
     return round(min(1.0, max(0.0, share)), 4)
 
 
+MEMORY_BYTES_MAX = 16 * 1024 * 1024
+
+
 class BoxesSpool:
-    """A replay log's sink that keeps only the FrameBoxes, in an unnamed temporary file. Use as a context manager.
+    """A replay log's sink that keeps only the FrameBoxes, many of them in an unnamed temporary file. Use as a context
+    manager.
 
     A day of footage is some 100 MB of boxes: too much for the memory of a small appliance, little for its disk.
     """
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="vedette-boxes-")  # noqa: SIM115 closed by __exit__
+        # A sandbox may write no file, and a kept alert needs none.
+        self._file = tempfile.SpooledTemporaryFile(MEMORY_BYTES_MAX, prefix="vedette-boxes-")  # noqa: SIM115 see __exit__
 
     def __enter__(self) -> BoxesSpool:
         return self

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,11 @@ from typing import Any
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import SpinnerColumn, TextColumn
 from rich.table import Table
 
 from appliance.clock import Clock, SystemClock
-from appliance.console import text_console
+from appliance.console import CommandProgress, text_console
 from appliance.errors import ConfigError, UsageError
 from appliance.lab.conditions.condition_spec import ConditionSet
 from appliance.lab.replay.replay_report import format_time
@@ -108,9 +108,12 @@ def check_writable(path: Path | None, kind: tuple[str, re.Pattern[bytes]] = HTML
         check_output(path, *kind)
 
 
-def progress_status(what: str, *, quiet: bool) -> Any:
-    """A spinner on a terminal, nothing elsewhere."""
-    return nullcontext() if quiet or not sys.stderr.isatty() else Console(stderr=True).status(escape(what))
+@contextmanager
+def progress_status(what: str, *, quiet: bool) -> Iterator[None]:
+    """A spinner, or lines, while the caller works on `what`."""
+    with CommandProgress(SpinnerColumn(), TextColumn("{task.description}"), quiet=quiet) as status:
+        status.add_task(escape(what), total=None)
+        yield
 
 
 def _write(

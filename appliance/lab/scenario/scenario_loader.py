@@ -222,6 +222,9 @@ def _check_entries(
             cameras = [site.cameras[name] for name in names if entry.camera in (None, name)]
             for key, text in _unknown(entry, cameras):
                 faults.add((section, index, key), text)
+    for name in scenario.stood_before:
+        if name not in names:
+            faults.add(("stood_before", name), f"there is no camera `{name}` (there is: {', '.join(names)})")
     truth = scenario.truth
     if truth and (truth.camera not in names if truth.camera else len(names) != 1):
         faults.add(("truth", "camera"), f"say which camera it is the truth of: {', '.join(names)}")

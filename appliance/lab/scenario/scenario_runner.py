@@ -17,6 +17,7 @@ from appliance.errors import SourceError
 from appliance.lab.replay import replay_runner
 from appliance.lab.replay.replay_result import ReplayResult
 from appliance.lab.replay.replay_runner import ReplayProgress
+from appliance.lab.replay.stood_before import StoodBefore, standing
 from appliance.lab.scenario.diagnosis import (
     MissDiagnosis,
     NetworkTraits,
@@ -129,6 +130,7 @@ def run_scenario(
                     workers=models.detector_threads(config),
                     verdict_source=answers,
                     conditions=plan.conditions,
+                    stood_before=_stood_before(plan, part.camera),
                 )
                 replays.append(
                     _CameraReplay(result, spool, NetworkTraits(detector.labels, detectors.calibration_of(detector)))
@@ -140,6 +142,11 @@ def run_scenario(
         outcome = apply_known_failing(_evaluated(plan, replays, empty), plan.scenario.known_failing)
     judged_by = str(answers.answered_by) if answers is not None else ""
     return replace(outcome, model=detector.name, judged_by=judged_by, wall_s=clock.monotonic() - begin)
+
+
+def _stood_before(plan: ScenarioPlan, camera: str) -> StoodBefore:
+    known = plan.scenario.stood_before.get(camera)
+    return {} if known is None else {camera: tuple(standing(each.label, each.box, each.seconds) for each in known)}
 
 
 def _evaluated(plan: ScenarioPlan, replays: Sequence[_CameraReplay], empty: ScenarioResult) -> ScenarioResult:
@@ -252,7 +259,8 @@ def _diagnose(plan: ScenarioPlan, replays: Sequence[_CameraReplay], misses: Sequ
     for miss in misses:
         each = _responsible_camera(replays, plan, miss)
         camera = plan.config.cameras[each.result.camera]
-        diagnosis = MissDiagnosis(miss, camera, each.result.footage_s, each.network)
+        known_before = each.result.camera in plan.scenario.stood_before
+        diagnosis = MissDiagnosis(miss, camera, each.result.footage_s, each.network, known_before=known_before)
         by_camera[each.result.camera].append(diagnosis)
         diagnoses.append(diagnosis)
     for each in replays:

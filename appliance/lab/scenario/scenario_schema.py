@@ -104,6 +104,14 @@ class NeverEntry(EventEntry):
     """An event that must not be reported; without `between` in the whole clip."""
 
 
+class StoodEntry(ConfigModel):
+    """What stood still when the clip began, for so many seconds by then. box: x1, y1, x2, y2 as shares of the frame."""
+
+    label: str
+    box: tuple[Share, Share, Share, Share]
+    seconds: Annotated[float, Field(ge=0, le=366 * 86400)]
+
+
 class AtMost(ConfigModel):
     """Limits over all the scenario's cameras together."""
 
@@ -197,12 +205,13 @@ class Scenario(ConfigModel):
     cameras: dict[CameraName, ScenarioCamera] = {}
     alerts: AlertsConfig | None = None
     detector: DetectorConfig | None = None
+    stood_before: dict[CameraName, tuple[StoodEntry, ...]] = {}
     expect: tuple[ExpectEntry, ...] = ()
     never: tuple[NeverEntry, ...] = ()
     others: Literal["allowed", "never"] = "allowed"
     at_most: AtMost = AtMost()
     verdicts: Annotated[str | None, Field(min_length=1, max_length=1000)] = None
-    verdicts_match: Literal["exact", "nearest"] = "exact"
+    verdicts_match: Literal["exact", "nearest"] | None = None
     after_verdicts: bool = False
     truth: TruthFile | None = None
     require: RequiredFigures = RequiredFigures()
@@ -222,6 +231,6 @@ class Scenario(ConfigModel):
             raise ValueError("name the footage: `clip:` for one camera, or `clips:` with one clip per camera")
         if (self.site is None) == (not self.cameras):
             raise ValueError("say who watches: `site:` (a site file), or `cameras:` with zones and rules in this file")
-        if self.verdicts is None and (self.after_verdicts or self.verdicts_match != "exact"):
+        if self.verdicts is None and (self.after_verdicts or self.verdicts_match):
             raise ValueError("after_verdicts and verdicts_match need `verdicts:` with a cassette or a stand-in")
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from appliance.clock import Clock, SystemClock
+from appliance.console import CommandProgress
 from appliance.errors import UsageError
 from appliance.lab.scenario.event_metrics import EventFigures
 from appliance.lab.scenario.plot_page import aligned_lines
@@ -120,10 +119,8 @@ def _count(number: int, what: str) -> str:
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[SweepProgress]:
-    """A bar on a terminal, nothing elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    off = quiet or not sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=off) as bar:
+    with CommandProgress(*columns, quiet=quiet) as bar:
         task = bar.add_task("reading", total=None)
 
         def report_progress(done: int, of: int, what: str) -> None:
