@@ -15,6 +15,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Parser
 
+from appliance.broker.broker_errors import NATS_ERRORS
 from appliance.broker_config import BrokerConfig
 from appliance.errors import UplinkError
 
@@ -93,14 +94,13 @@ class NatsConnection:
         """Set `lost` unless the broker answers a PING within PONG_S_MAX."""
         try:
             await asyncio.wait_for(self.client.flush(int(PONG_S_MAX)), PONG_S_MAX)
-        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+        except NATS_ERRORS as error:
             self.error = self.error or error
             self.lost.set()
 
     async def close(self) -> None:
         """At the latest after 2 s."""
-        # An AssertionError is how nats-py says that nothing was opened yet: the credentials could not be read.
-        with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError, AssertionError):
+        with contextlib.suppress(*NATS_ERRORS):
             await asyncio.wait_for(self.client.close(), 2.0)
 
     def socket(self) -> socket.socket | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ import nats.js.errors
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy
 
-from appliance.broker import NatsLink
+from appliance.broker import NatsLink, broker_errors, complaint
 from appliance.errors import UplinkError, VedetteError
 from appliance.store.rows import MediaRow
 from appliance.uplink.nats_messages import NatsMessage
@@ -60,24 +59,23 @@ class JetStreamPublisher:
 
     async def _publish(self, message: NatsMessage, stream: str) -> None:
         client = await self._link.client()
-        try:
-            if self.last_refused:
-                await _check_room(client.jetstream(timeout=STREAM_INFO_S_MAX), stream, message.size)
-            jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
-            await jetstream.publish(message.subject, message.payload, stream=stream, headers=dict(message.headers))
-            self.last_refused = False
-        except (nats.js.errors.NoStreamResponseError, nats.js.errors.NotFoundError):
-            self.last_refused = True
-            raise UplinkError("no worker has made the streams yet, or JetStream is off") from None
-        except nats.errors.MaxPayloadError:
-            raise PublishRefused(f"{len(message.payload)} bytes are over the broker's max_payload") from None
-        except nats.js.errors.APIError as error:
-            if error.err_code == _TOO_LARGE:
-                raise PublishRefused(f"{len(message.payload)} bytes are over the stream's limit") from None
-            self.last_refused = True
-            raise UplinkError(f"the broker refuses: {error.description}") from None
-        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-            raise UplinkError(f"not acknowledged: {type(error).__name__}") from None
+        with broker_errors("not acknowledged"):
+            try:
+                if self.last_refused:
+                    await _check_room(client.jetstream(timeout=STREAM_INFO_S_MAX), stream, message.size)
+                jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
+                await jetstream.publish(message.subject, message.payload, stream=stream, headers=dict(message.headers))
+                self.last_refused = False
+            except (nats.js.errors.NoStreamResponseError, nats.js.errors.NotFoundError):
+                self.last_refused = True
+                raise UplinkError("no worker has made the streams yet, or JetStream is off") from None
+            except nats.errors.MaxPayloadError:
+                raise PublishRefused(f"{len(message.payload)} bytes are over the broker's max_payload") from None
+            except nats.js.errors.APIError as error:
+                if error.err_code == _TOO_LARGE:
+                    raise PublishRefused(f"{len(message.payload)} bytes are over the stream's limit") from None
+                self.last_refused = True
+                raise UplinkError(f"the broker refuses: {complaint(error)}") from None
 
 
 async def _check_room(jetstream: JetStreamContext, stream: str, size: int) -> None:
@@ -102,14 +100,13 @@ async def _is_stored(jetstream: JetStreamContext, site: str, media: MediaRow) ->
     first chunk that is missing ends it, and is sent again, as are those after it.
     """
     refused = {_EXPECTED_LAST: _NEVER_LAST}
-    for n in range(media.chunks_acked):
-        try:
-            await jetstream.publish(media_subject(site, media.ref.id, n), b"", stream=STREAM_MEDIA, headers=refused)
-        except nats.js.errors.APIError as error:
-            if error.err_code != _WRONG_LAST:  # full, say: nothing is known, and what it took it does not lose
-                return True
-            if (error.description or "").endswith(": 0"):
-                return False
-        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-            raise UplinkError(f"the media stream cannot be asked: {type(error).__name__}") from None
+    with broker_errors("the media stream cannot be asked"):
+        for n in range(media.chunks_acked):
+            try:
+                await jetstream.publish(media_subject(site, media.ref.id, n), b"", stream=STREAM_MEDIA, headers=refused)
+            except nats.js.errors.APIError as error:
+                if error.err_code != _WRONG_LAST:  # full, say: nothing is known, and what it took it does not lose
+                    return True
+                if (error.description or "").endswith(": 0"):
+                    return False
     return True
