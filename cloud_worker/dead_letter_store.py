@@ -68,7 +68,9 @@ async def put(js: JetStreamContext, letter: DeadLetter) -> None:
         try:
             await js.publish(subject, letter.data, stream=STREAM_DEAD, headers=headers)
         except (nats.js.errors.BadRequestError, nats.errors.MaxPayloadError) as error:  # the same the next time
-            logger.error("%s: a dead letter of %d bytes is lost: %s", letter.subject, len(letter.data), complaint(error))
+            logger.error(
+                "%s: a dead letter of %d bytes is lost: %s", letter.subject, len(letter.data), complaint(error)
+            )
 
 
 async def list_newest(js: JetStreamContext, count: int) -> list[DeadLetter]:

@@ -342,7 +342,7 @@ def parse_escalation(delivery: Delivery) -> Escalation:
 
 def _site_of(delivery: Delivery) -> str:
     """The second token of its subject; '': it has none."""
-    return (delivery.subject.split(".") + [""])[1]
+    return delivery.subject.partition(".")[2].partition(".")[0]
 
 
 def parse_ids(delivery: Delivery) -> Escalation | None:

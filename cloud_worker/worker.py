@@ -105,7 +105,7 @@ class Worker:
             asyncio.create_task(self._link.run(), name="link"),
             asyncio.create_task(self._report_progress(), name="beat"),
         ]
-        backoff = Backoff(0.5, 15.0)
+        backoff = Backoff(0.5, 5.0)
         try:
             while not self._stop.is_set():
                 try:

@@ -78,6 +78,8 @@ class NatsConnection:
                 ),
                 2 * CONNECT_S_MAX,
             )
+            if not self.client.is_connected:  # nats-py takes any line for the PONG that ends the handshake
+                raise nats.errors.ProtocolError
         except Exception as error:  # noqa: BLE001 - whatever answers there may break nats-py's reader in any way
             await self.close()
             if not isinstance(error, (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError, *_seed_errors())):
@@ -88,7 +90,7 @@ class NatsConnection:
     def dead(self) -> bool:
         """Nothing comes over it any more, whether that was told or not."""
         reading = getattr(self.client, "_reading_task", None)  # it ends with any error, and may not say so
-        return bool(self.lost.is_set() or self.client.is_closed or (reading is not None and reading.done()))
+        return bool(self.lost.is_set() or not self.client.is_connected or (reading is not None and reading.done()))
 
     async def ping(self) -> None:
         """Set `lost` unless the broker answers a PING within PONG_S_MAX."""

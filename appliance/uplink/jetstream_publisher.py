@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import nats.errors
 import nats.js.errors
+from nats.aio.client import Client
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy
+from nats.js.api import DiscardPolicy, PubAck
 
-from appliance.broker import NatsLink, broker_errors, complaint
+from appliance.broker import NatsLink, broker_errors, complaint, end_tasks
 from appliance.errors import UplinkError, VedetteError
 from appliance.store.rows import MediaRow
 from appliance.uplink.nats_messages import NatsMessage
@@ -20,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 # A chunk over a 32 kbit/s uplink takes half a minute; a lost connection is noticed at once, not by this.
 PUBLISH_S_MAX = 90.0
+# A broker that answers a PING sent behind a message has read the message: its acknowledgement is late, or lost.
+ASK_AFTER_S, LATE_S_MAX = 10.0, 10.0
 STREAM_INFO_S_MAX = 10.0  # some hundred bytes each way
 _EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_LAST = 10071  # nats-server: "wrong last sequence: N", of the subject; 0: it has no message
@@ -64,7 +69,10 @@ class JetStreamPublisher:
                 if self.last_refused:
                     await _check_room(client.jetstream(timeout=STREAM_INFO_S_MAX), stream, message.size)
                 jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
-                await jetstream.publish(message.subject, message.payload, stream=stream, headers=dict(message.headers))
+                headers = dict(message.headers)
+                await _acknowledged(
+                    client, jetstream.publish(message.subject, message.payload, stream=stream, headers=headers)
+                )
                 self.last_refused = False
             except (nats.js.errors.NoStreamResponseError, nats.js.errors.NotFoundError):
                 self.last_refused = True
@@ -76,6 +84,21 @@ class JetStreamPublisher:
                     raise PublishRefused(f"{len(message.payload)} bytes are over the stream's limit") from None
                 self.last_refused = True
                 raise UplinkError(f"the broker refuses: {complaint(error)}") from None
+
+
+async def _acknowledged(client: Client, publishing: Coroutine[Any, Any, PubAck]) -> None:
+    """Await the acknowledgement, however slow the way. Raises nats errors: a broker that has long read it is silent."""
+    task = asyncio.create_task(publishing)
+    try:
+        await asyncio.wait({task}, timeout=ASK_AFTER_S)
+        if not task.done():
+            await client.flush(int(PUBLISH_S_MAX))
+            await asyncio.wait({task}, timeout=LATE_S_MAX)
+        if not task.done():
+            raise nats.errors.TimeoutError
+        task.result()
+    finally:
+        await end_tasks(task)
 
 
 async def _check_room(jetstream: JetStreamContext, stream: str, size: int) -> None:

@@ -189,7 +189,7 @@ class UplinkLoop:
 
     async def run(self) -> None:
         """Send until cancelled. Raises StoreError when the database refuses."""
-        backoff = Backoff(0.5, 30.0)
+        backoff = Backoff(0.5, 10.0)
         while True:
             self._limiter.charge_overhead()
             try:

@@ -38,8 +38,8 @@ from appliance.wire import STREAM_VERDICT, Verdict
 
 FETCH_BATCH = 64  # messages that one request may bring; below the broker's limit of every version
 TRANSACTION_BATCH_MAX = 16  # verdicts applied in one transaction: one flush of the disk instead of as many
-REQUEST_EXPIRES_S = 28.0  # for so long a request stands at the broker
-REQUEST_LOST_S = 30.0  # a request that the broker has not ended by then did not get there
+REQUEST_EXPIRES_S = 24.0  # for so long a request stands at the broker
+REQUEST_LOST_S = 26.0  # a request that the broker has not ended by then did not get there
 _REQUEST = json.dumps({"batch": FETCH_BATCH, "expires": int(REQUEST_EXPIRES_S * 1e9)}).encode()
 _ENDED = frozenset({"404", "408"})  # nothing came, or not as many
 _NOT_OUR_JETSTREAM = 10039  # nats-server: JetStream not enabled for account
