@@ -303,4 +303,10 @@ def _client(settings: ArchiveConfig) -> Any:
     )
     # A store that ends the connection within its "100 Continue" keeps botocore reading its end for ever.
     client.meta.events.unregister("before-call.s3", add_expect_header)
+    client.meta.events.register("before-parameter-build.s3.HeadBucket", _refuse_redirect)
     return client
+
+
+def _refuse_redirect(**_: object) -> None:
+    """botocore asks a store that redirects to no region where the bucket is, and so on as deep as Python lets it."""
+    raise NotStored("it redirects without naming a region: check archive.url and archive.region", retryable=True)

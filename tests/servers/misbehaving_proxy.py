@@ -20,7 +20,7 @@ class MisbehavingProxy:
 
     strange, huge: answers of this protocol, the latter is followed by HUGE_BYTES. A change of the way ends the
     connections, as a server does that is started again. `met` counts those that met a misbehaviour, `taken`
-    the bytes that were taken of `huge`. Owner: a thread for each connection.
+    the most bytes that one of them took of `huge`. Owner: a thread for each connection.
     """
 
     def __init__(self, port: int, *, strange: tuple[bytes, ...] = (b"\x00",), huge: bytes = b"") -> None:
@@ -87,9 +87,9 @@ class MisbehavingProxy:
             sock.sendall(f"HTTP/1.1 307 Again\r\nLocation: {here}\r\nContent-Length: 0\r\n\r\n".encode())
         elif way == "huge":
             sock.sendall(self._huge)
-            for _ in range(HUGE_BYTES // 65536):
+            for n in range(HUGE_BYTES // 65536):
                 sock.sendall(b"x" * 65536)
-                self.taken += 65536
+                self.taken = max(self.taken, n * 65536)
         elif way == "drip":
             for byte in itertools.chain(self._huge, itertools.repeat(120, 600)):
                 sock.sendall(bytes([byte]))
