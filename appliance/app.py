@@ -39,7 +39,7 @@ from appliance.store.users import UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.supervisor import IngestSupervisor
 from appliance.telemetry import LogRing
-from appliance.threads import Service, ServiceGroup, periodic_service
+from appliance.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
 from appliance.types import HealthEvent
 
 logger = logging.getLogger(__name__)
@@ -262,7 +262,18 @@ def build(
     live = partial(_count_live, stores.cameras)
     box = BoxMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
     lasting = LastingParts(
-        db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter, log, converter, box
+        db,
+        root,
+        clock,
+        stores,
+        WriteBacklog(clock),
+        supervisor,
+        viewer,
+        cutter,
+        log,
+        converter,
+        box,
+        ServiceRestarts(clock),
     )
     background = build_background(config, lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)

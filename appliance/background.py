@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,8 +41,8 @@ from appliance.store.write_backlog import WriteBacklog
 from appliance.supervisor import IngestSupervisor
 from appliance.system_probes import SystemProbes
 from appliance.telemetry import LogRing
-from appliance.threads import Service, periodic_service
-from appliance.types import Alert, RebaselineCommand, RecheckResult
+from appliance.threads import Service, ServiceRestarts, periodic_service
+from appliance.types import Alert, HealthKind, RebaselineCommand, RecheckResult
 from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.rate_limiter import ttl_s
@@ -73,6 +73,7 @@ class LastingParts:
     log: LogRing
     converter: SandboxedReader
     box: BoxMonitor
+    restarts: ServiceRestarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,11 @@ def _services(config: SiteConfig, lasting: LastingParts, parts: _BackgroundParts
         *_storage_services(config, lasting, parts.ring),
         Service("evidence", evidence.run, partial(stop_all, evidence.stop, parts.reader.close)),
         Service("rechecks", recheck.run, recheck.stop),
-        *(Service(name, each.run, each.stop, resumes=False) for name, each in optional if each is not None),
+        *(
+            lasting.restarts.guard(Service(name, each.run, each.stop, resumes=False))
+            for name, each in optional
+            if each is not None
+        ),
     )
 
 
@@ -177,8 +182,14 @@ def _core_settings(config: SiteConfig, lasting: LastingParts, parts: _Background
         context=parts.context,
         listener=_CoreListener(parts.evidence, parts.notifier, parts.recheck),
         arming=parts.arming,
-        box_faults=box.faults,
+        box_faults=partial(_faults, lasting, config.health.ignore),
     )
+
+
+def _faults(lasting: LastingParts, ignored: Collection[HealthKind]) -> Mapping[HealthKind, str]:
+    """What is wrong with the box and with the services that are started again."""
+    fault = "" if "service" in ignored else lasting.restarts.fault
+    return {**lasting.box.faults(), **({"service": fault} if fault else {})}
 
 
 def _dashboard_probes(lasting: LastingParts, parts: _BackgroundParts) -> CoreProbes:

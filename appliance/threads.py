@@ -1,16 +1,23 @@
-"""Runs the long-lived services, one named thread each; stops them in reverse order, and all when one fails."""
+"""Runs the long-lived services, one named thread each; stops them in reverse order, and all when one fails.
+
+A service that only talks to others (the uplink, the notifier, MQTT) is guarded by `ServiceRestarts`: a bug in it, as an
+answer that nobody thought of may wake, is its own end and not that of the recording. It is run again after a while.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
+from appliance.backoff import Backoff
 from appliance.clock import Clock, SystemClock
 from appliance.errors import StoreError, StoreUnavailable, UsageError, lacks_files
 from appliance.telemetry import LogThrottle
@@ -19,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 STOP_S_MAX = 15.0
 FILES_WAIT_S = 1.0
+RESTART_FIRST_S, RESTART_LAST_S = 1.0, 20.0
+WELL_AFTER_S = 60.0  # of running without a failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +133,90 @@ class ServiceGroup:
                     raise
                 self._lacking.report(f"{service.name} waits: too many files are open in this process or machine")
                 self._clock.sleep(FILES_WAIT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failures:
+    """Of one service in a row: how many, the kind of the last one, and until when (monotonic) they count."""
+
+    count: int
+    kind: str
+    until: float
+
+
+class ServiceRestarts:
+    """Runs guarded services again when a bug ended them; a refusal of the database or wrong use still ends all.
+
+    State: the failures of each service, until it has run well for WELL_AFTER_S. `fault` may be read by any thread.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failed: dict[str, _Failures] = {}
+
+    @property
+    def fault(self) -> str:
+        """Which services failed lately, for people; '': none."""
+        now, failed = self._clock.monotonic(), sorted(self._failed.items())
+        which = ", ".join(f"{name} ({each.kind}, {each.count} x)" for name, each in failed if each.until > now)
+        return f"a service failed and is started again, and the log says where: {which}" if which else ""
+
+    def guard(self, service: Service) -> Service:
+        """`service`, whose `run` is called again after it raised. One that was stopped meanwhile returns at once, and
+        closes what it still holds."""
+        stopped = threading.Event()
+
+        def run() -> None:
+            backoff = Backoff(RESTART_FIRST_S, RESTART_LAST_S)
+            while True:
+                try:
+                    return service.run()
+                except (UsageError, StoreError):
+                    raise
+                except Exception as error:
+                    logger.exception("%s failed by a bug; it is started again, and the others go on", service.name)
+                    if self._count(service.name, type(error).__name__) == 1:
+                        backoff.reset()
+                self._clock.sleep(backoff.next_s(), stopped)
+
+        def stop() -> None:
+            service.stop()
+            stopped.set()
+
+        return replace(service, run=run, stop=stop)
+
+    def _count(self, name: str, kind: str) -> int:
+        """How many in a row that makes."""
+        known, now = self._failed.get(name), self._clock.monotonic()
+        count = known.count + 1 if known is not None and known.until > now else 1
+        self._failed[name] = _Failures(count, kind, now + RESTART_LAST_S + WELL_AFTER_S)
+        return count
+
+
+class ServiceLoop:
+    """The event loop of one service. Unlike `asyncio.run` it keeps the loop when the service failed, to be run again:
+    what is bound to it (locks, events, connections) stays usable. Owner: the service's thread."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, main: Coroutine[Any, Any, None]) -> None:
+        """Run `main` to its end. Raises what it raises."""
+        loop = self._loop = self._loop or asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(main)
+        finally:
+            loop.run_until_complete(_cancel(asyncio.all_tasks(loop)))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+        self._loop = None
+
+
+async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _position(thread: threading.Thread) -> str:

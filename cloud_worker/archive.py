@@ -20,6 +20,9 @@ from typing import Any, Literal
 import boto3
 from botocore.client import Config as BotoConfig
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.handlers import add_expect_header
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
 
 from appliance.backoff import Backoff
 from appliance.clock import Clock, iso_utc
@@ -28,6 +31,17 @@ from appliance.wire import ArchiveLink, MediaRef, Verdict
 from cloud_worker.config import ArchiveConfig
 from cloud_worker.judge import JudgeCase
 
+# What botocore raises over an answer that it does not understand is not all of its own tree.
+_ANSWER_ERRORS = (
+    BotoCoreError,
+    ResponseParserError,
+    HTTPError,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+)
 _NEVER = frozenset({400, 401, 403, 404})  # wrong key, no bucket: trying again does not help this object
 ArchiveResult = Literal["stored", "known", "failed", "left_out"]
 KNOWN_MAX = 8192
@@ -143,6 +157,9 @@ class S3Archive:
             try:
                 for item in self._objects(case, verdict):
                     self._store(item)
+            except Exception:  # the next one is archived all the same
+                logger.exception("a verdict could not be archived: a fault in the worker")
+                self._counted("failed")
             finally:
                 with self._lock:
                     self._under_way -= 1
@@ -248,7 +265,7 @@ class S3Bucket:
             answer = error.response.get("Error", {})
             why = f"{answer.get('Code', status)}: {str(answer.get('Message', ''))[:120]}"
             raise NotStored(why, retryable=status not in _NEVER) from None
-        except BotoCoreError as error:
+        except _ANSWER_ERRORS as error:
             raise NotStored(f"{type(error).__name__}", retryable=True) from None
         if theirs != ours:
             raise NotStored("the store holds other bytes than were sent", retryable=True)
@@ -268,7 +285,7 @@ class S3Bucket:
 
 def _client(settings: ArchiveConfig) -> Any:
     """A client that gives up soon: the retries are ours, so that they are counted."""
-    return boto3.session.Session().client(
+    client = boto3.session.Session().client(
         "s3",
         endpoint_url=settings.url,
         region_name=settings.region,
@@ -284,3 +301,12 @@ def _client(settings: ArchiveConfig) -> Any:
             max_pool_connections=settings.threads + 1,
         ),
     )
+    # A store that ends the connection within its "100 Continue" keeps botocore reading its end for ever.
+    client.meta.events.unregister("before-call.s3", add_expect_header)
+    client.meta.events.register("before-parameter-build.s3.HeadBucket", _refuse_redirect)
+    return client
+
+
+def _refuse_redirect(**_: object) -> None:
+    """botocore asks a store that redirects to no region where the bucket is, and so on as deep as Python lets it."""
+    raise NotStored("it redirects without naming a region: check archive.url and archive.region", retryable=True)

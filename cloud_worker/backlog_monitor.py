@@ -7,12 +7,11 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import nats.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
+from appliance.broker import broker_errors
 from appliance.clock import Clock
-from appliance.errors import UplinkError
 from appliance.telemetry import LogThrottle
 from appliance.wire import STREAM_ESCALATION
 from cloud_worker import dead_letter_store
@@ -21,6 +20,7 @@ from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.stream_setup import site_and_priority
 
 SWEEP_S = 1.0  # how late an escalation is noticed that nobody announced: given back, or of another server
+STORED_MAX = 2**53  # a gauge is a float, and a broker may say any number
 STRAYS_PER_SWEEP_MAX = 100  # each costs three requests to the broker
 
 logger = logging.getLogger(__name__)
@@ -95,16 +95,14 @@ class BacklogMonitor:
 
 
 async def _stored_escalations(js: JetStreamContext) -> StoredEscalations:
-    try:
-        info = await js.stream_info(STREAM_ESCALATION, subjects_filter=">")
-    except (nats.errors.Error, TimeoutError, asyncio.TimeoutError) as error:
-        raise UplinkError(f"the escalations could not be counted: {type(error).__name__}") from None
     counts: dict[tuple[str, str], int] = {}
     strays: list[str] = []
-    for subject, count in (info.state.subjects or {}).items():
-        found = site_and_priority(subject)
-        if found is None:
-            strays.append(subject)
-        else:
-            counts[found] = count
+    with broker_errors("the escalations could not be counted"):
+        info = await js.stream_info(STREAM_ESCALATION, subjects_filter=">")
+        for subject, count in (info.state.subjects or {}).items():
+            found = site_and_priority(subject)
+            if found is None:
+                strays.append(subject)
+            else:
+                counts[found] = min(int(count), STORED_MAX)
     return StoredEscalations(counts, tuple(strays))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +12,8 @@ import nats.js.errors
 from nats.js import JetStreamContext
 from nats.js.api import RawStreamMsg
 
-from appliance.errors import UplinkError, UsageError
+from appliance.broker import broker_errors, complaint
+from appliance.errors import UsageError
 from appliance.wire import STREAM_ESCALATION
 from cloud_worker.stream_setup import STREAM_DEAD, site_and_priority
 
@@ -63,41 +64,35 @@ async def put(js: JetStreamContext, letter: DeadLetter) -> None:
         "Nats-Msg-Id": _plain(f"dead.{letter.stored}.{letter.subject}.{letter.message_id}")[: 2 * _REASON_CHARS_MAX],
     }
     subject = f"vedette.{site[0] if site else 'unknown'}.dead"
-    try:
-        await js.publish(subject, letter.data, stream=STREAM_DEAD, headers=headers)
-    except (nats.js.errors.BadRequestError, nats.errors.MaxPayloadError) as error:  # the same the next time
-        logger.error("%s: a dead letter of %d bytes is lost: %s", letter.subject, len(letter.data), error)
-    except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-        raise UplinkError(f"a dead letter could not be stored: {type(error).__name__}; it is tried again") from None
+    with broker_errors("a dead letter could not be stored, and is tried again"):
+        try:
+            await js.publish(subject, letter.data, stream=STREAM_DEAD, headers=headers)
+        except (nats.js.errors.BadRequestError, nats.errors.MaxPayloadError) as error:  # the same the next time
+            logger.error(
+                "%s: a dead letter of %d bytes is lost: %s", letter.subject, len(letter.data), complaint(error)
+            )
 
 
 async def list_newest(js: JetStreamContext, count: int) -> list[DeadLetter]:
     """The newest `count` of them, the newest first. Raises UplinkError."""
-    try:
+    found: list[DeadLetter] = []
+    with broker_errors("the dead letters could not be read"), contextlib.suppress(nats.js.errors.NotFoundError):
         state = (await js.stream_info(STREAM_DEAD)).state
-        found: list[DeadLetter] = []
         for seq in range(state.last_seq, state.first_seq - 1, -1):
             if len(found) >= min(count, LIST_MAX) or len(found) >= state.messages:
                 break
-            try:
+            with contextlib.suppress(nats.js.errors.NotFoundError):  # sent again, and so no longer here
                 found.append(_letter(seq, await js.get_msg(STREAM_DEAD, seq)))
-            except nats.js.errors.NotFoundError:  # sent again, and so no longer here
-                continue
-    except nats.js.errors.NotFoundError:
-        return []
-    except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-        raise UplinkError(f"the dead letters could not be read: {type(error).__name__}") from None
     return found
 
 
 async def read_one(js: JetStreamContext, seq: int) -> DeadLetter:
     """Number `seq`. Raises UsageError when there is none, UplinkError."""
-    try:
-        return _letter(seq, await js.get_msg(STREAM_DEAD, seq))
-    except nats.js.errors.NotFoundError:
-        raise UsageError(f"there is no dead letter {seq}: see `vedette-worker dead-letters list`") from None
-    except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-        raise UplinkError(f"the dead letter {seq} could not be read: {type(error).__name__}") from None
+    with broker_errors(f"the dead letter {seq} could not be read"):
+        try:
+            return _letter(seq, await js.get_msg(STREAM_DEAD, seq))
+        except nats.js.errors.NotFoundError:
+            raise UsageError(f"there is no dead letter {seq}: see `vedette-worker dead-letters list`") from None
 
 
 async def requeue(js: JetStreamContext, seq: int) -> DeadLetter:
@@ -109,11 +104,9 @@ async def requeue(js: JetStreamContext, seq: int) -> DeadLetter:
     if site_and_priority(letter.subject) is None:
         raise UsageError(f"dead letter {seq} came on {letter.subject}, where no site may ask: it cannot be sent again")
     headers = {REQUEUED: str(seq), "Nats-Msg-Id": f"requeued.{seq}.{letter.message_id}"}
-    try:
+    with broker_errors(f"the dead letter {seq} could not be sent again"):
         await js.publish(letter.subject, letter.data, stream=STREAM_ESCALATION, headers=headers)
         await js.delete_msg(STREAM_DEAD, seq)
-    except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-        raise UplinkError(f"the dead letter {seq} could not be sent again: {type(error).__name__}") from None
     return letter
 
 
@@ -122,7 +115,7 @@ async def move_stray(js: JetStreamContext, subject: str, worker: str) -> DeadLet
 
     Not the last: after some hundred of those were deleted nats-server 2.15 no longer finds the ones before them.
     """
-    try:
+    with broker_errors("a stray escalation could not be moved"), contextlib.suppress(nats.js.errors.NotFoundError):
         found = await js.get_msg(STREAM_ESCALATION, seq=1, subject=subject, next=True)
         headers = found.headers or {}
         letter = DeadLetter(
@@ -138,11 +131,8 @@ async def move_stray(js: JetStreamContext, subject: str, worker: str) -> DeadLet
         await put(js, letter)
         assert found.seq is not None
         await js.delete_msg(STREAM_ESCALATION, found.seq)
-    except nats.js.errors.NotFoundError:  # another worker was faster
-        return None
-    except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-        raise UplinkError(f"a stray escalation could not be moved: {type(error).__name__}") from None
-    return letter
+        return letter
+    return None  # another worker was faster
 
 
 def _letter(seq: int, message: RawStreamMsg) -> DeadLetter:

@@ -16,9 +16,9 @@ import nats.js.errors
 from nats.aio.client import Client
 
 from appliance.backoff import Backoff
-from appliance.broker import NatsLink
+from appliance.broker import NatsLink, broker_errors, complaint
 from appliance.clock import Clock
-from appliance.errors import EngineError, EngineUnavailable, UplinkError, VedetteError, printable
+from appliance.errors import EngineError, EngineUnavailable, UplinkError, VedetteError
 from appliance.json_lines import WireError
 from appliance.telemetry import LogThrottle
 from appliance.wire import (
@@ -260,16 +260,15 @@ class EscalationHandler:
             timings = {**verdict.timings, "publish": round(self._clock.monotonic() - judged_at, 4)}
             verdict = verdict.model_copy(update={"timings": timings})
         headers = {"Nats-Msg-Id": verdict_message_id(verdict)}
-        try:
-            await self._link.while_up(
-                client.jetstream(timeout=PUBLISH_S_MAX).publish(
-                    verdict_subject(verdict.site), verdict.to_json(), stream=STREAM_VERDICT, headers=headers
+        subject, body = verdict_subject(verdict.site), verdict.to_json()
+        with broker_errors("a verdict could not be stored, and is sent again"):
+            try:
+                publishing = client.jetstream(timeout=PUBLISH_S_MAX).publish(
+                    subject, body, stream=STREAM_VERDICT, headers=headers
                 )
-            )
-        except (nats.js.errors.BadRequestError, nats.errors.MaxPayloadError) as error:
-            raise VerdictRefused(f"the broker refuses the verdict: {_complaint(error)}") from None
-        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-            raise UplinkError(f"a verdict could not be stored: {type(error).__name__}; it is sent again") from None
+                await self._link.while_up(publishing)
+            except (nats.js.errors.BadRequestError, nats.errors.MaxPayloadError) as error:
+                raise VerdictRefused(f"the broker refuses the verdict: {complaint(error)}") from None
 
     async def _retry(self, delivery: Delivery, escalation: Escalation, kind: Kind, why: str) -> None:
         """Again later, or `unsure` after the last attempt."""
@@ -333,17 +332,17 @@ class EscalationHandler:
             self._answered.popitem(last=False)
 
 
-def _complaint(error: nats.errors.Error) -> str:
-    """What the broker said, in a few words."""
-    return printable(str(getattr(error, "description", "") or type(error).__name__)[:200])
-
-
 def parse_escalation(delivery: Delivery) -> Escalation:
     """Parse, and check that the message stands where its site may write. Raises WireError."""
     escalation: Escalation = Escalation.from_json(delivery.data)
-    if delivery.subject.split(".")[1] != escalation.site:
+    if _site_of(delivery) != escalation.site:
         raise WireError(f"site: a message on {delivery.subject} says it is from another site")
     return escalation
+
+
+def _site_of(delivery: Delivery) -> str:
+    """The second token of its subject; '': it has none."""
+    return delivery.subject.partition(".")[2].partition(".")[0]
 
 
 def parse_ids(delivery: Delivery) -> Escalation | None:
@@ -351,7 +350,7 @@ def parse_ids(delivery: Delivery) -> Escalation | None:
 
     Only that site may publish on the subject (deploy/nats/hub.conf); it ignores the verdict if it asked no such thing.
     """
-    site = delivery.subject.split(".")[1]
+    site = _site_of(delivery)
     try:
         found = json.loads(delivery.data)
         name, alert, step = found["id"], found.get("alert", ""), found.get("step", 0)

@@ -10,7 +10,7 @@ import nats.errors
 import nats.js.errors
 from nats.js import JetStreamContext
 
-from appliance.errors import UplinkError
+from appliance.broker import broker_errors
 from appliance.json_lines import WireError
 from appliance.wire import CHUNK_BYTES, STREAM_MEDIA, MediaRef, media_subject
 
@@ -62,12 +62,11 @@ def _check(ref: MediaRef, bytes_max: int) -> None:
 async def _chunk(js: JetStreamContext, site: str, ref: MediaRef, n: int, gate: asyncio.Semaphore) -> bytes:
     subject = media_subject(site, ref.id, n)
     async with gate:
-        try:
-            return await asyncio.wait_for(_last(js, subject), FETCH_S_MAX)
-        except nats.js.errors.NotFoundError:
-            raise MediaAbsent(f"{ref.kind} {ref.id[:8]}: chunk {n + 1} of {ref.chunks} is not there") from None
-        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-            raise UplinkError(f"chunk {n + 1} of {ref.id[:8]} could not be fetched: {type(error).__name__}") from None
+        with broker_errors(f"chunk {n + 1} of {ref.id[:8]} could not be fetched"):
+            try:
+                return await asyncio.wait_for(_last(js, subject), FETCH_S_MAX)
+            except nats.js.errors.NotFoundError:
+                raise MediaAbsent(f"{ref.kind} {ref.id[:8]}: chunk {n + 1} of {ref.chunks} is not there") from None
 
 
 async def _last(js: JetStreamContext, subject: str) -> bytes:

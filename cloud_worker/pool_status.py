@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-import nats.errors
 from nats.aio.client import Client
 
+from appliance.broker import broker_errors
 from appliance.clock import Clock
+from appliance.errors import UplinkError
 from appliance.telemetry import LogThrottle
 from appliance.wire import POOL_COUNT_MAX, POOL_SUBJECT, PRICE_MAX, PoolStatus
 from cloud_worker.config import PoolConfig
@@ -53,9 +54,10 @@ class PoolAnnouncer:
         """Announce for as long as the connection lasts, or until cancelled."""
         while True:
             try:
-                await client.publish(POOL_SUBJECT, self.status().to_json())
-            except (nats.errors.Error, OSError) as error:  # the connection's own task says that it is lost
-                self._log.report(f"the worker could not be announced: {type(error).__name__}")
+                with broker_errors("the worker could not be announced"):
+                    await client.publish(POOL_SUBJECT, self.status().to_json())
+            except UplinkError as error:  # the connection's own task says that it is lost
+                self._log.report(error)
             await asyncio.sleep(self._settings.every_s)
 
     def status(self) -> PoolStatus:

@@ -11,8 +11,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from appliance.broker import NatsLink
-from appliance.errors import UplinkError
+from appliance.broker import NATS_ERRORS, NatsLink, broker_errors
 from appliance.wire import STREAM_ESCALATION
 from cloud_worker.stream_setup import consumer_name
 
@@ -42,10 +41,8 @@ class Delivery:
     async def ack(self) -> None:
         """Return when the broker knows (double ack). Raises UplinkError."""
         client = await self._link.client()
-        try:
+        with broker_errors("an acknowledgement was not answered"):
             await client.request(self._reply, b"+ACK", timeout=ACK_S_MAX)
-        except (nats.errors.Error, OSError) as error:
-            raise UplinkError(f"an acknowledgement was not answered: {type(error).__name__}") from None
 
     async def nak(self, delay_s: float = 0.0) -> None:
         """Have it delivered once more, after `delay_s`."""
@@ -58,7 +55,7 @@ class Delivery:
         """Without a connection nothing is sent: the broker then delivers again after ack_wait, which is right."""
         client = self._link.connected
         if client is not None:
-            with contextlib.suppress(nats.errors.Error, OSError):
+            with contextlib.suppress(*NATS_ERRORS):
                 await client.publish(self._reply, what)
 
 
@@ -69,15 +66,14 @@ async def pull_next(client: Client, link: NatsLink, site: str, priority: str) ->
     `old_style`: the answer keeps the escalation's own subject, by which the newer style would not know it.
     """
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM_ESCALATION}.{consumer_name(site, priority)}"
-    try:
-        message = await link.while_up(client.request(subject, _PULL, timeout=PULL_S_MAX, old_style=True))
-    except (nats.errors.NoRespondersError, nats.errors.TimeoutError, asyncio.TimeoutError):
-        raise NoConsumer from None  # nats-server 2.9 does not answer for a consumer that is not there
-    except (nats.errors.Error, OSError) as error:
-        raise UplinkError(f"the escalations of {site} cannot be pulled: {type(error).__name__}") from None
-    status = (message.headers or {}).get("Status")
-    if status is None:
-        return Delivery(message, link, priority)
+    with broker_errors(f"the escalations of {site} cannot be pulled"):
+        try:
+            message = await link.while_up(client.request(subject, _PULL, timeout=PULL_S_MAX, old_style=True))
+        except (nats.errors.NoRespondersError, nats.errors.TimeoutError, asyncio.TimeoutError):
+            raise NoConsumer from None  # nats-server 2.9 does not answer for a consumer that is not there
+        status = (message.headers or {}).get("Status")
+        if status is None:
+            return Delivery(message, link, priority)
     if status == "409":  # deleted meanwhile, or a limit of the server
         raise NoConsumer
     return None

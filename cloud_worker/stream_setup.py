@@ -16,7 +16,6 @@ consumer is used, and what the server made is compared with what was asked for.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import re
@@ -35,7 +34,7 @@ from nats.js.api import (
     StreamConfig,
 )
 
-from appliance.broker import make_site_consumer
+from appliance.broker import broker_errors, complaint, make_site_consumer
 from appliance.errors import UplinkError
 from appliance.wire import (
     CHUNK_BYTES,
@@ -88,17 +87,16 @@ class StreamFill:
 async def ensure_streams(js: JetStreamContext, settings: StreamsConfig) -> list[str]:
     """Make what is absent and return what differs, one sentence each. Raises UplinkError."""
     differences: list[str] = []
-    try:
-        for wanted in stream_specs(settings):
-            differences += await _ensure_stream(js, wanted)
-    except nats.js.errors.ServiceUnavailableError:
-        raise UplinkError(
-            "JetStream is not enabled on this nats-server: add `jetstream {}` to its configuration"
-        ) from None
-    except nats.js.errors.APIError as error:
-        raise UplinkError(f"the broker refused a stream or consumer: {error.description}") from None
-    except (nats.errors.Error, TimeoutError) as error:
-        raise UplinkError(f"the streams could not be made: {type(error).__name__}") from None
+    with broker_errors("the streams could not be made"):
+        try:
+            for wanted in stream_specs(settings):
+                differences += await _ensure_stream(js, wanted)
+        except nats.js.errors.ServiceUnavailableError:
+            raise UplinkError(
+                "JetStream is not enabled on this nats-server: add `jetstream {}` to its configuration"
+            ) from None
+        except nats.js.errors.APIError as error:
+            raise UplinkError(f"the broker refused a stream or consumer: {complaint(error)}") from None
     return differences
 
 
@@ -120,37 +118,34 @@ async def ensure_consumer(js: JetStreamContext, site: str, priority: str, ack_wa
     only: the older one goes. What that worker has in hand is delivered again.
     """
     wanted = consumer_spec(site, priority, ack_wait_s)
-    try:
-        await make_site_consumer(js, site)  # a site that may not make one finds its verdicts through it
-    except nats.js.errors.APIError as error:  # an older one with other settings does, too
-        logger.debug("the verdict consumer of %s is left as it is: %s", site, error.description)
-    except (nats.errors.Error, TimeoutError, asyncio.TimeoutError) as error:
-        raise UplinkError(f"the verdict consumer of {site} could not be made: {type(error).__name__}") from None
-    try:
+    with broker_errors(f"the verdict consumer of {site} could not be made"):
         try:
+            await make_site_consumer(js, site)  # a site that may not make one finds its verdicts through it
+        except nats.js.errors.APIError as error:  # an older one with other settings does, too
+            logger.debug("the verdict consumer of %s is left as it is: %s", site, complaint(error))
+    with broker_errors(f"the consumer {wanted.durable_name} could not be made"):
+        try:
+            try:
+                return await _ensure_consumer(js, wanted)
+            except nats.js.errors.APIError as error:
+                if error.err_code not in _OVERLAPS:
+                    raise
+            with contextlib.suppress(nats.js.errors.NotFoundError):
+                await js.delete_consumer(STREAM_ESCALATION, f"worker-{priority}")
+                logger.warning("took over from workers of an older version, which read all sites in one queue")
             return await _ensure_consumer(js, wanted)
         except nats.js.errors.APIError as error:
-            if error.err_code not in _OVERLAPS:
-                raise
-        with contextlib.suppress(nats.js.errors.NotFoundError):
-            await js.delete_consumer(STREAM_ESCALATION, f"worker-{priority}")
-            logger.warning("took over from workers of an older version, which read all sites in one queue")
-        return await _ensure_consumer(js, wanted)
-    except nats.js.errors.APIError as error:
-        raise UplinkError(f"the broker refused the consumer {wanted.durable_name}: {error.description}") from None
-    except (nats.errors.Error, TimeoutError, asyncio.TimeoutError) as error:
-        raise UplinkError(f"the consumer {wanted.durable_name} could not be made: {type(error).__name__}") from None
+            raise UplinkError(f"the broker refused the consumer {wanted.durable_name}: {complaint(error)}") from None
+    raise AssertionError("unreachable")
 
 
 async def stream_fill(js: JetStreamContext) -> list[StreamFill]:
     """How full the streams are. Raises UplinkError."""
     found = []
-    try:
+    with broker_errors("the streams could not be read"):
         for name in (STREAM_ESCALATION, STREAM_MEDIA, STREAM_VERDICT, STREAM_DEAD):
             info = await js.stream_info(name)
             found.append(StreamFill(name, info.state.messages, info.state.bytes, info.config.max_bytes or -1))
-    except (nats.errors.Error, TimeoutError) as error:
-        raise UplinkError(f"the streams could not be read: {type(error).__name__}") from None
     return found
 
 

@@ -7,12 +7,11 @@ import contextlib
 import logging
 from typing import Any
 
-import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from appliance.backoff import Backoff
-from appliance.broker import NatsLink, end_tasks, until_set
+from appliance.broker import NATS_ERRORS, NatsLink, broker_errors, end_tasks, until_set
 from appliance.clock import Clock
 from appliance.errors import EngineError, UplinkError
 from appliance.telemetry import LogThrottle
@@ -106,7 +105,7 @@ class Worker:
             asyncio.create_task(self._link.run(), name="link"),
             asyncio.create_task(self._report_progress(), name="beat"),
         ]
-        backoff = Backoff(0.5, 15.0)
+        backoff = Backoff(0.5, 5.0)
         try:
             while not self._stop.is_set():
                 try:
@@ -129,9 +128,10 @@ class Worker:
         for difference in await stream_setup.ensure_streams(jetstream, self._streams):
             self._report_once(difference)
         self._consumers.clear()
-        announcements = await client.subscribe(
-            stream_setup.ESCALATION_SUBJECTS, cb=self._backlog.on_message, pending_bytes_limit=2**20
-        )
+        with broker_errors("the escalations cannot be listened to"):
+            announcements = await client.subscribe(
+                stream_setup.ESCALATION_SUBJECTS, cb=self._backlog.on_message, pending_bytes_limit=2**20
+            )
         lost = self._link.while_up(asyncio.Event().wait())
         work = (lost, self._backlog.run(jetstream), self._dispatch(client, jetstream), self._announcer.run(client))
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in work]
@@ -141,7 +141,7 @@ class Worker:
                 task.result()
         finally:
             await end_tasks(*tasks)
-            with contextlib.suppress(nats.errors.Error, OSError):
+            with contextlib.suppress(*NATS_ERRORS):
                 await announcements.unsubscribe()
 
     async def _wait_for_judge(self) -> None:
@@ -240,7 +240,7 @@ class Worker:
             await delivery.nak()
         client = self._link.connected
         if client is not None:
-            with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
+            with contextlib.suppress(*NATS_ERRORS):
                 await client.flush(2)
 
     def _add_gauges(self) -> None:

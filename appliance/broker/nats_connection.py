@@ -15,6 +15,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Parser
 
+from appliance.broker.broker_errors import NATS_ERRORS
 from appliance.broker_config import BrokerConfig
 from appliance.errors import UplinkError
 
@@ -77,6 +78,8 @@ class NatsConnection:
                 ),
                 2 * CONNECT_S_MAX,
             )
+            if not self.client.is_connected:  # nats-py takes any line for the PONG that ends the handshake
+                raise nats.errors.ProtocolError
         except Exception as error:  # noqa: BLE001 - whatever answers there may break nats-py's reader in any way
             await self.close()
             if not isinstance(error, (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError, *_seed_errors())):
@@ -87,20 +90,19 @@ class NatsConnection:
     def dead(self) -> bool:
         """Nothing comes over it any more, whether that was told or not."""
         reading = getattr(self.client, "_reading_task", None)  # it ends with any error, and may not say so
-        return bool(self.lost.is_set() or self.client.is_closed or (reading is not None and reading.done()))
+        return bool(self.lost.is_set() or not self.client.is_connected or (reading is not None and reading.done()))
 
     async def ping(self) -> None:
         """Set `lost` unless the broker answers a PING within PONG_S_MAX."""
         try:
             await asyncio.wait_for(self.client.flush(int(PONG_S_MAX)), PONG_S_MAX)
-        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+        except NATS_ERRORS as error:
             self.error = self.error or error
             self.lost.set()
 
     async def close(self) -> None:
         """At the latest after 2 s."""
-        # An AssertionError is how nats-py says that nothing was opened yet: the credentials could not be read.
-        with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError, AssertionError):
+        with contextlib.suppress(*NATS_ERRORS):
             await asyncio.wait_for(self.client.close(), 2.0)
 
     def socket(self) -> socket.socket | None:

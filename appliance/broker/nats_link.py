@@ -47,7 +47,7 @@ class NatsLink:
         self._inbox = inbox
         self._name = name
         self._clock = clock
-        self._backoff = Backoff(0.25, 15.0)
+        self._backoff = Backoff(0.25, 10.0)
         self._client: Client | None = None
         self._up = asyncio.Event()
         self._down = asyncio.Event()

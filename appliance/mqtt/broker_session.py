@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 CONNECT_S_MAX = 5.0
 ANSWER_S_MAX = 10.0  # for the broker's answer to our greeting
 KEEPALIVE_S = 30
-BACKOFF_FIRST_S, BACKOFF_LAST_S = 1.0, 60.0
+BACKOFF_FIRST_S, BACKOFF_LAST_S = 1.0, 20.0
 INFLIGHT_MAX = 20
 QUEUED_MAX = 200  # messages that the broker has not acknowledged; what does not fit waits with us
 RECEIVED_BYTES_MAX = 16 * 1024  # of a message to us; the broker is told to send no longer one
@@ -132,11 +133,11 @@ class BrokerSession:
         connection = self._client.socket()
         if connection is None:
             return
-        waiting = connection.pending() if isinstance(connection, ssl.SSLSocket) else 0
-        poll = select.poll()
-        poll.register(connection, select.POLLIN | (select.POLLOUT if self._client.want_write() else 0))
-        events = {event for _, event in poll.poll(0 if waiting else seconds * 1000)}
         try:
+            waiting = connection.pending() if isinstance(connection, ssl.SSLSocket) else 0
+            poll = select.poll()
+            poll.register(connection, select.POLLIN | (select.POLLOUT if self._client.want_write() else 0))
+            events = {event for _, event in poll.poll(0 if waiting else seconds * 1000)}
             if waiting or any(event & ~select.POLLOUT for event in events):
                 self._client.loop_read()
             if self._client.socket() is not None and self._client.want_write():
@@ -177,6 +178,7 @@ class BrokerSession:
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
         client.on_socket_close = self._on_socket_close
+        client._sock_recv = partial(_receive_bounded, client._sock_recv)  # type: ignore[method-assign]
         self._greeting: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         self._greeting.MaximumPacketSize = RECEIVED_BYTES_MAX
         return client
@@ -245,6 +247,13 @@ def tls_context(tls_ca: Path | None) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "strerror", None) or "no certificate (PEM) in it"
         raise UsageError(f"mqtt.tls_ca: {tls_ca} cannot be used: {reason}") from None
+
+
+def _receive_bounded(receive: Callable[[int], bytes], size: int) -> bytes:
+    """For paho, which asks for the rest of a packet and gathers as much as a broker announces, up to 256 MB."""
+    if size > RECEIVED_BYTES_MAX:
+        raise ValueError("longer than we said that we take")
+    return receive(size)
 
 
 def _cause(error: Exception) -> str:

@@ -32,6 +32,7 @@ from appliance.types import SEVERITIES, Alert
 
 POLL_S = 1.0
 BACKOFF_FIRST_S, BACKOFF_LAST_S = 2.0, 300.0
+AWAY_S_MAX = 25.0  # a target that is away, or has trouble of its own, comes back by itself
 UNSTORED_MAX = 50  # alerts that the full disk does not take, kept in memory for one target
 UNRECORDED_MAX = 1000  # messages that arrived and cannot be recorded yet
 STILL_WAIT_S = 6.0  # for which a message with a picture waits for the still of its alert
@@ -435,7 +436,10 @@ class TargetSender:
         self._failing_since, self._error = None, ""
 
     def _failed(self, result: SendResult) -> None:
-        wait_s = max(self._backoff.next_s(), result.after_s or 0.0)
+        wait_s = self._backoff.next_s()
+        if result.status is None or result.status >= 500:
+            wait_s = min(wait_s, AWAY_S_MAX)
+        wait_s = max(wait_s, result.after_s or 0.0)
         self._try_at = self._clock.monotonic() + wait_s
         self._throttle.report(f"a message to {self.name} failed: {result.error}")
         self._failing_since = self._clock.now() if self._failing_since is None else self._failing_since

@@ -83,7 +83,7 @@ class HttpPoster:
             result = SendResult(ok=False, maybe=connections.request_began, error=error_text)
         except (httpx.ConnectError, httpx.UnsupportedProtocol) as error:
             result = SendResult(ok=False, error=f"{host} could not be reached: {_cause(error)}")
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as error:
             error_text = f"{host} broke the connection: {_cause(error)}"
             result = SendResult(ok=False, maybe=connections.request_began, error=error_text)
         finally:

@@ -22,6 +22,7 @@ from appliance.notify.push_sender import PushSender
 from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeRow, OpenNotice
 from appliance.telemetry import LogThrottle
+from appliance.threads import ServiceLoop
 from appliance.types import Alert
 
 MakeSender = Callable[[str, Target, Clock], MessageSender]
@@ -74,14 +75,15 @@ class Notifier:
         self._expire_at = float("-inf")
         self._stopped = threading.Event()
         self._wakes: tuple[asyncio.Event, ...] = ()
+        self._event_loop = ServiceLoop()
 
     @property
     def statuses(self) -> tuple[TargetStatus, ...]:
         return tuple(sender.status for sender in self._senders.values())
 
     def run(self) -> None:
-        """Deliver until `stop()`. Raises StoreError."""
-        asyncio.run(self._main())
+        """Deliver until `stop()`. Raises StoreError. May be called again after it failed."""
+        self._event_loop.run(self._main())
 
     def stop(self) -> None:
         self._stopped.set()
@@ -119,8 +121,8 @@ class Notifier:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for sender in self._senders.values():
-                await sender.close()
+        for sender in self._senders.values():  # after a failure they are used again
+            await sender.close()
 
     async def _repeat(self, job: Callable[[], Awaitable[float]], wake: asyncio.Event, name: str) -> None:
         """Run `job` until stopped, at the latest after the seconds it returns; also while the disk is full."""

@@ -44,10 +44,11 @@ HealthKind = Literal[
     "fallback",
     "hot",
     "memory",
+    "service",
 ]
 HEALTH_KINDS: tuple[HealthKind, ...] = (
     "stalled", "frozen", "black", "covered", "moved", "clock", "offset", "detector", "decoder", "unexamined",
-    "overloaded", "database", "fallback", "hot", "memory",
+    "overloaded", "database", "fallback", "hot", "memory", "service",
 )  # fmt: skip
 HEALTH_TITLES: dict[HealthKind, str] = {
     "stalled": "No picture comes",
@@ -65,6 +66,7 @@ HEALTH_TITLES: dict[HealthKind, str] = {
     "fallback": "Detector not as asked",
     "hot": "Hot or throttled",
     "memory": "Short of memory",
+    "service": "Service failed",
 }
 SCHEMA = 1  # of the ingest channel and the replay log
 SegmentKind = Literal["continuous", "pre_roll", "alert"]

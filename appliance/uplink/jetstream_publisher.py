@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import nats.errors
 import nats.js.errors
+from nats.aio.client import Client
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy
+from nats.js.api import DiscardPolicy, PubAck
 
-from appliance.broker import NatsLink
+from appliance.broker import NatsLink, broker_errors, complaint, end_tasks
 from appliance.errors import UplinkError, VedetteError
 from appliance.store.rows import MediaRow
 from appliance.uplink.nats_messages import NatsMessage
@@ -21,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 # A chunk over a 32 kbit/s uplink takes half a minute; a lost connection is noticed at once, not by this.
 PUBLISH_S_MAX = 90.0
+# A broker that answers a PING sent behind a message has read the message: its acknowledgement is late, or lost.
+ASK_AFTER_S, LATE_S_MAX = 10.0, 10.0
 STREAM_INFO_S_MAX = 10.0  # some hundred bytes each way
 _EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_LAST = 10071  # nats-server: "wrong last sequence: N", of the subject; 0: it has no message
@@ -60,24 +64,41 @@ class JetStreamPublisher:
 
     async def _publish(self, message: NatsMessage, stream: str) -> None:
         client = await self._link.client()
-        try:
-            if self.last_refused:
-                await _check_room(client.jetstream(timeout=STREAM_INFO_S_MAX), stream, message.size)
-            jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
-            await jetstream.publish(message.subject, message.payload, stream=stream, headers=dict(message.headers))
-            self.last_refused = False
-        except (nats.js.errors.NoStreamResponseError, nats.js.errors.NotFoundError):
-            self.last_refused = True
-            raise UplinkError("no worker has made the streams yet, or JetStream is off") from None
-        except nats.errors.MaxPayloadError:
-            raise PublishRefused(f"{len(message.payload)} bytes are over the broker's max_payload") from None
-        except nats.js.errors.APIError as error:
-            if error.err_code == _TOO_LARGE:
-                raise PublishRefused(f"{len(message.payload)} bytes are over the stream's limit") from None
-            self.last_refused = True
-            raise UplinkError(f"the broker refuses: {error.description}") from None
-        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-            raise UplinkError(f"not acknowledged: {type(error).__name__}") from None
+        with broker_errors("not acknowledged"):
+            try:
+                if self.last_refused:
+                    await _check_room(client.jetstream(timeout=STREAM_INFO_S_MAX), stream, message.size)
+                jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
+                headers = dict(message.headers)
+                await _acknowledged(
+                    client, jetstream.publish(message.subject, message.payload, stream=stream, headers=headers)
+                )
+                self.last_refused = False
+            except (nats.js.errors.NoStreamResponseError, nats.js.errors.NotFoundError):
+                self.last_refused = True
+                raise UplinkError("no worker has made the streams yet, or JetStream is off") from None
+            except nats.errors.MaxPayloadError:
+                raise PublishRefused(f"{len(message.payload)} bytes are over the broker's max_payload") from None
+            except nats.js.errors.APIError as error:
+                if error.err_code == _TOO_LARGE:
+                    raise PublishRefused(f"{len(message.payload)} bytes are over the stream's limit") from None
+                self.last_refused = True
+                raise UplinkError(f"the broker refuses: {complaint(error)}") from None
+
+
+async def _acknowledged(client: Client, publishing: Coroutine[Any, Any, PubAck]) -> None:
+    """Await the acknowledgement, however slow the way. Raises nats errors: a broker that has long read it is silent."""
+    task = asyncio.create_task(publishing)
+    try:
+        await asyncio.wait({task}, timeout=ASK_AFTER_S)
+        if not task.done():
+            await client.flush(int(PUBLISH_S_MAX))
+            await asyncio.wait({task}, timeout=LATE_S_MAX)
+        if not task.done():
+            raise nats.errors.TimeoutError
+        task.result()
+    finally:
+        await end_tasks(task)
 
 
 async def _check_room(jetstream: JetStreamContext, stream: str, size: int) -> None:
@@ -102,14 +123,13 @@ async def _is_stored(jetstream: JetStreamContext, site: str, media: MediaRow) ->
     first chunk that is missing ends it, and is sent again, as are those after it.
     """
     refused = {_EXPECTED_LAST: _NEVER_LAST}
-    for n in range(media.chunks_acked):
-        try:
-            await jetstream.publish(media_subject(site, media.ref.id, n), b"", stream=STREAM_MEDIA, headers=refused)
-        except nats.js.errors.APIError as error:
-            if error.err_code != _WRONG_LAST:  # full, say: nothing is known, and what it took it does not lose
-                return True
-            if (error.description or "").endswith(": 0"):
-                return False
-        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-            raise UplinkError(f"the media stream cannot be asked: {type(error).__name__}") from None
+    with broker_errors("the media stream cannot be asked"):
+        for n in range(media.chunks_acked):
+            try:
+                await jetstream.publish(media_subject(site, media.ref.id, n), b"", stream=STREAM_MEDIA, headers=refused)
+            except nats.js.errors.APIError as error:
+                if error.err_code != _WRONG_LAST:  # full, say: nothing is known, and what it took it does not lose
+                    return True
+                if (error.description or "").endswith(": 0"):
+                    return False
     return True

@@ -7,10 +7,9 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-import nats.errors
 from nats.aio.msg import Msg
 
-from appliance.broker import NatsLink
+from appliance.broker import NATS_ERRORS, NatsLink
 from appliance.clock import Clock
 from appliance.errors import UplinkError
 from appliance.json_lines import WireError
@@ -67,9 +66,9 @@ class PoolMonitor:
                 try:
                     await self._link.while_up(asyncio.Event().wait())
                 finally:
-                    with contextlib.suppress(nats.errors.Error, OSError):
+                    with contextlib.suppress(*NATS_ERRORS):
                         await listening.unsubscribe()
-            except (UplinkError, nats.errors.Error, OSError):
+            except (UplinkError, *NATS_ERRORS):
                 await asyncio.sleep(1.0)
 
     async def _on_message(self, message: Msg) -> None:

@@ -18,6 +18,7 @@ from appliance.errors import StoreUnavailable, UplinkError, lacks_files
 from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
+from appliance.threads import ServiceLoop
 from appliance.uplink.cloud_breaker import CloudBreaker
 from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.uplink.jetstream_publisher import JetStreamPublisher
@@ -52,7 +53,7 @@ class UplinkService:
     """Owner of the event loop that talks to the broker; `run()` blocks the one thread it is given.
 
     `stop()` and `wake()` may be called from any thread. When one of the four tasks fails (the database refused, or a
-    bug), `run()` ends with that error.
+    bug), `run()` ends with that error, and may be called again.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class UplinkService:
             self._link, site, deps.alerts, deps.commits, clock, changed, self._sending.verdict_received
         )
         self._pool = PoolMonitor(self._link, clock)
+        self._event_loop = ServiceLoop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_now = asyncio.Event()
         self._stopped = threading.Event()
@@ -104,7 +106,7 @@ class UplinkService:
 
     def run(self) -> None:
         """Talk to the broker until `stop()`. Raises StoreError."""
-        asyncio.run(self._main())
+        self._event_loop.run(self._main())
 
     def stop(self) -> None:
         """Let `run` return."""
@@ -187,7 +189,7 @@ class UplinkLoop:
 
     async def run(self) -> None:
         """Send until cancelled. Raises StoreError when the database refuses."""
-        backoff = Backoff(0.5, 30.0)
+        backoff = Backoff(0.5, 10.0)
         while True:
             self._limiter.charge_overhead()
             try:

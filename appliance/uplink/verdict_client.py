@@ -11,13 +11,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 
-import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from appliance.broker import NatsLink, end_tasks
+from appliance.broker import NatsLink, broker_errors, complaint, end_tasks
 from appliance.broker_config import BrokerConfig
 from appliance.clock import Clock
 from appliance.errors import UplinkError
@@ -99,7 +98,7 @@ class VerdictClient:
         self, client: Client, escalation: Escalation, priority: str, files: Sequence[tuple[MediaRef, bytes]]
     ) -> TimedVerdict | None:
         begin = self._clock.monotonic()
-        try:
+        with broker_errors(f"the broker at {self._address}"):
             verdicts = await client.subscribe(verdict_subject(self.site), pending_msgs_limit=64)
             try:
                 size = 0
@@ -113,8 +112,6 @@ class VerdictClient:
                 return None
             finally:
                 await verdicts.unsubscribe()
-        except (nats.errors.Error, OSError) as error:
-            raise UplinkError(f"the broker at {self._address}: {type(error).__name__}") from None
 
     async def _client(self) -> Client:
         try:
@@ -142,7 +139,7 @@ class VerdictClient:
                 f"this account may not publish on {message.subject}"
             ) from None
         except nats.js.errors.APIError as error:
-            raise UplinkError(f"the broker at {self._address} refuses: {error.description}") from None
+            raise UplinkError(f"the broker at {self._address} refuses: {complaint(error)}") from None
         except asyncio.TimeoutError:
             raise UplinkError(f"the broker at {self._address} does not acknowledge {message.subject}") from None
         return message.size

@@ -18,7 +18,15 @@ from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 
 from appliance.backoff import Backoff
-from appliance.broker import NatsLink, check_site_consumer, make_site_consumer, site_consumer_name
+from appliance.broker import (
+    NATS_ERRORS,
+    NatsLink,
+    broker_errors,
+    check_site_consumer,
+    complaint,
+    make_site_consumer,
+    site_consumer_name,
+)
 from appliance.clock import Clock
 from appliance.errors import StoreUnavailable, UplinkError
 from appliance.json_lines import WireError
@@ -30,13 +38,14 @@ from appliance.wire import STREAM_VERDICT, Verdict
 
 FETCH_BATCH = 64  # messages that one request may bring; below the broker's limit of every version
 TRANSACTION_BATCH_MAX = 16  # verdicts applied in one transaction: one flush of the disk instead of as many
-REQUEST_EXPIRES_S = 28.0  # for so long a request stands at the broker
-REQUEST_LOST_S = 30.0  # a request that the broker has not ended by then did not get there
+REQUEST_EXPIRES_S = 24.0  # for so long a request stands at the broker
+REQUEST_LOST_S = 26.0  # a request that the broker has not ended by then did not get there
 _REQUEST = json.dumps({"batch": FETCH_BATCH, "expires": int(REQUEST_EXPIRES_S * 1e9)}).encode()
 _ENDED = frozenset({"404", "408"})  # nothing came, or not as many
 _NOT_OUR_JETSTREAM = 10039  # nats-server: JetStream not enabled for account
 _NO_CONSUMER = "no worker has made this site's verdict consumer yet (the first that sees a question of it does)"
 REDELIVER_S = 5.0  # after the database refused
+ASK_EVERY_S = 1.0  # a broker that ends each request at once is not asked faster than this
 
 logger = logging.getLogger(__name__)
 
@@ -111,25 +120,24 @@ class VerdictConsumer:
         question of the site makes it.
         """
         name = site_consumer_name(self._site)
-        try:
-            for _ in range(2):
-                try:
-                    found = await jetstream.consumer_info(STREAM_VERDICT, name)
-                except nats.js.errors.NotFoundError:
-                    if not self._may_create:
-                        raise UplinkError(_NO_CONSUMER) from None
-                    await self._make(jetstream)
-                    continue
-                check_site_consumer(found.config, self._site)
-                return name
-        except nats.js.errors.NotFoundError:
-            raise UplinkError("no worker has made the streams yet") from None
-        except nats.js.errors.APIError as error:
-            if error.err_code == _NOT_OUR_JETSTREAM:
-                return name
-            raise UplinkError(f"the broker refuses the verdict consumer: {error.description}") from None
-        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-            raise UplinkError(f"the verdict consumer cannot be reached: {type(error).__name__}") from None
+        with broker_errors("the verdict consumer cannot be reached"):
+            try:
+                for _ in range(2):
+                    try:
+                        found = await jetstream.consumer_info(STREAM_VERDICT, name)
+                    except nats.js.errors.NotFoundError:
+                        if not self._may_create:
+                            raise UplinkError(_NO_CONSUMER) from None
+                        await self._make(jetstream)
+                        continue
+                    check_site_consumer(found.config, self._site)
+                    return name
+            except nats.js.errors.NotFoundError:
+                raise UplinkError("no worker has made the streams yet") from None
+            except nats.js.errors.APIError as error:
+                if error.err_code == _NOT_OUR_JETSTREAM:
+                    return name
+                raise UplinkError(f"the broker refuses the verdict consumer: {complaint(error)}") from None
         raise UplinkError("the verdict consumer was deleted")
 
     async def _make(self, jetstream: JetStreamContext) -> None:
@@ -178,10 +186,8 @@ class VerdictConsumer:
 
     async def _acknowledge(self, acknowledgement: object) -> None:
         """An acknowledgement that does not get through means one more delivery, which changes nothing."""
-        try:
+        with broker_errors("a verdict could not be acknowledged"):
             await acknowledgement  # type: ignore[misc]
-        except (nats.errors.Error, OSError) as error:
-            raise UplinkError(f"a verdict could not be acknowledged: {type(error).__name__}") from None
 
     def _count(self, applied: int = 0, more: int = 0, known: int = 0, refused: int = 0) -> None:
         now = self.counts
@@ -203,16 +209,18 @@ class ConsumerStream:
         self._inbox = client.new_inbox()
         self._subscription: Subscription | None = None
         self._left = 0
+        self._asked_at = self._pause_s = 0.0
 
     async def __aenter__(self) -> ConsumerStream:
-        self._subscription = await self._client.subscribe(self._inbox)
+        with broker_errors(f"{self._consumer} cannot be read"):
+            self._subscription = await self._client.subscribe(self._inbox)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._subscription is not None:
-            with contextlib.suppress(nats.errors.Error, OSError):
+            with contextlib.suppress(*NATS_ERRORS):
                 await self._subscription.unsubscribe()
 
     async def next(self) -> list[Msg]:
@@ -221,7 +229,7 @@ class ConsumerStream:
         Raises UplinkError when the connection or the consumer is gone.
         """
         assert self._subscription is not None
-        try:
+        with broker_errors(f"{self._consumer} cannot be read"):
             while True:
                 message = await self._link.while_up(self._next())
                 if message is None:
@@ -233,15 +241,15 @@ class ConsumerStream:
                         break
                     found.append(message)
                 return found
-        except (nats.errors.Error, OSError) as error:
-            raise UplinkError(f"{self._consumer} cannot be read: {type(error).__name__}") from None
 
     async def _next(self) -> Msg | None:
         """A message, or None: the request has ended."""
         assert self._subscription is not None
         if self._left <= 0:
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = 0.0
             await self._client.publish(self._request_subject, _REQUEST, self._inbox)
-            self._left = FETCH_BATCH
+            self._left, self._asked_at = FETCH_BATCH, asyncio.get_running_loop().time()
         try:
             message = await self._subscription.next_msg(REQUEST_LOST_S)
         except (nats.errors.TimeoutError, asyncio.TimeoutError):
@@ -256,5 +264,6 @@ class ConsumerStream:
             raise UplinkError(_NO_CONSUMER)
         if status not in _ENDED:
             description = (message.headers or {}).get("Description", "")
-            raise UplinkError(f"{self._consumer} cannot be read: {status} {description}".rstrip())
+            raise UplinkError(f"{self._consumer} cannot be read: {status} {description}"[:200].rstrip())
+        self._pause_s = max(0.0, self._asked_at + ASK_EVERY_S - asyncio.get_running_loop().time())
         return None

@@ -45,6 +45,10 @@ class Box:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         before = len(self.log)
         with (self.folder / "box.log").open("ab") as log:

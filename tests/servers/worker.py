@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from appliance.broker import NatsLink
 from appliance.broker_config import BrokerConfig
-from appliance.clock import SystemClock
+from appliance.clock import Clock, SystemClock
 from appliance.types import Detections
 from cloud_worker.config import HandlingConfig as WorkerSettings
 from cloud_worker.config import RedetectEngine, StatusConfig, WorkerConfig
@@ -58,7 +58,7 @@ class WorkerThread:
 
     def __init__(
         self, url: str, engine: Engine, *, token: str = "", status: Mapping[str, object] | None = None,
-        archive: ArchivePort | None = None, **settings: object,
+        archive: ArchivePort | None = None, clock: Clock | None = None, **settings: object,
     ) -> None:  # fmt: skip
         quick = {"ack_wait_s": 2.0, "retry_s": 0.05, "drain_s": 30.0, "name": "w1"}
         self._config = WorkerConfig(
@@ -67,6 +67,7 @@ class WorkerThread:
             status=StatusConfig(**(status or {})),
         )
         self._archive = archive
+        self._clock = clock or SystemClock()
         self._address = BrokerConfig(url=url, token=SecretStr(token) if token else None)
         self._engine = engine
         self._ready = threading.Event()
@@ -77,6 +78,10 @@ class WorkerThread:
         self._thread.start()
         assert self._ready.wait(60)
         return self
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
     def stop(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Returns when it has ended; `meanwhile` is called as soon as it takes no more questions."""
@@ -94,7 +99,7 @@ class WorkerThread:
         assert not self._thread.is_alive()
 
     async def _main(self) -> None:
-        clock = SystemClock()
+        clock = self._clock
         self._loop = asyncio.get_running_loop()
         link = NatsLink(self._address, "worker", clock)
         self.worker = Worker(self._config, Judge(self._engine, "w1", clock), link, clock, archive=self._archive)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -15,7 +16,16 @@ from waiting import until
 
 from appliance.clock import ManualClock, SystemClock
 from appliance.errors import ModelError, StoreError, StoreUnavailable
-from appliance.threads import FILES_WAIT_S, Service, ServiceGroup, periodic_service
+from appliance.threads import (
+    FILES_WAIT_S,
+    RESTART_LAST_S,
+    WELL_AFTER_S,
+    Service,
+    ServiceGroup,
+    ServiceLoop,
+    ServiceRestarts,
+    periodic_service,
+)
 
 
 def waiting(name: str, ended: list[str]) -> Service:
@@ -175,3 +185,59 @@ def test_services_are_replaced_while_the_others_run() -> None:
     parts.stop()
     assert parts.wait() == 0, "one that was replaced has not failed"
     assert ended == ["notifier", "notifier", "meter"]
+
+
+class Failing:
+    """A service that fails so often, and then runs until it is stopped. runs: how often it was run."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self._errors = list(errors)
+        self._stop = threading.Event()
+        self.runs = 0
+        self.service = Service("uplink", self.run, self._stop.set, resumes=False)
+
+    def run(self) -> None:
+        self.runs += 1
+        if self._errors:
+            raise self._errors.pop(0)
+        self._stop.wait(60)
+
+
+def test_one_that_only_talks_to_others_is_started_again_and_ends_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    clock, failing = ManualClock(), Failing(TypeError("a bug"), KeyError("another"), OSError(errno.EIO, "I/O error"))
+    restarts, parts = ServiceRestarts(clock), ServiceGroup(clock)
+    began = clock.monotonic()
+    parts.start(restarts.guard(failing.service))
+    until(lambda: failing.runs == 4)
+    assert clock.monotonic() - began >= 0.75 * (1 + 2 + 4), "backed off"
+    assert "uplink (OSError, 3 x)" in restarts.fault
+    assert caplog.text.count("Traceback") == 3
+    clock.advance(RESTART_LAST_S + WELL_AFTER_S)
+    assert restarts.fault == ""
+    parts.stop()
+    assert parts.wait() == 0
+
+
+@pytest.mark.parametrize(("error", "code"), [(StoreError("damaged"), 1), (ModelError("no model"), 2)])
+def test_what_the_database_or_the_settings_refuse_ends_all_even_so(error: Exception, code: int) -> None:
+    clock = ManualClock()
+    parts, failing = ServiceGroup(clock), Failing(error)
+    parts.start(ServiceRestarts(clock).guard(failing.service))
+    assert (parts.wait(), failing.runs) == (code, 1)
+
+
+def test_a_loop_that_failed_runs_again_with_what_is_bound_to_it() -> None:
+    loop, event, left = ServiceLoop(), asyncio.Event(), []
+
+    async def main(*, fails: bool) -> None:
+        left.append(asyncio.create_task(event.wait()))  # binds the event to the loop
+        await asyncio.sleep(0)
+        if fails:
+            raise TypeError("a bug")
+        event.set()
+        await asyncio.wait_for(event.wait(), 10)
+
+    with pytest.raises(TypeError):
+        loop.run(main(fails=True))
+    assert left[0].cancelled(), "nothing runs on behind"
+    loop.run(main(fails=False))
