@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from appliance.clock import SystemClock
 from appliance.config import DetectorConfig, IngestConfig, RecheckConfig
+from appliance.confinement import confine
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.detect.runtime_table import runtime_options, table_lines
@@ -29,6 +30,7 @@ from appliance.errors import UsageError
 from appliance.inference.detector_watchdog import DetectorHung
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.channel import IngestChannel, signs_of_life
+from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
 from appliance.ingest.process import IngestProcess
 from appliance.json_lines import WireError, decode_command
 from appliance.malloc import hold_little
@@ -60,9 +62,12 @@ def main() -> int:
         site = _read_site()
         hardware = HardwareDecoders(site.decode)
         hardware.must_have(site.cameras)
-        with signs_of_life(out, lambda: os._exit(0)):
-            shared = _load_detector(site)
+        with signs_of_life(out, lambda: os._exit(0)):  # measures in child processes, which may do all
+            settled = _settled_detector(site)
             recheck = _recheck_detector(site.second_look, site.detector)
+        policy = _confine(site)
+        with signs_of_life(out, lambda: os._exit(0)):
+            shared = detector.load(settled)
         ingest = IngestProcess(
             site.cameras,
             site.health,
@@ -73,6 +78,7 @@ def main() -> int:
             SystemClock(),
             load_recheck_detector=recheck,
             hardware=hardware,
+            policy=policy,
         )
     except UsageError as error:
         print(f"vedette ingest: {error}", file=sys.stderr)
@@ -129,13 +135,24 @@ def _read_site() -> IngestConfig:
         raise UsageError(f"configuration: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _load_detector(site: IngestConfig) -> ObjectDetector:
-    """The one that the site file asks for, on what this box runs it with fastest. Raises ModelError."""
+def _confine(site: IngestConfig) -> IngestPolicy:
+    """Give up what cameras do not need, before the network starts its threads: Landlock holds for later ones alone."""
+    policy = IngestPolicy(site)
+    threads = len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else 1
+    missing = {"landlock", "seccomp"} - set(confine(policy.policy))
+    if missing or threads > 1:
+        why = " and ".join(sorted(missing)) or f"{threads - 1} threads that a library started before"
+        logger.warning("live video is decoded with less protection: %s; see `vedette check`", why)
+    return policy
+
+
+def _settled_detector(site: IngestConfig) -> DetectorConfig:
+    """The one that the site file asks for, on what this box runs it with fastest."""
     folder = Path(site.storage.dir)
     settled = runtime_choice.settle_runtime(site.detector, folder)
     for line in table_lines(runtime_options(site.detector, runtime_choice.remembered_choice(site.detector, folder))):
         logger.info("detector.backend: auto: %s", line)
-    return detector.load(settled)
+    return settled
 
 
 def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callable[[], ObjectDetector] | None:
@@ -149,10 +166,10 @@ def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callabl
 
 
 def _run_cameras(ingest: IngestProcess, group: ServiceGroup) -> None:
-    """Until they are stopped, nobody reads the channel any more, or the detector hangs."""
+    """Until they are stopped, nobody reads the channel any more, the detector hangs or the policy is outdated."""
     try:
         ingest.run()
-    except DetectorHung as error:
+    except (DetectorHung, PolicyOutdated) as error:
         logger.error("%s; ending, to be started again", error)
         group.stop(1)
     else:
