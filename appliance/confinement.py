@@ -45,16 +45,16 @@ _PACKAGE_FOLDERS, _MODULES = {"site-packages", "dist-packages"}, {".py", ".so"}
 _LOADERS = ("/lib*/ld-linux*.so.*", "/lib/ld-musl-*.so.1", "/lib/*/ld-linux*.so.*")
 
 # What each version of Landlock brought, and what a process that decodes may do without it.
-_LACKS = (
-    (1, "this kernel has no Landlock (Linux 5.13, and `landlock` among lsm=): what decodes video can read this user's "
-        "files"),
+LACKS: tuple[tuple[int, str], ...] = (
+    (1, "this kernel has no Landlock (Linux 5.13, and `landlock` among lsm=): what decodes video can use this user's "
+        "files, and what decodes live video any TCP port"),
     (3, "Landlock of this kernel is older than Linux 6.2: what decodes video can empty files that it may read"),
     (4, "Landlock of this kernel is older than Linux 6.7: what decodes live video can connect to any TCP port"),
     (5, "Landlock of this kernel is older than Linux 6.10: devices that are opened can be given any command"),
     (6, "Landlock of this kernel is older than Linux 6.12: signals and abstract sockets are kept from others by "
         "seccomp alone"),
 )  # fmt: skip
-_NO_SECCOMP = (
+NO_SECCOMP = (
     "seccomp does not filter system calls here (x86-64 and 64-bit ARM, CONFIG_SECCOMP_FILTER): what decodes video can "
     "connect, start programs and signal others"
 )
@@ -102,11 +102,11 @@ def confine(policy: ConfinementPolicy) -> tuple[str, ...]:
 def missing_confinement() -> tuple[str, ...]:
     """What this kernel does not enforce, a sentence each with what follows; changes nothing."""
     version = _landlock_version()
-    lacks = [text for since, text in _LACKS if version < since]
+    lacks = [text for since, text in LACKS if version < since]
     if version < 1:
         lacks = lacks[:1]
     if platform.machine() not in SECCOMP or _libc_call("prctl", _PR_GET_SECCOMP, 0, 0, 0, 0) < 0:
-        lacks.append(_NO_SECCOMP)
+        lacks.append(NO_SECCOMP)
     return tuple(lacks)
 
 

@@ -74,18 +74,17 @@ class IngestPolicy:
         for folder in written:
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
-        needs, libraries = IngestNeeds.of(site), library_policy()
+        needs = IngestNeeds.of(site)
+        cameras = camera_policy(needs.files, needs.ports)
         self.policy = replace(
-            libraries,
-            readable=(
-                *libraries.readable, *map(Path, _READ), *model_folders(), *_network_files(site), *_resolver(),
-                *_camera_files(needs.files),
-            ),
-            writable=(*libraries.writable, *written, root / PREROLL),
+            cameras,
+            readable=(*cameras.readable, *model_folders(), *_network_files(site)),
+            writable=(*cameras.writable, *written, root / PREROLL),
             made_in=(root,),
-            ports=needs.ports | {DNS_PORT},
-        )  # fmt: skip
-        if needs.hardware or (accelerators() and site.detector.device != "cpu"):
+        )
+        detector = site.detector
+        on_cpu = detector.device == "cpu" and detector.backend != "hailo" and site.second_look.model is None
+        if needs.hardware or (accelerators() and not on_cpu):
             self.policy = _with_accelerators(self.policy, site, needs)
         self._folders = _identities([*written, root / PREROLL, *_camera_files(needs.files)])
         self._resolver = _identities(RESOLVER_FILES)
@@ -95,6 +94,16 @@ class IngestPolicy:
         them."""
         folders = _identities(self._folders)
         return folders != self._folders or (names_fail and _identities(self._resolver) != self._resolver)
+
+
+def camera_policy(urls: Iterable[str], ports: Iterable[int]) -> ConfinementPolicy:
+    """What a process that reads these cameras needs for it, without a place to write to."""
+    libraries = library_policy()
+    return replace(
+        libraries,
+        readable=(*libraries.readable, *map(Path, _READ), *_resolver(), *_camera_files(urls)),
+        ports=frozenset({*ports, DNS_PORT}),
+    )
 
 
 def _with_accelerators(policy: ConfinementPolicy, site: IngestConfig, needs: IngestNeeds) -> ConfinementPolicy:
