@@ -65,7 +65,7 @@ def main() -> int:
         with signs_of_life(out, lambda: os._exit(0)):  # measures in child processes, which may do all
             settled = _settled_detector(site)
             recheck = _recheck_detector(site.second_look, site.detector)
-        policy = _confine(site)
+        policy = give_up_all_else(site)
         with signs_of_life(out, lambda: os._exit(0)):
             shared = detector.load(settled)
         ingest = IngestProcess(
@@ -135,15 +135,17 @@ def _read_site() -> IngestConfig:
         raise UsageError(f"configuration: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _confine(site: IngestConfig) -> IngestPolicy:
-    """Give up what cameras do not need, before the network starts its threads: Landlock holds for later ones alone."""
+def give_up_all_else(site: IngestConfig) -> IngestPolicy | None:
+    """Keep what cameras need, before the network starts its threads: Landlock holds for later ones alone. None: this
+    kernel has no Landlock, so that files are out of reach for nobody."""
     policy = IngestPolicy(site)
     threads = len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else 1
-    missing = {"landlock", "seccomp"} - set(confine(policy.policy))
+    held = confine(policy.policy)
+    missing = {"landlock", "seccomp"} - set(held)
     if missing or threads > 1:
         why = " and ".join(sorted(missing)) or f"{threads - 1} threads that a library started before"
         logger.warning("live video is decoded with less protection: %s; see `vedette check`", why)
-    return policy
+    return policy if "landlock" in held else None
 
 
 def _settled_detector(site: IngestConfig) -> DetectorConfig:

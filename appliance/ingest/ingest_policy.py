@@ -39,7 +39,7 @@ RESOLVER_FILES = tuple(map(Path, ("/etc/resolv.conf", "/etc/hosts")))
 _READ = (
     "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/localtime", "/etc/ssl/openssl.cnf", "/etc/ssl/certs",
     "/etc/pki/tls", "/etc/crypto-policies", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat",
-    "/sys/devices/system", "/sys/fs/cgroup",
+    "/sys/bus/pci", "/sys/class/drm", "/sys/devices", "/sys/fs/cgroup",
 )  # fmt: skip
 # CUDA, TensorRT, VA-API, V4L2, DRM, OpenVINO's GPU and NPU, HailoRT, Jetson and Rockchip: not measured. Of /proc the
 # kernel shows no memory, environment or files of a process outside, since Landlock keeps ptrace's rights from it.

@@ -13,6 +13,7 @@ import pytest
 from appliance.config import IngestConfig
 from appliance.confinement import LACKS, NO_SECCOMP, missing_confinement, program_files
 from appliance.detect.accelerators import Accelerator
+from appliance.ingest import __main__ as ingest
 from appliance.ingest import ingest_policy
 from appliance.ingest.ingest_needs import IngestNeeds, port_of
 from appliance.ingest.ingest_policy import IngestPolicy
@@ -135,6 +136,20 @@ def test_a_storage_folder_that_cannot_be_made_ends_nothing(tmp_path: Path) -> No
     (tmp_path / "data").unlink()
     (tmp_path / "data" / "segments").mkdir(parents=True)
     assert policy.is_outdated(names_fail=False), "the disk is there now"
+
+
+@pytest.mark.parametrize(("held", "is_watched"), [((), False), (("seccomp",), False), (("landlock",), True)])
+def test_a_kernel_without_landlock_is_told_and_nothing_is_out_of_reach_there(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    held: tuple[str, ...],
+    is_watched: bool,
+) -> None:
+    """What is replaced there, sub-streams at each start among it, must not end the process again and again."""
+    monkeypatch.setattr(ingest, "confine", lambda policy: held)
+    assert (ingest.give_up_all_else(site(tmp_path)) is not None) is is_watched
+    assert "live video is decoded with less protection" in caplog.text
 
 
 STARTS = """
