@@ -48,8 +48,8 @@ _ACCELERATORS_READ = (
     "/run/udev", "/run/nvidia-persistenced",
 )  # fmt: skip
 _DEVICES = (
-    "nvidia*", "nvhost*", "nvmap", "nvgpu", "tegra*", "host1x*", "dri", "accel", "video*", "media*", "dma_heap",
-    "hailo*", "mali*", "mpp_service", "rga", "shm",
+    "nvidia*", "nvhost*", "nvmap", "nvgpu", "nvsci*", "v4l2-*", "tegra*", "host1x*", "dri", "accel", "video*",
+    "media*", "dma_heap", "hailo*", "mali*", "mpp_service", "rga", "shm",
 )  # fmt: skip
 _CACHES = ("nv/ComputeCache", "cache/neo_compiler_cache", "cache/mesa_shader_cache")  # in the home, behind a dot
 
