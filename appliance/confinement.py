@@ -122,12 +122,9 @@ def library_policy() -> ConfinementPolicy:
             continue
         listed.append(entry)
         with contextlib.suppress(OSError):
-            readable += [each for each in entry.iterdir() if each.suffix in _MODULES or _is_package(each)]
+            found = list(entry.iterdir())
+            readable += [each for each in found if each.suffix in _MODULES or os.path.exists(each / "__init__.py")]
     return ConfinementPolicy(readable=tuple(readable), listed=tuple(listed), writable=(Path(os.devnull),))
-
-
-def _is_package(folder: Path) -> bool:
-    return os.path.exists(folder / "__init__.py")  # of one that may not be entered it says no
 
 
 def program_files(program: Path) -> Iterator[Path]:

@@ -24,7 +24,8 @@ ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # the latter with its error number
 _NEW = 424  # from here on the numbers are the same everywhere, and of calls that all do without
 _X32 = 0x40000000  # a third way to call an x86_64 kernel, with numbers of its own
 
-# name:x86_64:aarch64. Memory, files (those that Landlock lets open), threads, time, and sockets that are there.
+# name:x86_64:aarch64. Memory, files (those that Landlock lets open), threads, time, and sockets that are there; of the
+# last ones arguments are compared (see _conditions).
 _COMPUTE = """
     mmap:9:222 munmap:11:215 mremap:25:216 mprotect:10:226 brk:12:214 madvise:28:233 msync:26:227 membarrier:324:283
     get_mempolicy:239:236 set_mempolicy:238:237 mbind:237:235 read:0:63 write:1:64 readv:19:65 writev:20:66
@@ -48,34 +49,26 @@ _COMPUTE = """
     gettimeofday:96:169 time:201:- getrandom:318:278 uname:63:160 sysinfo:99:179 getcpu:309:168 poll:7:-
     ppoll:271:73 select:23:- pselect6:270:72 epoll_create:213:- epoll_create1:291:20 epoll_ctl:233:21
     epoll_wait:232:- epoll_pwait:281:22 epoll_pwait2:441:441 recvfrom:45:207 recvmsg:47:212 shutdown:48:210
-    getsockname:51:204 getpeername:52:205 getsockopt:55:209 setsockopt:54:208
+    getsockname:51:204 getpeername:52:205 getsockopt:55:209 setsockopt:54:208 clone:56:220 prlimit64:302:261
+    kill:62:129 tgkill:234:131 setpriority:141:140 sched_setaffinity:203:122 fcntl:72:25 ioctl:16:29 prctl:157:167
+    sendto:44:206 sendmsg:46:211
 """
-# Arguments are compared (see _conditions).
-_COMPARED = """
-    clone:56:220 prlimit64:302:261 kill:62:129 tgkill:234:131 setpriority:141:140 sched_setaffinity:203:122
-    fcntl:72:25 ioctl:16:29 prctl:157:167 sendto:44:206 sendmsg:46:211
-"""
-_NETWORK = """
-    connect:42:203 bind:49:200 recvmmsg:299:243 socket:41:198 sendmmsg:307:269
-"""
+_NETWORK = "connect:42:203 bind:49:200 recvmmsg:299:243 socket:41:198 sendmmsg:307:269"
 # As libraries for NVIDIA, VA-API and Hailo call them, by their sources and manuals: not measured.
 _DEVICES = """
     mlock:149:228 mlock2:325:284 munlock:150:229 kcmp:312:272 inotify_init1:294:26 inotify_add_watch:254:27
     inotify_rm_watch:255:28 socketpair:53:199
 """
-_PROGRAMS = """
-    execve:59:221 vfork:58:- fork:57:- wait4:61:260 waitid:247:95 setsid:112:157 setpgid:109:154 chdir:80:49
-    fchdir:81:50
-"""
+_PROGRAMS = "execve:59:221 vfork:58:- fork:57:- wait4:61:260 waitid:247:95 setsid:112:157 setpgid:109:154"
 
 _CLONE_THREAD, _NAMESPACES = 0x00010000, 0x7E020000  # CLONE_NEW* of <linux/sched.h>
 _FASTOPEN = 0x20000000  # MSG_FASTOPEN connects without connect, which alone Landlock compares with the ports
 _UNIX, _INET, _INET6, _STREAM, _DGRAM, _TCP, _UDP = 1, 2, 10, 1, 2, 6, 17
 # fcntl: copies, flags, locks, the size of pipes, seals. F_SETOWN and F_SETSIG would send a signal to any process.
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032, 1033, 1034)
-_TCGETS, _TCGETS2, _TIOCGWINSZ, _FIONREAD, _FIONBIO, _FIOCLEX = 0x5401, 0x802C542A, 0x5413, 0x541B, 0x5421, 0x5451
-_IOCTL = (_TCGETS, _TCGETS2, _TIOCGWINSZ, _FIONREAD, _FIONBIO, _FIOCLEX, _FIOCLEX - 1)
-_SIOCGIFNAME, _SIOCGIFINDEX = 0x8910, 0x8933  # of fe80::1%eth0
+# TCGETS and TCGETS2 (isatty), TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.
+_IOCTL = (0x5401, 0x802C542A, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+_SIOCGIFINDEX = 0x8933  # of fe80::1%eth0
 _IOCTL_NEVER = (0x5412, 0x541C, 0x8901, 0x8902)  # types into a terminal (TIOCSTI, TIOCLINUX); FIOSETOWN, SIOCSPGRP
 # PR_SET_PDEATHSIG and _NAME, what is set now, the capabilities there are, the names of memory areas.
 _PRCTL = (1, 2, 3, 15, 16, 21, 23, 38, 39, 0x53564D41)
@@ -104,7 +97,8 @@ class _Check:
 def allowed_calls(machine: str, allowance: Allowance) -> dict[str, int]:
     """The numbers of what may be called, by name. Raises KeyError: this processor has no table."""
     place = ARCHITECTURES[machine][1]
-    tables = [_COMPUTE, _COMPARED, *_further(allowance)]
+    further = ((allowance.network, _NETWORK), (allowance.devices, _DEVICES), (allowance.programs, _PROGRAMS))
+    tables = (_COMPUTE, *(table for is_needed, table in further if is_needed))
     rows = [row.split(":") for table in tables for row in table.split()]
     return {row[0]: int(row[place]) for row in rows if row[place] != "-"}
 
@@ -123,21 +117,12 @@ def filter_program(machine: str, pid: int, allowance: Allowance) -> list[Instruc
     return [*code, (_AT_LEAST, 0, 1, _NEW), (_RETURN, 0, 0, REFUSE | errno.ENOSYS), refuse]
 
 
-def _further(allowance: Allowance) -> Iterator[str]:
-    if allowance.network:
-        yield _NETWORK
-    if allowance.devices:
-        yield _DEVICES
-    if allowance.programs:
-        yield _PROGRAMS
-
-
 def _conditions(pid: int, allowance: Allowance) -> Mapping[str, Sequence[_Check]]:
     """Of each call whose arguments count. Programs that were started are ended by `kill`: Landlock's scope keeps it
     from all others."""
     own = [_Check(0, (pid,))]
     socket = [_Check(0, (_UNIX, _INET, _INET6)), _Check(1, (_STREAM, _DGRAM), mask=0xF), _Check(2, (0, _TCP, _UDP))]
-    names = (_SIOCGIFNAME, _SIOCGIFINDEX) if allowance.network else ()
+    names = (_SIOCGIFINDEX,) if allowance.network else ()
     threads = [] if allowance.programs else [_Check(0, (_CLONE_THREAD,), mask=_CLONE_THREAD)]
     return {
         "clone": [_Check(0, (0,), mask=_NAMESPACES), *threads],

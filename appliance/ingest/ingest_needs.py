@@ -1,4 +1,4 @@
-"""What cameras need that the ingest process cannot be given later: its confinement cannot be widened once it is on.
+"""What cameras need of ports and files; the ingest process cannot be given it later, as no confinement is widened.
 
 Compared by the supervisor before cameras are handed to a process that runs (see `supervisor`), and by that process when
 it confines itself (`ingest_policy`).
@@ -6,14 +6,29 @@ it confines itself (`ingest_policy`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from appliance.config import IngestConfig
+from appliance.confinement import ConfinementPolicy, library_policy
+
+if TYPE_CHECKING:  # the settings of a whole site are too much for who tries one camera
+    from appliance.config import IngestConfig
 
 PORTS = {"rtsp": 554, "rtsps": 322}
 # Cameras listen on these, so that most of those that are added need no new start of the process.
 USUAL_PORTS = frozenset({*PORTS.values(), 8554})
+
+DNS_PORT = 53
+RESOLVER_FILES = tuple(map(Path, ("/etc/resolv.conf", "/etc/hosts")))
+_READ = (
+    "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/localtime", "/etc/ssl/openssl.cnf", "/etc/ssl/certs",
+    "/etc/pki/tls", "/etc/crypto-policies", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat",
+    "/sys/bus/pci", "/sys/class/drm", "/sys/devices", "/sys/fs/cgroup",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +61,20 @@ def port_of(url: str) -> int | None:
         return parts.port or PORTS[parts.scheme]
     except (ValueError, KeyError):
         return None
+
+
+def camera_policy(files: Iterable[Path], ports: Iterable[int]) -> ConfinementPolicy:
+    """What a process that reads cameras on these ports, or these files for cameras, needs for it; it writes nothing."""
+    libraries = library_policy()
+    return replace(
+        libraries,
+        readable=(*libraries.readable, *map(Path, _READ), *_resolver(), *files),
+        ports=frozenset({*ports, DNS_PORT}),
+    )
+
+
+def _resolver() -> Iterator[Path]:
+    """A link leads to the folder of a program that replaces the file: the folder stays."""
+    for path in RESOLVER_FILES:
+        target = Path(os.path.realpath(path))
+        yield target if target.parent == path.parent else target.parent

@@ -22,25 +22,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from appliance.config import IngestConfig
-from appliance.confinement import ConfinementPolicy, library_policy, program_files
+from appliance.confinement import ConfinementPolicy, program_files
 from appliance.detect.accelerators import accelerators
 from appliance.detect.hailo_bindings import python_with_bindings
 from appliance.detect.model_files import model_folders
 from appliance.detect.tensorrt_plan_cache import engine_folder
 from appliance.errors import SourceError, VedetteError
 from appliance.ingest.file_source import clip_path
-from appliance.ingest.ingest_needs import IngestNeeds
+from appliance.ingest.ingest_needs import RESOLVER_FILES, IngestNeeds, camera_policy
 from appliance.ingest.substream_ring import FOLDER as SUBSTREAMS
 from appliance.store.paths import PREROLL, SEGMENTS
 from appliance.track.parked_vehicle_file import FOLDER as PARKED
 
-DNS_PORT = 53
-RESOLVER_FILES = tuple(map(Path, ("/etc/resolv.conf", "/etc/hosts")))
-_READ = (
-    "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/localtime", "/etc/ssl/openssl.cnf", "/etc/ssl/certs",
-    "/etc/pki/tls", "/etc/crypto-policies", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat",
-    "/sys/bus/pci", "/sys/class/drm", "/sys/devices", "/sys/fs/cgroup",
-)  # fmt: skip
 # CUDA, TensorRT, VA-API, V4L2, DRM, OpenVINO's GPU and NPU, HailoRT, Jetson and Rockchip: not measured. Of /proc the
 # kernel shows no memory, environment or files of a process outside, since Landlock keeps ptrace's rights from it.
 _ACCELERATORS_READ = (
@@ -49,7 +42,7 @@ _ACCELERATORS_READ = (
 )  # fmt: skip
 _DEVICES = (
     "nvidia*", "nvhost*", "nvmap", "nvgpu", "nvsci*", "v4l2-*", "tegra*", "host1x*", "dri", "accel", "video*",
-    "media*", "dma_heap", "hailo*", "mali*", "mpp_service", "rga", "shm",
+    "media*", "dma_heap", "hailo*", "mali*", "mpp_service", "rga",
 )  # fmt: skip
 _CACHES = ("nv/ComputeCache", "cache/neo_compiler_cache", "cache/mesa_shader_cache")  # in the home, behind a dot
 
@@ -75,7 +68,8 @@ class IngestPolicy:
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
         needs = IngestNeeds.of(site)
-        cameras = camera_policy(needs.files, needs.ports)
+        files = list(_camera_files(needs.files))
+        cameras = camera_policy(files, needs.ports)
         self.policy = replace(
             cameras,
             readable=(*cameras.readable, *model_folders(), *_network_files(site)),
@@ -86,7 +80,7 @@ class IngestPolicy:
         on_cpu = detector.device == "cpu" and detector.backend != "hailo" and site.second_look.model is None
         if needs.hardware or (accelerators() and not on_cpu):
             self.policy = _with_accelerators(self.policy, site, needs)
-        self._folders = _identities([*written, root / PREROLL, *_camera_files(needs.files)])
+        self._folders = _identities([*written, root / PREROLL, *files])
         self._resolver = _identities(RESOLVER_FILES)
 
     def is_outdated(self, *, names_fail: bool) -> bool:
@@ -94,16 +88,6 @@ class IngestPolicy:
         them."""
         folders = _identities(self._folders)
         return folders != self._folders or (names_fail and _identities(self._resolver) != self._resolver)
-
-
-def camera_policy(urls: Iterable[str], ports: Iterable[int]) -> ConfinementPolicy:
-    """What a process that reads these cameras needs for it, without a place to write to."""
-    libraries = library_policy()
-    return replace(
-        libraries,
-        readable=(*libraries.readable, *map(Path, _READ), *_resolver(), *_camera_files(urls)),
-        ports=frozenset({*ports, DNS_PORT}),
-    )
 
 
 def _with_accelerators(policy: ConfinementPolicy, site: IngestConfig, needs: IngestNeeds) -> ConfinementPolicy:
@@ -119,7 +103,7 @@ def _with_accelerators(policy: ConfinementPolicy, site: IngestConfig, needs: Ing
     return replace(
         policy,
         readable=(*policy.readable, *map(Path, filter(None, (*_ACCELERATORS_READ, *places)))),
-        writable=(*policy.writable, *kept),
+        writable=(*policy.writable, *kept, Path("/dev/shm")),
         devices=tuple(path for each in _DEVICES for path in Path("/dev").glob(each)),
         programs=tuple(_programs(site, needs)),
     )
@@ -139,13 +123,6 @@ def _network_files(site: IngestConfig) -> Iterator[Path]:
     for path in (Path(each).expanduser() for each in named):
         if path.is_file():
             yield from path.parent.glob(f"{glob.escape(path.stem)}*")
-
-
-def _resolver() -> Iterator[Path]:
-    """A link leads to the folder of a program that replaces the file: the folder stays."""
-    for path in RESOLVER_FILES:
-        target = Path(os.path.realpath(path))
-        yield target if target.parent == path.parent else target.parent
 
 
 def _camera_files(urls: Iterable[str]) -> Iterator[Path]:

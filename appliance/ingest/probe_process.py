@@ -79,13 +79,13 @@ def main() -> int:
     url = str(json.load(sys.stdin)["url"])
     import av
 
-    from appliance.ingest.ingest_needs import port_of
-    from appliance.ingest.ingest_policy import camera_policy
+    from appliance.ingest.file_source import clip_path
+    from appliance.ingest.ingest_needs import camera_policy, port_of
 
     av.logging.set_level(None)  # its own log would print addresses with their passwords
     port = port_of(url)
-    confine(camera_policy([url], [] if port is None else [port]))
     try:
+        confine(camera_policy([clip_path(url)], []) if port is None else camera_policy([], [port]))
         report = asdict(watch(url))
         answer = {**report, "picture": base64.b64encode(report["picture"]).decode()}
     except SourceError as error:

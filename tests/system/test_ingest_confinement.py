@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import json
 import os
 import socket
@@ -222,6 +223,30 @@ def test_the_real_process_reads_no_other_file_and_asks_no_other_port_as_a_camera
             child.wait(60)
     assert "permission denied" in reasons["port"].lower()
     assert "denied" in reasons["file"].lower()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="no OpenVINO")
+@pytest.mark.skipif(
+    sys.modules.get("openvino_telemetry", "") is not None,
+    reason="OpenVINO's telemetry reads the home when it is loaded",
+)
+def test_another_back_end_loads_and_looks_confined(tmp_path: Path, film: Path) -> None:
+    (tmp_path / "site.yaml").write_text(
+        f"cameras: {{gate: {{url: 'file:{film}'}}}}\nstorage: {{dir: {tmp_path}/data}}\ndetector: {{backend: openvino}}"
+    )
+    reading, writing = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-m", "appliance.ingest", "--fd", str(writing)], stdin=subprocess.PIPE, pass_fds=(writing,)
+    ) as child:
+        os.close(writing)
+        assert child.stdin is not None
+        child.stdin.write(config.load(tmp_path / "site.yaml").for_ingest().model_dump_json().encode() + b"\n")
+        child.stdin.flush()
+        with os.fdopen(reading, "rb") as channel:
+            came = (decode_ingest(line) for line in channel if line.strip())
+            assert any(isinstance(said, FrameBoxes) and said.looked for said in came)
+            child.stdin.close()
+            child.wait(60)
 
 
 def test_who_tries_a_camera_is_confined_to_it(film: Path, camera: RtspServerThread) -> None:
