@@ -64,10 +64,10 @@ def main() -> int:
         hardware.must_have(site.cameras)
         with signs_of_life(out, lambda: os._exit(0)):  # measures in child processes, which may do all
             settled = _settled_detector(site)
-            recheck = _recheck_detector(site.second_look, site.detector)
         policy = give_up_all_else(site)
         with signs_of_life(out, lambda: os._exit(0)):
             shared = detector.load(settled)
+            recheck = _recheck_detector(site.second_look, site.detector)
         ingest = IngestProcess(
             site.cameras,
             site.health,
