@@ -20,12 +20,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from appliance.clock import Clock, SystemClock, process_cpu_s
-from appliance.confinement import confine
+from appliance.confinement import confine, library_policy
 from appliance.errors import VedetteError, printable
 
 START_S_MAX = 120.0  # of a child that reads its libraries, which takes a busy machine or a slow card their time
@@ -34,7 +34,6 @@ PARTS_MAX = 1024
 _JSON_BYTES_MAX = 16 * 1024 * 1024
 _HEAD = struct.Struct("!II")
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "ORT_DISABLE_TELEMETRY")
-_SYSTEM_FILES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/urandom", "/dev/null")
 
 Value = Any
 """What may be handed over: what JSON holds, and bytes, which arrive as a bytearray."""
@@ -364,9 +363,14 @@ def main(argument: str) -> int:
     ):
         resource.setrlimit(kind, (most, most))
     silence = os.open(os.devnull, os.O_WRONLY)
-    libraries = [Path(each) for each in (*sys.path, sys.prefix, sys.base_prefix, *_SYSTEM_FILES) if each]
+    libraries = library_policy()
+    policy = replace(
+        libraries,
+        readable=(*libraries.readable, *map(Path, task["readable"])),
+        writable=(*libraries.writable, *map(Path, task["writable"])),
+    )
     with _AddressSpace() as space:
-        confined = confine([*libraries, *map(Path, task["readable"])], [Path(each) for each in task["writable"]])
+        confined = confine(policy)
         module = importlib.import_module(task["module"])
         space.limit(limits.memory_bytes)
     try:

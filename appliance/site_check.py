@@ -20,6 +20,7 @@ from appliance import config, yamlfile
 from appliance.clock import Clock, SystemClock
 from appliance.config import SiteConfig
 from appliance.config.secrets_file import secrets_exposed, secrets_path
+from appliance.confinement import missing_confinement
 from appliance.console import text_console
 from appliance.dashboard.tls import DashboardCertificate
 from appliance.detect import detector, runtime_choice
@@ -102,6 +103,7 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
     yield from _forecast(site, SystemClock())
     yield from _detector(site, lines, loads, options)
     yield from _hardware_decode(site)
+    yield _confinement()
     yield _dashboard(site)
     if not site.cameras:
         yield Finding("cameras", "warning", "no camera yet: add one on the dashboard, or here")
@@ -289,6 +291,13 @@ def _hardware_decode(site: SiteConfig, decoders: HardwareDecoders | None = None)
     for probed in decoders.probed([kind for kind in HARDWARE_KINDS if kind in asked.values()]):
         level: Level = "ok" if probed.works else "warning"
         yield Finding(f"decode.hardware {probed.kind}", level, probed.text)
+
+
+def _confinement() -> Finding:
+    """What keeps processes that decode video from all else, as far as this kernel has it."""
+    missing = missing_confinement()
+    text = "; ".join(missing) or "video is decoded by processes with files, ports and system calls of their own alone"
+    return Finding("confinement", "warning" if missing else "ok", text)
 
 
 def _recheck_model(site: SiteConfig) -> Iterator[Finding]:

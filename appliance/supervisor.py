@@ -17,6 +17,7 @@ from appliance.backoff import Backoff
 from appliance.clock import Clock
 from appliance.config import IngestConfig
 from appliance.errors import UsageError, VedetteError
+from appliance.ingest.ingest_needs import IngestNeeds
 from appliance.json_lines import WireError, decode_ingest, encode_command
 from appliance.sandbox import START_S_MAX, child_environment
 from appliance.telemetry import LogThrottle
@@ -91,6 +92,7 @@ class IngestSupervisor:
         same; None: nobody but that."""
         self._log_line = log_line
         self._config = config
+        self._confined_to = IngestNeeds.of(config)
         self._is_restarting = False
         self._clock = clock
         self._command = command
@@ -157,7 +159,8 @@ class IngestSupervisor:
             raise IngestRefused(said if known else f"loading what they ask for ended with {_how(done.returncode)}")
 
     def reconfigure(self, config: IngestConfig) -> None:
-        """Run with these settings from now on: other cameras are handed to the child, for all else it is started anew.
+        """Run with these settings from now on: other cameras are handed to the child, for all else it is started anew,
+        also for what its confinement does not let it reach (the port of a camera).
 
         Any thread. A child that is just being started with those before is started anew, too.
         """
@@ -165,7 +168,10 @@ class IngestSupervisor:
         if before == config:
             return
         command = ConfigureCommand(cameras=config.model_dump(mode="json")["cameras"])
-        if before.model_copy(update={"cameras": config.cameras}) == config and self.send(command):
+        fits = before.model_copy(update={"cameras": config.cameras}) == config and self._confined_to.covers(
+            IngestNeeds.of(config)
+        )
+        if fits and self.send(command):
             return
         with self._child_lock:
             child = self._child_process
@@ -208,7 +214,8 @@ class IngestSupervisor:
                 stdout=sys.stderr if self._log_line is None else subprocess.PIPE,
                 stderr=None if self._log_line is None else subprocess.STDOUT,
                 pass_fds=(writing,),
-                env=child_environment(_INGEST_VARIABLES, _INGEST_PREFIXES),
+                # One thread until it is confined: OpenBLAS starts as many as there are cores when numpy is loaded.
+                env={**child_environment(_INGEST_VARIABLES, _INGEST_PREFIXES), "OPENBLAS_NUM_THREADS": "1"},
             )
         except OSError as error:
             os.close(reading)
@@ -222,6 +229,7 @@ class IngestSupervisor:
             ).start()
         try:
             given = self._config
+            self._confined_to = IngestNeeds.of(given)
             self._send_config(child, given)
             with self._child_lock:
                 self._child_process = child

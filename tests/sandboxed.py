@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import resource
 import socket
 import subprocess
 from collections.abc import Generator
@@ -53,6 +55,14 @@ def crash() -> None:
     os.abort()
 
 
+def renice() -> None:
+    os.setpriority(os.PRIO_PROCESS, 0, 10)
+
+
+def lower_limits() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+
+
 def open_files(count: int) -> int:
     return len([os.open("/dev/null", os.O_RDONLY) for _ in range(count)])
 
@@ -74,3 +84,15 @@ def count(most: int, dies: bool = False) -> Generator[float, None, str]:
         if dies:
             os._exit(3)
     return "done"
+
+
+def call(number: int, *values: object) -> int:
+    """0, or why the kernel refused this system call. Of values: texts are paths, a list is memory of so many bytes."""
+    made = [
+        os.fsencode(each) if isinstance(each, str) else bytes(each[0]) if isinstance(each, list) else each
+        for each in values
+    ]
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    done = libc.syscall(*(ctypes.c_long(each) if isinstance(each, int) else each for each in (number, *made)))
+    return 0 if done >= 0 else ctypes.get_errno()

@@ -4,6 +4,7 @@ They are stored, sent and logged in English. What is not here stays English on a
 program or a library says of itself, log lines.
 """
 
+from appliance.confinement import LACKS, NO_SECCOMP
 from appliance.explain.rule_outcomes import TEXTS
 from appliance.explain.span_explanation import SENTENCES as SPAN_SENTENCES
 
@@ -365,4 +366,6 @@ SENTENCES: tuple[str, ...] = (
     "There is no such trial: the last 20 are kept.",
     *TEXTS.values(),
     *SPAN_SENTENCES.values(),
+    *(text for _, text in LACKS),
+    NO_SECCOMP,
 )

@@ -20,6 +20,7 @@ from appliance import machine
 from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
 from appliance.clock import Clock
 from appliance.config import SiteConfig
+from appliance.confinement import missing_confinement
 from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.backup_api import Backups
 from appliance.dashboard.deps import CoreProbes, provided
@@ -179,10 +180,13 @@ class LinkItem(ApiModel):
 
 
 class SystemReport(ApiModel):
-    """The appliance now. faults: a sentence each. versions: of Vedette, Python, the kernel, the schema and packages."""
+    """The appliance now. faults: a sentence each. confinement_missing: what keeps processes that decode video from
+    files, ports and other processes, and this kernel does not have, a sentence each. versions: of Vedette, Python, the
+    kernel, the schema and packages."""
 
     faults: list[str]
     processes: list[ProcessItem]
+    confinement_missing: list[str]
     detector: DetectorItem
     unexamined: list[UnexaminedItem]
     machine: MachineItem
@@ -226,8 +230,9 @@ class SystemReader:
 
     def report(self) -> SystemReport:
         return SystemReport(
-            faults=self._health.reasons(), processes=self._processes(), detector=self._detector(),
-            unexamined=self._unexamined(), machine=self._machine(), links=self._links(), versions=self._versions,
+            faults=self._health.reasons(), processes=self._processes(), confinement_missing=self._confinement_missing,
+            detector=self._detector(), unexamined=self._unexamined(), machine=self._machine(), links=self._links(),
+            versions=self._versions,
         )  # fmt: skip
 
     def log(self, level: LogLevel, count: int) -> list[LogItem]:
@@ -341,6 +346,10 @@ class SystemReader:
             LinkItem(name=f"{each.name} ({each.kind})", up=each.failing_since is None, text=each.error)
             for each in self._probes.targets()
         ]
+
+    @cached_property
+    def _confinement_missing(self) -> list[str]:
+        return list(missing_confinement())
 
     @cached_property
     def _versions(self) -> dict[str, str]:

@@ -115,7 +115,7 @@ class PlanCache:
             log.warning("TensorRT: the engine %s is not used and built again: %s", path.name, error)
             self.discard(key)
             return None
-        with contextlib.suppress(OSError):  # of root's alone: then it is kept for as long as root wants
+        with contextlib.suppress(OSError):  # root's alone, or this process is confined: kept by when it was built
             os.utime(path)
         return plan
 

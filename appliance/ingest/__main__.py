@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from appliance.clock import SystemClock
 from appliance.config import DetectorConfig, IngestConfig, RecheckConfig, rule_labels
+from appliance.confinement import confine
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import AbsentDetector, ObjectDetector, recheck_settings
 from appliance.detect.runtime_table import runtime_options, table_lines
@@ -30,6 +31,7 @@ from appliance.errors import MissingDependency, ModelError, UsageError
 from appliance.inference.detector_watchdog import DetectorHung
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.channel import IngestChannel, signs_of_life
+from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
 from appliance.ingest.process import IngestProcess
 from appliance.json_lines import WireError, decode_command
 from appliance.malloc import hold_little
@@ -65,8 +67,11 @@ def main() -> int:
         site = _read_site()
         hardware = HardwareDecoders(site.decode)
         hardware.must_have(site.cameras)
+        with signs_of_life(out, lambda: os._exit(0)):  # measures in child processes, which may do all
+            settled = _settled_detector(site)
+        policy = give_up_all_else(site)
         with signs_of_life(out, lambda: os._exit(0)):
-            shared, recheck = _load_detectors(site, record_on=record_on)
+            shared, recheck = _load_detectors(site, settled, record_on=record_on)
         ingest = IngestProcess(
             site.cameras,
             site.health,
@@ -77,6 +82,7 @@ def main() -> int:
             SystemClock(),
             load_recheck_detector=recheck,
             hardware=hardware,
+            policy=policy,
         )
     except UsageError as error:
         print(f"vedette ingest: {error}", file=sys.stderr)
@@ -157,10 +163,10 @@ def try_settings() -> int:
 _Detectors = tuple[ObjectDetector, Callable[[], ObjectDetector] | None]
 
 
-def _load_detectors(site: IngestConfig, *, record_on: bool) -> _Detectors:
+def _load_detectors(site: IngestConfig, settled: DetectorConfig, *, record_on: bool) -> _Detectors:
     """The one for all cameras and the one for re-checks. Raises ModelError, unless cameras are to be recorded on."""
     try:
-        return _load_detector(site), _recheck_detector(site.second_look, site.detector)
+        return detector.load(settled), _recheck_detector(site.second_look, site.detector)
     except (ModelError, MissingDependency) as error:
         if not record_on:
             raise
@@ -168,13 +174,26 @@ def _load_detectors(site: IngestConfig, *, record_on: bool) -> _Detectors:
         return AbsentDetector(str(error), rule_labels(site.cameras.values())), None
 
 
-def _load_detector(site: IngestConfig) -> ObjectDetector:
-    """The one that the site file asks for, on what this box runs it with fastest. Raises ModelError."""
+def give_up_all_else(site: IngestConfig) -> IngestPolicy | None:
+    """Keep what cameras need, before the network starts its threads: Landlock holds for later ones alone. None: this
+    kernel has no Landlock, so that files are out of reach for nobody."""
+    policy = IngestPolicy(site)
+    threads = len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else 1
+    held = confine(policy.policy)
+    missing = {"landlock", "seccomp"} - set(held)
+    if missing or threads > 1:
+        why = " and ".join(sorted(missing)) or f"{threads - 1} threads that a library started before"
+        logger.warning("live video is decoded with less protection: %s; see `vedette check`", why)
+    return policy if "landlock" in held else None
+
+
+def _settled_detector(site: IngestConfig) -> DetectorConfig:
+    """The one that the site file asks for, on what this box runs it with fastest."""
     folder = Path(site.storage.dir)
     settled = runtime_choice.settle_runtime(site.detector, folder)
     for line in table_lines(runtime_options(site.detector, runtime_choice.remembered_choice(site.detector, folder))):
         logger.info("detector.backend: auto: %s", line)
-    return detector.load(settled)
+    return settled
 
 
 def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callable[[], ObjectDetector] | None:
@@ -188,10 +207,10 @@ def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callabl
 
 
 def _run_cameras(ingest: IngestProcess, group: ServiceGroup) -> None:
-    """Until they are stopped, nobody reads the channel any more, or the detector hangs."""
+    """Until they are stopped, nobody reads the channel any more, the detector hangs or the policy is outdated."""
     try:
         ingest.run()
-    except DetectorHung as error:
+    except (DetectorHung, PolicyOutdated) as error:
         logger.error("%s; ending, to be started again", error)
         group.stop(1)
     else:

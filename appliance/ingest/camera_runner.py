@@ -17,7 +17,7 @@ from appliance.ingest.file_source import FileSource
 from appliance.ingest.lag import LagFilter
 from appliance.ingest.reconnecting_reader import READ_PAUSE_S_MAX, PacketSink, ReaderCounts, ReconnectingReader
 from appliance.ingest.recorder import SegmentRecorder
-from appliance.ingest.rtsp_source import RtspSource
+from appliance.ingest.rtsp_source import UNRESOLVED, RtspSource
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.media.source import VideoSource
 from appliance.types import CameraMeter, CameraState, CameraStateName, Gap, HealthKind, IngestMessage
@@ -56,6 +56,12 @@ class CameraStates:
                 return
             self._worst = worst
             self._emit(CameraState(camera=self._camera, state=worst[0], t=self._clock.now(), reason=worst[1]))
+
+    @property
+    def lacks_name(self) -> bool:
+        """Whether the name of its host cannot be resolved."""
+        with self._lock:
+            return any(state == "lost" and UNRESOLVED in reason for state, reason in self._states.values())
 
     def gap(self, reader: str, t_start: float, t_end: float | None, reason: str) -> None:
         """A gap began or ended. Gaps are of the main stream: that is what is recorded."""
@@ -143,6 +149,11 @@ class CameraRunner:
     def warning(self) -> str:
         """A sentence for people, or ''."""
         return self._recorder.warning if self._recorder is not None else ""
+
+    @property
+    def lacks_name(self) -> bool:
+        """Whether the name of the camera's host cannot be resolved."""
+        return self._states.lacks_name
 
     def start(self) -> None:
         for thread in self._threads:

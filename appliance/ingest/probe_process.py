@@ -1,7 +1,8 @@
 """`python -m appliance.ingest.probe_process`: opens a camera for some seconds in a process of its own.
 
-What a stranger's camera sends is decoded here, where there is neither a token nor a database. One JSON object on
-standard input (`url`), one on standard output (`CameraReport` with the picture in base64, or `error`).
+What a stranger's camera sends is decoded here, where there is neither a token nor a database, and no port but its own.
+One JSON object on standard input (`url`), one on standard output (`CameraReport` with the picture in base64, or
+`error`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import threading
 from dataclasses import asdict, dataclass
 
+from appliance.confinement import confine
 from appliance.errors import SourceError, VedetteError, printable
 from appliance.sandbox import child_environment
 
@@ -56,7 +58,7 @@ def probe_camera(url: str) -> CameraReport:
     try:
         done = subprocess.run(
             command, input=json.dumps({"url": url}).encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=child_environment(), timeout=ANSWER_S_MAX, check=False,
+            env={**child_environment(), "OPENBLAS_NUM_THREADS": "1"}, timeout=ANSWER_S_MAX, check=False,
         )  # fmt: skip
         answer = json.loads(done.stdout[:_ANSWER_BYTES_MAX])
         if "error" in answer:
@@ -74,11 +76,16 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    url = str(json.load(sys.stdin)["url"])
     import av
 
+    from appliance.ingest.file_source import clip_path
+    from appliance.ingest.ingest_needs import camera_policy, port_of
+
     av.logging.set_level(None)  # its own log would print addresses with their passwords
-    url = str(json.load(sys.stdin)["url"])
+    port = port_of(url)
     try:
+        confine(camera_policy([clip_path(url)], []) if port is None else camera_policy([], [port]))
         report = asdict(watch(url))
         answer = {**report, "picture": base64.b64encode(report["picture"]).decode()}
     except SourceError as error:

@@ -30,6 +30,7 @@ from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.camera_runner import CameraRunner
 from appliance.ingest.channel import ChannelClosed, IngestChannel
 from appliance.ingest.detect_stream import DetectStream
+from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
@@ -90,9 +91,10 @@ class IngestProcess:
         *,
         load_recheck_detector: Callable[[], ObjectDetector] | None = None,
         hardware: HardwareDecoders | None = None,
+        policy: IngestPolicy | None = None,
     ) -> None:
         """load_recheck_detector: called with the first re-check; None: the shared detector does it when idle. hardware:
-        what may decode; None: software does."""
+        what may decode; None: software does. policy: by which this process is confined; None: it is not."""
         self._health = health
         self._storage = storage
         self._detector = detector
@@ -101,6 +103,7 @@ class IngestProcess:
         self._channel = channel
         self._clock = clock
         self._hardware = hardware or HardwareDecoders(config.DecodeConfig())
+        self._policy = policy
         self._stop = threading.Event()
         self._wake_worker = threading.Event()
         self._finder = SocketFinder()
@@ -165,7 +168,8 @@ class IngestProcess:
         return _RunningCamera(camera, analysis, runner, stream, parked, substream)
 
     def run(self) -> None:
-        """Until `stop()`. Raises DetectorHung when the detector does not come back."""
+        """Until `stop()`. Raises DetectorHung when the detector does not come back, PolicyOutdated when what this
+        process is confined to was replaced."""
         writer = threading.Thread(target=self._channel.run, args=(self.stop,), name="channel", daemon=True)
         worker = threading.Thread(target=self._worker.run, name="looks", daemon=True)
         writer.start()
@@ -271,6 +275,7 @@ class IngestProcess:
 
     def _tick(self) -> None:
         worker = self._worker
+        self._check_policy()
         self._apply_wanted()
         self._apply_shedding()
         worker.give_up_stuck_call()
@@ -299,6 +304,11 @@ class IngestProcess:
         except DetectorHung:
             self._watchdog.record_restart()
             raise
+
+    def _check_policy(self) -> None:
+        names_fail = any(camera.runner.lacks_name for camera in self._cameras.values())
+        if self._policy is not None and self._policy.is_outdated(names_fail=names_fail):
+            raise PolicyOutdated("files or folders that this process may use were replaced")
 
     def _warnings(self) -> list[str]:
         dropped = self._channel.dropped()

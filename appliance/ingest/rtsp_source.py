@@ -13,12 +13,13 @@ import av
 from appliance.clock import Clock
 from appliance.errors import SourceError, SourceLost, SourceRefused, redact
 from appliance.ingest.file_source import describe_stream
+from appliance.ingest.ingest_needs import port_of
 from appliance.ingest.lag import LagEstimator
 from appliance.ingest.socket_meter import SocketFinder, SocketMeter
 from appliance.ingest.timestamps import SenderReports, Timeline
 from appliance.media.source import MICROSECOND, SECOND_US, ReceivedBytes, SourceStalled, StreamInfo, VideoPacket
 
-PORTS = {"rtsp": 554, "rtsps": 322}
+UNRESOLVED = "cannot be resolved"  # in the reason of a camera whose host is not found by its name
 _OPTIONS = {
     "rtsp_transport": "tcp",
 }
@@ -42,9 +43,8 @@ class _Address:
 def is_address(url: str) -> bool:
     """Whether a host, and a port where one is written, can be read from it."""
     try:
-        parts = urlsplit(url)
-        return bool(parts.hostname) and bool(parts.port or PORTS[parts.scheme])
-    except (ValueError, KeyError):
+        return bool(urlsplit(url).hostname) and port_of(url) is not None
+    except ValueError:
         return False
 
 
@@ -198,7 +198,7 @@ class RtspSource:
         if not is_address(self._url):
             raise SourceRefused(f"{self._name}: {self._where} is not an address like rtsp://host:554/path")
         parts = urlsplit(self._url)
-        host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
+        host, port = parts.hostname or "", port_of(self._url) or 0
         secrets = tuple(part for part in (parts.password, unquote(parts.password or "")) if part)
         shown = f"[{host}]" if ":" in host else host
         return _Address(host, port, f"{parts.scheme}://{shown}:{port}{parts.path}", secrets)
@@ -209,7 +209,7 @@ class RtspSource:
         try:
             socket.create_connection((address.host, address.port), self._connect_s).close()
         except socket.gaierror:
-            raise SourceLost(f"{self._name}: the name {address.host} cannot be resolved") from None
+            raise SourceLost(f"{self._name}: the name {address.host} {UNRESOLVED}") from None
         except TimeoutError:
             raise SourceLost(f"{self._name}: {at} did not answer within {self._connect_s:g} s") from None
         except OSError as error:

@@ -143,8 +143,8 @@ class RecheckWorker:
             self._emit(_failed(command, "too many second looks are under way"))
 
     def run(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # of this thread alone, where the system can
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        with contextlib.suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, 0, NICE)  # on Linux of this thread alone
         while not self._stopping:
             try:
                 command = self._commands.get(timeout=1.0)

@@ -127,6 +127,25 @@ def test_a_label_the_model_does_not_know_is_named_with_the_nearest(tmp_path: Pat
     assert "so it never fires; did you mean `person`?" in problem
 
 
+@pytest.mark.parametrize(
+    ("version", "level", "text"),
+    [
+        (7, "ok", "video is decoded by processes with files, ports and system calls of their own alone"),
+        (3, "warning", "Landlock of this kernel is older than Linux 6.7: what decodes live video can connect to any"),
+        (-1, "warning", "this kernel has no Landlock"),
+    ],
+)
+def test_what_the_kernel_lacks_to_confine_decoding_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, level: str, text: str
+) -> None:
+    monkeypatch.setattr("appliance.confinement._landlock_version", lambda: version)
+    done = called("check", "--no-probe", "--json", site(tmp_path, "file:x.mp4"), cwd=tmp_path)
+    assert done.returncode == 0
+    said = {each["about"]: each for each in json.loads(done.stdout)["findings"]}["confinement"]
+    assert said["level"] == level
+    assert text in said["text"]
+
+
 def test_what_goes_into_a_pipe_is_neither_cut_nor_wrapped(tmp_path: Path) -> None:
     name = "a-very-long-name-of-a-storage-folder-that-is-wider-than-the-eighty-columns-of-a-terminal"
     path = site(tmp_path, "file:x.mp4", f"storage: {{dir: {name}}}\n")

@@ -19,6 +19,7 @@ from appliance import config
 from appliance.app import Appliance, build, recover, start
 from appliance.clock import SystemClock
 from appliance.config import DetectorConfig
+from appliance.demo.rtsp_server import RtspServer
 from appliance.detect.detector import locate
 from appliance.errors import ConfigError, MissingDependency, UsageError
 from appliance.media.segment_recovery import recover_segment
@@ -114,6 +115,24 @@ def test_the_detection_process_is_started_anew_for_other_detector_settings(runni
     assert before is not None
     running.change("detector", to={"score_min": 0.2})
     until(lambda: running.is_live("gate") and running.camera("gate").run != before.run, 60)  # type: ignore[union-attr]
+
+
+def test_a_camera_on_a_port_of_its_own_is_reached_by_a_new_process_and_the_next_one_there_by_the_same(
+    running: Running, tmp_path: Path
+) -> None:
+    """The ingest process may connect to its cameras' ports alone, for good."""
+    until(lambda: running.is_live("gate"), 40)
+    before = running.camera("gate")
+    assert before is not None
+    with RtspServer.in_thread({"main": tmp_path / "c.mp4"}) as server:
+        running.change("cameras", "yard", to={"url": server.url("main")})
+        until(lambda: running.is_live("yard") and running.is_live("gate"), 60)
+        anew = running.camera("gate")
+        assert anew is not None
+        assert anew.run != before.run
+        running.change("cameras", "dock", to={"url": server.url("main")})
+        until(lambda: running.is_live("dock"), 40)
+        assert running.camera("gate").run == anew.run  # type: ignore[union-attr]
 
 
 def test_what_cannot_be_put_in_force_changes_nothing(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 WORKER_MAY_USE = {
     "backoff", "broker", "broker_config", "circuit_breaker", "clock", "command_end", "config_model", "confinement",
     "detect", "detector_config", "errors", "geometry", "json_lines", "library_identifiers",
-    "local_files", "sandbox", "tcpinfo", "telemetry",
+    "local_files", "sandbox", "system_calls", "tcpinfo", "telemetry",
     "types", "version",
     "wire", "yamlfile",
 }  # fmt: skip

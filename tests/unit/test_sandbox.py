@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
+import platform
 import resource
 import socket
 import subprocess
@@ -169,6 +171,93 @@ def test_it_opens_files_of_its_folders_only(confined: Sandbox, media: Path, tmp_
 def test_it_makes_no_connection_starts_no_program_and_signals_nobody(confined: Sandbox, attempt: str) -> None:
     with pytest.raises(SandboxFailed, match="Operation not permitted"):
         confined.call(attempt)
+
+
+CORE = os.getpid()
+OTHERS = {  # name: (its number on x86_64, on aarch64; its arguments). "FILE": one of this user
+    "kill": (62, 129, CORE, 0),
+    "tgkill": (234, 131, CORE, CORE, 0),
+    "tkill": (200, 130, CORE, 0),
+    "rt_sigqueueinfo": (129, 138, CORE, 0, [128]),
+    "rt_tgsigqueueinfo": (297, 240, CORE, CORE, 0, [128]),
+    "pidfd_open": (434, 434, CORE, 0),
+    "fcntl F_SETOWN": (72, 25, 0, 8, CORE),
+    "prlimit64": (302, 261, CORE, 7, 0, [16]),
+    "setpriority": (141, 140, 0, CORE, 0),
+    "ioprio_set": (251, 30, 1, CORE, 0x4004),
+    "sched_setaffinity": (203, 122, CORE, 8, [8]),
+    "sched_setparam": (142, 118, CORE, [4]),
+    "sched_setscheduler": (144, 119, CORE, 0, [4]),
+    "sched_setattr": (314, 274, CORE, [56], 0),
+    "process_madvise": (440, 440, 0, 0, 0, 0, 0),
+    "process_vm_readv": (310, 270, CORE, [16], 1, [16], 1, 0),
+    "ptrace": (101, 117, 0x4206, CORE, 0, 0),
+    "kcmp": (312, 272, CORE, CORE, 0, 0, 0),
+    "fchmodat": (268, 53, -100, "FILE", 0o777),
+    "fchmod": (91, 52, 0, 0o777),
+    "fchownat": (260, 54, -100, "FILE", 0, 0, 0),
+    "setxattr": (188, 5, "FILE", "user.a", [1], 1, 0),
+    "utimensat": (280, 88, -100, "FILE", 0, 0),
+    "truncate": (76, 45, "FILE", 0),
+    "mknodat": (259, 33, -100, "FILE.fifo", 0o010600, 0),
+    "symlinkat": (266, 36, "FILE", -100, "FILE.link"),
+    "linkat": (265, 37, -100, "FILE", -100, "FILE.hard", 0),
+    "shmget": (29, 194, 0, 4096, 0),
+    "msgget": (68, 186, 0, 0),
+    "semget": (64, 190, 0, 1, 0),
+    "socketpair": (53, 199, 1, 2, 0, [8]),
+    "socket": (41, 198, 1, 1, 0),
+    "clone, a process": (56, 220, 17, 0, 0, 0, 0),
+    "clone3": (435, 435, [88], 88),
+    "execve": (59, 221, "/bin/true", 0, 0),
+    "prctl PR_SET_PTRACER": (157, 167, 0x59616D61, CORE, 0, 0, 0),
+    "ioctl TIOCSTI": (16, 29, 0, 0x5412, [1]),
+    "io_uring_setup": (425, 425, 1, [120]),
+    "unshare": (272, 97, 0),
+    "userfaultfd": (323, 282, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_it_reaches_no_other_process_and_changes_nothing_of_a_file_it_may_read(
+    confined: Sandbox, media: Path, name: str
+) -> None:
+    on_x86, on_arm, *values = OTHERS[name]
+    file = media / "segment.mp4"
+    file.write_bytes(b"packets")
+    given = [value.replace("FILE", str(file)) if isinstance(value, str) else value for value in values]
+    why = confined.call("call", on_arm if platform.machine() == "aarch64" else on_x86, *given)
+    assert errno.errorcode.get(why, "taken") in {"EPERM", "ENOSYS"}
+
+
+@pytest.mark.parametrize("attempt", ["abort", "renice", "lower_limits"])
+def test_of_itself_it_may_do_what_it_needs(confined: Sandbox, attempt: str) -> None:
+    """Those calls are refused for other processes alone."""
+    if attempt == "abort":
+        with pytest.raises(SandboxDied, match="signal 6"):
+            confined.call("crash")
+    else:
+        assert confined.call(attempt) is None
+
+
+def test_of_a_folder_that_is_no_installation_it_reads_the_modules_alone(tmp_path: Path) -> None:
+    """A checkout is on the search path, and so is what else lies in it."""
+    (tmp_path / "site.yaml").write_text("dashboard: {token: secret}")
+    (tmp_path / "hostile.py").write_text("def read(path):\n    return open(path, 'rb').read()\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "vedette.db").write_bytes(b"reviews")
+    sys.path.append(str(tmp_path))
+    sandbox = Sandbox("hostile", LIMITS)
+    try:
+        sandbox.call("read", str(tmp_path / "hostile.py"))
+        if "landlock" not in sandbox.confined:
+            pytest.skip("this kernel has no Landlock")
+        for name in ("site.yaml", "data/vedette.db"):
+            with pytest.raises(SandboxFailed, match="Permission denied"):
+                sandbox.call("read", str(tmp_path / name))
+    finally:
+        sys.path.remove(str(tmp_path))
+        sandbox.close()
 
 
 def test_it_is_ended_in_the_middle_of_a_call_and_for_good(sandbox: Sandbox) -> None:

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from appliance import machine
 from appliance.broker import LinkState
 from appliance.clock import ManualClock
+from appliance.confinement import missing_confinement
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.store.migrations import STEPS
@@ -136,6 +137,22 @@ def test_a_box_without_a_sensor_says_so(http: TestClient, monkeypatch: pytest.Mo
     ):
         monkeypatch.setattr(machine, "clock_sync", lambda known=synchronised: machine.ClockSync(known))
         assert words in http.get("/system").text
+
+
+def test_what_the_kernel_lacks_to_confine_decoding_is_told(http: TestClient) -> None:
+    assert http.get("/api/v1/system").json()["confinement_missing"] == list(missing_confinement())
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("en", "Landlock of this kernel is older than Linux 6.12"),
+        ("de", "Landlock dieses Kernels ist älter als Linux 6.12"),
+    ],
+)
+def test_an_older_landlock_is_told(http: TestClient, monkeypatch: pytest.MonkeyPatch, language: str, said: str) -> None:
+    monkeypatch.setattr("appliance.confinement._landlock_version", lambda: 5)
+    assert said in http.get("/system", headers={"Accept-Language": language}).text
 
 
 def test_detector_missed_frames_links_and_versions_are_told(site: Site, http: TestClient) -> None:

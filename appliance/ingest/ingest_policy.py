@@ -1,0 +1,143 @@
+"""What the ingest process may reach: it decodes what cameras send, so it gives up all else before the first packet.
+
+| it may | which |
+|---|---|
+| write | segments, pre-roll rings, sub-streams and parked vehicles of the storage folder; not its database |
+| read | libraries, networks, what resolves the names of hosts, files that stand for cameras |
+| connect | to its cameras' TCP ports, RTSP's own and 53, on any host: Linux compares ports, not hosts; UDP is free |
+| start | the decoder of `decode.ffmpeg` where hardware decodes, the helper of a Hailo device; else nothing |
+| use | devices of accelerators, where there are any |
+
+What accelerators need is taken from their libraries' sources and manuals, and is not measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from appliance.config import IngestConfig
+from appliance.confinement import ConfinementPolicy, program_files
+from appliance.detect.accelerators import accelerators
+from appliance.detect.hailo_bindings import python_with_bindings
+from appliance.detect.model_files import model_folders
+from appliance.detect.tensorrt_plan_cache import engine_folder
+from appliance.errors import SourceError, VedetteError
+from appliance.ingest.file_source import clip_path
+from appliance.ingest.ingest_needs import RESOLVER_FILES, IngestNeeds, camera_policy
+from appliance.ingest.substream_ring import FOLDER as SUBSTREAMS
+from appliance.store.paths import PREROLL, SEGMENTS
+from appliance.track.parked_vehicle_file import FOLDER as PARKED
+
+# CUDA, TensorRT, VA-API, V4L2, DRM, OpenVINO's GPU and NPU, HailoRT, Jetson and Rockchip: not measured. Of /proc the
+# kernel shows no memory, environment or files of a process outside, since Landlock keeps ptrace's rights from it.
+_ACCELERATORS_READ = (
+    "/proc", "/sys", "/opt/nvidia", "/opt/intel", "/opt/hailo", "/etc/OpenCL", "/etc/vulkan", "/etc/nv_tegra_release",
+    "/run/udev", "/run/nvidia-persistenced",
+)  # fmt: skip
+_DEVICES = (
+    "nvidia*", "nvhost*", "nvmap", "nvgpu", "nvsci*", "v4l2-*", "tegra*", "host1x*", "dri", "accel", "video*",
+    "media*", "dma_heap", "hailo*", "mali*", "mpp_service", "rga",
+)  # fmt: skip
+_CACHES = ("nv/ComputeCache", "cache/neo_compiler_cache", "cache/mesa_shader_cache")  # in the home, behind a dot
+
+
+class PolicyOutdated(VedetteError):
+    """What the process may use was replaced by something that it may not; a new start mends it."""
+
+
+class IngestPolicy:
+    """The policy of one ingest process, and whether it still fits.
+
+    State: which files and folders there were when it was made. The kernel knows them by inode: one that was replaced
+    (a disk that was mounted again, resolv.conf of another network) is out of reach until the process starts anew.
+    """
+
+    def __init__(self, site: IngestConfig) -> None:
+        """Make the folders that are recorded into, as far as the disk lets it."""
+        root = Path(site.storage.dir).absolute()
+        written = [root / name for name in (SEGMENTS, SUBSTREAMS, PARKED)]
+        if any(camera.record == "pre_roll" for camera in site.cameras.values()):
+            written.append(root / PREROLL)
+        for folder in written:
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+        needs = IngestNeeds.of(site)
+        files = list(_camera_files(needs.files))
+        cameras = camera_policy(files, needs.ports)
+        self.policy = replace(
+            cameras,
+            readable=(*cameras.readable, *model_folders(), *_network_files(site)),
+            writable=(*cameras.writable, *written, root / PREROLL),
+            made_in=(root,),
+        )
+        detector = site.detector
+        on_cpu = detector.device == "cpu" and detector.backend != "hailo" and site.second_look.model is None
+        if needs.hardware or (accelerators() and not on_cpu):
+            self.policy = _with_accelerators(self.policy, site, needs)
+        self._folders = _identities([*written, root / PREROLL, *files])
+        self._resolver = _identities(RESOLVER_FILES)
+
+    def is_outdated(self, *, names_fail: bool) -> bool:
+        """Whether what it lets be written was replaced, or, while names of hosts cannot be resolved, what resolves
+        them."""
+        folders = _identities(self._folders)
+        return folders != self._folders or (names_fail and _identities(self._resolver) != self._resolver)
+
+
+def _with_accelerators(policy: ConfinementPolicy, site: IngestConfig, needs: IngestNeeds) -> ConfinementPolicy:
+    """With devices, what their libraries read and keep, and the programs that use them."""
+    places = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    places += [os.environ.get(name, "") for name in ("CUDA_PATH", "CUDA_HOME")]
+    caches = [Path.home() / f".{each}" for each in _CACHES] if "HOME" in os.environ else []
+    engines = engine_folder()
+    kept = [*caches, engines] if engines is not None else caches
+    for folder in kept:
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return replace(
+        policy,
+        readable=(*policy.readable, *map(Path, filter(None, (*_ACCELERATORS_READ, *places)))),
+        writable=(*policy.writable, *kept, Path("/dev/shm")),
+        devices=tuple(path for each in _DEVICES for path in Path("/dev").glob(each)),
+        programs=tuple(_programs(site, needs)),
+    )
+
+
+def _programs(site: IngestConfig, needs: IngestNeeds) -> Iterator[Path]:
+    decoder = shutil.which(str(site.decode.ffmpeg)) if needs.hardware else None
+    if decoder is not None:
+        yield from program_files(Path(decoder))
+    if any(each.kind == "hailo" for each in accelerators()):
+        yield from program_files(python_with_bindings(site.detector.hailo))
+
+
+def _network_files(site: IngestConfig) -> Iterator[Path]:
+    """Files that the site names by their path, and what lies beside them under their name: weights, notes."""
+    named = (site.detector.model, site.second_look.model or "", site.detector.labels or "")
+    for path in (Path(each).expanduser() for each in named):
+        if path.is_file():
+            yield from path.parent.glob(f"{glob.escape(path.stem)}*")
+
+
+def _camera_files(urls: Iterable[str]) -> Iterator[Path]:
+    for url in urls:
+        with contextlib.suppress(SourceError):
+            yield clip_path(url)
+
+
+def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int] | None]:
+    """Device and inode; None: it is not there."""
+    found: dict[Path, tuple[int, int] | None] = {}
+    for path in paths:
+        try:
+            stats = os.stat(path)
+            found[path] = stats.st_dev, stats.st_ino
+        except OSError:
+            found[path] = None
+    return found
