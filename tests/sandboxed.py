@@ -25,6 +25,11 @@ def spin() -> None:
         pass
 
 
+def begin_and_spin() -> Generator[str, None, None]:
+    yield "begun"
+    spin()
+
+
 def read(path: str) -> bytes:
     return Path(path).read_bytes()
 

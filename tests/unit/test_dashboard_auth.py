@@ -15,7 +15,7 @@ from waiting import ANSWER_S
 from appliance.clock import ManualClock
 from appliance.config import DashboardConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.auth import COOKIE, SESSION_S, LoginThrottle, SessionCookies, local_path
+from appliance.dashboard.auth import COOKIE, LoginThrottle, SessionCookies, local_path
 from appliance.dashboard.guard import AllowedHosts
 from appliance.dashboard.server import DashboardServer
 from appliance.errors import MissingDependency
@@ -181,6 +181,18 @@ def test_another_site_may_link_here_but_not_embed_or_read(site: Site) -> None:
         )
 
 
+@pytest.mark.parametrize("site_of_origin", ["cross-site", "same-site"])
+@pytest.mark.parametrize("mode", ["no-cors", "cors", "websocket", ""])
+def test_neither_a_stranger_nor_a_sibling_host_reads_pictures(site: Site, site_of_origin: str, mode: str) -> None:
+    """An image in a page of another host of the same domain would otherwise show what the cameras see."""
+    asked = {"Sec-Fetch-Site": site_of_origin, **({"Sec-Fetch-Mode": mode} if mode else {})}
+    client = client_of(site)
+    for path in ("/", "/api/v1/alerts", "/static/page.js"):
+        assert client.get(path, headers=asked).status_code == 403, path
+        assert client.head(path, headers=asked).status_code in {403, 405}, path
+        assert client.get(path, headers={**asked, "Sec-Fetch-Site": "same-origin"}).status_code == 200, path
+
+
 def test_every_answer_carries_the_strict_headers(site: Site) -> None:
     with client_of(site) as client:
         for path in ("/", "/static/style.css", "/api/v1/alerts", "/nowhere", "/healthz"):
@@ -264,8 +276,18 @@ def test_a_cookie_ends_with_its_time_and_with_the_token(clock: ManualClock, site
     assert not sessions.find(f"{int(expiry) + 1}.{nonce}.{mac}")
     assert not SessionCookies("another token", clock, store).find(cookie)
     assert SessionCookies(TOKEN, clock, store).find(cookie), "a restart signs nobody out"
-    clock.advance(SESSION_S + 1)
+    clock.advance(30 * 86_400 + 1)
     assert not sessions.find(cookie)
+
+
+def test_a_session_lasts_thirty_days_and_no_longer(guarded: Site, clock: ManualClock) -> None:
+    with client_of(guarded) as client:
+        given = client.post("/login", json={"token": TOKEN}).headers["set-cookie"].lower()
+        assert "max-age=2592000;" in given, "the browser forgets it, too"
+        clock.advance(30 * 86_400 - 60)
+        assert client.get("/api/v1/alerts").status_code == 200
+        clock.advance(61)
+        assert client.get("/api/v1/alerts").status_code == 401
 
 
 def test_signing_out_ends_the_session_wherever_the_cookie_was_copied_to(guarded: Site) -> None:
@@ -289,7 +311,7 @@ def test_sessions_are_bounded_and_hold_no_cookie(clock: ManualClock, site: Site)
         row = connection.execute("SELECT * FROM session").fetchone()
     assert row["user"] == ""
     assert cookie.split(".")[1] not in str(tuple(row))
-    clock.advance(SESSION_S + 1)
+    clock.advance(30 * 86_400 + 1)
     sessions.issue()
     assert len(store.all()) == 1
     with site.db.read() as connection:

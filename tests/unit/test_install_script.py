@@ -21,7 +21,9 @@ PYTHON = """\
 echo "python $*" >>"$FAKES/log"
 case $* in
   *'-m venv '*) for place; do :; done; mkdir -p "$place/bin"; ln -s "$FAKES/python3" "$place/bin/python" ;;
-  *'appliance.upgrade files') echo "$REPOSITORY/deploy" ;;
+  *'appliance.upgrade files')
+    brings=$FAKES/deploy-$(basename "$(dirname "$(dirname "$0")")")
+    if [ -d "$brings" ]; then echo "$brings"; else echo "$REPOSITORY/deploy"; fi ;;
   *'appliance.upgrade state '*)
     answer=$(cat "$FAKES/answers/$(readlink "$ROOT/opt/vedette/current")")
     case "$answer $*" in ready* | alive*'--until alive') ;; *) exit 1 ;; esac ;;
@@ -229,6 +231,44 @@ def test_who_breaks_an_upgrade_off_has_the_version_before_at_work(installed: Box
     )
     code, said = installed.do("upgrade", version="2.0")
     assert (code, installed.link("current"), installed.running()) == (130, "1.0", "1.0"), said
+
+
+def system_files(box: Box) -> dict[str, str]:
+    """What a version brings to the system: units, device rules, its own way back, and to where commands lead."""
+    root = box.root
+    places = (
+        "etc/systemd/system/vedette.service", "etc/systemd/system/vedette.service.d/50-accelerator.conf",
+        "etc/sysusers.d/vedette.conf", "etc/udev/rules.d/70-vedette.rules", "usr/local/sbin/vedette-install",
+    )  # fmt: skip
+    return {
+        **{each: (root / each).read_text() for each in places},
+        **{each.name: os.readlink(each) for each in sorted((root / "usr/local/bin").iterdir())},
+    }
+
+
+@pytest.mark.parametrize("how", ["by a person", "by itself", "after a power cut"])
+def test_after_going_back_the_system_has_the_older_versions_files_again(installed: Box, how: str) -> None:
+    older = system_files(installed)
+    brings = installed.fakes / "deploy-2.0"
+    for folder in ("systemd", "udev"):
+        shutil.copytree(ROOT / "deploy" / folder, brings / folder)
+    shutil.copy(SCRIPT, brings / "install.sh")
+    for path in brings.rglob("*"):
+        if path.is_file():
+            path.write_text(path.read_text() + "# of 2.0\n")
+    if how == "by itself":
+        installed.answer(v2_0="silent")
+        assert installed.do("upgrade", version="2.0")[0] == 1
+    else:
+        if how == "after a power cut":
+            (installed.fakes / "at-start").write_text("kill -9 $(ps -o ppid= $PPID)\n")
+        assert installed.do("upgrade", version="2.0")[0] == (0 if how == "by a person" else -9)
+        newer = system_files(installed)
+        assert [each for each in older if newer[each] == older[each]] == ["vedette", "vedette-worker"]
+        (installed.fakes / "at-start").write_text("")
+        assert installed.do("rollback")[0] == 0
+    assert system_files(installed) == older
+    assert installed.running() == "1.0"
 
 
 def test_a_person_may_go_back_once(installed: Box) -> None:

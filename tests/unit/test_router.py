@@ -84,6 +84,15 @@ def test_severity_decides_how_urgently(severity: Severity, priority: str) -> Non
     assert (decision.when, decision.priority, decision.evidence) == ("now", priority, "crops")
 
 
+@pytest.mark.parametrize(("pool_wait_s", "answered"), [(25.0, True), (26.0, True), (26.5, False), (31.0, False)])
+def test_an_answer_is_in_time_when_queue_and_judging_together_are(pool_wait_s: float, answered: bool) -> None:
+    """A worker that is free in 26 s and judges for 4 answers after 30 s."""
+    asked = replace(case(pool_wait_s=pool_wait_s), costs=tuple(replace(each, gpu_s=4.0) for each in COSTS))
+    decision = decide(asked, told({"answer_s": 30}))
+    assert decision.when == ("now" if answered else "later")
+    assert bool(decision.flagged) != answered
+
+
 def test_an_image_free_camera_is_asked_about_with_facts_alone() -> None:
     assert decide(case(privacy="image_free", severity="alert"), told(first="clip")).evidence == "facts"
 
