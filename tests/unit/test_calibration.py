@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from appliance.errors import UsageError
 from appliance.router.binomial_bounds import error_bound, missed_max, recall_low
 from appliance.router.calibrate_command import brier, calibration_report, ece
-from appliance.router.calibration import UNTRAINED, Calibration, GroupFit, SureClaim, TrackStability
+from appliance.router.calibration import UNTRAINED, Calibration, GroupFit, SureClaim, TrackStability, features
 from appliance.router.calibration_fit import AlertOutcome, claim_recall, fit, held_out
 
 STEADY = TrackStability(score=0.8, spread=0.05, looks=12, moved=1.0)
@@ -202,6 +202,24 @@ def test_an_audit_claims_no_more_than_all_its_thresholds_together_can(audited: i
     claim = claim_recall(chances, real, weight, 0.95, come)
     assert (claim.chance_min > 0) == claims
     assert (claim.recall_low >= 0.95) == claims
+
+
+def test_a_real_one_that_was_left_out_counts_for_as_many_as_it_stands_for() -> None:
+    chances = np.concatenate([np.full(600, 0.01), np.full(400, 0.9)])
+    real = np.concatenate([[True], np.zeros(599, bool), np.ones(400, bool)])
+    weight = np.concatenate([np.full(600, 10.0), np.ones(400)])
+    claim = claim_recall(chances, real, weight, 0.95, np.concatenate([np.full(2000, 0.01), np.full(2000, 0.9)]))
+    assert claim.chance_min > 0
+    assert claim.recall == pytest.approx(400 / 410, abs=1e-4), "ten of 410 real ones are missed"
+    assert (claim.real, claim.effective) == (401, pytest.approx(6400**2 / (600 * 100 + 400), abs=0.1))
+
+
+def test_what_was_seen_once_and_nothing_more_is_known_of_did_not_move() -> None:
+    once = TrackStability(score=0.5)
+    assert features(once) == (1.0, 0.0, 0.0, 0.0, 0.0)
+    assert features(TrackStability(score=0.8, spread=0.1, looks=8, moved=1.5)) == pytest.approx(
+        (1.0, math.log(4), 3.0, 1.5, 0.1)
+    )
 
 
 def sure_of(n: int, chance_max: float = 1.0) -> GroupFit:

@@ -239,7 +239,7 @@ def test_an_endless_call_ends_by_itself_when_its_parent_can_end_it_no_more(media
     parent.start()
     try:
         assert stopped.wait(60)
-        waiting.until(lambda: sandbox.pid == 0, 60.0, "the child ends, though nobody ends it")
+        waiting.until(lambda: sandbox.pid == 0, 20.0, "the child ends, though nobody ends it")
         assert sandbox.kills == 0
     finally:
         goes_on.set()
