@@ -116,6 +116,13 @@ def test_a_change_is_small(site: Site) -> None:
     assert client_of(site).post("/api/v1/alerts/a/review", content=body, headers=headers).status_code == 400
 
 
+@pytest.mark.parametrize("length", ["0" * 18 + "22", "9" * 5000, "-22", "+22", "2 2", "0x16", "²²", ""])
+def test_a_length_that_is_no_plain_number_is_refused(site: Site, length: str) -> None:
+    headers = {"Content-Type": "application/json", "Content-Length": length.encode()}
+    body = b'{"review": "reviewed"}'
+    assert client_of(site).post("/api/v1/alerts/a/review", content=body, headers=headers).status_code == 400  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("origin", ["http://[", "http://[::1", "http://a]b"])
 def test_an_origin_that_is_no_address_is_another_site(site: Site, origin: str) -> None:
     answer = client_of(site).post("/login", json={"token": "x"}, headers={"Origin": origin})
@@ -181,16 +188,17 @@ def test_another_site_may_link_here_but_not_embed_or_read(site: Site) -> None:
         )
 
 
-@pytest.mark.parametrize("site_of_origin", ["cross-site", "same-site"])
-@pytest.mark.parametrize("mode", ["no-cors", "cors", "websocket", ""])
-def test_neither_a_stranger_nor_a_sibling_host_reads_pictures(site: Site, site_of_origin: str, mode: str) -> None:
+def test_neither_a_stranger_nor_a_sibling_host_reads_pictures(site: Site) -> None:
     """An image in a page of another host of the same domain would otherwise show what the cameras see."""
-    asked = {"Sec-Fetch-Site": site_of_origin, **({"Sec-Fetch-Mode": mode} if mode else {})}
     client = client_of(site)
     for path in ("/", "/api/v1/alerts", "/static/page.js"):
-        assert client.get(path, headers=asked).status_code == 403, path
-        assert client.head(path, headers=asked).status_code in {403, 405}, path
-        assert client.get(path, headers={**asked, "Sec-Fetch-Site": "same-origin"}).status_code == 200, path
+        for origin in ("cross-site", "same-site"):
+            for mode in ("no-cors", "cors", "websocket", ""):
+                asked = {"Sec-Fetch-Site": origin, **({"Sec-Fetch-Mode": mode} if mode else {})}
+                assert client.get(path, headers=asked).status_code == 403, (path, asked)
+        for origin in ("same-origin", "none"):
+            own = {"Sec-Fetch-Site": origin, "Sec-Fetch-Mode": "cors"}
+            assert client.get(path, headers=own).status_code == 200, (path, own)
 
 
 def test_every_answer_carries_the_strict_headers(site: Site) -> None:
@@ -258,6 +266,27 @@ def test_a_program_sends_the_token_as_a_bearer(guarded: Site) -> None:
         assert client.get("/api/v1/alerts", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
         assert client.get("/api/v1/alerts", headers={"Authorization": "Bearer nearly"}).status_code == 401
         assert client.get(f"/api/v1/alerts?token={TOKEN}").status_code == 401
+
+
+def test_guessing_a_programs_token_gets_slow_and_sending_the_right_one_never_does(guarded: Site) -> None:
+    with client_of(guarded) as client:
+
+        def asked(token: str) -> int:
+            return client.get("/api/v1/alerts", headers={"Authorization": f"Bearer {token}"}).status_code
+
+        assert {asked(TOKEN) for _ in range(40)} == {200}
+        guesses = [asked(f"guess {n}") for n in range(40)]
+        assert (guesses[0], guesses[-1]) == (401, 429)
+        assert guesses.count(401) <= 10
+
+
+def test_a_page_speaks_the_browsers_language_and_a_chosen_one_before_it(site: Site) -> None:
+    client = client_of(site)
+    german = {"Accept": "text/html", "Accept-Language": "de-AT,de;q=0.9,en;q=0.5"}
+    assert '<html lang="de"' in client.get("/", headers=german).text
+    assert '<html lang="en"' in client.get("/", headers={**german, "Accept-Language": "en"}).text
+    assert client.post("/language", json={"language": "en"}, headers={"Accept-Language": "de"}).status_code < 400
+    assert '<html lang="en"' in client.get("/", headers=german).text
 
 
 @pytest.mark.parametrize("change", ["", "x", "1.2.3", "9999999999.nonce.00", "…", "."])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from dashboard_site import Site
@@ -207,9 +206,9 @@ def families() -> set[tuple[str, str, str, tuple[str, ...]]]:
 NOT_HERE = {"vedette_storage_days_left", "vedette_lab_jobs_total"}
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Iterator[str]:
-    site = Site(tmp_path, ManualClock(T0))
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    site = Site(tmp_path_factory.mktemp("site"), ManualClock(T0))
     site.answer(site.raise_alert("a", T0))
     site.spend("gate", 1000, 10)
     site.spend("gate", 1000, 10, exact=False)
