@@ -117,20 +117,12 @@ class Trials:
         return {"number": self._faults.index(fault), "killed_by": "" if state == 0 else killed_by}
 
     def _chosen(self, fault: Fault) -> list[pytest.Item]:
-        """Tests that run its lines, quick files first; all where none is known to, in the order of the area. The file
-        that saw it before is the first of all."""
+        """Tests that run its lines, or all where none is known to, in the order of the area; before them those of the
+        file that saw it before."""
         lines = set(range(fault.line, fault.line + fault.before.count("\n") + 1))
         reaching = [each for each in self._items if lines & self._reach[each.nodeid].lines.get(fault.file, set())]
-        chosen = reaching or self._items
-        files: dict[str, list[pytest.Item]] = {}
-        for each in chosen:
-            files.setdefault(each.nodeid.partition("::")[0], []).append(each)
         first = fault.killed_by.partition("::")[0]
-
-        def cost(file: str) -> tuple[bool, float]:
-            return file != first, sum(self._reach[each.nodeid].took_s for each in files[file]) if reaching else 0.0
-
-        ordered = [each for file in sorted(files, key=cost) for each in files[file]]
+        ordered = sorted(reaching or self._items, key=lambda each: each.nodeid.partition("::")[0] != first)
         took_s = list(accumulate(self._reach[each.nodeid].took_s for each in ordered))
         return [each for each, so_far in zip(ordered, took_s, strict=True) if so_far <= self._quick_s] or ordered[:1]
 

@@ -281,6 +281,9 @@ def test_filters(life: Life, tmp_path: Path) -> None:
     assert sum(export(life, tmp_path / "d", per_alert=1).pictures.values()) == 4
     with pytest.raises(UsageError, match="there is no camera `dock`"):
         export(life, tmp_path / "e", cameras="dock")
+    for option in ("cameras", "labels"):
+        with pytest.raises(UsageError, match=f"--{option} is a list such as"):
+            export(life, tmp_path / "e", **{option: " , "})
     with pytest.raises(UsageError, match="is a share"):
         export(life, tmp_path / "e", split=1.5)
     with pytest.raises(UsageError, match="--to-time must be later"):

@@ -253,6 +253,7 @@ def test_signing_in_gives_a_cookie_that_is_not_the_token(guarded: Site) -> None:
         assert "samesite=strict" in cookie.lower()
         assert TOKEN not in cookie
         assert TOKEN not in answer.text
+        assert len(cookie.partition(";")[0]) < 120, "it goes with each request"
         page = client.get("/")
         assert page.status_code == 200
         assert TOKEN not in page.text

@@ -63,6 +63,7 @@ def test_files_of_both_formats_name_the_same_boxes() -> None:
     (drawn,), (image,) = read["annotations"], read["images"]
     assert {each["id"]: each["name"] for each in read["categories"]}[drawn["category_id"]] == "car"
     assert [each["id"] for each in read["categories"]] == [1, 2], "0 is the background to trainers"
+    assert (image["alert"], image["camera"], image["background"]) == ("a", "gate", False)
     assert (drawn["image_id"], image["file_name"], image["width"], image["height"]) == (image["id"], "a.jpg", 200, 100)
     assert (drawn["area"], drawn["iscrowd"], drawn["track"], drawn["score"], drawn["flagged"]) == (
         5000,

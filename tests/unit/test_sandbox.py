@@ -245,3 +245,21 @@ def test_an_endless_call_ends_by_itself_when_its_parent_can_end_it_no_more(media
         goes_on.set()
         parent.join(60)
         sandbox.close()
+
+
+def test_it_holds_nothing_open_but_its_channel(sandbox: Sandbox) -> None:
+    """Whoever takes it over finds the three usual streams and the socket of its calls."""
+    assert sandbox.call("count_open") == 4
+    assert sandbox.call("count_open") == 4
+
+
+def test_a_child_that_cannot_begin_is_told_apart_from_bad_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        with pytest.raises(SandboxUnavailable, match="for no_such_module does not start"):
+            Sandbox("no_such_module", LIMITS).call("echo", 1)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    sandbox = Sandbox("sandboxed", LIMITS)
+    with pytest.raises(SandboxUnavailable, match="cannot be started: No such file"):
+        sandbox.call("echo", 1)
+    assert (sandbox.pid, sandbox.starts) == (0, 0)
+    sandbox.close()
