@@ -21,6 +21,7 @@ from appliance.dashboard.server import DashboardServer
 from appliance.errors import MissingDependency
 from appliance.store.alerts import AlertStore
 from appliance.store.sessions import SessionStore
+from appliance.store.users import UserRow, UserStore
 from tests.dashboard_site import Site, config_of, running
 
 TOKEN = "correct horse battery staple"
@@ -358,6 +359,38 @@ def test_guessing_gets_slow_and_patience_is_forgiven(guarded: Site, clock: Manua
         assert client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 429
         clock.advance(2)
         assert client.post("/login", json={"token": TOKEN}).status_code == 200
+
+
+def test_who_signs_in_is_forgiven_what_went_wrong_before(guarded: Site) -> None:
+    with client_of(guarded) as client:
+        for _ in range(3):
+            for n in range(4):
+                assert client.post("/login", json={"token": f"guess {n}"}).status_code == 401
+            assert client.post("/login", json={"token": TOKEN}).status_code == 200
+
+
+def test_a_session_of_the_token_ends_with_the_first_user(guarded: Site, clock: ManualClock) -> None:
+    with client_of(guarded) as client:
+        assert client.post("/login", json={"token": TOKEN}).status_code == 200
+        assert client.get("/api/v1/me").json()["role"] == "admin"
+        UserStore(guarded.db).add(UserRow(name="anna", role="admin", cameras=None, password="no hash"))
+        clock.advance(2)
+        assert client.get("/api/v1/me").status_code == 401, "from now on everybody signs in by name"
+        assert client.get("/api/v1/me", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_a_programs_stream_goes_on_as_long_as_its_token_holds(guarded: Site, clock: ManualClock) -> None:
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    with (
+        running(guarded.serve()) as url,
+        httpx.Client(base_url=url, timeout=ANSWER_S, headers=bearer) as http,
+        http.stream("GET", f"/api/v1/stream?since={guarded.db.rev()}") as answer,
+    ):
+        lines = answer.iter_lines()
+        for name in ("first", "second"):
+            clock.advance(2)
+            guarded.raise_alert(name, T0 + 20)
+            assert any(f'"{name}"' in line for line in lines), "it ended"
 
 
 def test_who_guesses_from_here_cannot_say_to_be_somebody_else(guarded: Site) -> None:
