@@ -77,6 +77,7 @@ def test_what_is_gone_of_the_money_has_the_tokens_in_it(site: Site) -> None:
 def test_what_is_counted_after_midnight_is_of_the_new_day() -> None:
     purse = EscalationBudget(config.BudgetConfig(mb_day=5.0, gpu_s_day=60.0), PRICES, period)
     purse.set_spent(CloudSpend(bytes_day=4e6, gpu_s_day=50.0), 100.0)
+    assert [each.spent for each in purse.limits(100.0)] == [4e6, 50.0]
     purse.set_spent(CloudSpend(bytes_day=1e6, gpu_s_day=2.0), DAY_S + 100.0)
     assert [each.spent for each in purse.limits(DAY_S + 100.0)] == [1e6, 2.0], "and is not forgotten with the old one"
     purse.spend(EscalationCost(3_000, 4.0, 0.0), 2 * DAY_S + 100.0)
