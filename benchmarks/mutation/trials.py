@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -36,22 +36,25 @@ _FOLDER = "--basetemp=../files"  # emptied by each that begins; a child that is 
 
 @dataclass(slots=True)
 class _Reach:
-    """What a test reached of the files in question, and how long it took."""
+    """The lines (file, number) of the files in question that a test reached, and how long it took."""
 
-    lines: dict[str, set[int]] = field(default_factory=dict)
-    took_s: float = 0.0
+    lines: set[tuple[str, int]]
+    took_s: float
 
 
 class Trials:
     """The plugin that takes the place of pytest's loop over the tests."""
 
-    def __init__(self, faults: Sequence[Fault], report: IO[str], quick_s: float) -> None:
-        """quick_s: no more tests for a fault than take so long without it."""
+    def __init__(self, faults: Sequence[Fault], files: Sequence[str], report: IO[str], quick_s: float) -> None:
+        """files: of the tests, the closest first. quick_s: no more tests for a fault than take so long without it."""
         self._faults = faults
+        self._files = list(files)
         self._quick_s = quick_s
         self._report = report
         self._reach: dict[str, _Reach] = {}
         self._items: list[pytest.Item] = []
+        self._lines: set[tuple[str, int]] = set()
+        self._made: dict[tuple[Path, str], set[tuple[str, int]]] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._items = session.items
@@ -76,14 +79,12 @@ class Trials:
         def work() -> str:
             reached: dict[str, Any] = {}
             for item, following in zip(self._items, [*self._items[1:], None], strict=True):
-                found: dict[str, set[int]] = {}
+                self._lines = set()
                 began = time.monotonic()
-                with _traced(names, found):
+                with _traced(names, self._lines):
                     failed = _run(item, following)
-                reached[item.nodeid] = [
-                    {name: sorted(lines) for name, lines in found.items()},
-                    time.monotonic() - began,
-                ]
+                shared = (self._made.get((item.path, name), set()) for name in getattr(item, "fixturenames", ()))
+                reached[item.nodeid] = [sorted(self._lines.union(*shared)), time.monotonic() - began]
                 if failed:
                     return item.nodeid
             notes.write_text(json.dumps(reached))
@@ -93,8 +94,17 @@ class Trials:
         if state != 0:
             return said or f"the tests end with {state}"
         for name, (lines, took_s) in json.loads(notes.read_text()).items():
-            self._reach[name] = _Reach({file: set(each) for file, each in lines.items()}, took_s)
+            self._reach[name] = _Reach({(file, line) for file, line in lines}, took_s)
         return ""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
+        """What makes a fixture of several tests is run in the first of them, and counts for all."""
+        before = set(self._lines)
+        result = yield
+        if fixturedef.scope != "function":
+            self._made[request.path, fixturedef.argname] = self._lines - before
+        return result
 
     def _tried(self, fault: Fault, text: str, mutated: str) -> dict[str, Any]:
         chosen = self._chosen(fault)
@@ -119,10 +129,15 @@ class Trials:
     def _chosen(self, fault: Fault) -> list[pytest.Item]:
         """Tests that run its lines, or all where none is known to, in the order of the area; before them those of the
         file that saw it before."""
-        lines = set(range(fault.line, fault.line + fault.before.count("\n") + 1))
-        reaching = [each for each in self._items if lines & self._reach[each.nodeid].lines.get(fault.file, set())]
+        lines = {(fault.file, fault.line + down) for down in range(fault.before.count("\n") + 1)}
+        reaching = [each for each in self._items if lines & self._reach[each.nodeid].lines]
         first = fault.killed_by.partition("::")[0]
-        ordered = sorted(reaching or self._items, key=lambda each: each.nodeid.partition("::")[0] != first)
+
+        def order(item: pytest.Item) -> tuple[bool, int]:
+            file = item.nodeid.partition("::")[0]
+            return file != first, self._files.index(file)
+
+        ordered = sorted(reaching or self._items, key=order)
         took_s = list(accumulate(self._reach[each.nodeid].took_s for each in ordered))
         return [each for each, so_far in zip(ordered, took_s, strict=True) if so_far <= self._quick_s] or ordered[:1]
 
@@ -150,11 +165,11 @@ def _run(item: pytest.Item, following: pytest.Item | None) -> bool:
 
 
 @contextlib.contextmanager
-def _traced(names: dict[str, str], found: dict[str, set[int]]) -> Iterator[None]:
+def _traced(names: dict[str, str], found: set[tuple[str, int]]) -> Iterator[None]:
     """Note the lines that are run of these files."""
 
     def line(frame: FrameType, event: str, _: object) -> Any:
-        found.setdefault(names[frame.f_code.co_filename], set()).add(frame.f_lineno)
+        found.add((names[frame.f_code.co_filename], frame.f_lineno))
         return line
 
     def call(frame: FrameType, event: str, _: object) -> Any:
@@ -259,7 +274,7 @@ def main(plan: Path, report: Path) -> int:
     faults = [Fault(**each) for each in asked["faults"]]
     with report.open("a", encoding="utf-8") as to:
         arguments = ["-q", "-p", "no:cacheprovider", "--tb=no", _FOLDER, *asked["tests"]]
-        return int(pytest.main(arguments, plugins=[Trials(faults, to, asked["quick_s"])]))
+        return int(pytest.main(arguments, plugins=[Trials(faults, asked["tests"], to, asked["quick_s"])]))
 
 
 if __name__ == "__main__":

@@ -241,6 +241,11 @@ def test_what_was_exported_stays_when_the_recording_goes(life: Life, tmp_path: P
 
 def test_the_clip_and_then_the_still_serve_when_the_recording_is_gone(life: Life, tmp_path: Path) -> None:
     whole = export(life, tmp_path / "whole")
+    for clip in (life.root / "evidence").rglob("clip.mp4"):
+        clip.rename(clip.with_suffix(".away"))
+    assert export(life, tmp_path / "recording").pictures == whole.pictures
+    for clip in (life.root / "evidence").rglob("clip.away"):
+        clip.rename(clip.with_suffix(".mp4"))
     shutil.rmtree(life.root / "segments")
     assert export(life, tmp_path / "clips").pictures == whole.pictures
     names = [{path.name for path in (tmp_path / each).rglob("*.jpg")} for each in ("whole", "clips")]
