@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -54,7 +54,7 @@ class Trials:
         self._reach: dict[str, _Reach] = {}
         self._items: list[pytest.Item] = []
         self._lines: set[tuple[str, int]] = set()
-        self._made: dict[tuple[Path, str], set[tuple[str, int]]] = {}
+        self._made: dict[str, set[tuple[str, int]]] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._items = session.items
@@ -83,7 +83,7 @@ class Trials:
                 began = time.monotonic()
                 with _traced(names, self._lines):
                     failed = _run(item, following)
-                shared = (self._made.get((item.path, name), set()) for name in getattr(item, "fixturenames", ()))
+                shared = (self._made.get(name, set()) for name in getattr(item, "fixturenames", ()))
                 reached[item.nodeid] = [sorted(self._lines.union(*shared)), time.monotonic() - began]
                 if failed:
                     return item.nodeid
@@ -98,12 +98,12 @@ class Trials:
         return ""
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
         """What makes a fixture of several tests is run in the first of them, and counts for all."""
         before = set(self._lines)
         result = yield
         if fixturedef.scope != "function":
-            self._made[request.path, fixturedef.argname] = self._lines - before
+            self._made.setdefault(fixturedef.argname, set()).update(self._lines - before)
         return result
 
     def _tried(self, fault: Fault, text: str, mutated: str) -> dict[str, Any]:
