@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Empty, which is off: the tests start hundreds of processes, each of which would compile the sources again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto attack fuzz lock sbom
+.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto attack fuzz mutation lock sbom
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -77,6 +77,9 @@ attack: setup    ## over 30,000 hostile requests and messages at an appliance, a
 
 fuzz: setup      ## over 20,000 requests made up from the OpenAPI (ARGS="--examples 20")
 	$(BIN)/python -m benchmarks.api_fuzz $(ARGS)
+
+mutation: setup  ## plant small faults, one at a time, and see which of them the tests see (ARGS="--area guard --again")
+	$(BIN)/python -m benchmarks.mutation $(ARGS)
 
 lock: setup      ## write the lock files of what runs, with hashes, from what is installed here
 	$(BIN)/python deploy/lock.py > deploy/requirements.lock.new && mv deploy/requirements.lock.new deploy/requirements.lock

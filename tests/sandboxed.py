@@ -27,6 +27,11 @@ def spin() -> None:
         pass
 
 
+def begin_and_spin() -> Generator[str, None, None]:
+    yield "begun"
+    spin()
+
+
 def read(path: str) -> bytes:
     return Path(path).read_bytes()
 
@@ -65,6 +70,16 @@ def lower_limits() -> None:
 
 def open_files(count: int) -> int:
     return len([os.open("/dev/null", os.O_RDONLY) for _ in range(count)])
+
+
+def count_open() -> int:
+    """Files and sockets that are open in this process."""
+    found = 0
+    for number in range(1024):
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            found += 1
+    return found
 
 
 def fail(text: str) -> None:

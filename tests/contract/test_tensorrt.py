@@ -244,15 +244,17 @@ def test_a_folder_of_engines_never_keeps_a_network_from_starting(
     assert "onnxruntime cannot be made, so engines are built at each start: File exists" in caplog.text
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702, 0o755, 0o700])
 def test_a_folder_that_others_may_write_to_is_not_read(
-    gpu: FakeGpu, network: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    gpu: FakeGpu, network: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
-    """An engine is code."""
+    """An engine is code, whether it is the owner's group or everybody who may put one there."""
+    others_write = mode not in {0o755, 0o700}
     TensorrtRuntime(network).close()
-    (tmp_path / "engines").chmod(0o777)
+    (tmp_path / "engines").chmod(mode)
     TensorrtRuntime(network).close()
-    assert gpu.builds == 2
-    assert "chmod go-w" in caplog.text
+    assert gpu.builds == (2 if others_write else 1)
+    assert ("chmod go-w" in caplog.text) == others_write
 
 
 def test_where_engines_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

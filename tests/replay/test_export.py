@@ -241,6 +241,11 @@ def test_what_was_exported_stays_when_the_recording_goes(life: Life, tmp_path: P
 
 def test_the_clip_and_then_the_still_serve_when_the_recording_is_gone(life: Life, tmp_path: Path) -> None:
     whole = export(life, tmp_path / "whole")
+    for clip in (life.root / "evidence").rglob("clip.mp4"):
+        clip.rename(clip.with_suffix(".away"))
+    assert export(life, tmp_path / "recording").pictures == whole.pictures
+    for clip in (life.root / "evidence").rglob("clip.away"):
+        clip.rename(clip.with_suffix(".mp4"))
     shutil.rmtree(life.root / "segments")
     assert export(life, tmp_path / "clips").pictures == whole.pictures
     names = [{path.name for path in (tmp_path / each).rglob("*.jpg")} for each in ("whole", "clips")]
@@ -250,6 +255,24 @@ def test_the_clip_and_then_the_still_serve_when_the_recording_is_gone(life: Life
     stills = export(life, tmp_path / "stills")
     assert 2 <= sum(stills.pictures.values()) <= 4
     assert stills.boxes >= 2
+    with life.db.read() as connection:
+        shown = dict(map(tuple, connection.execute("SELECT alert, t_start FROM evidence WHERE kind = 'still'")))
+    for split in ("train", "val"):
+        for image in coco(tmp_path / "stills", split).dataset["images"]:
+            assert life_time(image) == pytest.approx(shown[image["alert"]], abs=0.07), "its boxes are of that moment"
+    with life.db.transaction() as connection:
+        connection.execute("DELETE FROM evidence WHERE kind = 'clip'")
+    assert export(life, tmp_path / "never").pictures == stills.pictures, "an alert may never have had a clip"
+
+
+def test_the_boxes_beside_the_clip_serve_when_those_of_the_store_are_gone(life: Life, tmp_path: Path) -> None:
+    whole = export(life, tmp_path / "whole")
+    with life.db.transaction() as connection:
+        connection.execute("DELETE FROM boxes")
+    assert export(life, tmp_path / "kept") == whole
+    for file in (life.root / "evidence").rglob("boxes*"):
+        file.write_text("{}")
+    assert export(life, tmp_path / "none").left_out["without boxes, which were not kept"] == 4
 
 
 def test_a_folder_of_something_else_is_left_alone(life: Life, tmp_path: Path) -> None:
@@ -281,6 +304,9 @@ def test_filters(life: Life, tmp_path: Path) -> None:
     assert sum(export(life, tmp_path / "d", per_alert=1).pictures.values()) == 4
     with pytest.raises(UsageError, match="there is no camera `dock`"):
         export(life, tmp_path / "e", cameras="dock")
+    for option in ("cameras", "labels"):
+        with pytest.raises(UsageError, match=f"--{option} is a list such as"):
+            export(life, tmp_path / "e", **{option: " , "})
     with pytest.raises(UsageError, match="is a share"):
         export(life, tmp_path / "e", split=1.5)
     with pytest.raises(UsageError, match="--to-time must be later"):

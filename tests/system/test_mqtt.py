@@ -363,7 +363,7 @@ def test_home_automation_arms_the_site_only_where_it_may(site: Callable[..., Pub
     yard = site(commands=True)
     until(lambda: home.kept.get(switch) == b"ON")
     assert json.loads(home.kept["homeassistant/switch/vedette_depot/armed/config"])["command_topic"] == command
-    home.publish(command, b"OFF")
+    home.publish(json.loads(home.kept["homeassistant/switch/vedette_depot/armed/config"])["command_topic"], b"OFF")
     until(lambda: home.kept[switch] == b"OFF", what="the switch says what is so")
     assert [row.profile for row in ArmingStore(yard.db).rows] == ["disarmed"], "a restart does not arm it"
     home.publish(command, b"off, please")
@@ -384,13 +384,15 @@ def test_home_automation_chooses_a_profile_and_pauses_a_camera(
     until(lambda: topic in home.kept and json.loads(home.kept[topic])["profile"] == "armed")
     select = json.loads(home.kept["homeassistant/select/vedette_depot/profile/config"])
     assert (select["options"], select["command_topic"]) == (["armed", "home", "disarmed"], f"{topic}/set")
-    home.publish(f"{topic}/set", b"home")
+    home.publish(select["command_topic"], b"home")
     until(lambda: json.loads(home.kept[topic])["profile"] == "home")
     assert home.kept["vedette/depot/armed"] == b"OFF", "no camera reports at home"
     home.publish(f"{topic}/set", b"party")
     until(lambda: yard.publisher.status.dropped == 1, what="a profile that is none is refused")
-    home.publish(f"{camera}/set", b"OFF")
-    until(lambda: json.loads(home.kept[camera])["state"] == "OFF")
+    reports = json.loads(home.kept["homeassistant/switch/vedette_depot/yard-reports/config"])
+    assert reports["state_topic"] == camera
+    home.publish(reports["command_topic"], b"OFF")
+    until(lambda: json.loads(home.kept[camera])["state"] == "OFF", what="the switch that was announced pauses it")
     assert yard.arming.off_rules("yard") == {"intruder", "corner"}
     (row,) = yard.arming.paused()
     assert row.until_t is not None

@@ -80,6 +80,20 @@ def test_a_table_for_people_ends_with_a_line_for_an_issue_and_machines_get_json(
     assert [row["way"] for row in json.loads(capsys.readouterr().out)["rows"]] == list(left)
 
 
+def test_the_column_end_to_end_says_the_two_figures_in_the_order_of_its_caption(
+    network: str, rows: list[BenchRow], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = next(row for row in rows if not row.refusal)
+    told = BenchRow(usual.way, {**usual.figures, "efficiency": {"scaled": 0.91, "decoded": 0.42}})
+    monkeypatch.setattr(bench_command, "measure_in_child", lambda settings, seconds: told)
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(["bench", network]) == 0
+    said = capsys.readouterr().out
+    assert "from scaled frames / from decoded 720p" in " ".join(said.split())
+    assert "91% / 42%" in said
+    assert said.splitlines()[-1].count("91% / 42% end to end") >= 1
+
+
 def test_where_nothing_runs_the_exit_code_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.errors import UsageError
-from appliance.router.binomial_bounds import recall_low
+from appliance.router.binomial_bounds import error_bound, missed_max, recall_low
 from appliance.router.calibrate_command import brier, calibration_report, ece
-from appliance.router.calibration import UNTRAINED, Calibration, TrackStability
+from appliance.router.calibration import UNTRAINED, Calibration, GroupFit, SureClaim, TrackStability, features
 from appliance.router.calibration_fit import AlertOutcome, claim_recall, fit, held_out
 
 STEADY = TrackStability(score=0.8, spread=0.05, looks=12, moved=1.0)
@@ -149,6 +149,23 @@ def test_the_bound_is_that_of_clopper_and_pearson(kept: int, n: int, low: float)
     assert recall_low(kept, n) == pytest.approx(low, abs=5e-4)
 
 
+# Sampling plans for a recall of 95 % and of 90 %, known with 95 % confidence, as quality control prints them.
+PLANS = {0.95: (59, 93, 124, 153, 181, 208), 0.90: (29, 46, 61, 76, 89, 103)}
+
+
+@pytest.mark.parametrize("recall", PLANS)
+def test_so_many_misses_are_allowed_as_the_tables_of_quality_control_allow(recall: float) -> None:
+    for missed, n in enumerate(PLANS[recall]):
+        assert missed_max(n, recall) == missed
+        assert missed_max(n - 1, recall) == (missed - 1 if missed else None)
+    assert missed_max(0, recall) is None
+
+
+@pytest.mark.parametrize(("wrong", "n", "high"), [(0, 59, 0.0495), (1, 93, 0.0500), (5, 100, 0.1023), (10, 10, 1.0)])
+def test_the_bound_of_an_error_is_that_of_clopper_and_pearson(wrong: int, n: int, high: float) -> None:
+    assert error_bound(wrong, n) == pytest.approx(high, abs=2e-4)
+
+
 def test_the_recall_that_is_claimed_is_kept_by_those_to_come() -> None:
     """Of 200 worlds: learnt on one half, held against the other. The claim may fail in 5 % of them."""
     draws = np.random.default_rng(5)
@@ -169,6 +186,65 @@ def test_an_audited_one_stands_for_those_that_were_not_asked_about() -> None:
     assert plain.chance_min > 0.5
     assert weighed.chance_min <= 0.02
     assert weighed.effective < 403 / 5
+
+
+@pytest.mark.parametrize(("audited", "claims"), [(80, False), (100, False), (150, True)])
+def test_an_audit_claims_no_more_than_all_its_thresholds_together_can(audited: int, claims: bool) -> None:
+    """Half of all alerts lie below; of some of those that were audited none was real.
+
+    One threshold that was fixed beforehand would be sure of 95 % after 80. The best of five needs 99 % at each, and so
+    more: of 100 without a real one up to 1 - 0.005^(1/100) = 5.2 % may still be, which are 5.6 % of all the real ones.
+    """
+    chances = np.concatenate([np.full(audited, 0.01), np.full(400, 0.9)])
+    real = np.concatenate([np.zeros(audited, bool), np.ones(400, bool)])
+    weight = np.concatenate([np.full(audited, 10.0), np.ones(400)])
+    come = np.concatenate([np.full(2000, 0.01), np.full(2000, 0.9)])
+    claim = claim_recall(chances, real, weight, 0.95, come)
+    assert (claim.chance_min > 0) == claims
+    assert (claim.recall_low >= 0.95) == claims
+
+
+def test_a_real_one_that_was_left_out_counts_for_as_many_as_it_stands_for() -> None:
+    chances = np.concatenate([np.full(600, 0.01), np.full(400, 0.9)])
+    real = np.concatenate([[True], np.zeros(599, bool), np.ones(400, bool)])
+    weight = np.concatenate([np.full(600, 10.0), np.ones(400)])
+    claim = claim_recall(chances, real, weight, 0.95, np.concatenate([np.full(2000, 0.01), np.full(2000, 0.9)]))
+    assert claim.chance_min > 0
+    assert claim.recall == pytest.approx(400 / 410, abs=1e-4), "ten of 410 real ones are missed"
+    assert (claim.real, claim.effective) == (401, pytest.approx(6400**2 / (600 * 100 + 400), abs=0.1))
+
+
+def test_what_was_seen_once_and_nothing_more_is_known_of_did_not_move() -> None:
+    once = TrackStability(score=0.5)
+    assert features(once) == (1.0, 0.0, 0.0, 0.0, 0.0)
+    assert features(TrackStability(score=0.8, spread=0.1, looks=8, moved=1.5)) == pytest.approx(
+        (1.0, math.log(4), 3.0, 1.5, 0.1)
+    )
+
+
+def sure_of(n: int, chance_max: float = 1.0) -> GroupFit:
+    return GroupFit(n=n, sure=SureClaim(chance_max=chance_max, n=n, needed=97))
+
+
+@pytest.mark.parametrize(
+    ("camera", "label", "everything", "chance_max"),
+    [
+        (sure_of(96), sure_of(97, 0.8), sure_of(500, 0.7), 0.8),  # its own are too few: its label's
+        (sure_of(96), sure_of(96), sure_of(500, 0.7), 0.7),  # those too: all
+        (sure_of(97, 0.9), sure_of(400, 0.8), sure_of(500, 0.7), 0.9),
+        (sure_of(97), sure_of(400, 0.8), sure_of(500, 0.7), 1.0),  # enough are known to see that it is never sure
+        (sure_of(0), sure_of(0), sure_of(3), 1.0),
+    ],
+)
+def test_of_what_it_is_sure_the_nearest_group_says_of_which_enough_is_known(
+    camera: GroupFit, label: GroupFit, everything: GroupFit, chance_max: float
+) -> None:
+    taught = Calibration(everything=everything, labels={"person": label}, cameras={"gate/person": camera})
+    assert taught.sure("gate", "person").chance_max == chance_max
+    assert taught.chance("gate", "person", STEADY).sure.chance_max == chance_max
+    elsewhere = taught.sure("yard", "person")
+    assert elsewhere == (label.sure if label.n >= 97 else everything.sure)
+    assert taught.sure("gate", "dog") == everything.sure
 
 
 def test_the_report_says_before_and_after_with_intervals() -> None:

@@ -15,13 +15,14 @@ from waiting import ANSWER_S
 from appliance.clock import ManualClock
 from appliance.config import DashboardConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.auth import COOKIE, SESSION_S, SessionCookies, local_path
+from appliance.dashboard.auth import COOKIE, SessionCookies, local_path
 from appliance.dashboard.guard import AllowedHosts
 from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.sign_in_throttle import LoginThrottle
 from appliance.errors import MissingDependency
 from appliance.store.alerts import AlertStore
 from appliance.store.sessions import SessionStore
+from appliance.store.users import UserRow, UserStore
 from tests.dashboard_site import Site, config_of, running
 
 TOKEN = "correct horse battery staple"
@@ -117,6 +118,13 @@ def test_a_change_is_small(site: Site) -> None:
     assert client_of(site).post("/api/v1/alerts/a/review", content=body, headers=headers).status_code == 400
 
 
+@pytest.mark.parametrize("length", ["0" * 18 + "22", "9" * 5000, "-22", "+22", "2 2", "0x16", "²²", ""])
+def test_a_length_that_is_no_plain_number_is_refused(site: Site, length: str) -> None:
+    headers = {"Content-Type": "application/json", "Content-Length": length.encode()}
+    body = b'{"review": "reviewed"}'
+    assert client_of(site).post("/api/v1/alerts/a/review", content=body, headers=headers).status_code == 400  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("origin", ["http://[", "http://[::1", "http://a]b"])
 def test_an_origin_that_is_no_address_is_another_site(site: Site, origin: str) -> None:
     answer = client_of(site).post("/login", json={"token": "x"}, headers={"Origin": origin})
@@ -195,6 +203,19 @@ def test_another_site_may_link_here_but_not_embed_or_read(site: Site) -> None:
         )
 
 
+def test_neither_a_stranger_nor_a_sibling_host_reads_pictures(site: Site) -> None:
+    """An image in a page of another host of the same domain would otherwise show what the cameras see."""
+    client = client_of(site)
+    for path in ("/", "/api/v1/alerts", "/static/page.js"):
+        for origin in ("cross-site", "same-site"):
+            for mode in ("no-cors", "cors", "websocket", ""):
+                asked = {"Sec-Fetch-Site": origin, **({"Sec-Fetch-Mode": mode} if mode else {})}
+                assert client.get(path, headers=asked).status_code == 403, (path, asked)
+        for origin in ("same-origin", "none"):
+            own = {"Sec-Fetch-Site": origin, "Sec-Fetch-Mode": "cors"}
+            assert client.get(path, headers=own).status_code == 200, (path, own)
+
+
 def test_every_answer_carries_the_strict_headers(site: Site) -> None:
     with client_of(site) as client:
         for path in ("/", "/static/style.css", "/api/v1/alerts", "/nowhere", "/healthz"):
@@ -247,6 +268,7 @@ def test_signing_in_gives_a_cookie_that_is_not_the_token(guarded: Site) -> None:
         assert "samesite=strict" in cookie.lower()
         assert TOKEN not in cookie
         assert TOKEN not in answer.text
+        assert len(cookie.partition(";")[0]) < 120, "it goes with each request"
         page = client.get("/")
         assert page.status_code == 200
         assert TOKEN not in page.text
@@ -260,6 +282,27 @@ def test_a_program_sends_the_token_as_a_bearer(guarded: Site) -> None:
         assert client.get("/api/v1/alerts", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
         assert client.get("/api/v1/alerts", headers={"Authorization": "Bearer nearly"}).status_code == 401
         assert client.get(f"/api/v1/alerts?token={TOKEN}").status_code == 401
+
+
+def test_guessing_a_programs_token_gets_slow_and_sending_the_right_one_never_does(guarded: Site) -> None:
+    with client_of(guarded) as client:
+
+        def asked(token: str) -> int:
+            return client.get("/api/v1/alerts", headers={"Authorization": f"Bearer {token}"}).status_code
+
+        assert {asked(TOKEN) for _ in range(40)} == {200}
+        guesses = [asked(f"guess {n}") for n in range(40)]
+        assert (guesses[0], guesses[-1]) == (401, 429)
+        assert guesses.count(401) <= 10
+
+
+def test_a_page_speaks_the_browsers_language_and_a_chosen_one_before_it(site: Site) -> None:
+    client = client_of(site)
+    german = {"Accept": "text/html", "Accept-Language": "de-AT,de;q=0.9,en;q=0.5"}
+    assert '<html lang="de"' in client.get("/", headers=german).text
+    assert '<html lang="en"' in client.get("/", headers={**german, "Accept-Language": "en"}).text
+    assert client.post("/language", json={"language": "en"}, headers={"Accept-Language": "de"}).status_code < 400
+    assert '<html lang="en"' in client.get("/", headers=german).text
 
 
 @pytest.mark.parametrize("change", ["", "x", "1.2.3", "9999999999.nonce.00", "…", "."])
@@ -278,8 +321,18 @@ def test_a_cookie_ends_with_its_time_and_with_the_token(clock: ManualClock, site
     assert not sessions.find(f"{int(expiry) + 1}.{nonce}.{mac}")
     assert not SessionCookies("another token", clock, store).find(cookie)
     assert SessionCookies(TOKEN, clock, store).find(cookie), "a restart signs nobody out"
-    clock.advance(SESSION_S + 1)
+    clock.advance(30 * 86_400 + 1)
     assert not sessions.find(cookie)
+
+
+def test_a_session_lasts_thirty_days_and_no_longer(guarded: Site, clock: ManualClock) -> None:
+    with client_of(guarded) as client:
+        given = client.post("/login", json={"token": TOKEN}).headers["set-cookie"].lower()
+        assert "max-age=2592000;" in given, "the browser forgets it, too"
+        clock.advance(30 * 86_400 - 60)
+        assert client.get("/api/v1/alerts").status_code == 200
+        clock.advance(61)
+        assert client.get("/api/v1/alerts").status_code == 401
 
 
 def test_signing_out_ends_the_session_wherever_the_cookie_was_copied_to(guarded: Site) -> None:
@@ -303,7 +356,7 @@ def test_sessions_are_bounded_and_hold_no_cookie(clock: ManualClock, site: Site)
         row = connection.execute("SELECT * FROM session").fetchone()
     assert row["user"] == ""
     assert cookie.split(".")[1] not in str(tuple(row))
-    clock.advance(SESSION_S + 1)
+    clock.advance(30 * 86_400 + 1)
     sessions.issue()
     assert len(store.all()) == 1
     with site.db.read() as connection:
@@ -320,6 +373,38 @@ def test_guessing_gets_slow_and_patience_is_forgiven(guarded: Site, clock: Manua
         assert client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 429
         clock.advance(2)
         assert client.post("/login", json={"token": TOKEN}).status_code == 200
+
+
+def test_who_signs_in_is_forgiven_what_went_wrong_before(guarded: Site) -> None:
+    with client_of(guarded) as client:
+        for _ in range(3):
+            for n in range(4):
+                assert client.post("/login", json={"token": f"guess {n}"}).status_code == 401
+            assert client.post("/login", json={"token": TOKEN}).status_code == 200
+
+
+def test_a_session_of_the_token_ends_with_the_first_user(guarded: Site, clock: ManualClock) -> None:
+    with client_of(guarded) as client:
+        assert client.post("/login", json={"token": TOKEN}).status_code == 200
+        assert client.get("/api/v1/me").json()["role"] == "admin"
+        UserStore(guarded.db).add(UserRow(name="anna", role="admin", cameras=None, password="no hash"))
+        clock.advance(2)
+        assert client.get("/api/v1/me").status_code == 401, "from now on everybody signs in by name"
+        assert client.get("/api/v1/me", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_a_programs_stream_goes_on_as_long_as_its_token_holds(guarded: Site, clock: ManualClock) -> None:
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    with (
+        running(guarded.serve()) as url,
+        httpx.Client(base_url=url, timeout=ANSWER_S, headers=bearer) as http,
+        http.stream("GET", f"/api/v1/stream?since={guarded.db.rev()}") as answer,
+    ):
+        lines = answer.iter_lines()
+        for name in ("first", "second"):
+            clock.advance(2)
+            guarded.raise_alert(name, T0 + 20)
+            assert any(f'"{name}"' in line for line in lines), "it ended"
 
 
 def test_who_guesses_from_here_cannot_say_to_be_somebody_else(guarded: Site) -> None:

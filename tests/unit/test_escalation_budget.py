@@ -10,6 +10,7 @@ from servers.site import Site
 
 from appliance import config, wire
 from appliance.clock import ManualClock, Period
+from appliance.router.decide import EscalationCost
 from appliance.router.escalation_budget import EscalationBudget
 from appliance.store.decisions import CloudSpend, DecisionStore
 from appliance.store.verdict_stats import TokenCount
@@ -71,6 +72,17 @@ def test_what_is_gone_of_the_money_has_the_tokens_in_it(site: Site) -> None:
     purse.spend(purse.cost(0, "gate", "crops"), now)
     assert purse.limits(now)[0].spent == pytest.approx(0.006)
     assert purse.limits(now + DAY_S)[0].spent == 0.0
+
+
+def test_what_is_counted_after_midnight_is_of_the_new_day() -> None:
+    purse = EscalationBudget(config.BudgetConfig(mb_day=5.0, gpu_s_day=60.0), PRICES, period)
+    purse.set_spent(CloudSpend(bytes_day=4e6, gpu_s_day=50.0), 100.0)
+    assert [each.spent for each in purse.limits(100.0)] == [4e6, 50.0]
+    purse.set_spent(CloudSpend(bytes_day=1e6, gpu_s_day=2.0), DAY_S + 100.0)
+    assert [each.spent for each in purse.limits(DAY_S + 100.0)] == [1e6, 2.0], "and is not forgotten with the old one"
+    purse.spend(EscalationCost(3_000, 4.0, 0.0), 2 * DAY_S + 100.0)
+    assert [each.spent for each in purse.limits(2 * DAY_S + 100.0)] == [3_000, 4.0]
+    assert [each.renew_t for each in purse.limits(2 * DAY_S + 100.0)] == [3 * DAY_S] * 2
 
 
 def test_without_a_budget_of_money_nobody_counts_tokens() -> None:

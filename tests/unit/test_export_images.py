@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from sample_rows import T0
@@ -58,6 +59,19 @@ def test_files_of_both_formats_name_the_same_boxes() -> None:
     assert yolo_label_text(sample, LABELS) == b"1 0.500000 0.750000 0.500000 0.500000\n"
     assert yolo_label_text(sample.model_copy(update={"drawn": ()}), LABELS) == b""
     assert b'"bbox": [\n    50.0,\n    50.0,\n    100.0,\n    50.0\n   ]' in coco_files([one], LABELS, "s")[str(TRAIN)]
+    read = json.loads(coco_files([one], LABELS, "s")[str(TRAIN)])
+    (drawn,), (image,) = read["annotations"], read["images"]
+    assert {each["id"]: each["name"] for each in read["categories"]}[drawn["category_id"]] == "car"
+    assert [each["id"] for each in read["categories"]] == [1, 2], "0 is the background to trainers"
+    assert (image["alert"], image["camera"], image["background"]) == ("a", "gate", False)
+    assert (drawn["image_id"], image["file_name"], image["width"], image["height"]) == (image["id"], "a.jpg", 200, 100)
+    assert (drawn["area"], drawn["iscrowd"], drawn["track"], drawn["score"], drawn["flagged"]) == (
+        5000,
+        0,
+        4,
+        0.7,
+        True,
+    )
     assert b'"annotations": []' in coco_files([one], LABELS, "s")["annotations/instances_val.json"]
     assert b"names:\n  0: person\n  1: car\n" in yolo_data_yaml(LABELS)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from appliance.clock import ManualClock
 from appliance.wire import PRIORITIES
 from cloud_worker.concurrency_slots import PEAK_S, ConcurrencySlots
@@ -22,6 +24,16 @@ def test_a_priority_alone_is_served_at_once() -> None:
     shares = PriorityShares()
     assert [shares.pick(("low",)) for _ in range(50)] == ["low"] * 50
     assert shares.pick(("low", "high")) == "high", "having been alone is no debt"
+
+
+@pytest.mark.parametrize("quiet_turns", [0, 10, 1000])
+def test_after_a_quiet_night_the_others_still_move_beside_a_flood_of_urgent_ones(quiet_turns: int) -> None:
+    """What `low` got while it was alone is held against it for some turns, not for the next thousand."""
+    shares = PriorityShares()
+    for _ in range(quiet_turns):
+        shares.pick(("low",))
+    picks = Counter(shares.pick(("high", "low")) for _ in range(60))
+    assert 15 <= picks["low"] <= 20, "a third of 60, less a few"
 
 
 def test_the_urgent_go_first_while_they_take_less_than_their_share() -> None:

@@ -20,14 +20,22 @@ PYTHON = """\
 #!/bin/sh
 echo "python $*" >>"$FAKES/log"
 case $* in
+  *' wheel '*)
+    for source; do :; done; [ -d "$source" ] || exit 1
+    while [ "$1" != -w ]; do shift; done; touch "$2/vedette-1.0-py3-none-any.whl" ;;
   *'-m venv '*) for place; do :; done; mkdir -p "$place/bin"; ln -s "$FAKES/python3" "$place/bin/python" ;;
-  *'appliance.upgrade files') echo "$REPOSITORY/deploy" ;;
+  *'appliance.upgrade files')
+    brings=$FAKES/deploy-$(basename "$(dirname "$(dirname "$0")")")
+    if [ -d "$brings" ]; then echo "$brings"; else echo "$REPOSITORY/deploy"; fi ;;
   *'appliance.upgrade state '*)
-    answer=$(cat "$FAKES/answers/$(readlink "$ROOT/opt/vedette/current")")
+    inforce=$(readlink "$ROOT/opt/vedette/current")
+    [ "$(basename "$(dirname "$(dirname "$0")")")" = "$inforce" ] || exit 1  # another cannot ask it
+    answer=$(cat "$FAKES/answers/$inforce")
     case "$answer $*" in ready* | alive*'--until alive') ;; *) exit 1 ;; esac ;;
   *'appliance.upgrade keep '*)
     mkdir -p "$FAKES/kept"; cp "$FAKES/database" "$FAKES/kept/database"; echo "$FAKES/kept" ;;
-  *'appliance.upgrade put-back '*) for kept; do :; done; cp "$kept/database" "$FAKES/database" ;;
+  *'appliance.upgrade put-back '*)
+    for kept; do :; done; cp "$kept/database" "$FAKES/database"; echo 'the newer one is kept' ;;
   '- '*) touch "$3/requirements.lock" "$3/requirements-openvino.lock" ;;
 esac
 """
@@ -38,7 +46,7 @@ case $1 in
   start | restart) echo "$(readlink "$ROOT/opt/vedette/current")" >"$FAKES/running"; sh "$FAKES/at-start" ;;
   stop | disable) rm -f "$FAKES/running" ;;
   is-active) test -e "$FAKES/running" ;;
-  is-failed) false ;;
+  is-failed) test -e "$FAKES/failed" ;;
 esac
 """
 SYSUSERS = 'mkdir -p "$ROOT/etc"; echo "vedette:x:$(id -u):$(id -g)::/:/bin/false" >"$ROOT/etc/passwd"\n'
@@ -123,7 +131,8 @@ def test_an_installation_has_all_its_parts_and_doing_it_again_changes_no_file_of
     assert modes == [0o640, 0o600, 0o750, 0o700]
     log = installed.log()
     assert re.search(r"--require-hashes -r \S+/requirements.lock -r \S+/requirements-openvino.lock", log)
-    assert "systemctl enable vedette" in log
+    calls = [line.removeprefix("systemctl ") for line in log.splitlines() if line.startswith("systemctl ")]
+    assert calls[:3] == ["daemon-reload", "enable vedette", "restart vedette"], "systemd reads what is new before"
     site.write_text("mine")
     assert installed.do("install", version="1.0")[0] == 0
     assert site.read_text() == "mine"
@@ -164,9 +173,58 @@ def test_a_version_that_does_not_become_ready_is_undone_with_its_data(installed:
     assert (installed.fakes / "database").read_text() == "of 1.0"
     assert "2.0 did not become ready" in said
     assert "1.0 is in force again" in said
+    assert "the newer one is kept" in said
     assert not (installed.opt / "changing").exists()
     installed.answer(v2_0="ready")
     assert installed.do("upgrade", version="2.0")[0] == 0, "mended, it is taken"
+
+
+def test_a_service_that_gave_up_is_not_waited_for(installed: Box) -> None:
+    installed.answer(v2_0="silent")
+    (installed.fakes / "at-start").write_text(
+        'rm -f "$FAKES/failed"; case $(readlink "$ROOT/opt/vedette/current") in 2.0) touch "$FAKES/failed" ;; esac\n'
+    )
+    code, said = installed.do("upgrade", "--wait", "3000", version="2.0")
+    assert (code, installed.running()) == (1, "1.0"), said
+    assert installed.log().count("--until ready") == 1, "asked once, not for an hour"
+
+
+def test_the_status_says_by_its_exit_code_whether_it_is_ready(installed: Box) -> None:
+    code, said = installed.do("status")
+    assert (code, "version 1.0, before it none" in said) == (0, True)
+    installed.answer(v1_0="silent")
+    assert installed.do("status")[0] == 1
+    (installed.fakes / "running").unlink()
+    code, said = installed.do("status")
+    assert (code, "vedette does not run" in said) == (1, True)
+
+
+def test_a_folder_of_the_source_is_made_a_wheel_of(box: Box) -> None:
+    code, said = box.do("install", "--from", str(box.fakes))
+    assert (code, box.link("current")) == (0, "1.0"), said
+    assert "wheel -q --no-deps -w" in box.log()
+
+
+def test_packages_of_the_distribution_are_asked_for_and_those_that_it_has_not_are_said(box: Box) -> None:
+    """Without --root they would be installed, so this only tells what would be done."""
+    packages = {
+        "dpkg-query": "case $* in *python3-venv*) echo 'install ok installed' ;; *) exit 1 ;; esac",
+        "apt-cache": "case $* in *intel-media-va-driver*) ;; *) exit 100 ;; esac", "apt-get": "exit 9",
+    }  # fmt: skip
+    for name, text in packages.items():
+        (box.fakes / name).write_text(f"#!/bin/sh\n{text}\n")
+        (box.fakes / name).chmod(0o755)
+    command = ["sh", str(SCRIPT), "install", "--dry-run", "--box", "intel", "--from", box.wheel("1.0")]
+    for words, asked in (([], True), (["--no-apt"], False)):
+        done = subprocess.run(
+            [*command, *words], env=box.environment, cwd=box.fakes, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        lines = [line for line in done.stdout.splitlines() if "apt-get install" in line]
+        assert [line.split("--no-install-recommends ")[1].split() for line in lines] == (
+            [["intel-media-va-driver"]] if asked else []
+        )
+        assert ("this distribution has no intel-opencl-icd" in done.stdout) == asked
 
 
 def test_where_a_camera_was_lost_before_serving_is_enough(installed: Box) -> None:
@@ -229,6 +287,44 @@ def test_who_breaks_an_upgrade_off_has_the_version_before_at_work(installed: Box
     )
     code, said = installed.do("upgrade", version="2.0")
     assert (code, installed.link("current"), installed.running()) == (130, "1.0", "1.0"), said
+
+
+def system_files(box: Box) -> dict[str, str]:
+    """What a version brings to the system: units, device rules, its own way back, and to where commands lead."""
+    root = box.root
+    places = (
+        "etc/systemd/system/vedette.service", "etc/systemd/system/vedette.service.d/50-accelerator.conf",
+        "etc/sysusers.d/vedette.conf", "etc/udev/rules.d/70-vedette.rules", "usr/local/sbin/vedette-install",
+    )  # fmt: skip
+    return {
+        **{each: (root / each).read_text() for each in places},
+        **{each.name: os.readlink(each) for each in sorted((root / "usr/local/bin").iterdir())},
+    }
+
+
+@pytest.mark.parametrize("how", ["by a person", "by itself", "after a power cut"])
+def test_after_going_back_the_system_has_the_older_versions_files_again(installed: Box, how: str) -> None:
+    older = system_files(installed)
+    brings = installed.fakes / "deploy-2.0"
+    for folder in ("systemd", "udev"):
+        shutil.copytree(ROOT / "deploy" / folder, brings / folder)
+    shutil.copy(SCRIPT, brings / "install.sh")
+    for path in brings.rglob("*"):
+        if path.is_file():
+            path.write_text(path.read_text() + "# of 2.0\n")
+    if how == "by itself":
+        installed.answer(v2_0="silent")
+        assert installed.do("upgrade", version="2.0")[0] == 1
+    else:
+        if how == "after a power cut":
+            (installed.fakes / "at-start").write_text("kill -9 $(ps -o ppid= $PPID)\n")
+        assert installed.do("upgrade", version="2.0")[0] == (0 if how == "by a person" else -9)
+        newer = system_files(installed)
+        assert [each for each in older if newer[each] == older[each]] == ["vedette", "vedette-worker"]
+        (installed.fakes / "at-start").write_text("")
+        assert installed.do("rollback")[0] == 0
+    assert system_files(installed) == older
+    assert installed.running() == "1.0"
 
 
 def test_a_person_may_go_back_once(installed: Box) -> None:

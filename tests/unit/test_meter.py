@@ -13,7 +13,7 @@ from sample_rows import T0
 from appliance.clock import ManualClock, local_day
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
-from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
+from appliance.store.meter import DecodeStatus, Meter, MeterTotal, Metric, MetricName
 from appliance.types import CameraMeter
 
 DAY = local_day(T0)
@@ -184,3 +184,18 @@ def test_an_audit_row_shares_the_fate_of_its_transaction(db: Database) -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     assert audit.page() == []
+
+
+def test_the_names_in_the_database_are_those_of_all_years() -> None:
+    """A database of an older version holds them: another value would begin at nothing."""
+    assert {each.value for each in MetricName} >= {
+        "packets", "decoded", "skipped", "examined", "unexamined", "retried", "decoder_failed", "unrecorded",
+        "reconnects", "camera_bytes", "detect_bytes", "uptime_s", "uplink_bytes", "outbox_dropped",
+        "outbox_dropped_bytes", "notice_local_bytes", "health", "held_back", "second_look", "alerts", "energy_j",
+        "energy_camera_s", "age_ms",
+    }  # fmt: skip
+
+
+def test_of_a_camera_of_which_only_its_state_is_known_nothing_is_late_or_promised() -> None:
+    known = DecodeStatus("idle")
+    assert (known.behind_s, known.promised_fps, known.examined_fps, known.decoder) == (0, None, None, "software")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from dashboard_site import Site
@@ -15,7 +14,11 @@ from appliance.clock import ManualClock
 from appliance.dashboard import metrics
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
-from appliance.health.load_shedding import LoadShedding
+from appliance.dashboard.live_feed import LiveHub
+from appliance.dashboard.recordings import FrameCache, RecordingCuts
+from appliance.dashboard.renditions import Renditions
+from appliance.dashboard.snapshots import SnapshotCache
+from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.machine import Temperature
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
@@ -203,18 +206,19 @@ def families() -> set[tuple[str, str, str, tuple[str, ...]]]:
 NOT_HERE = {"vedette_storage_days_left", "vedette_lab_jobs_total"}
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Iterator[str]:
-    site = Site(tmp_path, ManualClock(T0))
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    site = Site(tmp_path_factory.mktemp("site"), ManualClock(T0))
     site.answer(site.raise_alert("a", T0))
     site.spend("gate", 1000, 10)
     site.spend("gate", 1000, 10, exact=False)
-    for name in ("PACKETS", "DECODED", "RETRIED", "DECODER_FAILED", "UNRECORDED", "RECONNECTS", "OUTBOX_DROPPED"):
-        site.meter.add("gate", Metric(MetricName[name]), 3)
-    site.meter.add("gate", Metric(MetricName.HEALTH, "moved"), 1)
-    site.meter.add("gate", Metric(MetricName.HELD_BACK, "intruder"), 1)
-    site.meter.add("gate", Metric(MetricName.RECHECK, "confirmed"), 1)
-    site.meter.add("gate", Metric(MetricName.ALERTS), 1)
+    names = ("PACKETS", "DECODED", "RETRIED", "DECODER_FAILED", "UNRECORDED", "RECONNECTS", "OUTBOX_DROPPED")
+    for number, name in enumerate(names, 31):
+        site.meter.add("gate", Metric(MetricName[name]), number)
+    site.meter.add("gate", Metric(MetricName.HEALTH, "moved"), 41)
+    site.meter.add("gate", Metric(MetricName.HELD_BACK, "intruder"), 42)
+    site.meter.add("gate", Metric(MetricName.RECHECK, "confirmed"), 43)
+    site.meter.add("gate", Metric(MetricName.ALERTS), 2)
     site.meter.add("", Metric(MetricName.ENERGY_J, "RAPL psys"), 700)
     site.meter.add("", Metric(MetricName.ENERGY_CAMERA_S), 60)
     ledger = DeletionLedger(site.db)
@@ -222,16 +226,30 @@ def text(tmp_path: Path) -> Iterator[str]:
     with site.db.transaction() as connection:
         ledger.write(connection)
     probes = CoreProbes(
-        link=lambda: LinkState(up=True, since=0.0),
-        health=lambda: SystemHealth(ingest_running=True, age_p95_ms=120.0),
-        targets=lambda: (TargetStatus(name="phone", kind="ntfy", host="h"),),
-        mqtt=lambda: MqttStatus(connected=True, messages=3),
-        shedding=LoadShedding,
-        box=lambda: BoxStatus(
-            SensorReading((Temperature("cpu", 50.0),), throttling=()), MemoryReading(10**9, 4 * 10**9, 0.0), 6.5
+        link=lambda: LinkState(up=True, since=0.0, breaker="half_open", trips=51),
+        health=lambda: SystemHealth(
+            ingest_running=True, ingest_starts=52, detector_ms=17.5, queue=53, rss_bytes=54_000_000, load=0.75,
+            age_p95_ms=120.0,
         ),
-    )
+        targets=lambda: (
+            TargetStatus(
+                name="phone", kind="ntfy", host="h", failing_since=T0, waiting=61, told=62, updated=63, withdrawn=64,
+                quiet=65, forbidden=66, given_up=67, failures=68,
+            ),
+        ),
+        mqtt=lambda: MqttStatus(connected=True, messages=55, dropped=56),
+        shedding=lambda: LoadShedding(heat=SheddingStep(2, "cpu 90 °C"), memory=SheddingStep(1, "stalled")),
+        box=lambda: BoxStatus(
+            SensorReading((Temperature("cpu", 50.0),), throttling=("cpu",)), MemoryReading(10**9, 4 * 10**9, 0.25), 6.5
+        ),
+    )  # fmt: skip
     app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, probes=probes)
+    parts = app.state.parts
+    parts[SnapshotCache].cuts, parts[FrameCache].cuts = 71, 72
+    parts[RecordingCuts].cuts, parts[RecordingCuts].bytes_cut = 73, 74_000
+    made = parts[Renditions]
+    made.made, made.failed, made.bytes_made, made.seconds = 75, 76, 77_000, 78.5
+    parts[LiveHub].bytes_sent, parts[LiveHub].skipped = 79_000, 80
     with TestClient(app, base_url="http://127.0.0.1") as client:
         yield client.get("/metrics").text
     site.close()
@@ -244,6 +262,122 @@ def test_the_families_keep_their_names_types_help_and_labels(text: str) -> None:
         labels = {label for sample in family.samples for label in sample.labels}
         found.add((name, family.type, family.documentation, tuple(sorted(labels))))
     assert found == {family for family in families() if family[0] not in NOT_HERE}
+
+
+# What the site of `text` is, by hand: seconds, bytes, watts and shares of one, never milliseconds or percent, but for
+# the one name that ends in `_ms`.
+VALUES = """
+vedette_camera_state{camera="gate",state="connecting"} 1
+vedette_camera_state{camera="gate",state="live"} 0
+vedette_camera_decoding{camera="gate",decoding="idle"} 1
+vedette_camera_decoding{camera="gate",decoding="everything"} 0
+vedette_camera_decoder{camera="gate",decoder="software"} 1
+vedette_camera_behind_seconds{camera="gate"} 0
+vedette_camera_promised_fps{camera="gate"} 5
+vedette_camera_examined_fps{camera="gate"} 4.8
+vedette_health_open{camera="gate",kind="frozen"} 0
+vedette_health_open{camera="",kind="hot"} 0
+vedette_camera_packets_total{camera="gate"} 31
+vedette_frames_decoded_total{camera="gate"} 32
+vedette_looks_retried_total{camera="gate"} 33
+vedette_hardware_decoder_failures_total{camera="gate"} 34
+vedette_packets_unrecorded_total{camera="gate"} 35
+vedette_camera_reconnects_total{camera="gate"} 36
+vedette_outbox_dropped_total{camera="gate"} 37
+vedette_packets_skipped_total{camera="gate"} 1400
+vedette_frames_examined_total{camera="gate"} 80
+vedette_frames_unexamined_total{camera="gate"} 4
+vedette_uplink_bytes_total{camera="gate"} 20
+vedette_frames_unexamined_by_reason_total{camera="gate",reason="failed"} 2
+vedette_frames_unexamined_by_reason_total{camera="gate",reason="newer"} 2
+vedette_health_events_total{camera="gate",kind="moved"} 41
+vedette_events_held_back_total{camera="gate",rule="intruder"} 42
+vedette_second_looks_total{camera="gate",outcome="confirmed"} 43
+vedette_uplink_bytes_by_purpose_total{camera="gate",what="evidence"} 20
+vedette_energy_joules_total{source="RAPL psys"} 700
+vedette_energy_joules_per_camera_hour 42000
+vedette_energy_joules_per_alert 350
+vedette_camera_bytes_total{camera="gate",counted="exact"} 1000
+vedette_camera_bytes_total{camera="gate",counted="estimated"} 1000
+vedette_alerts 1
+vedette_alerts_to_review 1
+vedette_verdicts{decision="confirmed"} 1
+vedette_verdicts{decision="rejected"} 0
+vedette_outbox{state="waiting"} 0
+vedette_notices_total{outcome="told",target="phone"} 62
+vedette_notices_total{outcome="updated",target="phone"} 63
+vedette_notices_total{outcome="withdrawn",target="phone"} 64
+vedette_notices_total{outcome="quiet",target="phone"} 65
+vedette_notices_total{outcome="forbidden",target="phone"} 66
+vedette_notices_total{outcome="given_up",target="phone"} 67
+vedette_notify_failures_total{target="phone"} 68
+vedette_notify_waiting{target="phone"} 61
+vedette_notify_failing{target="phone"} 1
+vedette_mqtt_up 1
+vedette_mqtt_messages_total 55
+vedette_mqtt_dropped_total 56
+vedette_storage_deleted_files_total{class="continuous",reason="age"} 1
+vedette_storage_deleted_bytes_total{class="continuous",reason="age"} 1000
+vedette_link_up 1
+vedette_breaker_state{state="closed"} 0
+vedette_breaker_state{state="open"} 0
+vedette_breaker_state{state="half_open"} 1
+vedette_breaker_trips_total 51
+vedette_ingest_up 1
+vedette_ingest_starts_total 52
+vedette_ingest_rss_bytes 54000000
+vedette_detector_ms 17.5
+vedette_detector_queue 53
+vedette_detector_load 0.75
+vedette_frame_age_recent_seconds{quantile="0.95"} 0.12
+vedette_dashboard_streams 0
+vedette_dashboard_headers_ignored_total{header="x-forwarded-for"} 0
+vedette_live_viewers 0
+vedette_live_bytes_total 79000
+vedette_live_skipped_total 80
+vedette_pictures_cut_total 71
+vedette_recorded_frames_cut_total 72
+vedette_recordings_cut_total 73
+vedette_recordings_cut_bytes_total 74000
+vedette_renditions_total 75
+vedette_renditions_failed_total 76
+vedette_renditions_bytes_total 77000
+vedette_renditions_seconds_total 78.5
+vedette_box_temperature_celsius{sensor="cpu"} 50
+vedette_box_throttled 1
+vedette_box_power_watts 6.5
+vedette_box_memory_available_bytes 1000000000
+vedette_box_memory_stalled_ratio 0.25
+vedette_load_shedding_step{against="heat"} 2
+vedette_load_shedding_step{against="memory"} 1
+vedette_frame_age_seconds_bucket{camera="gate",le="0.05"} 60
+vedette_frame_age_seconds_bucket{camera="gate",le="0.2"} 60
+vedette_frame_age_seconds_bucket{camera="gate",le="0.3"} 78
+vedette_frame_age_seconds_bucket{camera="gate",le="10"} 78
+vedette_frame_age_seconds_bucket{camera="gate",le="+Inf"} 80
+vedette_frame_age_seconds_count{camera="gate"} 80
+vedette_frame_age_seconds_sum{camera="gate"} 8.5
+"""
+
+
+def test_every_figure_is_in_the_unit_of_its_name(text: str) -> None:
+    said = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    known = set()
+    for line in VALUES.strip().splitlines():
+        (family,) = text_string_to_metric_families(f"{line}\n")
+        (sample,) = family.samples
+        key = sample.name, tuple(sorted(sample.labels.items()))
+        assert said[key] == pytest.approx(sample.value), line
+        known.add(key)
+    counters = {key for key in said if key[0].endswith("_total") and "headers_ignored" not in key[0]}
+    assert counters <= known, "nothing is counted under a name that is another's"
+    families_said = {name for name, _ in said} - {"vedette_opinions", "vedette_storage_bytes"}
+    told = {line.partition("{")[0].partition(" ")[0] for line in VALUES.split("\n")}
+    assert families_said - told == {"vedette_storage_disk_free_bytes"}, "add its value to VALUES"
 
 
 def test_a_family_without_samples_is_left_out(text: str) -> None:

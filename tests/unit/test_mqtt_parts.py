@@ -80,6 +80,18 @@ def test_a_zone_is_an_entity_for_each_label_that_its_rules_want() -> None:
     ]
 
 
+def test_two_sites_at_one_home_assistant_share_no_id_topic_or_device() -> None:
+    def ids(site: str) -> set[str]:
+        topics = Topics(MqttConfig(url="mqtt://host"), site)
+        made = list(discovery_messages(topics, site, {"yard": YARD}, ["yard"], "", profiles=["armed", "home"]))
+        assert len({each.body["unique_id"] for each in made}) == len(made) > 5
+        return {
+            name for each in made for name in (each.topic, each.body["unique_id"], *each.body["device"]["identifiers"])
+        }
+
+    assert not ids("depot") & ids("harbour")
+
+
 def occupied(*steps: tuple[float, Box | None]) -> list[bool]:
     """Whether the person is told to be there after each examined frame (time, box)."""
     zones, found = ZoneOccupancy(YARD), []

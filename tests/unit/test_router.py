@@ -17,7 +17,7 @@ from appliance.lab.replay.replay_routing import router_context_of
 from appliance.router.decide import BudgetLimit, EscalationCost, RouterCase, decide, expected_bytes, in_sample
 from appliance.router.escalation_budget import EscalationBudget
 from appliance.router.escalation_planner import EscalationPlanner, build_escalation
-from appliance.router.track_stats import TRACKS_MAX
+from appliance.router.track_stats import TRACKS_MAX, CameraTrackStats
 from appliance.rules.schedule import off_peak_in_s
 from appliance.types import (
     Alert,
@@ -82,6 +82,28 @@ def test_when_the_site_file_rules_it_out_the_reason_is_said(
 def test_severity_decides_how_urgently(severity: Severity, priority: str) -> None:
     decision = decide(case(severity=severity), SETTINGS)
     assert (decision.when, decision.priority, decision.evidence) == ("now", priority, "crops")
+
+
+@pytest.mark.parametrize(("pool_wait_s", "answered"), [(25.0, True), (26.0, True), (26.5, False), (31.0, False)])
+def test_an_answer_is_in_time_when_queue_and_judging_together_are(pool_wait_s: float, answered: bool) -> None:
+    """A worker that is free in 26 s and judges for 4 answers after 30 s."""
+    asked = replace(case(pool_wait_s=pool_wait_s), costs=tuple(replace(each, gpu_s=4.0) for each in COSTS))
+    decision = decide(asked, told({"answer_s": 30}))
+    assert decision.when == ("now" if answered else "later")
+    assert bool(decision.flagged) != answered
+
+
+def test_a_crowd_is_what_the_last_frame_shows() -> None:
+    tracks = CameraTrackStats()
+    tracks.begin((1280, 720))
+    for count in (7, 2):
+        people = tuple(
+            TrackedObject(track=n, label="person", score=0.8, box=(0.1, 0.1, 0.2, 0.5)) for n in range(count)
+        )
+        tracks.observe(FrameBoxes(camera="gate", seq=0, frame=0, t=1.0, looked=True, objects=people))
+        assert tracks.crowd == count
+    tracks.begin((1280, 720))
+    assert tracks.crowd == 0
 
 
 def test_an_image_free_camera_is_asked_about_with_facts_alone() -> None:

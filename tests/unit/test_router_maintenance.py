@@ -17,7 +17,7 @@ from appliance.config import SiteConfig
 from appliance.router.calibration import Calibration
 from appliance.router.calibration_fit import outcomes_of
 from appliance.router.decide import SystemLoad
-from appliance.router.router_maintenance import CLOCK_SETTLE_S, LEARN_EVERY_S
+from appliance.router.router_maintenance import LEARN_EVERY_S
 from appliance.store.decisions import prune_decisions
 from appliance.store.meter import Metric, MetricName
 from appliance.types import Alert, AlertChange, Route, RouteInputs
@@ -137,13 +137,41 @@ def test_what_is_put_off_is_no_older_for_a_clock_that_was_set(made: Made) -> Non
     box.clock.jump(100 * 3600)
     box.second()
     assert box.newest.delivery == "deferred", "the core may look before the uplink has seen the step"
+    box.clock.advance(118)
+    box.second()
+    assert box.newest.delivery == "deferred", "for two minutes"
     Outbox(box.db, 2 * 3600).clock_stepped(100 * 3600)
-    box.clock.advance(CLOCK_SETTLE_S)
+    box.clock.advance(1)
     box.second()
     assert box.newest.delivery == "deferred"
     box.clock.advance(3600)
     box.second()
     assert box.newest.delivery == "expired"
+
+
+def test_two_minutes_after_a_step_ages_are_believed_again(made: Made) -> None:
+    box = made(site(router={"load_max": 1.0}, expire_hours=2))
+    box.system_load = SystemLoad(load=3.0)
+    box.second()
+    box.evidence_made(box.walk())
+    box.clock.jump(100 * 3600)
+    box.second()
+    box.clock.advance(118)
+    box.second()
+    assert box.newest.delivery == "deferred"
+    box.second()
+    assert box.newest.delivery == "expired", "nobody has put its time right: so old it is"
+
+
+def test_a_clock_that_was_set_back_stops_neither_learning_nor_counting(made: Made) -> None:
+    box = made(site("alert", budget={"mb_day": 1.0}))
+    box.second()
+    box.clock.jump(-100 * 3600)
+    box.meter.add("gate", Metric(MetricName.UPLINK_BYTES), 999_900)
+    box.meter.flush(local_day(box.clock.now()))
+    box.clock.advance(10)
+    box.second()
+    assert box.decided(box.walk())[0][0] == "later", "the megabyte is gone"
 
 
 def test_a_budget_used_up_puts_off_and_a_new_day_lets_go(made: Made) -> None:

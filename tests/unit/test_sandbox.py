@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -304,3 +305,50 @@ def test_a_long_call_says_how_far_it_is_and_keeps_to_its_limit(sandbox: Sandbox)
         sandbox.call("count", 10**9, wall_s=0.5)
     with pytest.raises(SandboxDied):
         sandbox.call("count", 3, True)
+
+
+# What holds although nobody looks after it any more.
+
+
+def test_an_endless_call_ends_by_itself_when_its_parent_can_end_it_no_more(media: Path) -> None:
+    """As when the parent is stopped in the middle of a call: the kernel's limit of processor time is the last wall."""
+    sandbox = Sandbox("sandboxed", LIMITS, SandboxFolders(writable=(media,)))
+    sandbox.call("echo", 1)
+    stopped, goes_on = threading.Event(), threading.Event()
+
+    def stand_still(_: object) -> None:
+        stopped.set()
+        goes_on.wait(300)
+
+    def ask() -> None:
+        with contextlib.suppress(SandboxTimeout, SandboxDied):
+            sandbox.call("begin_and_spin", wall_s=0.5, progress=stand_still)
+
+    parent = threading.Thread(target=ask, daemon=True)
+    parent.start()
+    try:
+        assert stopped.wait(60)
+        waiting.until(lambda: sandbox.pid == 0, 20.0, "the child ends, though nobody ends it")
+        assert sandbox.kills == 0
+    finally:
+        goes_on.set()
+        parent.join(60)
+        sandbox.close()
+
+
+def test_it_holds_nothing_open_but_its_channel(sandbox: Sandbox) -> None:
+    """Whoever takes it over finds the three usual streams and the socket of its calls."""
+    assert sandbox.call("count_open") == 4
+    assert sandbox.call("count_open") == 4
+
+
+def test_a_child_that_cannot_begin_is_told_apart_from_bad_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        with pytest.raises(SandboxUnavailable, match="for no_such_module does not start"):
+            Sandbox("no_such_module", LIMITS).call("echo", 1)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    sandbox = Sandbox("sandboxed", LIMITS)
+    with pytest.raises(SandboxUnavailable, match="cannot be started: No such file"):
+        sandbox.call("echo", 1)
+    assert (sandbox.pid, sandbox.starts) == (0, 0)
+    sandbox.close()

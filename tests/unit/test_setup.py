@@ -66,7 +66,9 @@ def test_nothing_but_the_setup_page_is_served_before_the_first_user(site: Site, 
     assert client.get("/healthz").json()["reasons"] == []
     first = {"name": "eve", "password": "four words to remember", "role": "admin"}
     assert client.post("/api/v1/users", json=first).status_code == 403
-    assert client.post("/login", json={"token": ""}).status_code == 403
+    for kind in ("application/json", "text/html"):
+        refused = client.post("/login", json={"token": ""}, headers={"Accept": kind})
+        assert refused.status_code == 403, "a change is led nowhere else"
     assert UserStore(site.db).users() == {}
 
 

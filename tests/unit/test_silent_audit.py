@@ -114,10 +114,16 @@ def test_what_is_not_watched_or_never_escalated_is_not_audited() -> None:
 def test_it_is_left_out_where_budget_or_load_have_no_room() -> None:
     poor = site(router=EVERY_SLOT, budget={"mb_day": 0.1, "alert_reserve": 0.5})
     assert len(drawn(audit(poor), 100)) == 1  # 34 kB of the 50 that are not reserved
-    for load in (SystemLoad(link_up=False), SystemLoad(load=9.0), SystemLoad(queue_age_s=1e4)):
-        each = audit(site(router={**EVERY_SLOT, "load_max": 2.0}))
-        each._context.system_load = load
-        assert not drawn(each, 50)
+    limits = {"load_max": 2.0, "temperature_max_c": 80.0, "answer_s": 30.0}
+    for load in (
+        SystemLoad(link_up=False), SystemLoad(load=9.0), SystemLoad(queue_age_s=1e4), SystemLoad(temperature_c=81.0),
+        SystemLoad(pool_wait_s=31.0), SystemLoad(gpu_hour=3.0), None,
+    ):  # fmt: skip
+        each = audit(site(router={**EVERY_SLOT, **limits}, prices={"gpu_hour_max": 2.0}))
+        each._context.system_load = load or SystemLoad(
+            link_up=True, load=1.0, queue_age_s=1.0, temperature_c=60.0, pool_wait_s=1.0, gpu_hour=1.0
+        )
+        assert bool(drawn(each, 50)) == (load is None), load
 
 
 # On a real database
