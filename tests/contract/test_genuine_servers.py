@@ -142,9 +142,17 @@ def test_a_wrong_key_and_a_wrong_model_are_no_answers_but_reasons_to_wait(url: s
 
 
 @pytest.mark.parametrize("pictures", [1, 2])
-def test_whatever_the_model_writes_there_is_a_valid_verdict(url: str, pictures: int) -> None:
-    """Weights that were made up confirm nothing on purpose; the grammar may still bring about an answer."""
-    verdict = asyncio.run(judged(url, pictures))
+def test_whatever_the_model_writes_there_is_a_valid_verdict(url: str, server: str, pictures: int) -> None:
+    """Weights that were made up confirm nothing on purpose; the grammar may still bring about an answer.
+
+    llama.cpp may refuse with a 500 what its own model was cut off in: an error that is told, and no verdict.
+    """
+    try:
+        verdict = asyncio.run(judged(url, pictures))
+    except EngineError as error:
+        if server == LLAMA_CPP and "answered 500: The model produced output that does not match" in str(error):
+            return
+        raise
     assert wire.Verdict.from_json(verdict.to_json()) == verdict
     assert verdict.tokens_in > 300
     assert 0 < verdict.tokens_out <= 2 * 400

@@ -54,7 +54,8 @@ schema() {
 print(*db.execute("PRAGMA user_version").fetchone())'
 }
 users() { echo "users $(vedette users list --config /etc/vedette/site.yaml 2>&1 | grep -c anna)"; }
-sh "$REPOSITORY/deploy/install.sh" install --systemctl systemctl --no-apt --extras "" --listen "127.0.0.1:$PORT" --from "$WORK/one/"*.whl
+sh "$REPOSITORY/deploy/install.sh" install --systemctl systemctl --no-apt \\
+  --extras "" --listen "127.0.0.1:$PORT" --from "$WORK/one/"*.whl
 stat -c '%U %a %n' /etc/vedette/site.yaml /etc/vedette/environment /var/lib/vedette /opt/vedette
 echo 'a good password' | setpriv --reuid vedette --regid vedette --clear-groups -- env HOME=/var/lib/vedette \\
   /opt/vedette/current/bin/vedette users add anna --role admin --config /etc/vedette/site.yaml

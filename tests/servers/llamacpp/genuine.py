@@ -63,7 +63,7 @@ def genuine_llama_server(folder: Path, server: LlamaServer) -> Iterator[str]:
     command = [
         server.binary, "--host", "127.0.0.1", "--port", str(port), "--model", folder / "model.gguf",
         "--mmproj", folder / "mmproj.gguf", "--alias", MODEL, "--api-key", KEY, "--ctx-size", str(CONTEXT),
-        "--threads", "2", "--no-warmup",
+        "--threads", "1", "--no-warmup",  # two would spin for each other on a busy machine
     ]  # fmt: skip
     libraries = {"LD_LIBRARY_PATH": f"{server.binary.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
     with log.open("wb") as sink:
