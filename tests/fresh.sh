@@ -68,6 +68,7 @@ for path in /etc/resolv.conf /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; d
   if [ -r "$path" ]; then mkdir -p "$upper$(dirname "$path")" && cp -L "$path" "$upper$path"; fi
 done
 mkdir -p "$upper/etc/apt"
+: >"$upper/etc/apt/sources.list" # debootstrap's own
 cp -rL /etc/apt/sources.list* /etc/apt/apt.conf.d "$upper/etc/apt/" 2>/dev/null || true
 [ ! -d /usr/share/keyrings ] || { mkdir -p "$upper/usr/share" && cp -rL /usr/share/keyrings "$upper/usr/share/"; }
 kept=$(env | sed -nE 's/^((PIP_(INDEX_URL|EXTRA_INDEX_URL|CERT|TRUSTED_HOST|DEFAULT_TIMEOUT)|SSL_CERT_FILE|REQUESTS_CA_BUNDLE|https?_proxy|no_proxy|HTTPS?_PROXY|NO_PROXY)=[^ ]*)$/\1/p')
