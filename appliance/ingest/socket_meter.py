@@ -90,20 +90,24 @@ class NewSocket:
         self._port = port
 
     def meter(self) -> SocketMeter | None:
-        """A meter of the one new socket; None when there is none, or more than one. Call within the block."""
+        """A meter of the one new socket on which something came; None when there is none, or more than one.
+
+        Call within the block. One on which nothing came is another camera's, which looks whether the host answers.
+        """
         if self._before is None:
             return None
-        new = _sockets_to(self._port) - self._before
-        if len(new) != 1:
-            return None
-        try:
-            meter = SocketMeter(_fd_of(new.pop()))
-        except (OSError, LookupError):
-            return None
-        if meter.received() == 0:
+        heard: list[SocketMeter] = []
+        for inode, fd in dict(_sockets()).items():  # as it is now: each meter holds a descriptor more
+            if inode not in self._before and _peer_port(fd) == self._port:
+                with contextlib.suppress(OSError):
+                    heard.append(SocketMeter(fd))
+                    if not heard[-1].received():
+                        heard.pop().close()
+        if len(heard) == 1:
+            return heard[0]
+        for meter in heard:
             meter.close()
-            return None
-        return meter
+        return None
 
 
 def _sockets_to(port: int) -> set[int]:
@@ -118,10 +122,6 @@ def _sockets() -> Iterator[tuple[int, int]]:
             target = os.readlink(f"/proc/self/fd/{name}")
             if target.startswith("socket:["):
                 yield int(target[8:-1]), int(name)
-
-
-def _fd_of(inode: int) -> int:
-    return dict(_sockets())[inode]
 
 
 def _peer_port(fd: int) -> int | None:

@@ -12,7 +12,7 @@ from camera_rig import CameraRig
 from live_stream import KeptBySite
 from media import BITS
 from streams import clip
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 from appliance import config
 from appliance.clock import SystemClock
@@ -142,7 +142,7 @@ def test_a_hidden_page_lets_go_and_comes_back(live: LiveHouse) -> None:
     }"""
     assert page.evaluate(metric) == 1
     page.evaluate(hide, True)
-    page.wait_for_function(f"async () => (await ({metric})()) === 0")
+    until(lambda: page.evaluate(metric) == 0, what="nobody watches")
     page.evaluate(hide, False)
     playing(page)
     t = page.evaluate("document.querySelector('.stage video').currentTime")

@@ -171,9 +171,11 @@ def test_a_link_of_a_message_snoozes_its_target(
 def test_out_of_reach_is_said_in_the_language_of_the_page(house: NotifyingHouse, tab: Callable[..., Page]) -> None:
     page = tab(390, "light")
     page.goto(house.url)
+    page.evaluate("navigator.serviceWorker.ready.then(() => null)")  # so that the next page is controlled by it
     page.locator("#language").select_option("de")
     expect(page.locator("html")).to_have_attribute("lang", "de")
-    page.wait_for_function("""navigator.serviceWorker.ready.then(each => each.active.scriptURL.endsWith("?de"))""")
+    # Not by a promise: Playwright takes the first that it gets, whatever its value is, and waits no more.
+    page.wait_for_function("() => navigator.serviceWorker.controller?.scriptURL.endsWith('?de')")
     page.context.set_offline(True)
     page.reload()
     expect(page.get_by_role("heading")).to_have_text("Nicht erreichbar")

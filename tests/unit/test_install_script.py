@@ -408,6 +408,26 @@ def test_another_file_than_the_one_named_and_wrong_words_are_refused(box: Box) -
     assert box.link("current") == ""
 
 
+# Nothing of this machine can be changed: both folders are empty ones of the namespace.
+BARE = """\
+mount -t tmpfs none /run && mount -t tmpfs none /opt || exit 77
+sh "$REPOSITORY/deploy/install.sh" "$@"; code=$?
+ls /opt
+exit $code
+"""
+
+
+@pytest.mark.parametrize("verb", ["install", "upgrade", "rollback", "uninstall"])
+def test_where_systemd_does_not_run_it_is_refused_before_anything_is_done(box: Box, verb: str) -> None:
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", BARE, "sh", verb, "--from", box.wheel("1.0")]
+    done = subprocess.run(command, env=box.environment, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("no mount namespace here")
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "--no-start" in done.stderr
+    assert not (box.fakes / "log").exists(), "nothing was called"
+
+
 def test_it_may_come_through_a_pipe_and_half_of_it_does_nothing(box: Box) -> None:
     text = SCRIPT.read_text()
     box.do("install", version="1.0", stdin=text[: len(text) * 3 // 4])
@@ -419,6 +439,6 @@ def test_it_may_come_through_a_pipe_and_half_of_it_does_nothing(box: Box) -> Non
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_has_nothing_to_say() -> None:
-    scripts = [str(path) for path in sorted((ROOT / "deploy").glob("*.sh"))]
+    scripts = [str(path) for path in sorted(ROOT.glob("*/*.sh"))]
     done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import kubernetes_validate
 import nats
 import pytest
 import yaml
@@ -23,15 +24,22 @@ from cloud_worker.worker import ARCHIVE_DRAIN_S
 from tests.servers.nats import NatsServer, find_nats_servers
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "k8s"
+SECRET = FOLDER.parent / "vedette-worker-secret.example.yaml"
+KUBERNETES = ("1.31", "1.34", "1.37")  # the schemas of kubernetes-validate
+# Pods of the namespace by their labels; what carries nats and vllm, network.yaml says.
+PODS = {
+    "worker": {"app": "vedette-worker"}, "nats": {"app": "nats"}, "vllm": {"app": "vllm"}, "stray": {"app": "stray"},
+}  # fmt: skip
 BINARIES = find_nats_servers()
 
 
-def manifests() -> dict[str, dict[str, Any]]:
-    found = [each for path in sorted(FOLDER.glob("*.yaml")) for each in yaml.safe_load_all(path.read_text())]
-    return {each["kind"]: each for each in found}
+def in_order() -> list[dict[str, Any]]:
+    """As `kubectl apply -f` the folder takes them: by file name, each file from its top."""
+    return [each for path in sorted(FOLDER.glob("*.y*ml")) for each in yaml.safe_load_all(path.read_text())]
 
 
-ALL = manifests()
+(SECRET_FILLED_IN,) = yaml.safe_load_all(SECRET.read_text())
+ALL: dict[str, dict[str, Any]] = {each["kind"]: each for each in [*in_order(), SECRET_FILLED_IN]}
 POD = ALL["Deployment"]["spec"]["template"]["spec"]
 CONTAINER = POD["containers"][0]
 WORKER_FILE = ALL["ConfigMap"]["data"]["worker.yaml"]
@@ -48,6 +56,100 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> WorkerConfig:
 def test_there_is_what_it_takes() -> None:
     assert set(ALL) == {"Namespace", "ConfigMap", "Deployment", "ScaledObject", "Secret", "NetworkPolicy"}
     assert {each["metadata"].get("namespace", "vedette") for each in ALL.values()} == {"vedette"}
+
+
+def test_the_folder_applies_in_its_order_and_leaves_the_secret_alone() -> None:
+    found = in_order()
+    assert "Secret" not in {each["kind"] for each in found}, "an example would overwrite the real one"
+    spaces, seen = set(), set()
+    for each in found:
+        name = (each["kind"], each["metadata"]["name"])
+        assert name not in seen, "the later would overwrite the earlier"
+        seen.add(name)
+        if each["kind"] == "Namespace":
+            spaces.add(each["metadata"]["name"])
+        else:
+            assert each["metadata"]["namespace"] in spaces, f"{name} comes before its namespace"
+
+
+def test_what_a_manifest_refers_to_is_there() -> None:
+    there = {(each["kind"], each["metadata"]["name"]) for each in [*in_order(), SECRET_FILLED_IN]}
+    volumes = {each["name"]: each for each in POD["volumes"]}
+    assert ("ConfigMap", volumes["config"]["configMap"]["name"]) in there
+    assert {each["name"] for each in CONTAINER["volumeMounts"]} == set(volumes)
+    for each in CONTAINER["env"]:
+        assert ("Secret", each["valueFrom"]["secretKeyRef"]["name"]) in there
+    target = ALL["ScaledObject"]["spec"]["scaleTargetRef"]
+    assert (target.get("kind", "Deployment"), target["name"]) in there
+    labels = ALL["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert ALL["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_each_is_what_kubernetes_takes(version: str) -> None:
+    """But for KEDA's ScaledObject, whose schema is KEDA's."""
+    for each in [*in_order(), SECRET_FILLED_IN]:
+        if each["kind"] != "ScaledObject":
+            kubernetes_validate.validate(each, version, strict=True)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({**ALL["Deployment"], "spec": {"replica": 1}}, version, strict=True)
+
+
+def may(source: str, target: str, port: int, protocol: str = "TCP") -> bool:
+    """Whether a connection is let through, as NetworkPolicy has it: a pod that no policy selects for a direction is
+    open; one that some select may what one of them allows. Both ends have to allow it.
+
+    source, target: of PODS, or "namespace/name" for a pod elsewhere, or "world".
+    """
+
+    def peer_is(peer: dict[str, Any], other: str) -> bool:
+        assert set(peer) <= {"podSelector", "namespaceSelector"}, "this test knows no other"
+        space = other.partition("/")[0] if "/" in other else "vedette" if other in PODS else None
+        wanted = peer.get("namespaceSelector", {"matchLabels": {"kubernetes.io/metadata.name": "vedette"}})
+        if space is None or wanted.get("matchLabels", {}).get("kubernetes.io/metadata.name", space) != space:
+            return False
+        return peer.get("podSelector", {}).get("matchLabels", {}).items() <= PODS.get(other, {}).items()
+
+    def open_at(pod: str, direction: str, member: str, other: str) -> bool:
+        if pod not in PODS:
+            return True
+        chosen = [
+            each for each in policies().values()
+            if direction in each["policyTypes"]
+            and each["podSelector"].get("matchLabels", {}).items() <= PODS[pod].items()
+        ]  # fmt: skip
+        rules = [rule for each in chosen for rule in each.get(direction.lower(), ())]
+        return not chosen or any(
+            (member not in rule or any(peer_is(peer, other) for peer in rule[member]))
+            and ("ports" not in rule or {"protocol": protocol, "port": port} in rule["ports"])
+            for rule in rules
+        )
+
+    return open_at(source, "Egress", "to", target) and open_at(target, "Ingress", "from", source)
+
+
+NEEDED = [
+    *((pod, "kube-system/coredns", 53, protocol) for pod in PODS for protocol in ("UDP", "TCP")),
+    ("worker", "nats", 4222, "TCP"), ("worker", "vllm", 8000, "TCP"), ("worker", "world", 9000, "TCP"),
+    ("nats", "nats", 6222, "TCP"), ("world", "nats", 4222, "TCP"), ("world", "nats", 7422, "TCP"),
+    ("keda/operator", "nats", 8222, "TCP"), ("monitoring/prometheus", "worker", 9108, "TCP"),
+    ("vllm", "world", 443, "TCP"),
+]  # fmt: skip
+CLOSED = [
+    ("stray", "world", 443), ("stray", "vllm", 8000), ("world", "vllm", 8000), ("world", "worker", 9108),
+    ("world", "nats", 8222), ("worker", "nats", 8222), ("worker", "nats", 6222), ("nats", "world", 443),
+    ("nats", "worker", 9108), ("vllm", "nats", 4222), ("worker", "world", 443), ("world", "nats", 6222),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "target", "port", "protocol"), NEEDED)
+def test_what_has_to_speak_may(source: str, target: str, port: int, protocol: str) -> None:
+    assert may(source, target, port, protocol)
+
+
+@pytest.mark.parametrize(("source", "target", "port"), CLOSED)
+def test_nothing_else_may(source: str, target: str, port: int) -> None:
+    assert not may(source, target, port)
 
 
 def policies() -> dict[str, Any]:

