@@ -266,13 +266,13 @@ def test_the_clip_and_then_the_still_serve_when_the_recording_is_gone(life: Life
 
 
 def test_the_boxes_beside_the_clip_serve_when_those_of_the_store_are_gone(life: Life, tmp_path: Path) -> None:
-    whole = export(life, tmp_path / "whole")
+    whole = export(life, tmp_path / "whole", per_alert=1)
     with life.db.transaction() as connection:
         connection.execute("DELETE FROM boxes")
-    assert export(life, tmp_path / "kept") == whole
+    assert export(life, tmp_path / "kept", per_alert=1) == whole
     for file in (life.root / "evidence").rglob("boxes*"):
         file.write_text("{}")
-    assert export(life, tmp_path / "none").left_out["without boxes, which were not kept"] == 4
+    assert export(life, tmp_path / "none", per_alert=1).left_out["without boxes, which were not kept"] == 4
 
 
 def test_a_folder_of_something_else_is_left_alone(life: Life, tmp_path: Path) -> None:

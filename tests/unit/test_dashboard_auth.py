@@ -118,11 +118,12 @@ def test_a_change_is_small(site: Site) -> None:
     assert client_of(site).post("/api/v1/alerts/a/review", content=body, headers=headers).status_code == 400
 
 
-@pytest.mark.parametrize("length", ["0" * 18 + "22", "9" * 5000, "-22", "+22", "2 2", "0x16", "²²", ""])
-def test_a_length_that_is_no_plain_number_is_refused(site: Site, length: str) -> None:
-    headers = {"Content-Type": "application/json", "Content-Length": length.encode()}
-    body = b'{"review": "reviewed"}'
-    assert client_of(site).post("/api/v1/alerts/a/review", content=body, headers=headers).status_code == 400  # type: ignore[arg-type]
+def test_a_length_that_is_no_plain_number_is_refused(site: Site) -> None:
+    client, body = client_of(site), b'{"review": "reviewed"}'
+    for length in ("0" * 18 + "22", "9" * 5000, "-22", "+22", "2 2", "0x16", "²²", ""):
+        headers = {b"Content-Type": b"application/json", b"Content-Length": length.encode()}
+        answer = client.post("/api/v1/alerts/a/review", content=body, headers=headers)  # type: ignore[arg-type]
+        assert answer.status_code == 400, length
 
 
 @pytest.mark.parametrize("origin", ["http://[", "http://[::1", "http://a]b"])
