@@ -16,8 +16,8 @@ from jinja2 import Environment
 from jinja2.ext import extract_from_ast
 
 from appliance.dashboard import texts
-from appliance.dashboard.sentences import SENTENCES
 from appliance.dashboard.texts import Message
+from tests.page_sentences import SENTENCES
 
 DASHBOARD = Path(texts.__file__).parent
 READ_OUT = re.compile(r'\b(?:aria-label|title|placeholder|alt|label|data-label)="([^"]*)"')
@@ -50,7 +50,7 @@ def marked() -> Iterator[Marked]:
     for file in sorted(DASHBOARD.glob("*.py")):
         yield from _of_python(ast.parse(file.read_text()), file.name)
     for sentence in SENTENCES:
-        yield Marked(sentence, "", "sentences.py", "sentence")
+        yield Marked(sentence, "", "tests/page_sentences.py", "sentence")
 
 
 def _of_call(function: str, found: str | tuple[str | None, ...] | None, place: str) -> Iterator[Marked]:
