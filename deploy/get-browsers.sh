@@ -7,6 +7,8 @@ ffmpeg() { apt-cache pkgnames libavcodec | grep -E '^libavcodec[0-9]+$' | sort -
 missing=""
 has chromium chromium-browser google-chrome || missing="chromium fonts-dejavu-core"
 has firefox-esr firefox || missing="$missing firefox-esr"
+# Playwright's own runtime asks for it, and a bare system has it not.
+ldconfig -p 2>/dev/null | grep -q 'libatomic\.so\.1' || missing="$missing libatomic1"
 test -n "$missing" || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
   echo "not found: $missing. Browser tests will skip; to run them: sudo apt-get install $missing" >&2

@@ -89,7 +89,8 @@ unshare --mount --pid --ipc --uts --fork --kill-child env -i $kept ARGS="${ARGS:
   mount -t devpts -o newinstance,ptmxmode=0666 none dev/pts; ln -s pts/ptmx dev/ptmx
   mount -t tmpfs -o mode=1777 none dev/shm
   hostname fresh
-  exec chroot . sh /root/vedette/tests/fresh.sh --inside "$@"' sh "$@" || code=$?
+  mkdir -p mnt/old; pivot_root . mnt/old; cd /; umount -l /mnt/old # in a chroot there are no namespaces of users
+  exec sh /root/vedette/tests/fresh.sh --inside "$@"' sh "$@" || code=$?
 [ $code = 0 ] || { say "failed ($code); what it left: $run/upper"; exit $code; }
 rm -rf "$run"
 say 'all done'

@@ -109,7 +109,8 @@ class NatsServer:
     def _config(self) -> str:
         lines = [
             f"listen: 127.0.0.1:{self.port or -1}",
-            f"jetstream {{ store_dir: {json.dumps(str(self._folder / 'store'))} }}",
+            # Without a limit it is 75 % of the folder's room, which in memory may be less than the streams' bounds.
+            f"jetstream {{ store_dir: {json.dumps(str(self._folder / 'store'))}, max_file_store: 64GB }}",
         ]
         if self._token:
             lines.append(f"authorization {{ token: {json.dumps(self._token)} }}")
