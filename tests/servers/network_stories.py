@@ -169,6 +169,7 @@ def users(folder: Path) -> None:
     at = ("--config", box(folder, site_text(folder)).config)
     vedette("users", "add", "anna", "--role", "admin", *at, stdin=f"{PASSWORD}\n")
     vedette("users", "passwd", "anna", *at, stdin=f"{PASSWORD} too\n")
+    vedette("users", "unlock", "anna", *at)
     vedette("users", "list", *at, said="anna")
     vedette("users", "remove", "anna", *at, code=2, said="one admin")
 

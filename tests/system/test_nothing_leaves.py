@@ -45,7 +45,7 @@ PROCESSES = {
     },
     "demo": {*RUNS, "appliance demo", "cloud_worker run", "nats-server"},
     "offline_tools": set(),
-    "users": {f"appliance users {each}" for each in ("add", "list", "passwd", "remove")},
+    "users": {f"appliance users {each}" for each in ("add", "list", "passwd", "remove", "unlock")},
     "store": {
         *RUNS, *(f"appliance scenario {each}" for each in ("keep", "list", "delete")), "appliance calibrate",
         "appliance export", "appliance cassette from-store", "appliance diagnostics", "appliance backup",

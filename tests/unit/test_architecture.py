@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "boto3": ("cloud_worker.archive",),
     "botocore": ("cloud_worker.archive",),
+    "urllib3": ("cloud_worker.archive",),  # comes with botocore, which lets its errors through
     "cryptography": ("appliance.backup.sealed_box", "appliance.dashboard.tls", "appliance.notify.push_crypto",
         "appliance.notify.push_means"),
     "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.nv12_letterbox"),
