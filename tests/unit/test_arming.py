@@ -289,9 +289,9 @@ def test_a_visitor_with_some_cameras_sees_their_pauses(served: tuple[Site, TestC
     client.post("/api/v1/cameras/gate/pause", json={"minutes": 15})
     arming = Arming(site.config.arming, site.config.cameras, ArmingStore(site.db), site.clock, utc)
     try:
-        set_visitor(Visitor("x", "viewer", frozenset({"dock"})))
+        set_visitor(Visitor("x", "viewer", frozenset({"dock"})), "10.0.0.1")
         assert ArmingReport.of(arming).pauses == []
-        set_visitor(Visitor("x", "viewer", frozenset({"gate"})))
+        set_visitor(Visitor("x", "viewer", frozenset({"gate"})), "10.0.0.1")
         assert len(ArmingReport.of(arming).pauses) == 1
     finally:
-        set_visitor(Visitor())
+        set_visitor(Visitor(), "")

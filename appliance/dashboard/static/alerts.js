@@ -167,7 +167,7 @@ async function older() {
 
 const end = new IntersectionObserver(seen => seen.some(each => each.isIntersecting) && older(), { rootMargin: "600px" });
 
-// An observer speaks when its element comes into sight, not while it stays there: asked anew, it says where it is.
+// An observer speaks when its element comes into sight: asked anew, it says where it is.
 function watchEnd() {
 	const link = by("older");
 	end.disconnect();

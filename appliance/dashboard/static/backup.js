@@ -1,4 +1,4 @@
-// A backup is made and downloaded; one that is brought back is sent in pieces, checked, and lies ready for the next start.
+// A backup is made and downloaded; one brought back is sent in pieces, checked, and ready for the next start.
 import { attempt, by, post, renew, say } from "./page.js";
 import { t } from "./texts.js";
 const PIECE = 1024 * 1024;

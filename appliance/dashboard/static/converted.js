@@ -1,4 +1,4 @@
-// Asks for a recording until it is there: while it is converted for this browser, `told` hears how far it is.
+// Asks for a recording until it is converted for this browser; `told` hears how far it is.
 import { t } from "./texts.js";
 // null: it is no longer wanted.
 export async function converted(url, told, wanted) {

@@ -10,8 +10,8 @@ export function offerKeep(id, refresh) {
 		});
 		say(t("Kept as {name}", { name: kept.name }));
 		await refresh();
-		// It runs on its clip now; what came of that is shown when it is known.
-		for (let tries = 0; tries < 300 && document.getElementById("keep").dataset.state.endsWith(" "); tries += 1) {
+		// Its run ends later.
+		for (let n = 0; n < 300 && document.getElementById("keep").dataset.state.endsWith(" "); n++) {
 			await new Promise(done => setTimeout(done, 2000));
 			await refresh();
 		}

@@ -81,7 +81,7 @@ export async function review(id, value) {
 	return alert;
 }
 
-// At most one run at a time; asked again meanwhile, once more `pauseMs` afterwards. Promises a run that begins from now on.
+// At most one run at a time; asked again meanwhile, once more `pauseMs` afterwards. Promises a run begun from now on.
 export function coalesced(work, pauseMs = 0) {
 	let running = null;
 	let next = null;
@@ -131,8 +131,8 @@ export function light(state, detail = "") {
 	pulse.setAttribute("aria-label", WORDS[state]);
 }
 
-// Follow the stream from the change at which this page was made. A hidden page lets go of its connection (a browser
-// has only six to one host) and resumes, without loss, from the last change it saw.
+// Follow the stream from the change at which this page was made. A hidden page lets go of its connection (of
+// six to one host) and resumes from the last change it saw.
 export function follow(handlers) {
 	let rev = Number(document.body.dataset.rev);
 	let source = null;

@@ -1,4 +1,4 @@
-// The clip of a card plays in its picture while a mouse rests on it, or after `p`. One at a time, nothing ahead of time.
+// The clip of a card plays in its picture while a mouse rests on it, or after `p`. One at a time.
 import { by, made } from "./page.js";
 const REST_MS = 400;
 const quiet = matchMedia("(prefers-reduced-motion: reduce)");
