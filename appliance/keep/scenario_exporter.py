@@ -31,7 +31,7 @@ from appliance.pipeline import Pipeline
 from appliance.store.archive import StorageArchive
 from appliance.store.paths import SCENARIOS
 from appliance.store.rows import AlertDetail
-from appliance.track.track_state import is_same_place
+from appliance.track.standstill import is_same_place
 from appliance.types import Event, FrameBoxes, Review, StreamHeader, TrackedObject
 
 ROLL_WAIT_S = 2.0  # the recorder flushes once a second

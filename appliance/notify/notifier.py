@@ -19,10 +19,10 @@ from appliance.notify.message_sender import MessageSender
 from appliance.notify.notice_policy import is_news
 from appliance.notify.push_means import PushMeans
 from appliance.notify.push_sender import PushSender
+from appliance.service_loop import ServiceLoop
 from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeRow, OpenNotice
 from appliance.telemetry import LogThrottle
-from appliance.threads import ServiceLoop
 from appliance.types import Alert
 
 MakeSender = Callable[[str, Target, Clock], MessageSender]

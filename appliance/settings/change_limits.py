@@ -63,12 +63,19 @@ def check_file_keys(before: SiteConfig, after: SiteConfig) -> None:
     """Raises ConfigError: `after` differs in a key that stays in the site file."""
     held = file_keys(before)
     problems = [
-        f"{key}: it names {names}: change it in the site file by hand, and take the edit on the page Settings"
+        f"{key}: {_absent(key, value)}it names {names}: change it in the site file by hand, and take the edit on the "
+        "page Settings"
         for key, (names, value) in file_keys(after).items()
         if value != held.get(key, ("", None))[1] and not _is_installed(key, value)
     ]
     if problems:
         raise ConfigError("site file", problems)
+
+
+def _absent(key: str, value: Any) -> str:
+    """Whether a plain name is none of a network that is here, so that a slip of the pen is told as one."""
+    is_name = key.endswith(".model") and isinstance(value, str) and "/" not in value and not value.endswith(".onnx")
+    return f"there is no model `{value}`; " if is_name else ""
 
 
 def _is_installed(key: str, value: Any) -> bool:

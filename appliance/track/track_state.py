@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from appliance.track.appearance import Planes
 from appliance.track.kalman import Kalman, sizes, to_centre
 from appliance.track.parked_vehicle_memory import StationaryObject
+from appliance.track.standstill import is_same_place
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, TrackedObject
 
@@ -247,21 +248,6 @@ class Standstill:
     @property
     def at_rest(self) -> bool:
         return self.detections >= TUNING.still_detections_min and self.until - self.since >= TUNING.still_s
-
-
-def is_same_place(a: Box, b: Box) -> bool:
-    """Whether two boxes may be detections of the same unmoved thing."""
-    width_a, height_a, width_b, height_b = a[2] - a[0], a[3] - a[1], b[2] - b[0], b[3] - b[1]
-    if not (_same_length(width_a, width_b) and _same_length(height_a, height_b)):
-        return False
-    # Each direction by its own side would be harsh on the narrow ones: shares of width and height are of two lengths.
-    size = math.sqrt(max(width_a * height_a, 1e-12))
-    apart = max(abs(a[0] + a[2] - b[0] - b[2]), abs(a[1] + a[3] - b[1] - b[3])) / 2
-    return apart <= TUNING.still_step_max * size
-
-
-def _same_length(a: float, b: float) -> bool:
-    return a <= TUNING.still_growth_max * b and b <= TUNING.still_growth_max * a
 
 
 def _distance(a: Box, b: Box) -> float:

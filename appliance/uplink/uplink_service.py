@@ -15,10 +15,10 @@ from appliance.broker import LinkState, NatsLink, end_tasks
 from appliance.clock import Clock, ClockStepDetector
 from appliance.config import UplinkConfig
 from appliance.errors import StoreUnavailable, UplinkError, lacks_files
+from appliance.service_loop import ServiceLoop
 from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
-from appliance.threads import ServiceLoop
 from appliance.uplink.cloud_breaker import CloudBreaker
 from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.uplink.jetstream_publisher import JetStreamPublisher

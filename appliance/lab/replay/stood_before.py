@@ -11,7 +11,7 @@ from appliance.errors import UsageError
 from appliance.lab.replay.replay_result import read_log
 from appliance.track.parked_vehicle_file import FOLDER, read_stationary_objects
 from appliance.track.parked_vehicle_memory import StationaryObject
-from appliance.track.track_state import is_same_place
+from appliance.track.standstill import is_same_place
 from appliance.track.tracker import VEHICLES
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, FrameBoxes, StreamHeader
