@@ -16,13 +16,13 @@ from waiting import until
 
 from appliance.clock import ManualClock, SystemClock
 from appliance.errors import ModelError, StoreError, StoreUnavailable
+from appliance.service_loop import ServiceLoop
 from appliance.threads import (
     FILES_WAIT_S,
     RESTART_LAST_S,
     WELL_AFTER_S,
     Service,
     ServiceGroup,
-    ServiceLoop,
     ServiceRestarts,
     periodic_service,
 )
