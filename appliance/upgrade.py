@@ -19,12 +19,12 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
-from appliance import yamlfile
 from appliance.backup.backup_file import check_room
-from appliance.clock import Clock, SystemClock
+from appliance.base import yamlfile
+from appliance.base.clock import Clock, SystemClock
+from appliance.base.config_model import ConfigModel
+from appliance.base.errors import ConfigError, MissingDependency, StoreError, VedetteError
 from appliance.config import DashboardConfig, SiteConfig, StorageConfig
-from appliance.config_model import ConfigModel
-from appliance.errors import ConfigError, MissingDependency, StoreError, VedetteError
 from appliance.media.atomic_file import sync_folder, write_file
 from appliance.settings.site_editor import replace_text
 from appliance.store.database import writer_lock

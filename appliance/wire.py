@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from appliance.json_lines import WireError, first_problem
+from appliance.base.json_lines import WireError, first_problem
 from appliance.types import CONFIRMING_KINDS, JUDGE_KINDS, Decision, JudgeKind, Severity
 
 MESSAGE_BYTES_MAX = 512 * 1024

@@ -17,12 +17,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from appliance import config, json_lines, wire, yamlfile
-from appliance.clock import ManualClock
+from appliance import config, wire
+from appliance.alerts.pipeline import Pipeline
+from appliance.base import json_lines, yamlfile
+from appliance.base.clock import ManualClock
 from appliance.detect import detector
-from appliance.lab.replay.replay_routing import router_context_of
-from appliance.lab.replay.replay_runner import replay
-from appliance.pipeline import Pipeline
+from appliance.replay.replay_routing import router_context_of
+from appliance.replay.replay_runner import replay
 from appliance.router.decide import RouterCase, decide, expected_bytes
 from appliance.router.escalation_planner import EscalationPlanner
 from appliance.store.alerts import AlertStore

@@ -25,7 +25,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from playwright import sync_api as playwright
 
-from appliance.clock import ManualClock, SystemClock
+from appliance.base.clock import ManualClock, SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.server import DashboardServer

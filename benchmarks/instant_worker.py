@@ -17,9 +17,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.clock import SystemClock
 from appliance.broker import NatsLink
-from appliance.broker_config import BrokerConfig
-from appliance.clock import SystemClock
 from appliance.types import JudgeKind
 from appliance.wire import Need
 from cloud_worker.config import HandlingConfig as WorkerSettings

@@ -24,11 +24,11 @@ from pathlib import Path
 import av
 import numpy as np
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.server import DashboardServer
-from appliance.errors import SourceError
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.store.cameras import CameraStore

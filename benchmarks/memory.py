@@ -35,7 +35,7 @@ from pathlib import Path
 
 import yaml
 
-from appliance import machine
+from appliance.base import machine
 from appliance.demo.rtsp_server import RtspServer
 from tests.servers.nats import NatsServer, find_nats_servers
 

@@ -22,16 +22,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance import config, yamlfile
-from appliance.clock import SystemClock
+from appliance import config
+from appliance.base import yamlfile
+from appliance.base.clock import SystemClock
 from appliance.detect import detector
 from appliance.detect.detector import DetectorProxy, ObjectDetector
 from appliance.detect.letterbox import Letterbox
-from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
-from appliance.lab.replay import replay_runner
-from appliance.lab.scenario import ground_truth, scenario_loader
-from appliance.lab.scenario.ground_truth import BoxesSpool, TrueFrames, TrueObject, shaken_truth
-from appliance.lab.scenario.tracking_metrics import clear_mot, compared_frames, hota_figures
+from appliance.replay import replay_runner
+from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.scenario import ground_truth, scenario_loader
+from appliance.scenario.ground_truth import BoxesSpool, TrueFrames, TrueObject, shaken_truth
+from appliance.scenario.tracking_metrics import clear_mot, compared_frames, hota_figures
 from appliance.types import Detections
 from benchmarks.ingest.footage import FootageSpec, make
 

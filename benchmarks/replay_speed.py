@@ -24,12 +24,13 @@ from pathlib import Path
 import av
 import cv2
 
-from appliance import config, yamlfile
-from appliance.clock import SystemClock
+from appliance import config
+from appliance.base import yamlfile
+from appliance.base.clock import SystemClock
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
-from appliance.lab.replay.replay_runner import replay, workers_for
+from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.replay.replay_runner import replay, workers_for
 from benchmarks.__main__ import ROOT, SITE
 
 SIZE, RATE = (1280, 720), 15

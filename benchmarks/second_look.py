@@ -32,10 +32,10 @@ import av
 import cv2
 import numpy as np
 
-from appliance.clock import SystemClock, process_cpu_s
+from appliance.base.clock import SystemClock, process_cpu_s
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.geometry import is_same_place
 from appliance.detect import detector
-from appliance.detector_config import DetectorConfig
-from appliance.geometry import is_same_place
 from appliance.media.frames import FrameConverter
 from appliance.recheck.recheck_policy import judge_recheck, view_score
 from appliance.recheck.service import CROPS_PER_RECHECK

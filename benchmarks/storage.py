@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.store.database import Database
 from appliance.store.quotas import StorageLimits

@@ -20,11 +20,11 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from appliance.clock import Clock, ManualClock, SystemClock
+from appliance.base.clock import Clock, ManualClock, SystemClock
+from appliance.base.malloc import spare_what_stays
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.server import DashboardServer
-from appliance.malloc import spare_what_stays
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter

@@ -29,10 +29,10 @@ from pathlib import Path
 import av
 import numpy as np
 
-from appliance.lab.scenario import ground_truth, tracking_metrics
-from appliance.lab.scenario.scenario_schema import TruthFile
-from appliance.lab.scenario.tracking_metrics import LabelledBoxes
 from appliance.media.frames import FrameConverter
+from appliance.scenario import ground_truth, tracking_metrics
+from appliance.scenario.scenario_schema import TruthFile
+from appliance.scenario.tracking_metrics import LabelledBoxes
 from appliance.track.appearance import Planes
 from appliance.track.tracker import Tracker
 from benchmarks import tracking_detections, tracking_libraries, tracking_metrics_check, tracking_scenes

@@ -8,7 +8,7 @@ from pathlib import Path
 import av
 import numpy as np
 
-from appliance.detector_config import DetectorConfig
+from appliance.base.detector_config import DetectorConfig
 from appliance.media.frames import FrameConverter
 from appliance.types import Detections
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from appliance.lab.scenario import tracking_metrics
-from appliance.lab.scenario.tracking_metrics import LabelledBoxes
+from appliance.scenario import tracking_metrics
+from appliance.scenario.tracking_metrics import LabelledBoxes
 from appliance.track.association import iou_matrix
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import av
 import cv2
 
-from appliance.lab.conditions.condition_spec import CONDITION_KINDS, ConditionSet
-from appliance.lab.conditions.frame_transform import frame_transform_of
+from appliance.replay.conditions.condition_spec import CONDITION_KINDS, ConditionSet
+from appliance.replay.conditions.frame_transform import frame_transform_of
 from benchmarks.__main__ import ROOT
 
 SIZE = (1280, 720)

@@ -24,9 +24,9 @@ from botocore.handlers import add_expect_header
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from appliance.backoff import Backoff
-from appliance.clock import Clock, iso_utc
-from appliance.telemetry import LogThrottle
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock, iso_utc
+from appliance.base.telemetry import LogThrottle
 from appliance.wire import ArchiveLink, MediaRef, Verdict
 from cloud_worker.config import ArchiveConfig
 from cloud_worker.judge import JudgeCase

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
+from appliance.base.clock import Clock
+from appliance.base.telemetry import LogThrottle
 from appliance.broker import broker_errors
-from appliance.clock import Clock
-from appliance.telemetry import LogThrottle
 from appliance.wire import STREAM_ESCALATION
 from cloud_worker import dead_letter_store
 from cloud_worker.fair_queue import FairQueue

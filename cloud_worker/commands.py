@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from nats.js import JetStreamContext
 
+from appliance.base.clock import Clock
+from appliance.base.errors import EngineError, MissingDependency, UplinkError
+from appliance.base.library_identifiers import remove_identifiers
 from appliance.broker import NatsLink, end_tasks
-from appliance.clock import Clock
 from appliance.detect import detector
 from appliance.detect.detector import UpscalingDetector
-from appliance.errors import EngineError, MissingDependency, UplinkError
-from appliance.library_identifiers import remove_identifiers
 from cloud_worker import dead_letter_store, stream_setup
 from cloud_worker.config import EngineConfig, RedetectEngine, WorkerConfig
 from cloud_worker.dead_letter_store import DeadLetter

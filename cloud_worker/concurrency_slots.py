@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 from appliance.wire import PRIORITIES
 
 RESERVE_SHARE = 8  # one slot of eight is reserved at least

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
-from appliance import yamlfile
-from appliance.broker_config import BrokerConfig
-from appliance.config_model import ConfigModel
-from appliance.detector_config import DetectorConfig
+from appliance.base import yamlfile
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.config_model import ConfigModel
+from appliance.base.detector_config import DetectorConfig
 from appliance.wire import PRICE_MAX, TEXT_CHARS_MAX
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]

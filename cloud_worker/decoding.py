@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import VedetteError
+from appliance.base.errors import VedetteError
 
 PIXELS_MAX = 40_000_000  # 120 MB decoded; no camera has more
 CLIP_PIXELS_MAX = 9_000_000  # 4096x2160; a decoder holds some twenty frames

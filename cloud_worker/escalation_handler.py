@@ -15,12 +15,12 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 
-from appliance.backoff import Backoff
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock
+from appliance.base.errors import EngineError, EngineUnavailable, UplinkError, VedetteError
+from appliance.base.json_lines import WireError
+from appliance.base.telemetry import LogThrottle
 from appliance.broker import NatsLink, broker_errors, complaint
-from appliance.clock import Clock
-from appliance.errors import EngineError, EngineUnavailable, UplinkError, VedetteError
-from appliance.json_lines import WireError
-from appliance.telemetry import LogThrottle
 from appliance.wire import (
     STEPS_MAX,
     STREAM_VERDICT,

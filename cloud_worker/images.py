@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import cv2
 import numpy as np
 
-from appliance.sandbox import Sandbox, SandboxError, SandboxFolders, SandboxLimits
+from appliance.sandbox.sandbox import Sandbox, SandboxError, SandboxFolders, SandboxLimits
 from cloud_worker import decoding
 from cloud_worker.decoding import Pixels, Undecodable
 from cloud_worker.media_fetch import EvidenceFile, MediaRefused

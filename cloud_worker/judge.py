@@ -11,7 +11,7 @@ from typing import Protocol
 from nats.js import JetStreamContext
 from pydantic import ValidationError
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 from appliance.types import Decision, JudgeKind
 from appliance.wire import MEDIA_BYTES_MAX, RECHECKED_SCHEMA, Escalation, FrameSupport, Need, Verdict
 from cloud_worker.images import IN_PROCESS, MediaDecoder

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from appliance.circuit_breaker import CircuitBreaker
-from appliance.clock import Clock
-from appliance.errors import EngineUnavailable
+from appliance.base.circuit_breaker import CircuitBreaker
+from appliance.base.clock import Clock
+from appliance.base.errors import EngineUnavailable
 
 Result = TypeVar("Result")
 

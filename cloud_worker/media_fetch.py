@@ -10,8 +10,8 @@ import nats.errors
 import nats.js.errors
 from nats.js import JetStreamContext
 
+from appliance.base.json_lines import WireError
 from appliance.broker import broker_errors
-from appliance.json_lines import WireError
 from appliance.wire import CHUNK_BYTES, STREAM_MEDIA, MediaRef, media_subject
 
 FETCH_S_MAX = 10.0

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from nats.aio.client import Client
 
+from appliance.base.clock import Clock
+from appliance.base.errors import UplinkError
+from appliance.base.telemetry import LogThrottle
 from appliance.broker import broker_errors
-from appliance.clock import Clock
-from appliance.errors import UplinkError
-from appliance.telemetry import LogThrottle
 from appliance.wire import POOL_COUNT_MAX, POOL_SUBJECT, PRICE_MAX, PoolStatus
 from cloud_worker.config import PoolConfig
 from cloud_worker.metrics import WorkerMetrics

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from appliance.errors import MissingDependency
+from appliance.base.errors import MissingDependency
 from cloud_worker.config import StatusConfig
 
 REQUEST_BYTES_MAX = 8192

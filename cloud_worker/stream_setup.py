@@ -34,8 +34,8 @@ from nats.js.api import (
     StreamConfig,
 )
 
+from appliance.base.errors import UplinkError
 from appliance.broker import broker_errors, complaint, make_site_consumer
-from appliance.errors import UplinkError
 from appliance.wire import (
     CHUNK_BYTES,
     MESSAGE_BYTES_MAX,

@@ -10,11 +10,11 @@ from typing import Any
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from appliance.backoff import Backoff
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock
+from appliance.base.errors import EngineError, UplinkError
+from appliance.base.telemetry import LogThrottle
 from appliance.broker import NATS_ERRORS, NatsLink, broker_errors, end_tasks, until_set
-from appliance.clock import Clock
-from appliance.errors import EngineError, UplinkError
-from appliance.telemetry import LogThrottle
 from cloud_worker import stream_setup
 from cloud_worker.backlog_monitor import BacklogMonitor
 from cloud_worker.concurrency_slots import ConcurrencySlots

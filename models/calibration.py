@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import EvidenceError, StoreError, UsageError
+from appliance.base.errors import EvidenceError, StoreError, UsageError
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import cut_key_frame
 from appliance.store.archive import StorageArchive

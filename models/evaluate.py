@@ -23,11 +23,11 @@ from typing import get_args
 
 import numpy as np
 
+from appliance.base.detector_config import Backend, Precision
+from appliance.base.errors import VedetteError
 from appliance.config import DetectorConfig
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
-from appliance.detector_config import Backend, Precision
-from appliance.errors import VedetteError
 from models.evaluation import sets
 from models.evaluation.score import ClassFigures, Judged, figures
 from models.evaluation.sets import Labelled, SetFault

@@ -30,13 +30,13 @@ from typing import Any, get_args
 import onnx
 
 from appliance import config
+from appliance.base.errors import ModelError, UsageError, VedetteError
 from appliance.detect import class_labels
 from appliance.detect.model_files import sha256_of
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.detect.variant_measurement import VARIANT_KEY
 from appliance.detect.yolo_detr_heads import HEAD_KEY, NORMALISATION_KEY
-from appliance.errors import ModelError, UsageError, VedetteError
 from models import calibration, shapes, variants
 from models.variants import NotExportable
 

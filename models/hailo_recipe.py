@@ -33,10 +33,10 @@ import onnx
 from onnx.utils import Extractor
 
 from appliance import config
+from appliance.base.errors import ModelError, VedetteError
 from appliance.detect import hef_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.network_inputs import packed_frame
-from appliance.errors import ModelError, VedetteError
 from models import calibration, shapes
 from models.calibration import Frame
 from models.train import film

@@ -11,7 +11,7 @@ from streams import CountingTracker, Heard, NumberReader
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis, NewTracker
-from appliance.clock import Clock, SystemClock
+from appliance.base.clock import Clock, SystemClock
 from appliance.detect.detector import ObjectDetector
 from appliance.inference.inference_worker import InferenceWorker
 from appliance.ingest.camera_runner import CameraRunner

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from appliance import wire
-from appliance.clock import Clock, ManualClock
+from appliance.base.clock import Clock, ManualClock
 from appliance.config import SiteConfig
-from appliance.core import Core
-from appliance.core_settings import CoreListener, CoreStores, core_settings
+from appliance.core.core_loop import Core
+from appliance.core.core_settings import CoreListener, CoreStores, core_settings
 from appliance.router.decide import SystemLoad
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore

@@ -18,8 +18,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from appliance import wire
+from appliance.base.clock import Clock, ManualClock, SystemClock, local_day
+from appliance.base.passwords import hashed
 from appliance.broker import LinkState
-from appliance.clock import Clock, ManualClock, SystemClock, local_day
 from appliance.config import SiteConfig
 from appliance.dashboard.acceptor import ConnectionLimits
 from appliance.dashboard.app import create_app
@@ -31,7 +32,6 @@ from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.clips import cut_clip
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import cut_still, encode_jpeg
-from appliance.passwords import hashed
 from appliance.settings.settings_service import SettingsService
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore

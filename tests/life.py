@@ -11,7 +11,8 @@ from typing import Any
 
 from streams import FrameByFrame
 
-from appliance.clock import ManualClock, local_weekday_minute
+from appliance.alerts.pipeline import Pipeline
+from appliance.base.clock import ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.detect.detector import ObjectDetector
 from appliance.evidence.maker import EvidenceMaker
@@ -19,7 +20,6 @@ from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_size
-from appliance.pipeline import Pipeline
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore

@@ -12,9 +12,9 @@ from typing import Any
 from sample_rows import T0, opened, sample_escalation, sample_verdict
 from waiting import until
 
-from appliance.clock import ManualClock, local_weekday_minute
+from appliance.base.clock import ManualClock, local_weekday_minute
+from appliance.base.errors import StoreUnavailable
 from appliance.config import SiteConfig
-from appliance.errors import StoreUnavailable
 from appliance.notify.delivery import NotifierDeps, TargetStatus
 from appliance.notify.message import MessageBuilder
 from appliance.notify.notice_policy import NoticePlanner, Recipient

@@ -4,9 +4,9 @@ They are stored, sent and logged in English. What is not here stays English on a
 program or a library says of itself, log lines.
 """
 
-from appliance.confinement import LACKS, NO_SECCOMP
 from appliance.explain.rule_outcomes import TEXTS
 from appliance.explain.span_explanation import SENTENCES as SPAN_SENTENCES
+from appliance.sandbox.confinement import LACKS, NO_SECCOMP
 
 SENTENCES: tuple[str, ...] = (
     "alert",

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
-from appliance.errors import EvidenceError
+from appliance.base.errors import EvidenceError
 
 
 def echo(value: object) -> object:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from appliance.base.errors import DetectorError
 from appliance.detect.network_runtime import CLOSED, Array, TensorSpec
-from appliance.errors import DetectorError
 
 SIDE = 128
 ANCHORS = 336  # of 128 x 128 at strides of 8, 16 and 32

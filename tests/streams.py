@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import InferenceRequest, ObjectTracker
+from appliance.base.errors import DetectorError, SourceError
 from appliance.detect.detector import ObjectDetector
-from appliance.errors import DetectorError, SourceError
 from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame
 from appliance.media.source import ReceivedBytes, StreamInfo, VideoPacket

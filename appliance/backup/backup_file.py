@@ -18,13 +18,13 @@ from typing import IO, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from appliance import yamlfile
 from appliance.backup.hidden_secrets import hide_secrets
 from appliance.backup.sealed_box import seal
-from appliance.clock import Clock
+from appliance.base import yamlfile
+from appliance.base.clock import Clock
+from appliance.base.errors import ConfigError, PreconditionError, StoreError
 from appliance.config import SiteConfig
 from appliance.config.secrets_file import read_secrets
-from appliance.errors import ConfigError, PreconditionError, StoreError
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.settings.site_versions import FOLDER as VERSIONS
 from appliance.store.database_copy import copy_database, evidence_paths

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from appliance.errors import PreconditionError
+from appliance.base.errors import PreconditionError
 from appliance.settings.secret_scrubber import HIDDEN, SecretScrubber, is_secret, texts_in
 from appliance.settings.yaml_edit import KeyPath, SiteChange, edit
 

@@ -18,7 +18,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from appliance import yamlfile
 from appliance.backup.backup_file import (
     SEALED,
     SITE,
@@ -27,10 +26,11 @@ from appliance.backup.backup_file import (
 )
 from appliance.backup.hidden_secrets import fill_secrets
 from appliance.backup.sealed_box import unseal
-from appliance.clock import Clock, iso_utc
+from appliance.base import yamlfile
+from appliance.base.clock import Clock, iso_utc
+from appliance.base.errors import ConfigError, PreconditionError, UsageError
 from appliance.config import SiteConfig
 from appliance.config.secrets_file import read_secrets, secrets_path
-from appliance.errors import ConfigError, PreconditionError, UsageError
 from appliance.media.atomic_file import DiskWriteError, sync_folder, write_file
 from appliance.settings.change_limits import check_file_keys
 from appliance.settings.site_editor import replace_text

@@ -7,7 +7,7 @@ import base64
 import json
 import os
 
-from appliance.errors import PreconditionError, UsageError
+from appliance.base.errors import PreconditionError, UsageError
 
 PASSPHRASE_LENGTH_MIN = 10
 _COST, _BLOCK, _LANES = 2**15, 8, 1  # 32 MB, a tenth of a second: who tries a billion passphrases pays for each

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import nats.errors
 
-from appliance.errors import UplinkError, printable
+from appliance.base.errors import UplinkError, printable
 
 _COMPLAINT_CHARS_MAX = 200
 

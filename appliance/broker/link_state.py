@@ -10,7 +10,7 @@ from typing import Literal
 
 from nats.aio.client import Client
 
-from appliance.tcpinfo import (
+from appliance.base.tcpinfo import (
     WireBytes,
     bytes_on_wire,
     dns_lookup_bytes,

@@ -15,9 +15,9 @@ import nats.errors
 from nats.aio.client import Client
 from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Parser
 
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.errors import UplinkError
 from appliance.broker.broker_errors import NATS_ERRORS
-from appliance.broker_config import BrokerConfig
-from appliance.errors import UplinkError
 
 CONNECT_S_MAX = 5.0
 PING_INTERVAL_S = 20.0  # keeps a NAT's mapping alive, some 30 bytes a minute and direction

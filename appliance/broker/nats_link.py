@@ -12,7 +12,10 @@ from urllib.parse import urlsplit
 
 from nats.aio.client import Client
 
-from appliance.backoff import Backoff
+from appliance.base.backoff import Backoff
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.clock import Clock
+from appliance.base.errors import UplinkError
 from appliance.broker.async_tasks import end_tasks
 from appliance.broker.link_state import LinkState, WireByteCounter
 from appliance.broker.nats_connection import (
@@ -22,9 +25,6 @@ from appliance.broker.nats_connection import (
     explain,
     server_version,
 )
-from appliance.broker_config import BrokerConfig
-from appliance.clock import Clock
-from appliance.errors import UplinkError
 
 logger = logging.getLogger(__name__)
 

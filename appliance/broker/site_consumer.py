@@ -5,7 +5,7 @@ from __future__ import annotations
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from appliance.errors import UplinkError
+from appliance.base.errors import UplinkError
 from appliance.wire import STREAM_VERDICT, verdict_subject
 
 ACK_WAIT_S = 30.0  # a disk that takes longer makes a redelivery, which changes nothing

@@ -10,14 +10,14 @@ import os
 import sys
 from collections.abc import Sequence
 
+from appliance.base.command_end import os_error_text, report, run_to_end
+from appliance.base.errors import ConfigError, UsageError, VedetteError
+from appliance.base.telemetry import configure_logging
 from appliance.cli.appliance_commands import APPLIANCE
 from appliance.cli.command_table import build_parser
 from appliance.cli.detector_commands import DETECTOR
 from appliance.cli.replay_commands import REPLAY
 from appliance.cli.scenario_commands import SCENARIO
-from appliance.command_end import os_error_text, report, run_to_end
-from appliance.errors import ConfigError, UsageError, VedetteError
-from appliance.telemetry import configure_logging
 
 logger = logging.getLogger(__name__)
 

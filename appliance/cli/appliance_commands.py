@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from appliance.base.command_end import whole_number_between
 from appliance.cli.command_table import (
     CONFIG,
     JSON_TABLE,
@@ -19,7 +20,6 @@ from appliance.cli.command_table import (
     seconds,
     switch,
 )
-from appliance.command_end import whole_number_between
 
 APPLIANCE = CommandTable()
 
@@ -42,7 +42,7 @@ Exit code 0: ready to run. 1: a camera or the broker did not answer. 2: the file
     JSON_TABLE,
 )
 def check(options: argparse.Namespace) -> int:
-    from appliance.site_check import check
+    from appliance.cli.site_check import check
 
     return check(options.config, probe=options.probe, as_json=options.json)
 
@@ -66,9 +66,9 @@ Ctrl-C (or SIGTERM) stops cleanly. All state is in the storage folder; starting 
 )
 def run(options: argparse.Namespace) -> int:
     from appliance import config
-    from appliance.app import run
     from appliance.backup.restore import apply_ready
-    from appliance.first_run import first_site_file
+    from appliance.cli.first_run import first_site_file
+    from appliance.core.app import run
 
     path = options.config or first_site_file(Path("site.yaml").absolute(), options.listen)
     site = config.load(path)
@@ -102,7 +102,7 @@ Exit code 0: done. 1: the storage folder cannot be read. 2: wrong use or configu
     JSON_TABLE,
 )
 def calibrate(options: argparse.Namespace) -> int:
-    from appliance.router.calibrate_command import calibrate_command
+    from appliance.cli.calibrate_command import calibrate_command
 
     return calibrate_command(options.config, options.recall, options.out, as_json=options.json)
 
@@ -131,7 +131,7 @@ held against what is there. Exit code 0: done. 1: the storage folder cannot be r
     json_switch("JSON lines, one for each thing that left"),
 )
 def egress(options: argparse.Namespace) -> int:
-    from appliance.egress_audit import AuditFilter, egress_command
+    from appliance.cli.egress_command import AuditFilter, egress_command
 
     wanted = AuditFilter(t_from=options.t_from, t_to=options.t_to, camera=options.camera, pictures=options.pictures)
     return egress_command(options.config, wanted, as_json=options.json)
@@ -189,7 +189,7 @@ Every network that `detector.model` knows by name: its size, input and licence, 
     json_switch("a JSON array instead of a table"),
 )
 def models_list(options: argparse.Namespace) -> int:
-    from appliance.models_command import list_command
+    from appliance.cli.models_command import list_command
 
     return list_command(as_json=options.json)
 
@@ -213,7 +213,7 @@ Exit code 0: it is here. 2: it cannot be had (the reason is said).
     json_switch("a JSON array of what is here now"),
 )
 def models_pull(options: argparse.Namespace) -> int:
-    from appliance.models_command import pull_command
+    from appliance.cli.models_command import pull_command
 
     return pull_command(options.names, to=options.to, mirror=options.mirror, as_json=options.json)
 
@@ -233,7 +233,7 @@ Exit code 0: all are as promised. 1: one is not, or a named one is not here. 2: 
     json_switch("a JSON array instead of a table"),
 )
 def models_verify(options: argparse.Namespace) -> int:
-    from appliance.models_command import verify_command
+    from appliance.cli.models_command import verify_command
 
     return verify_command(options.names, as_json=options.json)
 
@@ -264,7 +264,7 @@ Exit code 0: done. 1: the storage folder cannot be written. 2: wrong use or conf
     option("--camera", action="append", default=[], metavar="NAME", help="only this camera (repeatable)"),
 )
 def users_add(options: argparse.Namespace) -> int:
-    from appliance.users_command import add_command
+    from appliance.cli.users_command import add_command
 
     return add_command(options.config, options.name, options.role, options.camera)
 
@@ -282,7 +282,7 @@ Every user of the dashboard, with role and cameras.
     json_switch("a JSON array instead of a table"),
 )
 def users_list(options: argparse.Namespace) -> int:
-    from appliance.users_command import list_command
+    from appliance.cli.users_command import list_command
 
     return list_command(options.config, as_json=options.json)
 
@@ -299,7 +299,7 @@ Remove a user and end their sessions. The last admin cannot be removed.
     option("name", metavar="NAME", help="as `vedette users list` says"),
 )
 def users_remove(options: argparse.Namespace) -> int:
-    from appliance.users_command import remove_command
+    from appliance.cli.users_command import remove_command
 
     return remove_command(options.config, options.name)
 
@@ -318,7 +318,7 @@ Give a user another password (asked for, or the first line of standard input), e
     switch("--without-second-factor", help="and remove their second factor"),
 )
 def users_passwd(options: argparse.Namespace) -> int:
-    from appliance.users_command import passwd_command
+    from appliance.cli.users_command import passwd_command
 
     return passwd_command(options.config, options.name, without_second_factor=options.without_second_factor)
 
@@ -336,7 +336,7 @@ and sign-ins from new addresses wait. A second factor is asked for as always.
     option("name", metavar="NAME", help="as `vedette users list` says"),
 )
 def users_unlock(options: argparse.Namespace) -> int:
-    from appliance.users_command import unlock_command
+    from appliance.cli.users_command import unlock_command
 
     return unlock_command(options.config, options.name)
 
@@ -364,7 +364,7 @@ whether or not anything answered. 2: wrong use.
     json_switch("a JSON list instead of a table"),
 )
 def cameras_discover(options: argparse.Namespace) -> int:
-    from appliance.onvif.discover_command import discover_command
+    from appliance.cli.discover_command import discover_command
 
     return discover_command(as_json=options.json)
 
@@ -390,7 +390,7 @@ Exit code 0: done. 2: wrong use or configuration.
     option("--storage", type=Path, metavar="DIR", help="storage.dir, where the site file cannot be read"),
 )
 def diagnostics(options: argparse.Namespace) -> int:
-    from appliance.diagnostics_command import diagnostics_command
+    from appliance.cli.diagnostics_command import diagnostics_command
 
     return diagnostics_command(options.config, options.out, options.log, options.storage)
 
@@ -416,7 +416,7 @@ Exit code 0: done. 1: the database or the disk. 2: wrong use or configuration.
     switch("--secrets", help="with the secrets, sealed with a passphrase"),
 )
 def backup(options: argparse.Namespace) -> int:
-    from appliance.backup_command import backup_command
+    from appliance.cli.backup_command import backup_command
 
     return backup_command(options.config, options.out, evidence=options.evidence, secrets=options.secrets)
 
@@ -440,7 +440,7 @@ Exit code 0: done, or ready. 1: the database or the disk. 2: it is no backup of 
     switch("--other-site", help="it may be of a site of another name"),
 )
 def restore(options: argparse.Namespace) -> int:
-    from appliance.backup_command import restore_command
+    from appliance.cli.backup_command import restore_command
 
     return restore_command(options.backup, options.config, options.storage, other_site=options.other_site)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from appliance.command_end import CommandParser, named_path, whole_number_between
+from appliance.base.command_end import CommandParser, named_path, whole_number_between
 from appliance.version import version
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from appliance.base.errors import UsageError
 from appliance.cli.command_table import Option, option
-from appliance.errors import UsageError
 
 
 def condition_options(help: str) -> tuple[Option, ...]:
@@ -27,7 +27,7 @@ class _ConditionsAction(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        from appliance.lab.conditions.condition_spec import conditions_help, parse_conditions
+        from appliance.replay.conditions.condition_spec import conditions_help, parse_conditions
 
         text = str(values)
         if text.strip() == "help":
@@ -41,6 +41,6 @@ class _ConditionsAction(argparse.Action):
 
 
 def _seed(text: str) -> int:
-    from appliance.lab.conditions.condition_spec import parse_seed
+    from appliance.replay.conditions.condition_spec import parse_seed
 
     return parse_seed(text)

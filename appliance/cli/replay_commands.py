@@ -15,14 +15,14 @@ from appliance.cli.condition_options import condition_options
 
 if TYPE_CHECKING:
     from appliance.config import SiteConfig
-    from appliance.lab.cassette.verdict_source import OracleOptions, VerdictSource
+    from appliance.replay.verdict_source import OracleOptions, VerdictSource
 
 REPLAY = CommandTable()
 _VERDICTS = "verdicts (docs/replay.md)"
 
 
 def _oracle(options: OracleOptions, site: SiteConfig) -> VerdictSource:
-    from appliance.lab.scenario.scenario_verdicts import oracle_for_replay
+    from appliance.scenario.scenario_verdicts import oracle_for_replay
 
     return oracle_for_replay(options, site)
 
@@ -41,7 +41,7 @@ def _speed(text: str) -> float | None:
 
 
 def _verdicts(text: str) -> Path | OracleOptions:
-    from appliance.lab.cassette.verdict_source import parse_verdict_source
+    from appliance.replay.verdict_source import parse_verdict_source
 
     return parse_verdict_source(text)
 
@@ -165,9 +165,9 @@ use or configuration.
     ),
 )
 def replay(options: argparse.Namespace) -> int:
-    from appliance.lab.cassette.verdict_source import VerdictOptions
-    from appliance.lab.conditions.condition_spec import ConditionSet
     from appliance.lab.replay.replay_command import ReplayCommandOptions, ReplaySelection, replay_command
+    from appliance.replay.conditions.condition_spec import ConditionSet
+    from appliance.replay.verdict_source import VerdictOptions
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return replay_command(

@@ -66,8 +66,8 @@ Exit code 0: all passed. 1: at least one failed. 2: wrong use, or a scenario fil
 )
 def scenario_run(options: argparse.Namespace) -> int:
     from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
-    from appliance.lab.scenario.scenario_loader import read_condition_sets
-    from appliance.lab.scenario.scenario_runner import DetectorCache
+    from appliance.scenario.scenario_loader import read_condition_sets
+    from appliance.scenario.scenario_runner import DetectorCache
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return scenario_command(
@@ -147,7 +147,7 @@ Exit code 0: measured, whoever is ahead. 1: a clip could not be read. 2: wrong u
 )
 def scenario_curve(options: argparse.Namespace) -> int:
     from appliance.lab.curve.curve_command import CurveOptions, curve_command
-    from appliance.lab.scenario.scenario_runner import DetectorCache
+    from appliance.scenario.scenario_runner import DetectorCache
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     chosen = CurveOptions(

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from appliance.base.detector_config import DetectorConfig as DetectorConfig
     from appliance.config.arming_config import ARMED as ARMED
     from appliance.config.arming_config import DISARMED as DISARMED
     from appliance.config.arming_config import ArmingConfig as ArmingConfig
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from appliance.config.values import Seconds as Seconds
     from appliance.config.values import Share as Share
     from appliance.config.values import SharePoint as SharePoint
-    from appliance.detector_config import DetectorConfig as DetectorConfig
 
 # Where each of these names is. A test holds the two lists against each other.
 _HOMES = {
@@ -95,7 +95,7 @@ _HOMES = {
     "appliance.config.site_file": "AlertsConfig DashboardConfig SiteConfig SiteIdentity load",
     "appliance.config.storage_config": "CameraQuotaConfig QuotaConfig RecordingMode StorageConfig",
     "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint",
-    "appliance.detector_config": "DetectorConfig",
+    "appliance.base.detector_config": "DetectorConfig",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 

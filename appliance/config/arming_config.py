@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from appliance.base.config_model import ConfigModel
 from appliance.config.camera_config import CameraName
 from appliance.config.notify_targets import TargetName
 from appliance.config.values import Schedule
-from appliance.config_model import ConfigModel
 
 ARMED, DISARMED = "armed", "disarmed"
 """Profiles that every site has: everything reports, nothing does."""

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from appliance.base.config_model import ConfigModel
 from appliance.config.decode_config import CameraDecodeConfig
 from appliance.config.storage_config import CameraQuotaConfig, RecordingMode
 from appliance.config.values import Schedule, Seconds, Share, SharePoint, VerdictSeverityConfig
-from appliance.config_model import ConfigModel
 from appliance.types import HealthKind, Severity
 
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from appliance.base.config_model import ConfigModel
 from appliance.config.values import Amount
-from appliance.config_model import ConfigModel
 
 _PI_NODE = "a Raspberry Pi 5 as a node in a shop, early 2026: 150 over 3 years, 5 a month for its connection"
 

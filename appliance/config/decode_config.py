@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from appliance.config_model import ConfigModel
+from appliance.base.config_model import ConfigModel
 from appliance.types import DecodeHardware
 
 # YAML 1.1 reads `off` as false.

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from appliance.broker_config import BrokerConfig
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.config_model import ConfigModel
 from appliance.config.values import Amount, Schedule, Seconds, Share, VerdictSeverityConfig
-from appliance.config_model import ConfigModel
 from appliance.types import EvidenceStep, Severity
 
 

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from appliance.base.config_model import ConfigModel
+from appliance.base.detector_config import DetectorConfig
 from appliance.config.camera_config import CameraConfig, CameraName
 from appliance.config.decode_config import DecodeConfig
 from appliance.config.storage_config import StorageConfig
 from appliance.config.values import Share
-from appliance.config_model import ConfigModel
-from appliance.detector_config import DetectorConfig
 from appliance.types import HealthKind
 
 

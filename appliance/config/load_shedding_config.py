@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from appliance.config_model import ConfigModel
+from appliance.base.config_model import ConfigModel
 
 
 class LoadSheddingConfig(ConfigModel):

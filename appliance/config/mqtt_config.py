@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from appliance.base.config_model import ConfigModel
 from appliance.config.notify_targets import is_public
-from appliance.config_model import ConfigModel
 
 PORT, TLS_PORT = 1883, 8883
 _TOPIC_CHARS_MAX = 128

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from appliance.base.config_model import ConfigModel
 from appliance.config.values import Schedule, Seconds
-from appliance.config_model import ConfigModel
 from appliance.types import HealthKind, Severity
 
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from appliance.errors import ConfigError
-from appliance.local_files import is_special
+from appliance.base.errors import ConfigError
+from appliance.base.local_files import is_special
 
 SECRETS_BYTES_MAX = 256 * 1024
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

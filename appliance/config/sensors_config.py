@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from appliance.config_model import ConfigModel
+from appliance.base.config_model import ConfigModel
 
 
 class SensorsConfig(ConfigModel):

@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from appliance import yamlfile
+from appliance.base import yamlfile
+from appliance.base.config_model import ConfigModel
+from appliance.base.detector_config import DetectorConfig
 from appliance.config.arming_config import ArmingConfig
 from appliance.config.camera_config import CameraConfig, CameraName
 from appliance.config.cost_config import CostsConfig
@@ -21,8 +23,6 @@ from appliance.config.notify_targets import Target, TargetName
 from appliance.config.secrets_file import variables
 from appliance.config.sensors_config import SensorsConfig
 from appliance.config.storage_config import StorageConfig
-from appliance.config_model import ConfigModel
-from appliance.detector_config import DetectorConfig
 from appliance.types import Decision, Severity
 from appliance.wire import LANGUAGES
 

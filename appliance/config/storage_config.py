@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from appliance.config_model import ConfigModel
+from appliance.base.config_model import ConfigModel
 
 Gigabytes = Annotated[float, Field(gt=0)]
 PrerollMb = Annotated[float, Field(ge=4, le=4096)]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from appliance.config_model import ConfigModel
+from appliance.base.config_model import ConfigModel
 from appliance.types import SEVERITIES, Decision, Severity
 
 Share = Annotated[float, Field(ge=0, le=1)]

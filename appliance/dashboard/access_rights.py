@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 from fastapi import Depends, Request
 from starlette.routing import Route
 
+from appliance.base.errors import StoreError
 from appliance.dashboard.auth import Access, address_of
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API
 from appliance.dashboard.visitor import visitor
-from appliance.errors import StoreError
 from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.health_events import HealthEventStore

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse
 
+from appliance.base.passwords import LENGTH_MIN, code_digest, hashed, is_password
 from appliance.dashboard.auth import Access, AccessPart, TemplatesPart, too_many_tries
 from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem
@@ -16,7 +17,6 @@ from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.totp import new_recovery_codes, new_secret, qr_code, step_of
 from appliance.dashboard.users_api import SessionItem, refusals, sessions_of
 from appliance.dashboard.visitor import visitor
-from appliance.passwords import LENGTH_MIN, code_digest, hashed, is_password
 from appliance.store.users import Role, UserRow
 
 _WITHIN = "signed in"  # whom strangers at the sign-in page do not hold up

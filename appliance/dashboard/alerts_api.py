@@ -12,7 +12,8 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import FileResponse, Response
 
-from appliance.clock import Clock, day_bounds, parse_moment
+from appliance.base.clock import Clock, day_bounds, parse_moment
+from appliance.base.errors import StoreError, UsageError
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem
@@ -32,7 +33,6 @@ from appliance.dashboard.schemas import (
     ReviewChange,
 )
 from appliance.dashboard.visitor import visitor
-from appliance.errors import StoreError, UsageError
 from appliance.notify.delivery import TargetStatus
 from appliance.store.alert_search import AlertQuery, ReviewFilter, VerdictFilter
 from appliance.store.alerts import AlertCounts, AlertCursor, AlertStore

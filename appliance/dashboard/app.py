@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fastapi import Depends, FastAPI, Request
 from starlette.responses import Response
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 from appliance.config import DashboardConfig, SiteConfig
 from appliance.dashboard import (
     account_api,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from appliance.clock import Clock, local_weekday_minute
+from appliance.base.clock import Clock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.dashboard.access_rights import CameraOf, may
 from appliance.dashboard.alert_page import AlertPageView

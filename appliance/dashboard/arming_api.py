@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from appliance.clock import iso_utc
+from appliance.base.clock import iso_utc
+from appliance.base.errors import PreconditionError
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.visitor import visitor
-from appliance.errors import PreconditionError
 from appliance.rules.arming import PAUSE_S_MAX, Arming
 from appliance.store.arming import ArmingRow
 

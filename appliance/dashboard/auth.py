@@ -18,7 +18,9 @@ from itsdangerous import BadSignature, Signer
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse, JSONResponse
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import StoreError
+from appliance.base.passwords import code_digest, is_password
 from appliance.dashboard.acceptor import counted_address
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
@@ -26,8 +28,6 @@ from appliance.dashboard.sign_in_throttle import DEVICE_COOKIE, DEVICE_S, Guess,
 from appliance.dashboard.templating import Templates
 from appliance.dashboard.totp import step_of
 from appliance.dashboard.visitor import OWNER, Visitor, visitor
-from appliance.errors import StoreError
-from appliance.passwords import code_digest, is_password
 from appliance.store.access_log import AccessLog
 from appliance.store.database import Database
 from appliance.store.second_factors import SecondFactorRow, SecondFactorStore

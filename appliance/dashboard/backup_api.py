@@ -19,7 +19,8 @@ from starlette.responses import FileResponse
 
 from appliance.backup.backup_file import BYTES_MAX, FREE_BYTES_MIN, BackupSource, write_backup
 from appliance.backup.restore import FOLDER, ReadyRestore, RestoreTarget, discard, ready_restore, stage
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import UsageError
 from appliance.config.secrets_file import variables
 from appliance.dashboard.auth import AccessPart
 from appliance.dashboard.deps import provided
@@ -28,7 +29,6 @@ from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import SettingsPart
 from appliance.dashboard.users_api import refuse_token
 from appliance.dashboard.visitor import visitor
-from appliance.errors import UsageError
 from appliance.media.atomic_file import DiskWriteError
 
 BACKUPS = "backups"

@@ -13,14 +13,14 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import SourceError
 from appliance.config import CameraConfig
 from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, model_bundles
-from appliance.errors import SourceError
 from appliance.onvif.camera_client import OnvifCamera, StreamProfile, inspect_camera
 from appliance.onvif.discovery import FoundCamera, discover_cameras
 from appliance.onvif.soap_client import OnvifAddress, is_same_host

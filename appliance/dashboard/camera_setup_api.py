@@ -16,14 +16,14 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse, Response
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import SourceRefused
 from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.deps import provided
 from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, SettingsReport, settings_problems, user_of
-from appliance.errors import SourceRefused
 from appliance.ingest.probe_process import CameraReport, ProbeFailed, probe_camera
 from appliance.onvif.camera_client import clock_ahead_s
 from appliance.onvif.soap_client import OnvifAddress, bracketed

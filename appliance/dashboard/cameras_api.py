@@ -10,7 +10,8 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from appliance.clock import iso_utc
+from appliance.base.clock import iso_utc
+from appliance.base.errors import EvidenceError
 from appliance.config import CameraConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.openapi import media
@@ -18,7 +19,6 @@ from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel, FrameItem
 from appliance.dashboard.snapshots import SnapshotCache, newest_readable
 from appliance.dashboard.visitor import visitor
-from appliance.errors import EvidenceError
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraRow, CameraStore
 from appliance.store.meter import Meter, Metric, MetricName

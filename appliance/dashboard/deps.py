@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 
+from appliance.base.telemetry import LogLevel, LogLine
 from appliance.broker import LinkState
 from appliance.health.load_shedding import LoadShedding
 from appliance.mqtt.publisher import MqttStatus
@@ -17,8 +18,7 @@ from appliance.notify.snooze_links import SnoozeLinks
 from appliance.router.calibration import Calibration
 from appliance.router.escalation_requests import RequestAnswer
 from appliance.rules.arming import Arming
-from appliance.sensors.box_sensors import BoxStatus
-from appliance.telemetry import LogLevel, LogLine
+from appliance.sensors.appliance_sensors import BoxStatus
 from appliance.types import FrameBoxes, HealthKind
 from appliance.uplink.pool_monitor import PoolState
 

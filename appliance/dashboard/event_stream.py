@@ -16,7 +16,9 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import StoreError
+from appliance.base.telemetry import LogThrottle
 from appliance.dashboard.auth import AccessPart
 from appliance.dashboard.cameras_api import CameraItem
 from appliance.dashboard.deps import provided
@@ -25,11 +27,9 @@ from appliance.dashboard.problems import Problem, sentence
 from appliance.dashboard.schemas import API, AlertItem
 from appliance.dashboard.visitor import OWNER, Visitor
 from appliance.dashboard.visitor_slots import VisitorSlots
-from appliance.errors import StoreError
 from appliance.store.alerts import AlertStore
 from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventStore
-from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 

@@ -16,14 +16,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.telemetry import LogThrottle
 from appliance.config import DashboardConfig
 from appliance.dashboard import texts
 from appliance.dashboard.auth import COOKIE, Access, address_of, too_many_tries
 from appliance.dashboard.problems import Problem, ProblemResponse, RouteMethods, wants_page
 from appliance.dashboard.sign_in_throttle import Guess
 from appliance.dashboard.visitor import NOBODY, OWNER, Visitor, set_visitor
-from appliance.telemetry import LogThrottle
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

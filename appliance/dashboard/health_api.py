@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
+from appliance.base.clock import Clock
 from appliance.broker import LinkState
-from appliance.clock import Clock
 from appliance.dashboard.alerts_api import PAGE_LENGTH, Before, cursor_of, failing_targets
 from appliance.dashboard.deps import CoreProbes, SystemHealth, provided
 from appliance.dashboard.problems import Problem

@@ -12,17 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from appliance.clock import Clock
+from appliance.base.child_modules import JOB_FUNCTIONS
+from appliance.base.clock import Clock
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import ModelError, SourceError, UsageError
 from appliance.detect import detector as detectors
 from appliance.detect.model_files import model_folders
-from appliance.detector_config import DetectorConfig
-from appliance.errors import ModelError, SourceError, UsageError
-from appliance.sandbox import Progress, Sandbox, SandboxError, SandboxFolders, SandboxLimits
+from appliance.sandbox.sandbox import Progress, Sandbox, SandboxError, SandboxFolders, SandboxLimits
 from appliance.store.paths import PREROLL, SEGMENTS
 
 logger = logging.getLogger(__name__)
 
-FUNCTIONS = "appliance.lab.jobs.sandboxed_functions"  # by name: the running appliance loads nothing of the lab
 BUG = "It was ended by a fault of Vedette's own: the log has it."
 KEPT_MAX = 8  # jobs that are over, with their results
 LIMITS = SandboxLimits(
@@ -108,7 +108,9 @@ class LabJobs:
             if self._running is not None or self._closed:
                 raise JobRunning("Another job is at work on the recording; wait for it, or cancel it.")
             job = LabJob(secrets.token_hex(8), kind, camera, self._clock.now(), about)
-            sandbox = self._make(FUNCTIONS, LIMITS, SandboxFolders(readable=readable), raises=(SourceError, ModelError))
+            sandbox = self._make(
+                JOB_FUNCTIONS, LIMITS, SandboxFolders(readable=readable), raises=(SourceError, ModelError)
+            )
             work = partial(self._run, job, sandbox, partial(sandbox.call, kind, task, wall_s=wall_s), ended)
             thread = threading.Thread(target=work, name="lab job", daemon=True)
             self._running, self._cancelled = (job, sandbox, thread), False

@@ -21,7 +21,7 @@ from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.snapshots import SnapshotCache
-from appliance.savings import EnergyAccount
+from appliance.savings.bytes_saved import EnergyAccount
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse
 
+from appliance.base.errors import PreconditionError, UsageError
 from appliance.config import AppriseTarget, PushTarget, SiteConfig, Target
 from appliance.dashboard.arming_api import Armed
 from appliance.dashboard.auth import TemplatesPart, address_of
@@ -20,7 +21,6 @@ from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, settings_problems, user_of
 from appliance.dashboard.visitor import visitor
-from appliance.errors import PreconditionError, UsageError
 from appliance.notify.message_sender import SendResult
 from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SNOOZE_MINUTES, SnoozeLinks, SnoozeOffer

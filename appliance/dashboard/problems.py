@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 
+from appliance.base.errors import StoreError
 from appliance.dashboard.templating import Templates
 from appliance.dashboard.texts import tell
-from appliance.errors import StoreError
 
 if TYPE_CHECKING:
     from starlette.types import Scope

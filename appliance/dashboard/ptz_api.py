@@ -11,14 +11,14 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import SourceError, SourceLost
 from appliance.config import CameraConfig
 from appliance.dashboard.auth import address_of
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.visitor import visitor
-from appliance.errors import SourceError, SourceLost
 from appliance.onvif.camera_client import CameraClient, PtzPreset
 from appliance.onvif.soap_client import CALL_S_MAX, OnvifAddress, SoapClient
 from appliance.store.access_log import AccessLog

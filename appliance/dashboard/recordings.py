@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import EvidenceError, StoreError
 from appliance.dashboard.snapshots import Snapshot, jpeg_snapshot
 from appliance.dashboard.visitor_slots import VisitorSlots
-from appliance.errors import EvidenceError, StoreError
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import ClipFile, RecordedSegment
 from appliance.media.recording_reader import RecordingReader

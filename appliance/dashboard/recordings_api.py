@@ -15,7 +15,8 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from appliance.clock import iso_utc
+from appliance.base.clock import iso_utc
+from appliance.base.errors import EvidenceError
 from appliance.dashboard.alerts_api import Reader
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import provided
@@ -26,10 +27,9 @@ from appliance.dashboard.renditions import SPAN_S_MAX as RENDITION_S_MAX
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.timeline_api import T_MAX, From, To
-from appliance.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import even_size
-from appliance.sandbox import SandboxError
+from appliance.sandbox.sandbox import SandboxError
 
 SIDES = {"small": 320, "large": 960}  # pixels of a frame's longer side
 

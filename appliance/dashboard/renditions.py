@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import EvidenceError, StoreError
 from appliance.dashboard.recordings import KeptFiles, RecordingCuts, TooBusy
 from appliance.dashboard.visitor import visitor_keys
-from appliance.errors import EvidenceError, StoreError
 from appliance.media.atomic_file import WrittenFile
 from appliance.media.recorded import PERCENT, progress_path
 from appliance.media.recording_reader import RecordingReader
-from appliance.sandbox import SandboxError
+from appliance.sandbox.sandbox import SandboxError
 from appliance.store.paths import CUTS
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from appliance.clock import local_day
+from appliance.base.clock import local_day
 from appliance.config import CameraConfig, CostsConfig, PricesConfig
-from appliance.costs import (
+from appliance.dashboard.deps import provided
+from appliance.dashboard.schemas import API, ApiModel
+from appliance.savings.bytes_saved import SavingsAccount, account_for
+from appliance.savings.costs import (
     HOUR_S,
     MILLION,
     Bill,
@@ -21,9 +24,6 @@ from appliance.costs import (
     price_work,
     uplink_gb_to_cloud,
 )
-from appliance.dashboard.deps import provided
-from appliance.dashboard.schemas import API, ApiModel
-from appliance.savings import SavingsAccount, account_for
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter, MeterTotal, Metric, MetricName, Since

@@ -10,13 +10,13 @@ from fastapi import APIRouter, Body, Depends
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import FileResponse
 
+from appliance.base.errors import EvidenceError, ModelError, PreconditionError, UsageError
 from appliance.dashboard.alerts_api import Reader
 from appliance.dashboard.deps import provided
 from appliance.dashboard.lab_jobs import JobRunning, LabJob, LabJobs, model_places
 from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.errors import EvidenceError, ModelError, PreconditionError, UsageError
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.keep.scenario_file import ReviewedAs
 from appliance.keep.scenario_store import NOTE_LENGTH_MAX, StoredScenario

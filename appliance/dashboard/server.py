@@ -19,12 +19,12 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.errors import MissingDependency, lacks_files
+from appliance.base.telemetry import LogThrottle
 from appliance.config import SiteConfig
 from appliance.dashboard.acceptor import Admission, Connection, ConnectionLimits, TlsAcceptor, plain_address
 from appliance.dashboard.deps import CoreProbes
-from appliance.errors import MissingDependency, lacks_files
-from appliance.telemetry import LogThrottle
 
 if TYPE_CHECKING:
     from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
 from appliance.config import SiteConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.detect.model_files import present_models
-from appliance.errors import ConfigError, ModelError, PreconditionError, UsageError
 from appliance.media.atomic_file import DiskWriteError
 from appliance.settings.change_limits import file_keys, leaves
 from appliance.settings.rule_trial import try_rules

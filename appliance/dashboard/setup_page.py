@@ -11,12 +11,12 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
+from appliance.base.passwords import LENGTH_MIN, hashed, new_code
 from appliance.dashboard.auth import Access, AccessPart, SignedIn, TemplatesPart, address_of, signed_in, too_many_tries
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems
 from appliance.dashboard.sign_in_throttle import Guess
 from appliance.dashboard.users_api import refusals
-from appliance.passwords import LENGTH_MIN, hashed, new_code
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.users import UserRow
 

@@ -14,7 +14,7 @@ import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 
 DEVICE_COOKIE = "vedette_device"
 DEVICE_S = 365 * 86400

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance.clock import Clock
-from appliance.errors import EvidenceError, StoreError
+from appliance.base.clock import Clock
+from appliance.base.errors import EvidenceError, StoreError
 from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment
 from appliance.media.recording_reader import RecordingReader
-from appliance.sandbox import SandboxError
+from appliance.sandbox.sandbox import SandboxError
 from appliance.store.boxes import BoxStore
 from appliance.store.paths import SEGMENTS, inside
 from appliance.store.segments import SegmentStore

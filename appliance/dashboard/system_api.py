@@ -16,11 +16,15 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import HTMLResponse, StreamingResponse
 
-from appliance import machine
+from appliance.backup.diagnostics import DiagnosticsSource, stream_bundle
 from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
-from appliance.clock import Clock
+from appliance.base import machine
+from appliance.base.child_modules import SANDBOX
+from appliance.base.clock import Clock
+from appliance.base.detector_config import Backend
+from appliance.base.errors import ModelError
+from appliance.base.telemetry import LOG_LEVELS, RING_LINES_MAX, LogLevel, LogLine, log_text
 from appliance.config import SiteConfig
-from appliance.confinement import missing_confinement
 from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.backup_api import Backups
 from appliance.dashboard.deps import CoreProbes, provided
@@ -32,17 +36,14 @@ from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.texts import N_
 from appliance.detect.detector import locate, with_device
 from appliance.detect.runtime_choice import with_remembered_runtime
-from appliance.detector_config import Backend
-from appliance.diagnostics import DiagnosticsSource, stream_bundle
-from appliance.errors import ModelError
 from appliance.health.load_shedding import LoadShedding
-from appliance.savings import EnergyAccount
+from appliance.sandbox.confinement import missing_confinement
+from appliance.savings.bytes_saved import EnergyAccount
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database, database_versions
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.storage_report import StorageReportCache
-from appliance.telemetry import LOG_LEVELS, RING_LINES_MAX, LogLevel, LogLine, log_text
 from appliance.types import DROP_REASONS, DropReason
 from appliance.version import version
 
@@ -389,7 +390,7 @@ def _energy(account: EnergyAccount | None, watts: float | None) -> EnergyItem | 
 
 
 def _child_name(command: str) -> str:
-    return "media sandbox" if "appliance.sandbox" in command else "child"
+    return "media sandbox" if SANDBOX in command else "child"
 
 
 DatabasePart = Annotated[Database, Depends(provided(Database))]

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
-from appliance.clock import iso_utc
+from appliance.base.clock import iso_utc
 from appliance.dashboard import texts
 from appliance.dashboard.assets import asset, scripts
 from appliance.dashboard.texts import N_, number

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Query
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 from appliance.config import CameraConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem

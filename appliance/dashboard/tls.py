@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import MissingDependency
 from appliance.config import DashboardConfig
-from appliance.errors import MissingDependency
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import io
 import secrets
 from urllib.parse import quote
 
-from appliance.passwords import CODE_LETTERS
+from appliance.base.passwords import CODE_LETTERS
 
 STEP_S = 30
 DIGITS = 6

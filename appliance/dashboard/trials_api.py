@@ -11,7 +11,8 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from appliance.clock import local_weekday_minute
+from appliance.base.clock import local_weekday_minute
+from appliance.base.errors import ModelError
 from appliance.config import SiteConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.lab_jobs import JobRunning, LabJob, LabJobs, model_places
@@ -20,7 +21,6 @@ from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import ChangeSettings, Settings, settings_problems, user_of
 from appliance.dashboard.timeline_api import T_MAX, AlertMarkItem, TimelineReader
 from appliance.dashboard.trial_store import TrialHead, TrialResult, TrialStore, TriedAlertPair
-from appliance.errors import ModelError
 from appliance.explain.span_task import without_secrets
 from appliance.explain.trial_task import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask
 from appliance.media.atomic_file import DiskWriteError

@@ -12,14 +12,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse
 
+from appliance.base.errors import UsageError
+from appliance.base.passwords import LENGTH_MIN, hashed
 from appliance.dashboard.auth import Access, AccessPart, TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.visitor import Visitor, visitor
-from appliance.errors import UsageError
-from appliance.passwords import LENGTH_MIN, hashed
 from appliance.store.access_log import AccessLog, AccessLogRow
 from appliance.store.sessions import SessionRow
 from appliance.store.users import ROLES, Role, UserRow

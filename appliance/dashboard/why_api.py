@@ -10,18 +10,18 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from appliance.clock import Clock, local_weekday_minute
+from appliance.alerts.pipeline import Pipeline
+from appliance.base.clock import Clock, local_weekday_minute
+from appliance.base.errors import ModelError
 from appliance.config import CameraConfig, SiteConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.lab_jobs import JobRunning, JobState, LabJob, LabJobs, model_places
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
-from appliance.errors import ModelError
 from appliance.explain.rule_outcomes import RuleOutcome, Stage
 from appliance.explain.span_explanation import SENTENCES, SpanExplanation, explain_stored
 from appliance.explain.span_task import LEAD_S, SPAN_TASK, SpanTask, without_secrets
-from appliance.pipeline import Pipeline
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database

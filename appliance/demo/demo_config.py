@@ -19,8 +19,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 
+from appliance.base.errors import MissingDependency
 from appliance.demo.vlm_probe import VlmServer
-from appliance.errors import MissingDependency
 
 CLIP_NAMES = ("yard", "gate")
 DASHBOARD_PORT = 8080

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TextIO
 
-from appliance.clock import Clock
-from appliance.errors import VedetteError, printable, redact
+from appliance.base.clock import Clock
+from appliance.base.errors import VedetteError, printable, redact
 
 TIMEOUT_S = 3.0
 ANSWER_BYTES_MAX = 4 * 1024 * 1024

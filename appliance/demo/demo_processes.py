@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance.backoff import Backoff
-from appliance.clock import Clock
-from appliance.errors import MissingDependency
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock
+from appliance.base.errors import MissingDependency
 
 LOG_BYTES_MAX = 4 * 1024 * 1024
 HEALTHY_AFTER_S = 30.0  # one that ran so long begins with a short backoff again

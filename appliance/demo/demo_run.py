@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from appliance.clock import Clock, SystemClock
+from appliance.base.child_modules import APPLIANCE, CLOUD_WORKER, RTSP_SERVER
+from appliance.base.clock import Clock, SystemClock
+from appliance.base.errors import MissingDependency, SourceRefused, UsageError
 from appliance.demo import demo_config
 from appliance.demo.demo_config import (
     DASHBOARD_PORT,
@@ -31,7 +33,6 @@ from appliance.demo.demo_console import AlertReporter, DashboardClient, DemoCons
 from appliance.demo.demo_processes import ChildProcess, ChildProgram
 from appliance.demo.looping_clip import as_camera_clip
 from appliance.demo.vlm_probe import VlmServer, probe_vlm
-from appliance.errors import MissingDependency, SourceRefused, UsageError
 
 DETECTOR_JUDGES = (
     "Judged by a detector that looks again: it can reject or doubt, not confirm. A real model: "
@@ -93,8 +94,8 @@ def make_plan(options: DemoOptions, data: Path, console: DemoConsole) -> DemoPla
     programs = (
         ChildProgram("nats-server", (str(nats), "-c", str(nats_path))),
         *rtsp,
-        ChildProgram("worker", (python, "-m", "cloud_worker", "run", "--config", str(worker_path)), stop_s=10.0),
-        ChildProgram("vedette", (python, "-m", "appliance", "run", "--config", str(site_path)), 25.0, secrets),
+        ChildProgram("worker", (python, "-m", CLOUD_WORKER, "run", "--config", str(worker_path)), stop_s=10.0),
+        ChildProgram("vedette", (python, "-m", APPLIANCE, "run", "--config", str(site_path)), 25.0, secrets),
     )
     return DemoPlan(programs, nats_port, rtsp_port, port, data, judge)
 
@@ -123,7 +124,7 @@ def _cameras(
     else:
         clips = dict(find_clips())
     mounts = tuple(f"{name}={path}" for name, path in clips.items())
-    command = (sys.executable, "-m", "appliance.demo.rtsp_server", "--port", str(rtsp_port), *mounts)
+    command = (sys.executable, "-m", RTSP_SERVER, "--port", str(rtsp_port), *mounts)
     cameras = tuple(DemoCamera(name, f"rtsp://127.0.0.1:{rtsp_port}/{name}") for name in clips)
     return cameras, (ChildProgram("rtsp", command),)
 

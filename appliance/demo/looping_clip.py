@@ -15,8 +15,8 @@ from pathlib import Path
 
 import av
 
+from appliance.base.errors import SourceLost, SourceRefused
 from appliance.demo.rtp_sdp import SoundFormat
-from appliance.errors import SourceLost, SourceRefused
 from appliance.media.nal import CODECS, Codec, StreamFormat, is_parameter_set, read_format, split, with_parameter_sets
 
 STEP_S_MAX = 5.0  # a longer step between two packets is a broken time stamp

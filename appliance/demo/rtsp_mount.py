@@ -12,11 +12,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import SourceError
+from appliance.base.telemetry import LogThrottle
 from appliance.demo.looping_clip import AccessUnit, LoopingClip
 from appliance.demo.rtp_sdp import CLOCK_RATE, Packetizer, SdpDescription, SoundFormat, interleaved, sender_report
-from appliance.errors import SourceError
-from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 

@@ -22,14 +22,14 @@ from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from appliance.clock import Clock, SystemClock
+from appliance.base.clock import Clock, SystemClock
+from appliance.base.errors import MissingDependency, UsageError, VedetteError
+from appliance.base.telemetry import configure_logging
 from appliance.demo.looping_clip import LoopingClip
 from appliance.demo.rtp_sdp import interleaved
 from appliance.demo.rtsp_message import AuthScheme, RtspAuthenticator
 from appliance.demo.rtsp_mount import Mount
 from appliance.demo.rtsp_session import RtspLimits, RtspSession, SessionInfo
-from appliance.errors import MissingDependency, UsageError, VedetteError
-from appliance.telemetry import configure_logging
 
 logger = logging.getLogger(__name__)
 

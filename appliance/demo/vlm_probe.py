@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from appliance.errors import UsageError, redact
+from appliance.base.errors import UsageError, redact
 
 RECIPE = "deploy/vlm/README.md says how to start one"
 CONNECT_S = 5.0

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from pathlib import Path
 
-from appliance.errors import ModelError
+from appliance.base.errors import ModelError
 
 LABELS_BYTES_MAX = 256 * 1024
 ASK = "set detector.labels to a file with one name a line, in the order of its classes"

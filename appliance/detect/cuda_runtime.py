@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from appliance.base.errors import DetectorError, MissingDependency, ModelError
 from appliance.detect.network_runtime import Array
-from appliance.errors import DetectorError, MissingDependency, ModelError
 
 BINDINGS_CURE = (
     "pip install 'cuda-bindings<13' for CUDA 12 (JetPack 6), pip install cuda-bindings for CUDA 13 (JetPack 7.2)"

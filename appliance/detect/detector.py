@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import DetectorError, MissingDependency, ModelError
 from appliance.detect import class_labels, model_files
 from appliance.detect.model_files import ModelFile
 from appliance.detect.tensorrt_plan_cache import engine_folder
-from appliance.detector_config import DetectorConfig
-from appliance.errors import DetectorError, MissingDependency, ModelError
 from appliance.types import Detections
 
 if TYPE_CHECKING:  # the core asks here which file a detector is, and loads neither OpenCV nor numpy for that

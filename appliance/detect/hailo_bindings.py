@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from appliance.detector_config import HailoConfig
+from appliance.base.detector_config import HailoConfig
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 HELPER = Path(__file__).with_name("hailo_helper.py")

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from appliance.backoff import Backoff
-from appliance.clock import Clock
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock
+from appliance.base.errors import DetectorError, VedetteError
 from appliance.detect.hailo_bindings import start_helper
 from appliance.detect.network_runtime import Array
-from appliance.errors import DetectorError, VedetteError
 
 START_S = 30.0  # loading a HEF of 20 MB over PCIe takes a second; a slow card takes longer to import numpy
 KILL_S = 2.0  # a process that is stuck in a driver does not even die

@@ -8,14 +8,14 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
-from appliance.clock import Clock, SystemClock
+from appliance.base.clock import Clock, SystemClock
+from appliance.base.detector_config import HailoConfig
+from appliance.base.errors import DetectorError, ModelError
 from appliance.detect import hailo_cures, hef_file
 from appliance.detect.hailo_bindings import python_with_bindings
 from appliance.detect.hailo_process import HailoDescription, HailoProcess, HailoStream, HelperFailed
 from appliance.detect.hef_file import HefNotes
 from appliance.detect.network_runtime import CLOSED, Array, TensorSpec
-from appliance.detector_config import HailoConfig
-from appliance.errors import DetectorError, ModelError
 
 NV12 = "NV12"
 BATCH_SIZES = (1, 2, 4)

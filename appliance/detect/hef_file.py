@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from appliance.config_model import ConfigModel
+from appliance.base.config_model import ConfigModel
+from appliance.base.errors import ModelError
 from appliance.detect.class_labels import COCO_80
-from appliance.errors import ModelError
 
 # github.com/hailo-ai/hailort (MIT), branch hailo8: src/hef/hef_internal.hpp and hef.proto.
 MAGIC = 0x01484546

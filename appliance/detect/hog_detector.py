@@ -10,9 +10,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.errors import DetectorError, MissingDependency
 from appliance.detect.letterbox import GREY
 from appliance.detect.nms import filter_and_sort, non_maximum_suppression, to_detections
-from appliance.errors import DetectorError, MissingDependency
 from appliance.types import Detections
 
 log = logging.getLogger(__name__)

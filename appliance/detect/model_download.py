@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from appliance.backoff import Backoff
-from appliance.clock import Clock, SystemClock
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock, SystemClock
+from appliance.base.errors import ModelError, PreconditionError
 from appliance.detect.model_files import ModelBundle, sha256_of
-from appliance.errors import ModelError, PreconditionError
 
 if TYPE_CHECKING:
     import httpx

@@ -13,12 +13,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from appliance.config_model import ConfigModel
+from appliance.base.config_model import ConfigModel
+from appliance.base.detector_config import HeadName, Precision
+from appliance.base.errors import ModelError
 from appliance.detect import hef_file
 from appliance.detect.class_labels import COCO_80
 from appliance.detect.score_calibration import ScoreLines, checked_lines
-from appliance.detector_config import HeadName, Precision
-from appliance.errors import ModelError
 
 log = logging.getLogger(__name__)
 

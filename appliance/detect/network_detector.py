@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.detector_config import HeadName
+from appliance.base.errors import DetectorError, ModelError
 from appliance.detect import class_labels, score_calibration, yolo_detr_heads
 from appliance.detect.class_preference import ClassPreference
 from appliance.detect.input_buffer import InputBuffer
@@ -20,8 +22,6 @@ from appliance.detect.network_inputs import network_inputs, shape_step
 from appliance.detect.network_runtime import Array, NetworkRuntime
 from appliance.detect.nms import filter_and_sort
 from appliance.detect.nv12_letterbox import GpuFrame, GpuFrameRuntime, PixelRange
-from appliance.detector_config import HeadName
-from appliance.errors import DetectorError, ModelError
 from appliance.types import Detections
 
 log = logging.getLogger(__name__)

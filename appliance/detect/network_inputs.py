@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.errors import ModelError
 from appliance.detect.letterbox import GREY, fitted_side
 from appliance.detect.network_runtime import Array, TensorSpec
-from appliance.errors import ModelError
 
 SIDE_DEFAULT = 640
 SIDE_MAX = 4096

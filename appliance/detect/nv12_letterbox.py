@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from appliance.base.errors import DetectorError, MissingDependency, ModelError
 from appliance.detect.letterbox import GREY, Normalisation, Placement
 from appliance.detect.network_runtime import Array
-from appliance.errors import DetectorError, MissingDependency, ModelError
 
 SOURCE = Path(__file__).with_name("nv12_letterbox.cu")
 NAME = b"nv12_letterbox"

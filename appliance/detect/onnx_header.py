@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.base.detector_config import Precision
+from appliance.base.errors import ModelError
 from appliance.detect.network_runtime import Side, TensorSpec
-from appliance.detector_config import Precision
-from appliance.errors import ModelError
 
 # TensorProto.DataType of onnx.proto, by numpy's names.
 DTYPES = {

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from appliance.base.detector_config import Precision, Provider
 from appliance.detect.model_files import sha256_of
 from appliance.detect.network_inputs import few_sizes, network_inputs, shape_step
 from appliance.detect.onnx_header import read_header
@@ -17,7 +18,6 @@ from appliance.detect.tensorrt_engine import (
     must_be_quantised,
 )
 from appliance.detect.tensorrt_plan_cache import PLANS_MAX, keep_newest
-from appliance.detector_config import Precision, Provider
 
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 ProviderOptions = tuple[str, dict[str, str]]

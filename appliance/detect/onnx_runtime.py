@@ -12,6 +12,8 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from appliance.base.detector_config import Precision, Provider
+from appliance.base.errors import DetectorError, ModelError
 from appliance.detect.network_runtime import CLOSED, Array, TensorSpec, first_line
 from appliance.detect.onnx_providers import (
     CUDA,
@@ -23,8 +25,6 @@ from appliance.detect.onnx_providers import (
 )
 from appliance.detect.tensorrt_engine import GPU_BATCH_SIZES
 from appliance.detect.tensorrt_plan_cache import PlanCache, engine_folder
-from appliance.detector_config import Precision, Provider
-from appliance.errors import DetectorError, ModelError
 
 VERSION = f"onnxruntime {ort.__version__}"
 NUMPY_NAMES = {

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import openvino as ov
 
+from appliance.base.errors import DetectorError, ModelError
 from appliance.detect.network_runtime import CLOSED, Array, Side, TensorSpec, first_line
-from appliance.errors import DetectorError, ModelError
 
 VERSION = f"openvino {ov.__version__.partition('-')[0]}"
 DEVICES = {"cpu": "CPU", "gpu": "GPU", "npu": "NPU"}

@@ -14,13 +14,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from appliance.clock import SystemClock, process_cpu_s
+from appliance.base.child_modules import RUNTIME_CHOICE
+from appliance.base.clock import SystemClock, process_cpu_s
+from appliance.base.detector_config import DetectorConfig, Device, Precision
+from appliance.base.errors import MissingDependency, ModelError
 from appliance.detect import detector, model_files
 from appliance.detect.accelerators import accelerators
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.model_files import sha256_of
-from appliance.detector_config import DetectorConfig, Device, Precision
-from appliance.errors import MissingDependency, ModelError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -188,7 +189,7 @@ def openvino_multiplies_bf16(info: Path = model_files.CPU_INFO) -> bool:
 
 def measure_in_child(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> RuntimeChoice:
     """`measure_candidates` in a process of its own: what a library takes in memory goes with it. Raises ModelError."""
-    command = [sys.executable, "-m", "appliance.detect.runtime_choice"]
+    command = [sys.executable, "-m", RUNTIME_CHOICE]
     limit_s = BUILD_S_MAX if any(each.backend == "tensorrt" for each in candidates) else CHILD_S_MAX
     asked = json.dumps({"settings": settings.model_dump(mode="json"), "candidates": candidates})
     try:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import ModelError
 from appliance.detect import model_files, runtime_choice
 from appliance.detect.accelerators import KINDS, accelerators
 from appliance.detect.runtime_choice import GAIN_MIN, PLACES, RuntimeCandidate, RuntimeChoice
-from appliance.detector_config import DetectorConfig
-from appliance.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)

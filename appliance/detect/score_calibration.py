@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from appliance.errors import ModelError
+from appliance.base.errors import ModelError
 
 KINDS: Mapping[str, tuple[str, ...]] = {"person": ("person",), "vehicle": ("car", "bus", "truck", "van")}
 """The labels that are calibrated together."""

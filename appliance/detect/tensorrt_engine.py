@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.clock import Clock, SystemClock
+from appliance.base.clock import Clock, SystemClock
+from appliance.base.detector_config import Precision
+from appliance.base.errors import MissingDependency, ModelError
 from appliance.detect.network_inputs import NetworkInputs
 from appliance.detect.network_runtime import first_line
 from appliance.detect.onnx_header import OnnxHeader
-from appliance.detector_config import Precision
-from appliance.errors import MissingDependency, ModelError
 
 log = logging.getLogger(__name__)
 VERSION_MIN = (10, 3)  # JetPack 6; 10.2 miscompiles (Ultralytics keeps it on a list of refused versions)

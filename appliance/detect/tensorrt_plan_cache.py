@@ -11,7 +11,7 @@ import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from appliance.errors import ModelError
+from appliance.base.errors import ModelError
 
 log = logging.getLogger(__name__)
 PLANS_MAX = 8  # a site has a detector and perhaps a second one for re-checks; the rest is what was tried

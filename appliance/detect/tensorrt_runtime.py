@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from appliance.base.detector_config import Precision
+from appliance.base.errors import DetectorError, ModelError
 from appliance.detect.cuda_runtime import CudaBuffer, CudaRuntime
 from appliance.detect.letterbox import Placement
 from appliance.detect.model_files import sha256_of
@@ -35,8 +37,6 @@ from appliance.detect.tensorrt_engine import (
     version_of,
 )
 from appliance.detect.tensorrt_plan_cache import PlanCache, PlanKey, engine_folder, must_be_one_file
-from appliance.detector_config import Precision
-from appliance.errors import DetectorError, ModelError
 
 log = logging.getLogger(__name__)
 RECORDED_MAX = 12  # three input sizes in four batch sizes; each holds some MB of the host's memory

@@ -9,13 +9,13 @@ from typing import Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.detector_config import HeadName
 from appliance.detect.class_preference import ClassPreference
 from appliance.detect.hailo_heads import NoHailoLayout, hailo_head
 from appliance.detect.letterbox import Normalisation, Placing
 from appliance.detect.nanodet_picodet_fastestdet_heads import distribution_head, fastestdet_head
 from appliance.detect.nms import non_maximum_suppression, to_detections
 from appliance.detect.rfdetr_ssd_heads import IMAGENET_RGB, rfdetr_head, ssd_head
-from appliance.detector_config import HeadName
 from appliance.types import Detections
 
 Array = NDArray[np.generic]

@@ -7,8 +7,8 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
+from appliance.base.errors import EvidenceError
 from appliance.config import AlertsConfig as Rolls
-from appliance.errors import EvidenceError
 from appliance.evidence.recording_index import (
     BOXES_WAIT_S,
     ENDED_GRACE_S,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from appliance import wire
+from appliance.base.errors import EvidenceError
 from appliance.config import CameraConfig, EscalationConfig
-from appliance.errors import EvidenceError
 from appliance.evidence.alert_evidence import clip_row
 from appliance.evidence.frame_selection import (
     FACTS_ONLY,

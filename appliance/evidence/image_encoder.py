@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance import wire
+from appliance.base.errors import EvidenceError
 from appliance.config import EscalationConfig
-from appliance.errors import EvidenceError
 from appliance.evidence.frame_selection import EvidenceMoment, ImageSet
 from appliance.media.recorded import FrameImage, ImageOrder, Redaction
 from appliance.types import Box

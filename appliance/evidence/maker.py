@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import VedetteError
+from appliance.base.telemetry import LogThrottle
 from appliance.config import SiteConfig
-from appliance.errors import VedetteError
 from appliance.evidence.alert_evidence import AlertClipMaker, AlertStillMaker
 from appliance.evidence.escalation_evidence import EscalationEvidenceMaker
 from appliance.evidence.recording_index import Outcome, RecordingIndex, RetryTracker
@@ -18,7 +19,6 @@ from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
 from appliance.store.evidence import EvidenceStore
-from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 

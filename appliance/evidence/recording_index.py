@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import EvidenceError, StoreError
 from appliance.config import CameraConfig
-from appliance.errors import EvidenceError, StoreError
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import RecordingReader

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from appliance.base.errors import EvidenceError
 from appliance.config import CameraConfig
-from appliance.errors import EvidenceError
 from appliance.evidence.redaction import PEOPLE_WITHIN_S, Redactor, people_in_frame
 from appliance.media.recorded import ImageOrder
 from appliance.media.recording_reader import RecordingReader
-from appliance.sandbox import SandboxError
+from appliance.sandbox.sandbox import SandboxError
 from appliance.store.boxes import BoxStore
 from appliance.store.rows import AlertDetail
 from appliance.types import Event

@@ -6,8 +6,8 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Literal
 
+from appliance.alerts.pipeline import Pipeline
 from appliance.config import CameraConfig, DwellRule, EnterRule, ExitRule, LineRule, Rule
-from appliance.pipeline import Pipeline
 from appliance.rules.conditions import RuleTrackState
 from appliance.rules.line_polygon_geometry import Polygon, foot
 from appliance.types import Event, FrameBoxes, PipelineStep, TrackedObject

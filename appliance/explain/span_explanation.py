@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
 
+from appliance.alerts.pipeline import Pipeline
 from appliance.config import CameraConfig
 from appliance.explain.rule_outcomes import RuleExplainer, RuleOutcome
-from appliance.pipeline import Pipeline
 from appliance.types import Box, FrameBoxes, PipelineStep, StreamHeader
 
 TRACKS_MAX = 200  # of a span; more are counted

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from appliance.config import LoadSheddingConfig
-from appliance.sensors.box_sensors import BoxStatus
+from appliance.sensors.appliance_sensors import BoxStatus
 from appliance.sensors.memory_pressure import MemoryReading
 from appliance.sensors.readings import SensorReading
 from appliance.types import HealthKind

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance import config
-from appliance.clock import Clock, ClockStepDetector
+from appliance.base.clock import Clock, ClockStepDetector
 from appliance.health.conditions import HealthCondition, HealthListener
 from appliance.health.overload import WINDOW_S, InferenceRateMeter, InferenceRates, overload_reason
 from appliance.types import CameraStateName, HealthKind

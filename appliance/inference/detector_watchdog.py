@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 
 STUCK_S = 10.0  # far beyond an inference on a loaded machine: what the call was for is given up, and counted
 HUNG_S = 30.0  # a call that does not come back keeps the detector for ever: only a new process helps

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.errors import DetectorError
 from appliance.detect.detector import DetectorProxy, ObjectDetector
-from appliance.errors import DetectorError
 from appliance.types import Detections
 
 WAIT_S_MAX = 10.0  # a frame that was not examined by then is given up

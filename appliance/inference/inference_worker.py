@@ -12,15 +12,15 @@ from typing import Protocol
 
 from appliance.analysis.gpu_frames import GpuHandOver
 from appliance.analysis.session_tracks import InferenceRequest
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import DetectorError
+from appliance.base.telemetry import LogThrottle
 from appliance.detect.detector import ObjectDetector
-from appliance.errors import DetectorError
 from appliance.inference.camera_queue import CameraQueue
 from appliance.inference.detector_watchdog import DetectorWatchdog
 from appliance.inference.frame_age import FrameAges, p95
 from appliance.inference.idle_detector import IdleDetector
 from appliance.inference.scheduler import InferenceScheduler, Selection, measure_batching
-from appliance.telemetry import LogThrottle
 from appliance.types import Detections, DropReason
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 from appliance.detect.detector import Batching, ObjectDetector
 from appliance.inference.camera_queue import CameraQueue, PendingInference, QueuedFrame
 

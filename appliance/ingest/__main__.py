@@ -1,9 +1,10 @@
 """`python -m appliance.ingest`: reads the configuration (one JSON line) from stdin and runs the cameras until it ends.
 
-Started by `appliance.supervisor`. It ends when stdin does (the parent is gone) or at SIGTERM, and within END_S_MAX
-whatever hangs: nothing outlives the core. Messages go to the file descriptor named by `--fd`, or to stdout. With
-`--record-on` cameras are recorded also where the detector does not come up. With `--try` the detector is only loaded.
-Exit codes: 0 asked to stop, or loaded, 1 something is broken and a new start may help, 2 wrong use or configuration.
+Started by `appliance.core.ingest_supervisor`. It ends when stdin does (the parent is gone) or at SIGTERM, and within
+END_S_MAX whatever hangs: nothing outlives the core. Messages go to the file descriptor named by `--fd`, or to stdout.
+With `--record-on` cameras are recorded also where the detector does not come up. With `--try` only the detector is
+loaded. Exit codes: 0 asked to stop, or loaded, 1 something is broken and a new start may help, 2 wrong use or
+configuration.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from pathlib import Path
 import av
 from pydantic import ValidationError
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.errors import MissingDependency, ModelError, UsageError
+from appliance.base.json_lines import WireError, decode_command
+from appliance.base.malloc import hold_little
+from appliance.base.telemetry import configure_logging
+from appliance.base.threads import Service, ServiceGroup
 from appliance.config import DetectorConfig, IngestConfig, RecheckConfig, rule_labels
-from appliance.confinement import confine
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import AbsentDetector, ObjectDetector, recheck_settings
 from appliance.detect.runtime_table import runtime_options, table_lines
-from appliance.errors import MissingDependency, ModelError, UsageError
 from appliance.inference.detector_watchdog import DetectorHung
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.channel import IngestChannel, signs_of_life
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
 from appliance.ingest.process import IngestProcess
-from appliance.json_lines import WireError, decode_command
-from appliance.malloc import hold_little
-from appliance.telemetry import configure_logging
-from appliance.threads import Service, ServiceGroup
+from appliance.sandbox.confinement import confine
 from appliance.track.tracker import Tracker
 
 CONFIG_BYTES_MAX = 8 * 1024 * 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from appliance.base.errors import MissingDependency, SourceError
 from appliance.config import CameraConfig, DecodeConfig
-from appliance.errors import MissingDependency, SourceError
 from appliance.media.hardware_codec import DecodeWay, HardwareCodec, HardwareFailed
 from appliance.media.hardware_probe import ProbedHardware, open_codec, probe_hardware
 from appliance.media.source import StreamInfo

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from appliance.clock import SystemClock, thread_cpu_s
+from appliance.base.clock import SystemClock, thread_cpu_s
+from appliance.base.errors import SourceError, SourceLost
 from appliance.config import CameraConfig
-from appliance.errors import SourceError, SourceLost
 from appliance.ingest.file_source import FRAME_S_DEFAULT, FileSource
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 from appliance.config import CameraConfig
 from appliance.health.overload import InferenceRates
 from appliance.health.watchdog import CameraActivity, CameraWatchdog, DetectorActivity

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from appliance.json_lines import encode_ingest
+from appliance.base.json_lines import encode_ingest
 from appliance.types import CameraMeter, FrameBoxes, HealthEvent, IngestHealth, IngestMessage, SegmentRow
 
 BOXES_MAX = 2000  # FrameBoxes that wait: 25 s of sixteen busy cameras

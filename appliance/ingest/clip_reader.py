@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 
+from appliance.base.errors import SourceError
 from appliance.decode_policy.keyframe_policy import DecodeCounts, DecodePolicy
-from appliance.errors import SourceError
 from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.hardware_codec import HardwareSource

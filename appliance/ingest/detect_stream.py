@@ -9,10 +9,10 @@ from uuid import uuid4
 
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import InferenceRequest
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import SourceLost
 from appliance.config import DetectConfig
 from appliance.decode_policy import keyframe_policy
-from appliance.errors import SourceLost
 from appliance.inference.camera_queue import CameraQueue, priority_of
 from appliance.inference.frame_age import FrameAges, PacketArrivals
 from appliance.inference.inference_worker import QueuedInference

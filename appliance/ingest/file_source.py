@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import av
 
-from appliance.clock import Clock
-from appliance.errors import SourceError, SourceRefused
+from appliance.base.clock import Clock
+from appliance.base.errors import SourceError, SourceRefused
 from appliance.ingest.timestamps import Timeline
 from appliance.media.source import MICROSECOND, PIXELS_MAX, SECOND_US, ReceivedBytes, StreamInfo, VideoPacket
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from appliance.confinement import ConfinementPolicy, library_policy
+from appliance.sandbox.confinement import ConfinementPolicy, library_policy
 
 if TYPE_CHECKING:  # the settings of a whole site are too much for who tries one camera
     from appliance.config import IngestConfig

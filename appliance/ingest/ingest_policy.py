@@ -21,16 +21,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from appliance.base.errors import SourceError, VedetteError
 from appliance.config import IngestConfig
-from appliance.confinement import ConfinementPolicy, program_files
 from appliance.detect.accelerators import accelerators
 from appliance.detect.hailo_bindings import python_with_bindings
 from appliance.detect.model_files import model_folders
 from appliance.detect.tensorrt_plan_cache import engine_folder
-from appliance.errors import SourceError, VedetteError
 from appliance.ingest.file_source import clip_path
 from appliance.ingest.ingest_needs import RESOLVER_FILES, IngestNeeds, camera_policy
 from appliance.ingest.substream_ring import FOLDER as SUBSTREAMS
+from appliance.sandbox.confinement import ConfinementPolicy, program_files
 from appliance.store.paths import PREROLL, SEGMENTS
 from appliance.track.parked_vehicle_file import FOLDER as PARKED
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.telemetry import LogThrottle
 from appliance.ingest.reconnecting_reader import PacketSink
 from appliance.media.source import StreamInfo, VideoPacket
-from appliance.telemetry import LogThrottle
 
 KEEPING_UP_S = 0.3  # with so much unread, a reader keeps up
 PAUSE_LAG_S = 0.5  # after a pause of the reader (READ_PAUSE_S_MAX) so much may wait, and a frame

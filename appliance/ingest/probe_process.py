@@ -18,9 +18,10 @@ import sys
 import threading
 from dataclasses import asdict, dataclass
 
-from appliance.confinement import confine
-from appliance.errors import SourceError, VedetteError, printable
-from appliance.sandbox import child_environment
+from appliance.base.child_modules import INGEST_PROBE
+from appliance.base.errors import SourceError, VedetteError, printable
+from appliance.sandbox.confinement import confine
+from appliance.sandbox.sandbox import child_environment
 
 WATCH_S = 4.0  # a group of pictures of most cameras, for bit rate and key frames
 FIRST_FRAME_S_MAX = 15.0
@@ -54,7 +55,7 @@ class ProbeFailed(VedetteError):
 
 def probe_camera(url: str) -> CameraReport:
     """Watch the camera at `url` for some seconds, in a child process. Raises ProbeFailed. Takes up to 30 s."""
-    command = [sys.executable, "-m", "appliance.ingest.probe_process"]
+    command = [sys.executable, "-m", INGEST_PROBE]
     try:
         done = subprocess.run(
             command, input=json.dumps({"url": url}).encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -99,7 +100,7 @@ def watch(url: str, watch_s: float = WATCH_S) -> CameraReport:
     # Imported here: the appliance's core starts this process and needs no FFmpeg for that.
     import numpy as np
 
-    from appliance.clock import SystemClock
+    from appliance.base.clock import SystemClock
     from appliance.ingest.file_source import FileSource
     from appliance.ingest.rtsp_source import RtspSource
     from appliance.ingest.socket_meter import SocketFinder

@@ -19,7 +19,8 @@ from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.frame_selector import WorkShare
 from appliance.analysis.session_tracks import ObjectTracker
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.malloc import TRIM_EVERY_S, trim_heaps
 from appliance.detect.detector import ObjectDetector, VariableInput, fallback_reason, prefer_labels
 from appliance.health.load_shedding import RINGS
 from appliance.health.tamper_detector import TamperDetector
@@ -34,7 +35,6 @@ from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
-from appliance.malloc import TRIM_EVERY_S, trim_heaps
 from appliance.recheck.worker import RecheckWorker
 from appliance.rules.known_labels import unknown_labels
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
 
-from appliance.backoff import Backoff
-from appliance.clock import Clock
-from appliance.errors import SourceError, SourceLost, SourceRefused
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock
+from appliance.base.errors import SourceError, SourceLost, SourceRefused
+from appliance.base.telemetry import LogThrottle
 from appliance.media.source import ReceivedBytes, SourceStalled, StreamInfo, VideoPacket, VideoSource
-from appliance.telemetry import LogThrottle
 from appliance.types import CameraStateName
 
 logger = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import av
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.telemetry import LogThrottle
 from appliance.media.nal import announced_parameter_sets, keyframe_parameter_sets, keyframe_size
 from appliance.media.segment_writer import SegmentFile, SegmentHead, SegmentWriter, suffix_for
 from appliance.media.sound import SoundPacket, SoundTrack
 from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
-from appliance.telemetry import LogThrottle
 from appliance.types import Gap, SegmentKind, SegmentRow
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 import av
 
-from appliance.clock import Clock
-from appliance.errors import SourceError, SourceLost, SourceRefused, redact
+from appliance.base.clock import Clock
+from appliance.base.errors import SourceError, SourceLost, SourceRefused, redact
 from appliance.ingest.file_source import describe_stream
 from appliance.ingest.ingest_needs import port_of
 from appliance.ingest.lag import LagEstimator

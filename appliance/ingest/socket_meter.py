@@ -14,7 +14,7 @@ import termios
 import threading
 from collections.abc import Iterator
 
-from appliance.tcpinfo import tcp_bytes
+from appliance.base.tcpinfo import tcp_bytes
 
 TURN_S_MAX = 2.0  # opens of the same address wait for each other
 _NO_BYTES = bytes(4)

@@ -11,7 +11,7 @@ import shutil
 from collections import deque
 from pathlib import Path
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.segment_writer import SegmentFile
 from appliance.media.source import StreamInfo, VideoPacket

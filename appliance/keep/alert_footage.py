@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from appliance.clock import local_weekday_minute
+from appliance.base.clock import local_weekday_minute
+from appliance.base.errors import EvidenceError, PreconditionError, StoreError
 from appliance.config import AlertsConfig, CameraConfig, DwellRule, LineRule, Rule
-from appliance.errors import EvidenceError, PreconditionError, StoreError
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import ROUNDING_S, ClipFile, RecordedSegment
 from appliance.media.recording_reader import RecordingReader

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from appliance.clock import Clock
+from appliance.alerts.pipeline import Pipeline
+from appliance.base.clock import Clock
+from appliance.base.errors import EvidenceError, PreconditionError, UsageError
 from appliance.config import AlertsConfig, CameraConfig, SiteConfig
-from appliance.errors import EvidenceError, PreconditionError, UsageError
 from appliance.keep.alert_footage import camera_as_armed, clip_window, cut_alert_clip, lead_s
 from appliance.keep.scenario_file import (
     TOLERANCE_S,
@@ -27,7 +28,6 @@ from appliance.keep.scenario_store import CARD, NOTE_LENGTH_MAX, ScenarioCard, S
 from appliance.media.atomic_file import DiskWriteError, write_file
 from appliance.media.recorded import ROUNDING_S, ClipFile
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
-from appliance.pipeline import Pipeline
 from appliance.store.archive import StorageArchive
 from appliance.store.paths import SCENARIOS
 from appliance.store.rows import AlertDetail

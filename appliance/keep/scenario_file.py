@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import yaml
 
-from appliance.clock import iso_utc
+from appliance.base.clock import iso_utc
+from appliance.base.detector_config import DetectorConfig
 from appliance.config import AlertsConfig, CameraConfig
-from appliance.detector_config import DetectorConfig
 from appliance.types import Box, Event
 
 ReviewedAs = Literal["right", "false"]

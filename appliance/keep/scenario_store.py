@@ -15,8 +15,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from appliance.clock import Clock
-from appliance.errors import PreconditionError, UsageError
+from appliance.base.clock import Clock
+from appliance.base.errors import PreconditionError, UsageError
 from appliance.keep.scenario_file import ReviewedAs
 from appliance.media.atomic_file import DiskWriteError, write_file
 

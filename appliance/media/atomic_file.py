@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.errors import EvidenceError
+from appliance.base.errors import EvidenceError
 
 
 class DiskWriteError(EvidenceError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import av
 
-from appliance.errors import SourceLost
+from appliance.base.errors import SourceLost
 from appliance.media.hardware_codec import FrameCodec, HardwareFailed, HardwareSource
 from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
 

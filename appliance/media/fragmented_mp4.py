@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.errors import EvidenceError
+from appliance.base.errors import EvidenceError
 
 INIT_BYTES_MAX = 256 * 1024
 HEAD_BYTES_MAX = 256 * 1024  # of a `moof`

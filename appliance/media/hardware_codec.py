@@ -14,7 +14,7 @@ from typing import Literal, Protocol, cast
 import av
 from av.codec.hwaccel import HWAccel, hwdevices_available
 
-from appliance.errors import VedetteError
+from appliance.base.errors import VedetteError
 from appliance.media.frames import device_format
 from appliance.media.source import StreamInfo
 from appliance.types import HardwareKind

@@ -22,7 +22,8 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.clock import process_cpu_s
+from appliance.base.child_modules import HARDWARE_PROBE
+from appliance.base.clock import process_cpu_s
 from appliance.media.frames import FrameConverter, at_host
 from appliance.media.hardware_codec import (
     REMEDIES,
@@ -36,7 +37,7 @@ from appliance.media.hardware_codec import (
 )
 from appliance.media.piped_codec import PipedCodec
 from appliance.media.source import SECOND_US, StreamInfo
-from appliance.sandbox import child_environment
+from appliance.sandbox.sandbox import child_environment
 from appliance.types import HardwareKind
 
 CLIP_SIZE = (1280, 720)
@@ -87,7 +88,7 @@ def probe_hardware(
         asked = json.dumps({"kind": kind, "device": device, "program": program}).encode()
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "appliance.media.hardware_probe"], input=asked, stdout=subprocess.PIPE,
+                [sys.executable, "-m", HARDWARE_PROBE], input=asked, stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL, env=child_environment(("LD_LIBRARY_PATH", "LIBVA_DRIVER_NAME")),
                 timeout=PROBE_S_MAX, check=False,
             )  # fmt: skip

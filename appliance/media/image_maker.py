@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import EvidenceError
+from appliance.base.errors import EvidenceError
 from appliance.media.recorded import FrameImage, ImageOrder, Redaction
 from appliance.media.stills import crop, downscale, encode_jpeg, span_inside
 from appliance.types import Box

@@ -23,7 +23,7 @@ import av
 
 from appliance.media.hardware_codec import DecodeWay, HardwareFailed, decoder_of
 from appliance.media.source import SECOND_US, StreamInfo
-from appliance.sandbox import child_environment
+from appliance.sandbox.sandbox import child_environment
 
 START_S_MAX = 6.0  # from the first packet to the first frame: a Jetson's libraries take their time
 FRAME_S_MAX = 0.5  # then from a packet to the frame that it completes

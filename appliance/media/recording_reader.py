@@ -14,7 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from appliance.errors import EvidenceError
+from appliance.base.child_modules import MEDIA_FUNCTIONS
+from appliance.base.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError, WrittenFile
 from appliance.media.recorded import (
     CLIP_BYTES_MAX,
@@ -24,7 +25,7 @@ from appliance.media.recorded import (
     ImageOrder,
     RecordedSegment,
 )
-from appliance.sandbox import (
+from appliance.sandbox.sandbox import (
     Sandbox,
     SandboxDied,
     SandboxError,
@@ -43,7 +44,6 @@ logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
-FUNCTIONS = "appliance.media.sandboxed_functions"
 LIMITS = SandboxLimits(
     wall_s=20.0,
     memory_bytes=1024 * 1024 * 1024,  # H.265 of 8K: 17 reference frames of 50 MB
@@ -152,7 +152,7 @@ class SandboxedReader:
         """root: the storage folder."""
         self._folders = tuple(root / name for name in (SEGMENTS, PREROLL, EVIDENCE, SCENARIOS, CUTS))
         self._sandbox = Sandbox(
-            FUNCTIONS, limits, SandboxFolders(writable=self._folders), raises=(DiskWriteError, EvidenceError)
+            MEDIA_FUNCTIONS, limits, SandboxFolders(writable=self._folders), raises=(DiskWriteError, EvidenceError)
         )
         self._reported = False
 

@@ -14,7 +14,7 @@ from av.container import OutputContainer
 from av.error import FFmpegError, InvalidDataError
 from av.video.frame import PictureType
 
-from appliance.errors import EvidenceError
+from appliance.base.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError, WrittenFile, discard_temporary, finish_file, temporary_path
 from appliance.media.recorded import PERCENT, even_size, progress_path
 from appliance.media.source import PIXELS_MAX

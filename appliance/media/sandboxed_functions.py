@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import av
 
-from appliance.malloc import return_large_blocks
+from appliance.base.malloc import return_large_blocks
 
 # Loaded before its limit of memory is set, which counts from what it holds then.
 from appliance.media import clips, image_maker  # noqa: F401

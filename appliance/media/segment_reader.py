@@ -12,7 +12,7 @@ import av
 from av.container import InputContainer
 from av.error import FFmpegError
 
-from appliance.errors import EvidenceError
+from appliance.base.errors import EvidenceError
 from appliance.media.recorded import ROUNDING_S, RecordedSegment
 from appliance.media.source import PIXELS_MAX
 

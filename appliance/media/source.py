@@ -13,7 +13,7 @@ from typing import Protocol
 
 import av
 
-from appliance.errors import SourceLost
+from appliance.base.errors import SourceLost
 
 SECOND_US = 1_000_000
 PIXELS_MAX = 40_000_000  # of a frame: 8K has 33 million, and each frame costs one to three bytes of each

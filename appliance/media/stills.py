@@ -13,7 +13,7 @@ import numpy as np
 from av.error import FFmpegError
 from numpy.typing import NDArray
 
-from appliance.errors import EvidenceError
+from appliance.base.errors import EvidenceError
 from appliance.media.recorded import JPEG_QUALITY, ROUNDING_S, RecordedSegment
 from appliance.media.segment_reader import OpenSegment, TimedPacket, open_segment
 from appliance.types import Box

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from appliance.clock import iso_utc
+from appliance.base.clock import iso_utc
 from appliance.config import CameraConfig, MqttConfig
-from appliance.privacy import PrivacyRules
+from appliance.evidence.privacy import PrivacyRules
 from appliance.store.alerts import AlertStore
 from appliance.store.rows import AlertRow, EvidenceRow
 from appliance.types import SEVERITIES

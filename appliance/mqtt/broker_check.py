@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.errors import UsageError
 from appliance.config import MqttConfig
-from appliance.errors import UsageError
 from appliance.mqtt.broker_session import ANSWER_S_MAX, CONNECT_S_MAX, BrokerSession
 
 _POLL_S = 0.2

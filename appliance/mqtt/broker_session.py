@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from appliance.backoff import Backoff
-from appliance.clock import Clock
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock
+from appliance.base.errors import MissingDependency, UsageError
+from appliance.base.tcpinfo import bytes_on_wire, failed_connect_bytes, ip_version, segment_bytes_max, tcp_bytes
+from appliance.base.telemetry import LogThrottle
 from appliance.config import MqttConfig
-from appliance.errors import MissingDependency, UsageError
 from appliance.mqtt.discovery import OFFLINE
-from appliance.tcpinfo import bytes_on_wire, failed_connect_bytes, ip_version, segment_bytes_max, tcp_bytes
-from appliance.telemetry import LogThrottle
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client

@@ -12,14 +12,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from appliance.clock import Clock, iso_utc
+from appliance.base.clock import Clock, iso_utc
+from appliance.base.errors import PreconditionError, StoreUnavailable
+from appliance.base.telemetry import LogThrottle
 from appliance.config import DAYS, CameraConfig, MqttConfig, SiteConfig
-from appliance.errors import PreconditionError, StoreUnavailable
+from appliance.evidence.privacy import PrivacyRules
 from appliance.mqtt.alert_messages import AlertMessages
 from appliance.mqtt.broker_session import BrokerSession, ReceivedMessage
 from appliance.mqtt.discovery import OFF, ON, ONLINE, UNKNOWN, Topics, discovery_messages
 from appliance.mqtt.zone_occupancy import ZoneOccupancy, zone_labels
-from appliance.privacy import PrivacyRules
 from appliance.rules.arming import Arming
 from appliance.store.access_log import AccessLog
 from appliance.store.alert_search import AlertQuery
@@ -31,7 +32,6 @@ from appliance.store.database import Database
 from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.rows import AlertRow, EvidenceRow
-from appliance.telemetry import LogThrottle
 
 POLL_S = 0.5
 READ_EVERY_S = 1.0

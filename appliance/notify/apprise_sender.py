@@ -13,9 +13,9 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import MissingDependency, UsageError
 from appliance.config import AppriseTarget
-from appliance.errors import MissingDependency, UsageError
 from appliance.notify.message import NotificationMessage, is_good_news
 from appliance.notify.message_sender import SendResult
 from appliance.types import Severity

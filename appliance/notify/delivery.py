@@ -12,10 +12,11 @@ from functools import partial
 from hashlib import sha256
 from typing import Literal
 
-from appliance.backoff import Backoff
-from appliance.clock import Clock
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock
+from appliance.base.errors import StoreUnavailable
+from appliance.base.telemetry import LogThrottle
 from appliance.config import Target
-from appliance.errors import StoreUnavailable
 from appliance.notify.health_notices import HealthNotices
 from appliance.notify.message import MessageBuilder, NotificationMessage
 from appliance.notify.message_sender import MessageSender, SendResult
@@ -27,7 +28,6 @@ from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.notices import NewNotice, NoticeState, NoticeStore, OpenNotice, SentMessage
 from appliance.store.rows import AlertDetail
-from appliance.telemetry import LogThrottle
 from appliance.types import SEVERITIES, Alert
 
 POLL_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 from appliance.config import Target
 from appliance.notify.message import MessageBuilder, NotificationMessage
 from appliance.store.health_events import HealthEventRow, HealthEventStore

@@ -14,13 +14,9 @@ from typing import Any
 
 import httpx
 
-from appliance.clock import Clock
-from appliance.config import NtfyTarget, WebhookTarget
-from appliance.errors import UsageError, redact
-from appliance.notify.message import NotificationMessage
-from appliance.notify.message_sender import SendResult
-from appliance.notify.ntfy_webhook import HttpRequest, request_for
-from appliance.tcpinfo import (
+from appliance.base.clock import Clock
+from appliance.base.errors import UsageError, redact
+from appliance.base.tcpinfo import (
     bytes_on_wire,
     dns_lookup_bytes,
     failed_connect_bytes,
@@ -28,6 +24,10 @@ from appliance.tcpinfo import (
     segment_bytes_max,
     tcp_bytes,
 )
+from appliance.config import NtfyTarget, WebhookTarget
+from appliance.notify.message import NotificationMessage
+from appliance.notify.message_sender import SendResult
+from appliance.notify.ntfy_webhook import HttpRequest, request_for
 
 ANSWER_BYTES_MAX = 4096  # of a response, read for the error text
 RETRY_AFTER_S_MAX = 900.0

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.errors import MissingDependency
+from appliance.base.errors import MissingDependency
 
 KEY_BYTES_MAX = 4096
 

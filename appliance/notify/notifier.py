@@ -9,9 +9,11 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
-from appliance.clock import Clock, ClockStepDetector
+from appliance.base.clock import Clock, ClockStepDetector
+from appliance.base.errors import StoreUnavailable, UsageError, lacks_files
+from appliance.base.service_loop import ServiceLoop
+from appliance.base.telemetry import LogThrottle
 from appliance.config import AppriseTarget, PushTarget, Target
-from appliance.errors import StoreUnavailable, UsageError, lacks_files
 from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import POLL_S, NotifierDeps, TargetSender, TargetStatus, UnstoredAlert
 from appliance.notify.http_sender import HttpSender
@@ -19,10 +21,8 @@ from appliance.notify.message_sender import MessageSender
 from appliance.notify.notice_policy import is_news
 from appliance.notify.push_means import PushMeans
 from appliance.notify.push_sender import PushSender
-from appliance.service_loop import ServiceLoop
 from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeRow, OpenNotice
-from appliance.telemetry import LogThrottle
 from appliance.types import Alert
 
 MakeSender = Callable[[str, Target, Clock], MessageSender]

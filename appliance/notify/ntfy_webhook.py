@@ -8,7 +8,7 @@ import hmac
 import json
 from dataclasses import dataclass, field
 
-from appliance.clock import iso_utc
+from appliance.base.clock import iso_utc
 from appliance.config import NtfyTarget, WebhookTarget, signing_key
 from appliance.notify.message import NotificationMessage, is_good_news
 from appliance.types import Severity

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 
 PUBLIC_KEY_BYTES, AUTH_BYTES = 65, 16
 PLAIN_BYTES_MAX = 3900  # RFC 8291: one record, which push services take up to 4096 bytes of

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 from appliance.notify.key_file import own_key
 from appliance.store.push_subscriptions import PushSubscriptionStore
 

@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import UsageError
 from appliance.config import PushTarget
-from appliance.errors import UsageError
 from appliance.notify.http_sender import HttpPoster, tls_verification
 from appliance.notify.message import NotificationMessage, is_good_news
 from appliance.notify.message_sender import SendResult

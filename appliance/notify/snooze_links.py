@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.errors import PreconditionError
+from appliance.base.errors import PreconditionError
 from appliance.notify.key_file import own_key
 from appliance.notify.message import NotificationMessage
 from appliance.store.push_subscriptions import UsedLinkStore

@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from appliance import config
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.errors import UsageError
 from appliance.config import AppriseTarget, HttpTarget, NtfyTarget, PushTarget, SiteConfig, Target, WebhookTarget
-from appliance.errors import UsageError
 from appliance.notify.apprise_sender import load_service
 from appliance.notify.http_sender import load_tls_ca
 from appliance.notify.message import MessageBuilder

@@ -10,8 +10,8 @@ from html import escape
 from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from appliance.clock import Clock
-from appliance.errors import SourceError, SourceLost, SourceRefused
+from appliance.base.clock import Clock
+from appliance.base.errors import SourceError, SourceLost, SourceRefused
 from appliance.onvif.soap_client import LoginRefused, OnvifAddress, SoapClient, bracketed, is_same_host
 from appliance.onvif.xml_tree import XmlElement, number
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from urllib.parse import unquote, urlsplit
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 from appliance.onvif.soap_client import OnvifAddress
 from appliance.onvif.xml_tree import XmlElement, XmlRefused, parse_xml
 

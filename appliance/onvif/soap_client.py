@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
-from appliance.clock import Clock, iso_utc
-from appliance.errors import SourceLost, SourceRefused
+from appliance.base.clock import Clock, iso_utc
+from appliance.base.errors import SourceLost, SourceRefused
 from appliance.onvif.xml_tree import XmlElement, XmlRefused, parse_xml
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from itertools import pairwise
 from math import sqrt
 from typing import Literal
 
+from appliance.base.geometry import is_same_place
 from appliance.config import RecheckConfig, RouterConfig
-from appliance.geometry import is_same_place
 from appliance.router.calibration import TrackStability
 from appliance.router.track_stats import CameraTrackStats
 from appliance.store.rows import AlertRow, Delivery

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import StoreUnavailable
+from appliance.base.telemetry import LogThrottle
 from appliance.config import RecheckConfig, RouterConfig
-from appliance.errors import StoreUnavailable
 from appliance.recheck.recheck_policy import (
     BLOCKER_TEXT,
     ApplianceStatus,
@@ -30,7 +31,6 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.rechecks import ATTEMPTS_MAX, RecheckStore, UnverifiedAlert
 from appliance.store.segments import SegmentStore
-from appliance.telemetry import LogThrottle
 from appliance.types import FootageSpan, RecheckCommand, RecheckResult, SegmentRow
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import EvidenceError, VedetteError
 from appliance.detect.detector import ObjectDetector, VariableInput
-from appliance.errors import EvidenceError, VedetteError
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import Still, cut_still, cut_stills, span_inside
 from appliance.store.paths import SEGMENTS, inside

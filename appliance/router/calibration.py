@@ -9,7 +9,7 @@ from operator import mul
 
 from pydantic import TypeAdapter, ValidationError
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 
 VERSION = 1
 LOOKS_LOG_MAX = 5.0  # 32 detections; more make nothing surer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from appliance.clock import Period
+from appliance.base.clock import Period
 from appliance.config import BudgetConfig, PricesConfig
 from appliance.router.decide import TUNING, BudgetLimit, EscalationCost
 from appliance.store.decisions import CloudSpend

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from appliance import wire
-from appliance.clock import Period
+from appliance.base.clock import Period
 from appliance.config import EscalationConfig, LineRule, Rule
 from appliance.router.calibration import UNTRAINED, AlertChance, Calibration, TrackStability
 from appliance.router.decide import (
@@ -94,7 +94,7 @@ class RouterContext:
         uplink: bool,
         off_peak_in_s: Callable[[float], float] | None = None,
     ) -> RouterContext:
-        """With nothing learnt and nothing spent. privacy: see `appliance.privacy`."""
+        """With nothing learnt and nothing spent. privacy: see `appliance.evidence.privacy`."""
         budget = EscalationBudget(settings.budget, settings.prices, period)
         sizes = expected_bytes(settings)
         return cls(site, settings, uplink, budget, off_peak_in_s, bytes_=sizes, privacy=privacy)

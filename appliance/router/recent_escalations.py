@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from appliance.errors import StoreUnavailable
-from appliance.geometry import iou
+from appliance.base.errors import StoreUnavailable
+from appliance.base.geometry import iou
 from appliance.router.track_stats import CameraTrackStats, TrackStats
 from appliance.store.boxes import BoxStore
 from appliance.store.decisions import DecisionStore, EscalatedTrackRow

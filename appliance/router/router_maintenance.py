@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from appliance.clock import Clock, ClockStepDetector
+from appliance.base.clock import Clock, ClockStepDetector
+from appliance.base.errors import StoreUnavailable
 from appliance.config import EscalationConfig
-from appliance.errors import StoreUnavailable
 from appliance.router.calibration import UNTRAINED
 from appliance.router.decide import Postponement, SystemLoad, must_wait
 from appliance.router.escalation_planner import RouterContext

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from appliance.base.clock import Clock
+from appliance.base.machine import load_per_core
 from appliance.broker import LinkState
-from appliance.clock import Clock
-from appliance.machine import load_per_core
 from appliance.router.decide import SystemLoad
 from appliance.store.escalations import EscalationStore
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
+from appliance.base.errors import PreconditionError
 from appliance.config import ARMED, DISARMED, ArmingConfig, CameraConfig
-from appliance.errors import PreconditionError
 from appliance.rules.schedule import MINUTES_A_DAY, ArmedHours, LocalTime
 from appliance.store.arming import ArmingRow, ArmingStore
 

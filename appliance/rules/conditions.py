@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
+from appliance.base.geometry import iou
 from appliance.config import DwellRule, EnterRule, ExitRule, LineRule, Rule
-from appliance.geometry import iou
 from appliance.rules.certainty import Calibration, TrackCertainty, calibrated
 from appliance.rules.line_polygon_geometry import is_cut_off
 from appliance.rules.zones_and_lines import (

@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from appliance.clock import SystemClock
-from appliance.machine import Temperature
+from appliance.base.clock import SystemClock
+from appliance.base.machine import Temperature
 from appliance.sensors.readings import NOTHING, EnergyReading, SensorReading
 
 _CLOCK = SystemClock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from appliance import machine
+from appliance.base import machine
 from appliance.sensors.readings import NOTHING, EnergyReading, SensorReading
 from appliance.sensors.sysfs import RisingCounters, matching, number_of, text_of
 

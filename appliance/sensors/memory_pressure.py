@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance import machine
+from appliance.base import machine
 from appliance.sensors.sysfs import number_of, text_of
 
 

@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from appliance.clock import SystemClock
-from appliance.machine import Temperature
+from appliance.base.clock import SystemClock
+from appliance.base.machine import Temperature
 from appliance.sensors.readings import EnergyReading, SensorReading
 from appliance.sensors.sysfs import number_of
 

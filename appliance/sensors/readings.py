@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from appliance.machine import Temperature
+from appliance.base.machine import Temperature
 
 
 @dataclass(frozen=True, slots=True)

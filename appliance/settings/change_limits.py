@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
+from appliance.base.errors import ConfigError
 from appliance.config.site_file import SiteConfig
 from appliance.detect.class_labels import COCO_NAME
 from appliance.detect.model_files import AUTO_MODEL, HOG_MODEL, present_models
-from appliance.errors import ConfigError
 from appliance.settings.secret_scrubber import texts_in
 
 FILE_KEYS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from appliance.clock import local_weekday_minute
+from appliance.alerts.pipeline import Pipeline
+from appliance.base.clock import local_weekday_minute
 from appliance.config import AlertsConfig, CameraConfig
-from appliance.pipeline import Pipeline
 from appliance.store.boxes import BoxRow, BoxStore
 from appliance.types import Alert, PipelineStep, StreamHeader
 

@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 import yaml
 from pydantic import BaseModel, SecretStr
 
+from appliance.base.errors import ConfigError, printable, redact
 from appliance.config.secrets_file import read_secrets
 from appliance.config.site_file import SiteConfig
-from appliance.errors import ConfigError, printable, redact
 
 HIDDEN = "***"
 SECRET_KEYS = ("token", "password", "passwd", "secret", "credentials", "authorization", "passphrase", "topic")

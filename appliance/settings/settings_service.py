@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance import yamlfile
-from appliance.clock import Clock
+from appliance.base import yamlfile
+from appliance.base.clock import Clock
+from appliance.base.errors import ConfigError, UsageError
 from appliance.config import SiteConfig
-from appliance.errors import ConfigError, UsageError
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.site_editor import (
     SiteEditor,

@@ -15,10 +15,10 @@ from typing import Any
 
 import yaml
 
-from appliance import yamlfile
+from appliance.base import yamlfile
+from appliance.base.errors import ConfigError, PreconditionError
 from appliance.config.secrets_file import NAME, read_secrets, secrets_path, variables
 from appliance.config.site_file import SiteConfig
-from appliance.errors import ConfigError, PreconditionError
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.settings.change_limits import check_file_keys, check_variables
 from appliance.settings.secret_scrubber import SecretScrubber, secrets_of_text, site_text_without_secrets

@@ -8,8 +8,8 @@ import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from appliance.clock import Clock
-from appliance.errors import PreconditionError
+from appliance.base.clock import Clock
+from appliance.base.errors import PreconditionError
 from appliance.settings.site_editor import digest_of, replace_text
 
 logger = logging.getLogger(__name__)

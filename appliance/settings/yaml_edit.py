@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from appliance.errors import ConfigError
+from appliance.base.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 REMOVED = object()  # as a value: the key goes

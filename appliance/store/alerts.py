@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from appliance import wire
+from appliance.store.alert_rows import bump_rev, write_alert, write_event
 from appliance.store.alert_search import EVERY_ALERT, SET_ASIDE, AlertQuery, of_cameras, select_alerts
-from appliance.store.alert_writes import bump_rev, write_alert, write_event
 from appliance.store.database import Database
 from appliance.store.decisions import write_decision
 from appliance.store.escalations import (

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from appliance.errors import camera_address, redact
+from appliance.base.errors import camera_address, redact
 from appliance.store.database import Database
 from appliance.store.rows import read_gap
 from appliance.types import CameraState, CameraStateName, Gap, StreamHeader

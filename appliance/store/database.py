@@ -11,8 +11,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from appliance.clock import Clock
-from appliance.errors import StoreError, StoreUnavailable, lacks_files
+from appliance.base.clock import Clock
+from appliance.base.errors import StoreError, StoreUnavailable, lacks_files
 from appliance.store.migrations import STEPS, migrate, version_of
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.errors import PreconditionError, StoreError
+from appliance.base.errors import PreconditionError, StoreError
 from appliance.store.access_log import log_access
 from appliance.store.database import open_read_only
 from appliance.store.migrations import STEPS, statements, version_of

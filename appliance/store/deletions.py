@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from appliance.clock import local_day
+from appliance.base.clock import local_day
 from appliance.store.database import Database
 
 StorageClass = Literal["continuous", "pre_roll", "alert", "evidence"]

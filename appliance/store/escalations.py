@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from appliance import wire
-from appliance.store.alert_writes import bump_rev
+from appliance.store.alert_rows import bump_rev
 from appliance.store.database import Database
 from appliance.store.rows import (
     Delivery,

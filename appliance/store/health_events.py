@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from appliance.errors import redact
+from appliance.base.errors import redact
 from appliance.store.database import Database
 from appliance.types import HealthEvent, HealthKind
 

@@ -12,7 +12,7 @@ from operator import itemgetter
 from sqlite3 import Connection, Row
 from typing import Literal
 
-from appliance.clock import day_bounds, local_day
+from appliance.base.clock import day_bounds, local_day
 from appliance.store.database import Database
 from appliance.types import DecodeState
 

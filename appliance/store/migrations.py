@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from appliance.errors import StoreError
+from appliance.base.errors import StoreError
 
 # Step n (counted from 1) brings a file from version n-1 to n. A step that was released is never edited: add one.
 _FOLDER = Path(__file__).parent

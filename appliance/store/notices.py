@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from appliance.store.alert_writes import bump_rev
+from appliance.store.alert_rows import bump_rev
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
 from appliance.store.rows import Delivery, Standing, standing_of, to_json

@@ -6,7 +6,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from appliance.errors import StoreError
+from appliance.base.errors import StoreError
 
 DATABASE = "vedette.db"
 SEGMENTS = "segments"  # segments/<camera>/...: written by ingest, deleted by retention

@@ -13,12 +13,12 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from appliance.errors import MissingDependency, StoreError
+from appliance.base.errors import MissingDependency, StoreError
+from appliance.base.telemetry import LogThrottle
 from appliance.store.database import Database
 from appliance.store.deletions import DeletionLedger, DeletionReason
 from appliance.store.paths import PREROLL, SEGMENTS, inside
 from appliance.store.segment_pruning import BATCH, NOT_HELD, PrunableSegment, delete_rows, held_clause, remove_file
-from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 

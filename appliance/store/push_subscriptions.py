@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass, field
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 from appliance.store.database import Database
 
 SUBSCRIPTIONS_MAX = 200

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from appliance.errors import VedetteError
+from appliance.base.errors import VedetteError
 from appliance.store.database import Database
 from appliance.store.paths import PREROLL, SEGMENTS
 from appliance.store.quotas import recount_usage

@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.clock import ClockStepDetector
+from appliance.base.clock import ClockStepDetector
+from appliance.base.errors import StoreError
+from appliance.base.telemetry import LogThrottle
 from appliance.config import CameraConfig, StorageConfig
-from appliance.errors import StoreError
-from appliance.store.alert_writes import bump_rev
+from appliance.store.alert_rows import bump_rev
 from appliance.store.database import Database
 from appliance.store.decisions import prune_decisions
 from appliance.store.deletions import DeletionLedger, DeletionReason
@@ -26,7 +27,6 @@ from appliance.store.paths import EVIDENCE, inside
 from appliance.store.quotas import StorageLimits, StorageUsage, read_usage
 from appliance.store.reconcile import sweep_orphans
 from appliance.store.segment_pruning import HELD, SegmentPruner
-from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 

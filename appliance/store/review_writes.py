@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from appliance.store.alert_writes import bump_rev
+from appliance.store.alert_rows import bump_rev
 from appliance.store.database import Database
 from appliance.store.rows import ChangeKind, ChangeRow
 from appliance.types import Review

@@ -7,7 +7,7 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.errors import StoreError
+from appliance.base.errors import StoreError
 from appliance.store.database import Database
 from appliance.store.deletions import DeletionLedger, DeletionReason, StorageClass
 from appliance.store.escalations import INDEXED

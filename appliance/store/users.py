@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from appliance.errors import StoreError, UsageError
+from appliance.base.errors import StoreError, UsageError
 from appliance.store.database import Database, open_read_only
 from appliance.store.second_factors import remove_second_factor
 

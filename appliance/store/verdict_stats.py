@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from appliance.clock import day_bounds, local_day
+from appliance.base.clock import day_bounds, local_day
 from appliance.store.database import Database
 from appliance.store.escalations import RELEASED
 

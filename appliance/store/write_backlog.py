@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from appliance.clock import Clock
-from appliance.errors import StoreError, StoreUnavailable
-from appliance.telemetry import LogThrottle
+from appliance.base.clock import Clock
+from appliance.base.errors import StoreError, StoreUnavailable
+from appliance.base.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance import geometry
+from appliance.base import geometry
 from appliance.track.kalman import sizes, to_centre
 from appliance.types import Box
 

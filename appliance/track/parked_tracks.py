@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.geometry import iou
+from appliance.base.geometry import iou
 from appliance.track.appearance import Planes
 from appliance.track.parked_vehicle_memory import (
     PARKED_IOU_MIN,

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 from appliance.track.parked_vehicle_memory import (
     PATCH_COLUMNS,
     PATCH_ROWS,

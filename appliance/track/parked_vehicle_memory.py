@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.geometry import iou
+from appliance.base.geometry import iou
 from appliance.track.appearance import Planes
 from appliance.types import Box
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from appliance.geometry import iou
+from appliance.base.geometry import iou
 from appliance.track.appearance import Planes
 from appliance.track.matching import FrameObservation, TwoStageMatcher, clipped, inside_regions
 from appliance.track.parked_tracks import VEHICLE, ParkedTracks

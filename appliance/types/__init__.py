@@ -2,7 +2,7 @@
 
 Coordinates are shares of the frame (0..1), boxes are `(x1, y1, x2, y2)`. Times are UTC seconds live and seconds
 since the clip's first frame in a replay. Objects that carry a `type` are JSON lines on the ingest channel and in the
-replay log (see `appliance.json_lines`); their fields may grow, those that stand here stay.
+replay log (see `appliance.base.json_lines`); their fields may grow, those that stand here stay.
 """
 
 from appliance.types.events import Alert as Alert

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from appliance.circuit_breaker import CircuitBreaker, CircuitState
-from appliance.clock import Clock
+from appliance.base.circuit_breaker import CircuitBreaker, CircuitState
+from appliance.base.clock import Clock
 
 PROBE_FIRST_S = 30.0  # a worker that was restarted is back within that
 PROBE_LAST_S = 900.0  # what an outage's end may cost in delay; a probe costs one escalation's bytes

@@ -13,8 +13,8 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, PubAck
 
+from appliance.base.errors import UplinkError, VedetteError
 from appliance.broker import NatsLink, broker_errors, complaint, end_tasks
-from appliance.errors import UplinkError, VedetteError
 from appliance.store.rows import MediaRow
 from appliance.uplink.nats_messages import NatsMessage
 from appliance.wire import STREAM_MEDIA, media_subject

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from appliance import wire
+from appliance.base.errors import EvidenceError
 from appliance.broker import NatsLink
-from appliance.errors import EvidenceError
 from appliance.store.rows import EscalationRow, MediaRow
 from appliance.uplink.jetstream_publisher import JetStreamPublisher
 from appliance.uplink.nats_messages import NatsMessage, chunk_message, escalation_message, read_chunk

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.errors import EvidenceError
+from appliance.base.errors import EvidenceError
 from appliance.wire import (
     CHUNK_BYTES,
     Escalation,

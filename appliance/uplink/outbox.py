@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from appliance import wire
-from appliance.errors import StoreError
+from appliance.base.errors import StoreError
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.clock_offset import ClockOffset
 from appliance.store.database import Database

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from nats.aio.msg import Msg
 
+from appliance.base.clock import Clock
+from appliance.base.errors import UplinkError
+from appliance.base.json_lines import WireError
+from appliance.base.telemetry import LogThrottle
 from appliance.broker import NATS_ERRORS, NatsLink
-from appliance.clock import Clock
-from appliance.errors import UplinkError
-from appliance.json_lines import WireError
-from appliance.telemetry import LogThrottle
 from appliance.wire import POOL_STATUS_BYTES_MAX, POOL_SUBJECT, PoolStatus
 
 WORKERS_MAX = 64  # more say nothing new about a queue that they share

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from appliance.base.clock import Clock, local_day
 from appliance.broker import LinkState
-from appliance.clock import Clock, local_day
 from appliance.config import EscalationConfig, UplinkConfig
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.wire import PRIORITIES, PRIORITY_OF

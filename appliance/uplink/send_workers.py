@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
+from appliance.base.clock import Clock
+from appliance.base.errors import UplinkError
 from appliance.broker import end_tasks
-from appliance.clock import Clock
-from appliance.errors import UplinkError
 from appliance.store.rows import EscalationRow
 from appliance.uplink.cloud_breaker import CloudBreaker
 from appliance.uplink.commit_batcher import CommitBatcher

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from appliance.backoff import Backoff
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock, ClockStepDetector
+from appliance.base.errors import StoreUnavailable, UplinkError, lacks_files
+from appliance.base.service_loop import ServiceLoop
 from appliance.broker import LinkState, NatsLink, end_tasks
-from appliance.clock import Clock, ClockStepDetector
 from appliance.config import UplinkConfig
-from appliance.errors import StoreUnavailable, UplinkError, lacks_files
-from appliance.service_loop import ServiceLoop
 from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow

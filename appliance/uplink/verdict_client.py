@@ -16,11 +16,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.clock import Clock
+from appliance.base.errors import UplinkError
+from appliance.base.json_lines import WireError
 from appliance.broker import NatsLink, broker_errors, complaint, end_tasks
-from appliance.broker_config import BrokerConfig
-from appliance.clock import Clock
-from appliance.errors import UplinkError
-from appliance.json_lines import WireError
 from appliance.uplink.nats_messages import NatsMessage, chunk_message, escalation_message
 from appliance.wire import (
     CHUNK_BYTES,

@@ -17,7 +17,11 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 
-from appliance.backoff import Backoff
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock
+from appliance.base.errors import StoreUnavailable, UplinkError
+from appliance.base.json_lines import WireError
+from appliance.base.telemetry import LogThrottle
 from appliance.broker import (
     NATS_ERRORS,
     NatsLink,
@@ -27,12 +31,8 @@ from appliance.broker import (
     make_site_consumer,
     site_consumer_name,
 )
-from appliance.clock import Clock
-from appliance.errors import StoreUnavailable, UplinkError
-from appliance.json_lines import WireError
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import VerdictEffect
-from appliance.telemetry import LogThrottle
 from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.wire import STREAM_VERDICT, Verdict
 

@@ -18,9 +18,9 @@ import threading
 import time
 from pathlib import Path
 
-from appliance.clock import SystemClock
-from appliance.errors import StoreError, StoreUnavailable
-from appliance.threads import Service, ServiceGroup
+from appliance.base.clock import SystemClock
+from appliance.base.errors import StoreError, StoreUnavailable
+from appliance.base.threads import Service, ServiceGroup
 from tests.servers import site as servers
 
 LARGE_EVERY = 12  # one in so many brings an image of several chunks

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.clock import SystemClock
-from appliance.errors import VedetteError
+from appliance.base.clock import SystemClock
+from appliance.base.errors import VedetteError
 from benchmarks.gpu import steps
 
 OUT = Path(__file__).parents[1] / "out" / "gpu.json"

@@ -16,7 +16,9 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import MissingDependency, VedetteError
 from appliance.detect import detector, model_files
 from appliance.detect.cuda_runtime import CudaRuntime
 from appliance.detect.letterbox import Letterbox
@@ -24,8 +26,6 @@ from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.nv12_letterbox import GpuFrame, PixelRange
 from appliance.detect.tensorrt_engine import load_tensorrt
 from appliance.detect.tensorrt_runtime import TensorrtRuntime
-from appliance.detector_config import DetectorConfig
-from appliance.errors import MissingDependency, VedetteError
 from appliance.inference.camera_queue import CameraQueue
 from appliance.inference.scheduler import InferenceScheduler, measure_batching
 from appliance.media.hardware_probe import probe_kind

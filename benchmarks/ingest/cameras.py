@@ -16,7 +16,7 @@ import signal
 import sys
 from pathlib import Path
 
-from appliance.clock import Clock, SystemClock
+from appliance.base.clock import Clock, SystemClock
 from appliance.demo.looping_clip import LoopingClip
 from appliance.demo.rtsp_mount import Mount, MountViewer, SentUnit
 from appliance.demo.rtsp_server import RtspServer

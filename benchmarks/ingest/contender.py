@@ -16,7 +16,7 @@ from typing import Any
 
 import onnxruntime as ort
 
-from appliance import json_lines
+from appliance.base import json_lines
 from appliance.detect import model_files
 from appliance.types import CameraMeter, FrameBoxes, IngestHealth
 from benchmarks.ingest.scene_truth import Box

@@ -24,10 +24,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.geometry import iou
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.detector_config import DetectorConfig
-from appliance.geometry import iou
 from appliance.media.frames import FrameConverter
 from appliance.types import Detections
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from appliance.geometry import iou
+from appliance.base.geometry import iou
 from benchmarks.ingest.frame_clock import FrameClock
 from benchmarks.ingest.scene_truth import Box, Truth, Visit
 

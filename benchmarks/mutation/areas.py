@@ -55,18 +55,18 @@ AREAS = (
         ),
     ),
     Area(
-        "session", ("appliance/dashboard/auth.py", "appliance/store/sessions.py", "appliance/passwords.py"),
+        "session", ("appliance/dashboard/auth.py", "appliance/store/sessions.py", "appliance/base/passwords.py"),
         (
             "unit/test_dashboard_auth.py", "unit/test_second_factor.py", "unit/test_setup.py",
             "unit/test_proxy_headers.py", "unit/test_access.py",
         ),
     ),
-    Area("sandbox", ("appliance/sandbox.py",), ("unit/test_sandbox.py", "unit/test_recording_reader.py")),
+    Area("sandbox", ("appliance/sandbox/sandbox.py",), ("unit/test_sandbox.py", "unit/test_recording_reader.py")),
     Area("metrics", ("appliance/dashboard/metrics.py",), ("unit/test_metrics.py",)),
     Area(
         "savings",
         (
-            "appliance/savings.py", "appliance/costs.py", "appliance/store/meter.py",
+            "appliance/savings/bytes_saved.py", "appliance/savings/costs.py", "appliance/store/meter.py",
             "appliance/dashboard/savings_api.py", "appliance/dashboard/savings_history_api.py",
         ),
         (

@@ -27,7 +27,8 @@ from typing import Any
 
 import yaml
 
-from appliance import config, yamlfile
+from appliance import config
+from appliance.base import yamlfile
 from benchmarks.uplink_share import byte_balance, labelled_cameras, site_and_cloud
 from benchmarks.uplink_share.byte_balance import ByteBalance
 from benchmarks.uplink_share.labelled_cameras import ROOT, LabelledCamera

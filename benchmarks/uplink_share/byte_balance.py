@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from appliance import savings
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.lab.curve.incident_labels import CameraTruth, label_incidents
 from appliance.lab.curve.ranking import Candidate, LabelledIncident
+from appliance.savings import bytes_saved as savings
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import FrameBoxes, StreamHeader

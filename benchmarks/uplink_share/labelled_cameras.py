@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from appliance.demo.looping_clip import LoopingClip, as_camera_clip
-from appliance.lab.scenario import ground_truth as true_boxes
-from appliance.lab.scenario import scenario_loader
+from appliance.scenario import ground_truth as true_boxes
+from appliance.scenario import scenario_loader
 from appliance.types import TrackedObject
 from benchmarks.ingest.footage import FPS, FootageSpec, make
 from benchmarks.ingest.scene_truth import Truth

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from benchmarks.verdicts.load_generator import EVIDENCE, TimedAnswer, cases, flat_out, paced
 from benchmarks.verdicts.model_sizes import SIZES
 from cloud_worker.config import OpenAiEngine

@@ -13,7 +13,7 @@ from functools import cache
 import cv2
 import numpy as np
 
-from appliance.errors import EngineError
+from appliance.base.errors import EngineError
 from appliance.wire import Escalation, MediaRef, Need
 from cloud_worker.judge import Judge, JudgeCase
 from cloud_worker.media_fetch import EvidenceFile, chunks_of

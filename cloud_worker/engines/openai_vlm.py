@@ -14,8 +14,8 @@ import httpx
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from appliance.clock import Clock
-from appliance.errors import EngineError, EngineUnavailable, redact
+from appliance.base.clock import Clock
+from appliance.base.errors import EngineError, EngineUnavailable, redact
 from appliance.types import JudgeKind
 from appliance.wire import FrameSupport, Need
 from cloud_worker.config import OpenAiEngine

@@ -14,9 +14,9 @@ from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
-from appliance.clock import Clock
-from appliance.errors import DetectorError, EngineError
-from appliance.geometry import is_same_place
+from appliance.base.clock import Clock
+from appliance.base.errors import DetectorError, EngineError
+from appliance.base.geometry import is_same_place
 from appliance.types import Box, Decision, Detections, JudgeKind
 from appliance.wire import FrameSupport, MediaRef, Need
 from cloud_worker.decoding import Pixels

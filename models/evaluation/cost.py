@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
+from appliance.base.errors import VedetteError
 from appliance.detect import model_files
-from appliance.errors import VedetteError
 
 
 def session(path: Path) -> ort.InferenceSession:

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.errors import VedetteError
 from appliance.config import DetectorConfig
 from appliance.detect import detector, model_files
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
-from appliance.errors import VedetteError
 from models.evaluation import cost, public
 from models.evaluation.arithmetic import Floats, Matched, average_precision, match, overlaps
 from models.evaluation.public import KINDS, Brought

@@ -22,8 +22,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.errors import UsageError
 from appliance.detect.class_labels import COCO_80
-from appliance.errors import UsageError
 from models.evaluation.sets import Labelled, SetFault
 from models.train.phash import as_hex, distances, phash
 from models.train.repositories import Repository, find

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from appliance.clock import process_cpu_s
+from appliance.base.clock import process_cpu_s
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import MissingDependency, VedetteError
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.detector_config import DetectorConfig
-from appliance.errors import MissingDependency, VedetteError
 
 WAYS = ({"backend": "onnx"}, {"backend": "openvino"}, {"backend": "openvino", "precision": "bf16"})
 FRAME = (1280, 720)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import MissingDependency
+from appliance.base.errors import MissingDependency
 from models.evaluation import arithmetic
 
 HEIGHTS = (0.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 160.0, 1e9)

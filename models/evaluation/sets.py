@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 from models.train import film, index
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")

@@ -22,7 +22,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 from models.train import fence, film, footage, index, rendered
 from models.train.index import Entry, IndexFault, Label, Split
 from models.train.phash import as_hex, mirrored, phash

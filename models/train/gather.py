@@ -24,7 +24,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 from models.train import fence, index
 from models.train.fusion import Panel, with_drawn
 from models.train.index import CLASSES, IndexFault, Label

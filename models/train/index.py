@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 
 NAME = "index.jsonl"
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import cv2
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 from models.train import index
 from models.train.index import Entry, IndexFault
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 from models.train import index
 
 COLUMNS = ("source", "split", "licence", "sha256", "phash")

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 
 HELP_PRECISION = "of the network's arithmetic; auto: bf16 on a GPU and on CPUs that have it in hardware"
 HELP_WINDOW = "compose pictures at this side and cut windows of the batch's side out of them (default: shrink them)"

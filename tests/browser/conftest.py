@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from waiting import PATIENCE
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.store.meter import Metric, MetricName
 from appliance.types import Alert
 from tests.dashboard_site import Site, running

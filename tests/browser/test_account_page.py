@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.passwords import hashed
 from appliance.dashboard.totp import STEP_S, code_at
-from appliance.passwords import hashed
 from appliance.store.users import UserRow, UserStore
 from tests.dashboard_site import Site, running
 from tests.screenshots import shot

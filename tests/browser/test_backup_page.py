@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from appliance.backup.restore import apply_ready
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.config import load
 from appliance.settings.settings_service import SettingsService
 from tests.dashboard_site import Site, running

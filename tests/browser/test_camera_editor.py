@@ -12,7 +12,7 @@ import waiting
 import yaml
 from streams import clip
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.trial_store import TrialHead, TrialStore
 from appliance.demo.rtsp_server import RtspServer

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.clock import SystemClock
-from appliance.passwords import hashed
+from appliance.base.clock import SystemClock
+from appliance.base.passwords import hashed
 from appliance.settings.settings_service import SettingsService
 from appliance.store.users import UserRow, UserStore
 from tests.dashboard_site import Site, config_of, running

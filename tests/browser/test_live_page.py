@@ -15,7 +15,7 @@ from streams import clip
 from waiting import PATIENCE, until
 
 from appliance import config
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from tests.dashboard_site import Site, config_of, running
 from tests.screenshots import shot

@@ -13,7 +13,7 @@ from servers.push_service import PushedBrowser, base64url
 from servers.receiver import Receiver
 
 from appliance import config
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.deps import CoreProbes
 from appliance.notify.message import NotificationMessage

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from streams import clip
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.demo.rtsp_server import RtspServer
 from appliance.settings.settings_service import SettingsService

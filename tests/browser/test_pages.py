@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from appliance.base.clock import SystemClock
 from appliance.broker import LinkState
-from appliance.clock import SystemClock
 from appliance.types import CameraState
 from tests.browser.conftest import House
 from tests.dashboard_site import Site, config_of, running

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
-from appliance.clock import SystemClock, local_day
+from appliance.base.clock import SystemClock, local_day
 from appliance.config import SiteConfig, load
 from appliance.dashboard.server import DashboardServer
 from appliance.settings.settings_service import SettingsService

@@ -12,7 +12,7 @@ from live_stream import KeptBySite
 from streams import clip
 
 from appliance import config
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.demo.rtsp_server import RtspServer
 from tests.dashboard_site import Site, config_of, running
 

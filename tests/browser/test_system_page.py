@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.telemetry import LogRing
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
-from appliance.telemetry import LogRing
 from tests.dashboard_site import Site, running
 from tests.screenshots import shot
 
@@ -49,7 +49,7 @@ class Box:
         )  # fmt: skip
 
     def log(self, level: int, text: str) -> None:
-        self.ring.emit(logging.LogRecord("appliance.core", level, "", 0, text, (), None))
+        self.ring.emit(logging.LogRecord("appliance.core.core_loop", level, "", 0, text, (), None))
 
 
 @pytest.fixture

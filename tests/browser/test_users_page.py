@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from tests.dashboard_site import Site, running
 from tests.screenshots import shot
 

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 pytest.importorskip("moto.server", reason="moto[server] is a development dependency")
 
 from appliance import wire
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from cloud_worker.archive import NotStored, S3Archive
 from cloud_worker.config import ArchiveConfig as ArchiveSettings
 from cloud_worker.judge import JudgeCase

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from tiny_networks import Thing
 
 from appliance import config
+from appliance.base.errors import DetectorError, MissingDependency, ModelError
 from appliance.detect import detector, model_files, onnx_runtime
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
-from appliance.errors import DetectorError, MissingDependency, ModelError
 from appliance.track.association import iou_matrix
 from appliance.types import Detections
 

@@ -18,9 +18,9 @@ import pytest
 from pydantic import SecretStr
 
 from appliance import wire
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.errors import DetectorError, EngineError, EngineUnavailable
 from appliance.detect import detector
-from appliance.errors import DetectorError, EngineError, EngineUnavailable
 from cloud_worker.commands import build_engine
 from cloud_worker.config import OpenAiEngine, RedetectEngine
 from cloud_worker.decoding import declared_size

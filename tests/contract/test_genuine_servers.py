@@ -16,9 +16,9 @@ import pytest
 from pydantic import SecretStr
 
 from appliance import wire
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.errors import EngineError, EngineUnavailable, UsageError
 from appliance.demo.vlm_probe import VlmServer, probe_vlm
-from appliance.errors import EngineError, EngineUnavailable, UsageError
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import Completion, OpenAiVlm
 from cloud_worker.judge import Judge, JudgeCase

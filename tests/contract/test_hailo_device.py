@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from tiny_networks import Thing
 from waiting import until
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.detector_config import DetectorConfig, HailoConfig
+from appliance.base.errors import DetectorError, ModelError
 from appliance.detect import detector, hailo_helper
 from appliance.detect.hailo_runtime import HailoRuntime
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.network_runtime import RUN_S_MAX
-from appliance.detector_config import DetectorConfig, HailoConfig
-from appliance.errors import DetectorError, ModelError
 from appliance.inference.detector_watchdog import STUCK_S
 
 THINGS = [Thing((16, 16, 80, 112), 0.9, 0), Thing((60, 8, 120, 40), 0.6, 1), Thing((4, 80, 24, 124), 0.3, 0)]

@@ -12,7 +12,7 @@ import hostile_media
 import pytest
 from hostile_media import PLAYLISTS, clip, evidence, jpeg, marker_bomb, resized
 
-from appliance.sandbox import Sandbox
+from appliance.sandbox.sandbox import Sandbox
 from cloud_worker import decoding, images
 from cloud_worker.images import IN_PROCESS, LIMITS, MediaDecoder, SandboxDecoder
 from cloud_worker.media_fetch import MediaRefused

@@ -13,12 +13,12 @@ import tiny_networks as tiny
 from scripted_runtime import ScriptedRuntime
 from tiny_networks import SIDE, Thing, reds, scores_of
 
+from appliance.base.errors import DetectorError
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.network_runtime import Array, NetworkRuntime
 from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.detect.tensorrt_plan_cache import PlanCache
 from appliance.detect.tensorrt_runtime import TensorrtRuntime
-from appliance.errors import DetectorError
 
 THINGS = [Thing((48, 40, 80, 88), 1.0, 0)]
 

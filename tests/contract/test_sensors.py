@@ -15,8 +15,8 @@ import pytest
 from hailo_files import FakeDevice
 from waiting import until
 
+from appliance.base.machine import Temperature
 from appliance.detect.hailo_bindings import start_helper
-from appliance.machine import Temperature
 from appliance.sensors.accelerator_sensors import HailoChips, NvidiaGpus
 from appliance.sensors.jetson_sensors import JetsonOvercurrentCounters, JetsonPowerRails
 from appliance.sensors.linux_sensors import CpuThrottleCounters, RaplCounters, ThermalZones

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from streams import ScriptedSource, clip
 
-from appliance.clock import ManualClock, SystemClock
+from appliance.base.clock import ManualClock, SystemClock
 from appliance.demo.rtsp_server import RtspServer
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.rtsp_source import RtspSource

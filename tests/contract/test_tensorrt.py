@@ -18,7 +18,9 @@ import tiny_networks as tiny
 from fake_nvidia import VERSIONS, FakeGpu
 from tiny_networks import SIDE, Thing, reds, scores_of
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import DetectorError, MissingDependency, ModelError
 from appliance.detect import detector, tensorrt_engine
 from appliance.detect.letterbox import Placement
 from appliance.detect.network_detector import NetworkDetector
@@ -27,8 +29,6 @@ from appliance.detect.onnx_header import OnnxHeader, read_header
 from appliance.detect.tensorrt_engine import EngineOrder, EnginePrecision, build_engine, choose_precision
 from appliance.detect.tensorrt_plan_cache import PLANS_MAX, PlanCache, PlanKey, engine_folder
 from appliance.detect.tensorrt_runtime import RECORDED_MAX, TensorrtRuntime
-from appliance.detector_config import DetectorConfig
-from appliance.errors import DetectorError, MissingDependency, ModelError
 
 THINGS = [Thing((48, 40, 80, 88), 1.0, 0)]
 CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"

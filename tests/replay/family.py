@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from appliance.detect.detector import ObjectDetector, VariableInput
 from appliance.ingest.clip_reader import ClipReader
 from appliance.lab.replay import replay_diff_command
-from appliance.lab.replay.replay_diff import compare_logs
-from appliance.lab.replay.replay_result import RecordedLog, read_log
-from appliance.lab.replay.replay_runner import replay
-from appliance.lab.scenario import scenario_loader
-from appliance.lab.scenario.scenario_loader import ScenarioPlan
+from appliance.replay.replay_diff import compare_logs
+from appliance.replay.replay_result import RecordedLog, read_log
+from appliance.replay.replay_runner import replay
+from appliance.scenario import scenario_loader
+from appliance.scenario.scenario_loader import ScenarioPlan
 from appliance.types import Alert, Detections, Event, FrameBoxes, TrackedObject
 from fixtures.render.truth import Row, read_rows
 

@@ -9,8 +9,8 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.errors import DetectorError
 from appliance.config import SiteConfig
-from appliance.errors import DetectorError
 from appliance.types import Detections
 
 WIDTH, HEIGHT, FPS = 320, 240, 10

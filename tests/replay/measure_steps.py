@@ -23,12 +23,12 @@ from typing import Any
 import yaml
 
 from appliance import wire
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.detector_config import DetectorConfig
 from appliance.config import SiteConfig
 from appliance.detect import detector
-from appliance.detector_config import DetectorConfig
-from appliance.lab.replay.replay_routing import EscalationImages, FrameHistory, replay_escalation
-from appliance.lab.replay.replay_runner import replay
+from appliance.replay.replay_routing import EscalationImages, FrameHistory, replay_escalation
+from appliance.replay.replay_runner import replay
 from appliance.router.escalation_planner import build_escalation
 from appliance.types import Alert, Event, EvidenceStep
 from cloud_worker.commands import build_engine as engine_of

@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 from films import film
 
-from appliance.lab.scenario import scenario_loader
-from appliance.lab.scenario import scenario_runner as scenario_run
-from appliance.lab.scenario.scenario_result import ScenarioResult
-from appliance.lab.scenario.scenario_runner import DetectorCache, DetectorLoader
+from appliance.scenario import scenario_loader
+from appliance.scenario import scenario_runner as scenario_run
+from appliance.scenario.scenario_result import ScenarioResult
+from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
 
 YARD: dict[str, Any] = {
     "zones": {"yard": [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]},

@@ -22,9 +22,9 @@ from life import LIFE_T0, Life
 from replay.family import Once
 from replay.lived import FIRST, THIRD, config_of, live, our_eye
 
+from appliance.base.errors import PreconditionError, UsageError
 from appliance.cli import main
 from appliance.detect.detector import ObjectDetector
-from appliance.errors import PreconditionError, UsageError
 from appliance.lab.export.alert_exporter import ChosenAlert, Exporter, every_alert, incidents, split_of
 from appliance.lab.export.coco_yolo_formats import ExportReport
 from appliance.lab.export.export_command import ExportOptions, export_settings

@@ -20,15 +20,15 @@ import yaml
 from family import FAMILY, GOLDEN, NAMES, SCENARIOS, Less, Once, Truth, against, loaded, log_of
 from numpy.typing import NDArray
 
+from appliance.base.detector_config import DetectorConfig
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.detector_config import DetectorConfig
-from appliance.lab.scenario import scenario_loader
-from appliance.lab.scenario import scenario_runner as scenario_run
 from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
-from appliance.lab.scenario.scenario_loader import ScenarioPlan
-from appliance.lab.scenario.scenario_result import Fault, ScenarioResult
-from appliance.lab.scenario.scenario_runner import DetectorCache
+from appliance.scenario import scenario_loader
+from appliance.scenario import scenario_runner as scenario_run
+from appliance.scenario.scenario_loader import ScenarioPlan
+from appliance.scenario.scenario_result import Fault, ScenarioResult
+from appliance.scenario.scenario_runner import DetectorCache
 from appliance.track import matching
 
 FILES = sorted(

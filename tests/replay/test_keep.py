@@ -19,19 +19,19 @@ from life import LIFE_T0, Life
 from replay.family import Once
 from replay.lived import FIRST, GATE, SECOND, THIRD, config_of, live, our_eye
 
+from appliance.base.clock import local_weekday_minute
+from appliance.base.errors import EvidenceError, PreconditionError, UsageError
 from appliance.cli import main
-from appliance.clock import local_weekday_minute
 from appliance.config import Schedule
 from appliance.detect.detector import ObjectDetector
-from appliance.errors import EvidenceError, PreconditionError, UsageError
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
-from appliance.lab.footage import ClipSource
-from appliance.lab.scenario import scenario_loader
-from appliance.lab.scenario import scenario_runner as scenario_run
-from appliance.lab.scenario.scenario_result import ScenarioResult
-from appliance.lab.scenario.scenario_runner import DetectorCache
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.decoder import DecodedFrame
+from appliance.replay.footage import ClipSource
+from appliance.scenario import scenario_loader
+from appliance.scenario import scenario_runner as scenario_run
+from appliance.scenario.scenario_result import ScenarioResult
+from appliance.scenario.scenario_runner import DetectorCache
 from appliance.store.retention import Retention
 
 ROOT = Path(__file__).parents[2]

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from replay.family import Once
 from replay.lived import our_eye
 
+from appliance.base.errors import ConfigError
 from appliance.config import AlertsConfig, SiteConfig
 from appliance.demo.demo_config import BUNDLED
 from appliance.detect.detector import ObjectDetector
-from appliance.errors import ConfigError
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter, what_stood
 from appliance.keep.scenario_file import ReviewedAs, StoodThere
-from appliance.lab.scenario.scenario_loader import load_scenario
-from appliance.lab.scenario.scenario_result import ScenarioResult
-from appliance.lab.scenario.scenario_runner import DetectorCache, run_scenario
+from appliance.scenario.scenario_loader import load_scenario
+from appliance.scenario.scenario_result import ScenarioResult
+from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.store.rows import AlertRow
 from appliance.types import FrameBoxes, TrackedObject
 

@@ -15,7 +15,7 @@ from films import BrightBlock
 from scenes import VISIT, verdict_of, visit_clip, write
 
 from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
-from appliance.lab.scenario.scenario_runner import DetectorCache
+from appliance.scenario.scenario_runner import DetectorCache
 
 ROOT = Path(__file__).parents[2]
 WHY = "the network hardly knows postmen"

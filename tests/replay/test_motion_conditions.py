@@ -12,14 +12,14 @@ from family import Once, loaded
 from streams import FrameByFrame
 
 from appliance import config
+from appliance.base.detector_config import DetectorConfig
 from appliance.decode_policy.keyframe_policy import TUNING
 from appliance.detect import detector
-from appliance.detector_config import DetectorConfig
 from appliance.ingest.clip_reader import ClipReader
-from appliance.lab.conditions.condition_spec import ConditionSet
-from appliance.lab.conditions.frame_transform import frame_transform_of
-from appliance.lab.replay.replay_result import read_log
-from appliance.lab.replay.replay_runner import replay
+from appliance.replay.conditions.condition_spec import ConditionSet
+from appliance.replay.conditions.frame_transform import frame_transform_of
+from appliance.replay.replay_result import read_log
+from appliance.replay.replay_runner import replay
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes
 

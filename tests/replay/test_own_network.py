@@ -14,10 +14,10 @@ import numpy as np
 import onnx
 import pytest
 
+from appliance.base.errors import ModelError
 from appliance.config import DetectorConfig
 from appliance.detect import detector, model_files
 from appliance.detect.network_detector import NetworkDetector
-from appliance.errors import ModelError
 from models import shapes
 from models.evaluation import cost
 

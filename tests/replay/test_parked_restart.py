@@ -9,10 +9,10 @@ import pytest
 from family import FAMILY, Truth
 from streams import FrameByFrame
 
-from appliance.clock import ManualClock
+from appliance.alerts.pipeline import Pipeline
+from appliance.base.clock import ManualClock
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.ingest.clip_reader import ClipReader
-from appliance.pipeline import Pipeline
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
 from appliance.track.parked_vehicle_memory import StationaryObjects
 from appliance.track.tracker import Tracker

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from recheck_yard import FPS, PATH, record, walk
 
-from appliance.clock import ManualClock, SystemClock
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.detector_config import DetectorConfig
 from appliance.detect import detector
-from appliance.detector_config import DetectorConfig
 from appliance.recheck.recheck_policy import judge_recheck
 from appliance.recheck.worker import RecheckWorker
 from appliance.router.calibration import UNTRAINED, TrackStability

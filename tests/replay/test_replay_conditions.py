@@ -19,24 +19,25 @@ from films import FPS, BrightBlock, film, site
 from scenes import VISIT, verdict_of, visit_clip, write
 from test_replay_resume import Killed, Mortal
 
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import ConfigError, UsageError
 from appliance.cli import main
-from appliance.clock import ManualClock, SystemClock
-from appliance.errors import ConfigError, UsageError
-from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
-from appliance.lab.conditions.frame_transform import frame_transform_of
-from appliance.lab.conditions.stream_faults import FaultySource, with_stream_faults
-from appliance.lab.footage import ClipSource, SourceItem
-from appliance.lab.replay.replay_log_writer import LogHeader
-from appliance.lab.replay.replay_result import RecordedLog, ReplayResult, read_log
-from appliance.lab.replay.replay_resume import open_log
-from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay, with_conditions
-from appliance.lab.scenario import html_report, scenario_loader
-from appliance.lab.scenario import scenario_runner as scenario_run
+from appliance.lab.scenario import html_report
 from appliance.lab.scenario.html_report import cut_stills
 from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command, total_figures
-from appliance.lab.scenario.scenario_loader import plans_by_conditions
-from appliance.lab.scenario.scenario_runner import DetectorCache
 from appliance.media.decoder import DecodedFrame
+from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.replay.conditions.frame_transform import frame_transform_of
+from appliance.replay.conditions.stream_faults import FaultySource, with_stream_faults
+from appliance.replay.footage import ClipSource, SourceItem
+from appliance.replay.replay_log_writer import LogHeader
+from appliance.replay.replay_result import RecordedLog, ReplayResult, read_log
+from appliance.replay.replay_resume import open_log
+from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay, with_conditions
+from appliance.scenario import scenario_loader
+from appliance.scenario import scenario_runner as scenario_run
+from appliance.scenario.scenario_loader import plans_by_conditions
+from appliance.scenario.scenario_runner import DetectorCache
 from appliance.types import Gap
 
 ROOT = Path(__file__).parents[2]

@@ -10,14 +10,14 @@ import pytest
 from films import site
 from places import FPS, Lookout, place
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
-from appliance.lab.conditions.condition_spec import ConditionSet
-from appliance.lab.footage import RecordingSource, TimeSpan
-from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.replay.replay_runner import ReplayInput, ReplayOptions, ReplayPlan, clip_input, play, replay
+from appliance.replay.conditions.condition_spec import ConditionSet
+from appliance.replay.footage import RecordingSource, TimeSpan
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_runner import ReplayInput, ReplayOptions, ReplayPlan, clip_input, play, replay
 from appliance.types import Gap, SegmentRow
 
 VISITS = ((12.4, 16.0), (27.3, 31.0))

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from films import BrightBlock, film, site
 
+from appliance.base.clock import ManualClock
+from appliance.base.json_lines import encode_log
 from appliance.cli import main
-from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.json_lines import encode_log
-from appliance.lab.replay.replay_diff import compare_logs
 from appliance.lab.replay.replay_diff_command import diff_texts
-from appliance.lab.replay.replay_diff_match import LogDifference, LoggedTrack, match_tracks
-from appliance.lab.replay.replay_log_writer import Replayed, encode_header, opening, settings_of
-from appliance.lab.replay.replay_result import read_log
-from appliance.lab.replay.replay_runner import replay
+from appliance.replay.replay_diff import compare_logs
+from appliance.replay.replay_diff_match import LogDifference, LoggedTrack, match_tracks
+from appliance.replay.replay_log_writer import Replayed, encode_header, opening, settings_of
+from appliance.replay.replay_result import read_log
+from appliance.replay.replay_runner import replay
 from appliance.types import Alert, Box, Event, FrameBoxes, LogEnd, LogLine, Route, StreamHeader, TrackedObject
 
 LEFT: Box = (0.1, 0.2, 0.2, 0.6)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from films import BrightBlock, site
 
-from appliance.json_lines import decode_log
-from appliance.lab.conditions.condition_spec import ConditionSet
-from appliance.lab.replay.replay_result import read_log
-from appliance.lab.replay.replay_runner import replay
+from appliance.base.json_lines import decode_log
+from appliance.replay.conditions.condition_spec import ConditionSet
+from appliance.replay.replay_result import read_log
+from appliance.replay.replay_runner import replay
 from appliance.types import HealthEvent
 
 YARD = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"

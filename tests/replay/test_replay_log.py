@@ -21,12 +21,12 @@ import av
 import pytest
 import yaml
 
+from appliance.alerts.pipeline import Pipeline
+from appliance.base.json_lines import decode_log
 from appliance.config import AlertsConfig, SiteConfig
 from appliance.detect import detector
-from appliance.json_lines import decode_log
-from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.replay.replay_runner import replay
-from appliance.pipeline import Pipeline
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_runner import replay
 from appliance.types import Alert, Box, Event, FrameBoxes, LogLine, StreamHeader, TrackedObject
 
 ROOT = Path(__file__).parents[2]

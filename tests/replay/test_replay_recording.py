@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from films import BrightBlock, film, site
 
-from appliance.clock import ManualClock, parse_moment
+from appliance.base.clock import ManualClock, parse_moment
+from appliance.base.errors import SourceError, UsageError
 from appliance.config import SiteConfig
-from appliance.errors import SourceError, UsageError
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.lab.replay.replay_command import ReplaySelection, replay_targets
-from appliance.lab.replay.replay_result import RecordedLog, ReplayResult, read_log
-from appliance.lab.replay.replay_resume import open_log
-from appliance.lab.replay.replay_runner import ReplayOptions, play
+from appliance.replay.replay_result import RecordedLog, ReplayResult, read_log
+from appliance.replay.replay_resume import open_log
+from appliance.replay.replay_runner import ReplayOptions, play
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE

@@ -17,12 +17,12 @@ from films import BrightBlock, film, site
 from numpy.typing import NDArray
 from waiting import until
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
-from appliance.errors import UsageError
-from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.replay.replay_resume import DetectionJournal, open_log
-from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_resume import DetectionJournal, open_log
+from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play
 from appliance.types import Detections
 
 ROOT = Path(__file__).parents[2]

@@ -12,14 +12,15 @@ import pytest
 from films import BrightBlock, film, site
 from test_replay_recording import NOON, T0, Box, run
 
-from appliance import json_lines, wire
-from appliance.broker_config import BrokerConfig
-from appliance.clock import ManualClock
+from appliance import wire
+from appliance.base import json_lines
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.clock import ManualClock
 from appliance.config import BudgetConfig, OffPeakConfig, SiteConfig
-from appliance.core_settings import CoreStores
+from appliance.core.core_settings import CoreStores
 from appliance.evidence.maker import EvidenceMaker
-from appliance.lab.replay.replay_routing import EscalationImages, FrameHistory
-from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
+from appliance.replay.replay_routing import EscalationImages, FrameHistory
+from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
 from appliance.store.meter import Meter
 from appliance.store.outbox_store import OutboxStore
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader

@@ -10,12 +10,12 @@ import pytest
 from films import BrightBlock, film, site
 from rich.console import Console
 
-from appliance.clock import ManualClock
-from appliance.errors import SourceError
-from appliance.json_lines import decode_log
-from appliance.lab.replay import replay_report
-from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.replay.replay_runner import replay
+from appliance.base.clock import ManualClock
+from appliance.base.errors import SourceError
+from appliance.base.json_lines import decode_log
+from appliance.replay import replay_report
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_runner import replay
 from appliance.types import Alert, Event, FrameBoxes, StreamHeader
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from films import BrightBlock, film, site
 
-from appliance.clock import ManualClock, SystemClock
-from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.replay.replay_runner import replay
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_runner import replay
 
 
 def walk(t: float) -> float:

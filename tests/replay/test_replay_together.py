@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from films import BrightBlock, film, site
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
-from appliance.errors import SourceError
-from appliance.lab.replay.replay_result import ReplayResult, read_log
-from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
+from appliance.replay.replay_result import ReplayResult, read_log
+from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
 
 
 @pytest.fixture(scope="module")

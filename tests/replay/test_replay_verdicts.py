@@ -17,24 +17,25 @@ from numpy.typing import NDArray
 from test_replay_recording import NOON, T0, Box
 from verdicts import ScriptedCloud, after_header, asking, play, visits
 
-from appliance import json_lines, wire
+from appliance import wire
+from appliance.base import json_lines
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import UplinkError, UsageError
 from appliance.cli import main
-from appliance.clock import ManualClock, SystemClock
 from appliance.config import SiteConfig
-from appliance.core_settings import CoreStores
+from appliance.core.core_settings import CoreStores
 from appliance.detect import detector
-from appliance.errors import UplinkError, UsageError
 from appliance.evidence.maker import EvidenceMaker
-from appliance.lab.cassette.cassette_file import CassettePlayer
 from appliance.lab.cassette.cassette_recorder import CassetteRecorder, cassette_from_store
 from appliance.lab.replay.replay_command import ReplaySelection, replay_targets
-from appliance.lab.replay.replay_diff import compare_logs
 from appliance.lab.replay.replay_diff_command import diff_texts
-from appliance.lab.replay.replay_report import count_decisions, format_time
-from appliance.lab.replay.replay_result import ReplayResult, read_log
-from appliance.lab.replay.replay_resume import open_log
-from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input
-from appliance.lab.replay.replay_runner import play as play_show
+from appliance.replay.cassette_file import CassettePlayer
+from appliance.replay.replay_diff import compare_logs
+from appliance.replay.replay_report import count_decisions, format_time
+from appliance.replay.replay_result import ReplayResult, read_log
+from appliance.replay.replay_resume import open_log
+from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input
+from appliance.replay.replay_runner import play as play_show
 from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow

@@ -14,10 +14,10 @@ from films import BrightBlock, film, site
 from numpy.typing import NDArray
 from waiting import until
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.lab.replay.ordered_executor import QUEUED_PER_WORKER, OrderedExecutor
-from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay, workers_for
+from appliance.replay.ordered_executor import QUEUED_PER_WORKER, OrderedExecutor
+from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay, workers_for
 from appliance.types import Detections
 
 
@@ -144,7 +144,7 @@ def test_a_bug_in_the_detector_stops_the_replay_and_leaves_no_thread(clip: Path)
 def test_a_detector_that_fails_leaves_frames_unexamined_with_several_workers_too(clip: Path) -> None:
     class Mute(BrightBlock):
         def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-            from appliance.errors import DetectorError
+            from appliance.base.errors import DetectorError
 
             raise DetectorError("scripted")
 

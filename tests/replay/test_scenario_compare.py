@@ -16,6 +16,9 @@ from films import BrightBlock
 from numpy.typing import NDArray
 from scenes import VISIT, visit_clip, write
 
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import UsageError
+from appliance.cli.site_check import check
 from appliance.detect.model_files import sha256_of
 from appliance.detect.variant_measurement import (
     MeasuredFigures,
@@ -24,12 +27,9 @@ from appliance.detect.variant_measurement import (
     read_measurement,
     variant_advice,
 )
-from appliance.detector_config import DetectorConfig
-from appliance.errors import UsageError
 from appliance.lab.scenario.compare_command import CompareOptions, ModelRun, compare_command, reasons_against
-from appliance.lab.scenario.event_metrics import event_figures
-from appliance.lab.scenario.scenario_result import ScenarioResult, TrackFigures
-from appliance.site_check import check
+from appliance.scenario.event_metrics import event_figures
+from appliance.scenario.scenario_result import ScenarioResult, TrackFigures
 from appliance.types import Detections
 
 VARIANT = {"names": "{0: 'person'}", "vedette_variant": "int8"}

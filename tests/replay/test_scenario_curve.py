@@ -15,16 +15,16 @@ from films import FPS, HEIGHT, WIDTH, BrightBlock
 from numpy.typing import NDArray
 from scenes import YARD, write
 
+from appliance.base.clock import SystemClock
+from appliance.base.errors import UsageError
 from appliance.cli import main
-from appliance.clock import SystemClock
-from appliance.errors import UsageError
 from appliance.lab.curve import curve_output
 from appliance.lab.curve.curve_command import CurveOptions, as_json, curve_command
 from appliance.lab.curve.curve_footage import ReplayedFootage, replay_footage
 from appliance.lab.curve.curve_output import curve_page
 from appliance.lab.curve.curve_report import CurveReport, measure_curves
-from appliance.lab.scenario import scenario_loader
-from appliance.lab.scenario.scenario_runner import DetectorCache
+from appliance.scenario import scenario_loader
+from appliance.scenario.scenario_runner import DetectorCache
 from appliance.types import Detections
 
 VISITS, GLARES = (5.0, 35.0, 65.0), (20.0, 50.0, 80.0)

@@ -20,14 +20,15 @@ from films import BrightBlock, film
 from numpy.typing import NDArray
 from scenes import VISIT, there_and_back, verdict_of, visit_clip, write
 
+from appliance.base.errors import ConfigError
 from appliance.cli import main
-from appliance.errors import ConfigError
-from appliance.lab.scenario import html_report, scenario_loader
-from appliance.lab.scenario import scenario_runner as scenario_run
+from appliance.lab.scenario import html_report
 from appliance.lab.scenario.html_report import cut_stills
 from appliance.lab.scenario.scenario_command import ReportTargets, as_json, scenario_command, total_figures
-from appliance.lab.scenario.scenario_result import ScenarioResult
-from appliance.lab.scenario.scenario_runner import DetectorCache, DetectorLoader
+from appliance.scenario import scenario_loader
+from appliance.scenario import scenario_runner as scenario_run
+from appliance.scenario.scenario_result import ScenarioResult
+from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
 from appliance.track.tracker import Tracker
 from appliance.types import Detections
 

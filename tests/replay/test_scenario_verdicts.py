@@ -13,13 +13,14 @@ from films import BrightBlock
 from scenes import YARD, verdict_of, write
 from verdicts import ScriptedCloud, asking, play, visits
 
-from appliance.clock import ManualClock
-from appliance.errors import ConfigError
+from appliance.base.clock import ManualClock
+from appliance.base.errors import ConfigError
 from appliance.lab.cassette.cassette_recorder import CassetteRecorder
-from appliance.lab.scenario import html_report, scenario_loader
+from appliance.lab.scenario import html_report
 from appliance.lab.scenario.junit_report import junit_report
 from appliance.lab.scenario.scenario_command import summary_lines, total_figures
-from appliance.lab.scenario.scenario_result import ScenarioResult
+from appliance.scenario import scenario_loader
+from appliance.scenario.scenario_result import ScenarioResult
 
 Change = Callable[[dict[str, Any]], None]
 TWO_VISITS: dict[str, Any] = {

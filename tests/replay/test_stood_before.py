@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from family import FAMILY, Truth
 
-from appliance.clock import ManualClock, SystemClock
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
-from appliance.errors import UsageError
-from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.replay.replay_runner import (
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_runner import (
     ReplayOptions,
     ReplayPlan,
     clip_input,
     play,
     with_stood_before,
 )
-from appliance.lab.replay.stood_before import digest_of, read_stood_before
+from appliance.replay.stood_before import digest_of, read_stood_before
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
 from appliance.track.parked_vehicle_memory import StationaryObject
 

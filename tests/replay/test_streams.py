@@ -17,8 +17,8 @@ import av
 import numpy as np
 import pytest
 
-from appliance.clock import ManualClock
-from appliance.errors import SourceError
+from appliance.base.clock import ManualClock
+from appliance.base.errors import SourceError
 from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder

@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from replay.films import BrightBlock, film
 
-from appliance.errors import UsageError
-from appliance.lab.scenario.scenario_loader import load_scenario
-from appliance.lab.scenario.scenario_runner import DetectorCache, run_scenario
+from appliance.base.errors import UsageError
 from appliance.lab.tune.sweep_runner import MemoizedDetectors
 from appliance.lab.tune.tune_command import TuneOptions, tune_command
+from appliance.scenario.scenario_loader import load_scenario
+from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.types import Detections
 
 

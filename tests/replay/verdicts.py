@@ -9,12 +9,12 @@ from pathlib import Path
 from films import BrightBlock, film, site
 
 from appliance import wire
-from appliance.broker_config import BrokerConfig
-from appliance.clock import ManualClock
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.lab.cassette.verdict_source import VerdictSource
-from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.replay.replay_runner import replay
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_runner import replay
+from appliance.replay.verdict_source import VerdictSource
 from appliance.uplink.verdict_client import TimedVerdict
 
 UPLINK = BrokerConfig(url="nats://127.0.0.1:4222")

@@ -7,7 +7,7 @@ import selectors
 import threading
 import time
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 
 
 class _FastSelector(selectors.DefaultSelector):

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from notifying import NotifyingSite, hook
 from sample_rows import T0
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 
 
 def main() -> None:

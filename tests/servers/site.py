@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import SecretStr
 
 from appliance import config, wire
-from appliance.clock import Clock, SystemClock
+from appliance.base.clock import Clock, SystemClock
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import SecretStr
 
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.clock import Clock, SystemClock
 from appliance.broker import NatsLink
-from appliance.broker_config import BrokerConfig
-from appliance.clock import Clock, SystemClock
 from appliance.types import Detections
 from cloud_worker.config import HandlingConfig as WorkerSettings
 from cloud_worker.config import RedetectEngine, StatusConfig, WorkerConfig

@@ -17,8 +17,8 @@ from servers.worker import worker
 from waiting import until
 
 from appliance import config
+from appliance.base.clock import SystemClock
 from appliance.broker import NatsLink, end_tasks
-from appliance.clock import SystemClock
 from benchmarks.verdict_latency import Instant
 from cloud_worker import stream_setup
 from cloud_worker.config import StreamsConfig

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.clock import SystemClock
 from appliance.broker import NatsLink, end_tasks, nats_link
-from appliance.broker_config import BrokerConfig
-from appliance.clock import SystemClock
 from tests.ports import quiet_port
 from tests.servers.box import Box
 from tests.servers.nats import NatsServer, find_nats_servers

@@ -11,19 +11,19 @@ from fastapi.testclient import TestClient
 from streams import clip
 
 from appliance import config
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.errors import ConfigError
+from appliance.cli.site_check import _secrets
 from appliance.config import SiteConfig
 from appliance.config.secrets_file import secrets_path
 from appliance.dashboard.app import create_app
 from appliance.dashboard.camera_setup_api import VENDORS, second_stream
 from appliance.dashboard.deps import NO_PROBES
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
-from appliance.errors import ConfigError
 from appliance.ingest.probe_process import ProbeFailed, probe_camera
 from appliance.onvif.camera_client import inspect_camera
 from appliance.onvif.soap_client import OnvifAddress
 from appliance.settings.settings_service import SettingsService
-from appliance.site_check import _secrets
 from tests.dashboard_site import Site
 from tests.servers.onvif_camera import OnvifCamera, Stream
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.config.secrets_file import secrets_path
 from appliance.dashboard.app import create_app

@@ -138,7 +138,7 @@ def test_a_label_the_model_does_not_know_is_named_with_the_nearest(tmp_path: Pat
 def test_what_the_kernel_lacks_to_confine_decoding_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, level: str, text: str
 ) -> None:
-    monkeypatch.setattr("appliance.confinement._landlock_version", lambda: version)
+    monkeypatch.setattr("appliance.sandbox.confinement._landlock_version", lambda: version)
     done = called("check", "--no-probe", "--json", site(tmp_path, "file:x.mp4"), cwd=tmp_path)
     assert done.returncode == 0
     said = {each["about"]: each for each in json.loads(done.stdout)["findings"]}["confinement"]

@@ -18,10 +18,10 @@ import pytest
 from pydantic import SecretStr
 
 from appliance import wire
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.clock import SystemClock
+from appliance.base.errors import StoreUnavailable
 from appliance.broker import NatsLink, end_tasks
-from appliance.broker_config import BrokerConfig
-from appliance.clock import SystemClock
-from appliance.errors import StoreUnavailable
 from appliance.store.alerts import AlertStore
 from appliance.store.rows import MediaRow
 from appliance.types import JudgeKind

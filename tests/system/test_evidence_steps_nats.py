@@ -19,7 +19,7 @@ from test_escalation_nats import ask_broker, language_model, left_in_queue, make
 from appliance import config, wire
 from appliance.demo.rtsp_server import RtspServer
 from appliance.evidence.maker import EvidenceMaker
-from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
+from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore

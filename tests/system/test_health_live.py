@@ -20,13 +20,13 @@ from tampered_clips import CLIPS, covered, turned
 from tiny_networks import Thing, yolo
 from waiting import PATIENCE, until
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.json_lines import decode_ingest
 from appliance.config import SiteConfig
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.inference import detector_watchdog
 from appliance.ingest import process
 from appliance.ingest.channel import IngestChannel
-from appliance.json_lines import decode_ingest
 from appliance.types import Detections, HealthEvent
 from tests.servers.box import Box
 from tests.servers.red_camera import one

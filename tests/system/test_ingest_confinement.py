@@ -22,10 +22,10 @@ from streams import clip
 from waiting import until
 
 from appliance import config
+from appliance.base.json_lines import decode_ingest, encode_command
 from appliance.config import IngestConfig
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.ingest.probe_process import ProbeFailed, probe_camera
-from appliance.json_lines import decode_ingest, encode_command
 from appliance.types import CameraState, ConfigureCommand, FrameBoxes
 
 SECRET = "hunter2-s3cret"
@@ -33,7 +33,7 @@ ATTACKS = """
 import ctypes, json, os, socket, subprocess, sys
 from pathlib import Path
 from appliance.config import IngestConfig
-from appliance.confinement import confine
+from appliance.sandbox.confinement import confine
 from appliance.ingest.ingest_policy import IngestPolicy
 given = json.loads(sys.stdin.readline())
 assert confine(IngestPolicy(IngestConfig.model_validate(given["site"])).policy) == ("landlock", "seccomp")

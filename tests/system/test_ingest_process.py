@@ -19,8 +19,8 @@ import pytest
 from streams import clip
 from waiting import until
 
+from appliance.base.json_lines import decode_ingest, encode_command
 from appliance.config import SiteConfig
-from appliance.json_lines import decode_ingest, encode_command
 from appliance.types import (
     CameraMeter,
     CameraState,

@@ -17,7 +17,7 @@ from streams import clip
 from waiting import ANSWER_S, PATIENCE, until
 
 from appliance import config
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.dashboard.live_api import MEDIA_TYPE
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.types import SegmentRow

@@ -9,14 +9,14 @@ import pytest
 from streams import clip
 from waiting import until
 
-from appliance import app
-from appliance.app import build, recover, start
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.threads import ServiceGroup
 from appliance.config import SiteConfig
+from appliance.core.app import build, recover, start
+from appliance.core.core_loop import app
 from appliance.media.segment_recovery import recover_segment
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
-from appliance.threads import ServiceGroup
 from tests.box_files import heat
 
 

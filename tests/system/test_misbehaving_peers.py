@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.errors import SourceError
 from appliance.config import MqttConfig, WebhookTarget
-from appliance.errors import SourceError
 from appliance.mqtt import broker_session
 from appliance.mqtt.broker_session import BrokerSession
 from appliance.notify.http_sender import HttpSender

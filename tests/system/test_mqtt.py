@@ -19,13 +19,13 @@ import pytest
 from sample_rows import alert, event, opened, sample_frame
 from waiting import until
 
-from appliance.backoff import Backoff
-from appliance.clock import SystemClock, local_weekday_minute
+from appliance.base.backoff import Backoff
+from appliance.base.clock import SystemClock, local_weekday_minute
 from appliance.config import MqttConfig, SiteConfig
+from appliance.evidence.privacy import PrivacyRules
 from appliance.mqtt import publisher as publisher_module
 from appliance.mqtt.broker_check import check_mqtt
 from appliance.mqtt.publisher import MqttDeps, MqttPublisher
-from appliance.privacy import PrivacyRules
 from appliance.rules.arming import Arming
 from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from tiny_networks import Thing, yolo
 
+from appliance.base.child_modules import JOB_FUNCTIONS, MEDIA_FUNCTIONS, SANDBOX
 from appliance.cli import COMMANDS
 from cloud_worker.__main__ import _parser as worker_parser
 from tests.servers import network_stories, watched_network
@@ -28,7 +29,7 @@ from tests.servers.watched_network import Watched, role, watch
 
 PERSON = Thing((40, 20, 70, 110), 0.9, 0)
 RUNS = {"appliance run", "appliance.ingest", "appliance.demo.rtsp_server"}
-MEDIA_CHILD, LAB_JOB = (f"appliance.sandbox appliance.{each}.sandboxed_functions" for each in ("media", "lab.jobs"))
+MEDIA_CHILD, LAB_JOB = f"{SANDBOX} {MEDIA_FUNCTIONS}", f"{SANDBOX} {JOB_FUNCTIONS}"
 # Each story, with the processes that must have been seen while it was told.
 PROCESSES = {
     "edge_only": {*RUNS, "appliance check", "appliance egress", MEDIA_CHILD, LAB_JOB},

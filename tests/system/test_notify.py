@@ -17,7 +17,7 @@ from sample_rows import T0, opened
 from servers.receiver import Receiver
 from waiting import until
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.store.audit import AuditStore
 from appliance.types import HealthEvent
 

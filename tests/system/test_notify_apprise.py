@@ -16,13 +16,13 @@ from sample_rows import T0
 from servers.receiver import Receiver
 from waiting import until
 
+from appliance.base.clock import ManualClock
+from appliance.base.errors import ConfigError, MissingDependency, UsageError
+from appliance.base.yamlfile import loads
 from appliance.cli import main
-from appliance.clock import ManualClock
 from appliance.config import AppriseTarget, SiteConfig
-from appliance.errors import ConfigError, MissingDependency, UsageError
 from appliance.notify.target_check import check_targets
 from appliance.store.audit import AuditStore
-from appliance.yamlfile import loads
 
 pytest.importorskip("apprise", reason="the extra `notify` is not installed")
 

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import pytest
 
-from appliance.clock import ManualClock, SystemClock
-from appliance.errors import SourceError, SourceLost, SourceRefused
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import SourceError, SourceLost, SourceRefused
 from appliance.onvif import soap_client
 from appliance.onvif.camera_client import CameraClient
 from appliance.onvif.camera_client import OnvifCamera as Inspected
@@ -33,9 +33,9 @@ ROOT = Path(__file__).parents[2]
 # The command, and then what the camera with IPv6 says of its second stream.
 FIND_AND_ASK = """
 import asyncio, sys
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.onvif.camera_client import inspect_camera
-from appliance.onvif.discover_command import discover_command
+from appliance.cli.discover_command import discover_command
 from appliance.onvif.discovery import discover_cameras
 from appliance.onvif.soap_client import OnvifAddress
 discover_command(as_json=True)

@@ -12,11 +12,11 @@ import pytest
 from streams import CountingTracker, clip
 from waiting import until
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.json_lines import decode_ingest
 from appliance.config import SiteConfig
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
-from appliance.json_lines import decode_ingest
 from appliance.types import CameraMeter, Detections, HealthEvent, IngestMessage
 
 PACE = 5.0  # a second here is a fifth of one

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
+from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.uplink.uplink_service import UplinkService
 from cloud_worker.engines.redetect import Redetect
 from tests.servers.nats import NatsServer, find_nats_servers

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard import ptz_api
 from appliance.dashboard.server import DashboardServer

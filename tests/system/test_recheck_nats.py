@@ -13,18 +13,18 @@ from servers.site import RULE, Site, picture, site
 from servers.worker import ScriptedDetector, worker
 from waiting import until
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.threads import Service, ServiceGroup
 from appliance.config import SiteConfig
 from appliance.dashboard.schemas import AlertFull
 from appliance.detect import detector
-from appliance.detector_config import DetectorConfig
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.recheck.worker import RecheckWorker
 from appliance.router.calibration import UNTRAINED
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.escalations import EscalationStore
-from appliance.threads import Service, ServiceGroup
 from appliance.types import RecheckCommand
 from cloud_worker.engines.redetect import Redetect
 from tests.system.test_escalation_nats import make_streams

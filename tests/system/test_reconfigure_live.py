@@ -16,19 +16,19 @@ from streams import clip
 from waiting import until
 
 from appliance import config
-from appliance.app import Appliance, build, recover, start
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.errors import ConfigError, MissingDependency, UsageError
+from appliance.base.threads import ServiceGroup
 from appliance.config import DetectorConfig
+from appliance.core.app import Appliance, build, recover, start
 from appliance.demo.rtsp_server import RtspServer
 from appliance.detect.detector import locate
-from appliance.errors import ConfigError, MissingDependency, UsageError
 from appliance.media.segment_recovery import recover_segment
 from appliance.settings.site_editor import SiteFileChanged
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.cameras import CameraRow
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
-from appliance.threads import ServiceGroup
 
 
 class Running:
@@ -143,7 +143,7 @@ def test_what_cannot_be_put_in_force_changes_nothing(running: Running, monkeypat
     def refuse(*_: Any) -> None:
         raise MissingDependency("apprise is not installed")
 
-    monkeypatch.setattr("appliance.background._build_notifier", refuse)
+    monkeypatch.setattr("appliance.core.background_services._build_notifier", refuse)
     with pytest.raises(MissingDependency):
         running.change("alerts", to={"merge_s": 3})
     assert running.path.read_text() == text

@@ -10,7 +10,7 @@ import pytest
 from media import film, number
 from sample_rows import T0
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.clips import cut_clip
 from appliance.media.recorded import RecordedSegment

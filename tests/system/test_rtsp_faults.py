@@ -16,7 +16,7 @@ from streams import Heard, clip
 from waiting import PATIENCE, until
 
 from appliance import config
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.rtsp_source import RtspSource

@@ -19,9 +19,9 @@ from streams import clip
 from waiting import PATIENCE, until
 
 from appliance import config
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
+from appliance.base.errors import SourceLost, SourceRefused, VedetteError
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
-from appliance.errors import SourceLost, SourceRefused, VedetteError
 from appliance.ingest import socket_meter
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder

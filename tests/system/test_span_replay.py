@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from waiting import until
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from tests.dashboard_site import Site
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sample_rows import T0
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
@@ -27,7 +27,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from sample_rows import T0, ended, opened, sample_escalation, sample_frame, sample_verdict
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.config import IngestConfig, SiteConfig
-from appliance.supervisor import IngestRefused, IngestSupervisor
+from appliance.core.ingest_supervisor import IngestRefused, IngestSupervisor
 from appliance.types import CameraState, IngestMessage
 
 CONFIG = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://viewer:hunter2@127.0.0.1/x"}}})
@@ -172,7 +172,7 @@ def test_a_child_that_loads_for_long_is_not_taken_for_hung(
     """
     supervisor = supervise(script)  # type: ignore[operator]
     listener.wait_for(1)
-    monkeypatch.setattr("appliance.supervisor.SILENCE_S_MAX", 4.0)  # starting Python takes what it takes
+    monkeypatch.setattr("appliance.core.ingest_supervisor.SILENCE_S_MAX", 4.0)  # starting Python takes what it takes
     listener.wait_for(2)
     assert (listener.reasons, listener.deaths) == (["started", "loaded"], [])
     assert supervisor.status.refused_lines == 0
@@ -182,7 +182,7 @@ def test_a_child_that_reads_its_libraries_for_long_is_not_started_again_and_agai
     supervise: object, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine with too much to do, or from a slow card: each new one would take as long, for ever."""
-    monkeypatch.setattr("appliance.supervisor.SILENCE_S_MAX", 0.5)
+    monkeypatch.setattr("appliance.core.ingest_supervisor.SILENCE_S_MAX", 0.5)
     supervise('import time\ntime.sleep(1.5)\nsay("read")\nsys.stdin.read()\n')  # type: ignore[operator]
     listener.wait_for(1, deaths=1)
     assert listener.reasons[0] == "read", "the silence after its first word counts, not the one before"
@@ -191,7 +191,7 @@ def test_a_child_that_reads_its_libraries_for_long_is_not_started_again_and_agai
 def test_a_child_that_never_speaks_is_started_again(
     supervise: object, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("appliance.supervisor.START_S_MAX", 1.0)
+    monkeypatch.setattr("appliance.core.ingest_supervisor.START_S_MAX", 1.0)
     supervise("sys.stdin.read()\n")  # type: ignore[operator]
     listener.wait_for(0, deaths=1)
     assert listener.deaths[0] == "the ingest process said nothing for 1 s; starting it again"
@@ -209,7 +209,7 @@ def test_stopping_ends_the_child(supervise: object, listener: Listener) -> None:
 def test_what_the_child_says_while_it_ends_is_still_taken(
     supervise: object, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("appliance.supervisor.STOP_S_MAX", 50.0)
+    monkeypatch.setattr("appliance.core.ingest_supervisor.STOP_S_MAX", 50.0)
     supervisor = supervise("""
         say("live")
         sys.stdin.read()
@@ -226,7 +226,7 @@ def test_what_the_child_says_while_it_ends_is_still_taken(
 def test_a_child_that_does_not_end_is_killed(
     supervise: object, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("appliance.supervisor.STOP_S_MAX", 0.5)
+    monkeypatch.setattr("appliance.core.ingest_supervisor.STOP_S_MAX", 0.5)
     supervisor = supervise("""
         say(str(os.getpid()))
         while True:

@@ -18,7 +18,7 @@ from nats.js.api import ConsumerConfig
 from test_escalation_nats import ask_broker, language_model, left_in_queue, make_streams, publish, quiet, second_look
 
 from appliance import wire
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.types import JudgeKind
 from appliance.wire import Need
 from cloud_worker import dead_letter_store

@@ -17,14 +17,14 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from appliance import cli
-from appliance.app import check_guarded
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import UsageError
+from appliance.base.passwords import hashed, is_password
+from appliance.core.app import check_guarded
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.app import ROUTERS, create_app
 from appliance.dashboard.auth import Access, SessionCookies
 from appliance.dashboard.sign_in_throttle import FREE_TRIES, FREE_TRIES_ACCOUNT
-from appliance.errors import UsageError
-from appliance.passwords import hashed, is_password
 from appliance.store.access_log import ROWS_MAX, AccessLog
 from appliance.store.health_events import HealthEventStore
 from appliance.store.rows import alert_of

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import PreconditionError
 from appliance.config import SiteConfig
 from appliance.dashboard.visitor import Visitor, set_visitor
-from appliance.errors import PreconditionError
 from appliance.rules.arming import Arming
 from appliance.store.access_log import AccessLog
 from appliance.store.arming import ArmingRow, ArmingStore

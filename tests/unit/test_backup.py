@@ -24,10 +24,10 @@ from appliance.backup.backup_file import MANIFEST, BackupManifest, BackupReader,
 from appliance.backup.hidden_secrets import fill_secrets, hide_secrets
 from appliance.backup.restore import RestoreTarget, apply_ready, ready_restore, stage
 from appliance.backup.sealed_box import seal, unseal
+from appliance.base.clock import ManualClock
+from appliance.base.errors import ConfigError, PreconditionError, UsageError, VedetteError
 from appliance.cli import main
-from appliance.clock import ManualClock
 from appliance.config import SiteConfig, load
-from appliance.errors import ConfigError, PreconditionError, UsageError, VedetteError
 from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database, StoreInUse
@@ -499,6 +499,6 @@ def test_a_start_begins_with_what_lies_ready(box: Box, tmp_path: Path, monkeypat
         begun.append((box.alerts, config.alerts.merge_s))
         return 0
 
-    monkeypatch.setattr("appliance.app.run", run)
+    monkeypatch.setattr("appliance.core.app.run", run)
     assert main(["run", "--config", str(box.path)]) == 0
     assert begun == [({"a1"}, 3)]

@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from appliance.backup.restore import apply_ready, ready_restore
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import load
 from appliance.settings.settings_service import SettingsService
 from tests.dashboard_site import Site

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from scripted_runtime import ScriptedRuntime
 from tiny_networks import Thing
 
+from appliance.base.clock import ManualClock
+from appliance.base.detector_config import DetectorConfig
 from appliance.cli import main
-from appliance.clock import ManualClock
 from appliance.detect import runtime_choice
 from appliance.detect.network_detector import NetworkDetector
-from appliance.detector_config import DetectorConfig
 from appliance.lab.bench import bench_command, pipeline_measurement
 from appliance.lab.bench.bench_command import BenchRow
 from appliance.lab.bench.pipeline_measurement import DetectorBench

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from waiting import PATIENCE, until
 
-from appliance.geometry import iou
+from appliance.base.geometry import iou
 from appliance.types import Detections
 from benchmarks.ingest import process_tree, report, yolo11n_like
 from benchmarks.ingest.contender import ContenderPlan, vedette_with

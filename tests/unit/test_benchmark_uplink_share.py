@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from appliance import config, yamlfile
+from appliance import config
+from appliance.base import yamlfile
 from appliance.lab.curve.ranking import LabelledIncident
 from appliance.types import TrackedObject
 from benchmarks.ingest.frame_clock import FrameClock

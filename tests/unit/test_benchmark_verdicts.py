@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.types import JudgeKind
 from appliance.wire import Need
 from benchmarks.verdicts.__main__ import row

@@ -10,21 +10,21 @@ from fastapi.testclient import TestClient
 from hailo_files import FakeDevice
 from waiting import until
 
-from appliance.box_monitor import BoxMonitor
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.detector_config import HailoConfig
+from appliance.base.machine import Temperature
+from appliance.core.appliance_monitor import BoxMonitor
+from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
-from appliance.detector_config import HailoConfig
 from appliance.health.load_shedding import LoadShedding, SheddingStep
-from appliance.machine import Temperature
-from appliance.savings import EnergyAccount
-from appliance.sensors.box_sensors import BoxSensors, BoxStatus
+from appliance.savings.bytes_saved import EnergyAccount
+from appliance.sensors.appliance_sensors import BoxSensors, BoxStatus
 from appliance.sensors.energy_meter import EnergyMeter
 from appliance.sensors.memory_pressure import MemoryReading, MemorySensor
 from appliance.sensors.readings import EnergyReading, SensorReading
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
-from appliance.supervisor import IngestSupervisor
 from tests.box_files import heat, memory, write_files
 from tests.dashboard_site import Site, config_of
 

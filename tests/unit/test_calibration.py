@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
+from appliance.cli.calibrate_command import brier, calibration_report, ece
 from appliance.router.binomial_bounds import error_bound, missed_max, recall_low
-from appliance.router.calibrate_command import brier, calibration_report, ece
 from appliance.router.calibration import UNTRAINED, Calibration, GroupFit, SureClaim, TrackStability, features
 from appliance.router.calibration_fit import AlertOutcome, claim_recall, fit, held_out
 

@@ -17,7 +17,7 @@ from streams import CountingTracker, Heard, NumberReader
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import InferenceRequest
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.decode_policy.keyframe_policy import DecodePolicy
 from appliance.inference.inference_worker import InferenceWorker
 from appliance.ingest.clip_reader import ClipReader

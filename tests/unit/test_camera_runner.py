@@ -16,9 +16,9 @@ from streams import NumberReader, ScriptedSource, clip
 from waiting import until
 
 from appliance import config
-from appliance.backoff import Backoff
-from appliance.clock import ManualClock
-from appliance.errors import SourceLost, SourceRefused
+from appliance.base.backoff import Backoff
+from appliance.base.clock import ManualClock
+from appliance.base.errors import SourceLost, SourceRefused
 from appliance.inference.detector_watchdog import STUCK_S
 from appliance.ingest.reconnecting_reader import REFUSED_WAIT_S, RETRY_S_MAX, ReconnectingReader
 from appliance.media.source import ReceivedBytes, SourceStalled, StreamInfo, VideoPacket

@@ -13,7 +13,7 @@ import pytest
 from core_harness import CoreHarness, site
 
 from appliance import config, wire
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.router.binomial_bounds import error_bound
 from appliance.router.calibration import SURE_MIN, UNTRAINED, Calibration, SureClaim, TrackStability
 from appliance.router.calibration_fit import AlertOutcome, claim_sure, decided_of, fit, outcomes_of

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from appliance import wire
-from appliance.errors import UsageError
-from appliance.lab.cassette import cassette_file
-from appliance.lab.cassette.cassette_file import (
+from appliance.base.errors import UsageError
+from appliance.replay import cassette_file
+from appliance.replay.cassette_file import (
     CassetteHeader,
     CassetteLine,
     CassettePlayer,
@@ -24,7 +24,7 @@ from appliance.lab.cassette.cassette_file import (
     media_of,
     query_of,
 )
-from appliance.lab.cassette.verdict_source import (
+from appliance.replay.verdict_source import (
     FootageRef,
     OracleJudge,
     OracleOpinion,

@@ -10,8 +10,8 @@ from dataclasses import fields, replace
 import pytest
 from waiting import until
 
+from appliance.base.json_lines import decode_ingest
 from appliance.ingest.channel import ChannelClosed, IngestChannel, signs_of_life
-from appliance.json_lines import decode_ingest
 from appliance.types import CameraMeter, CameraState, FrameBoxes, IngestHealth, IngestMessage, SegmentRow
 
 

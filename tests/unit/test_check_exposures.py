@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from appliance import config
-from appliance.site_check import exposures
+from appliance.cli.site_check import exposures
 
 SITE = """
 cameras: {gate: {url: "rtsp://viewer:%s@192.168.1.20/main"}}

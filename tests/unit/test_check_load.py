@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance import site_check
+from appliance.cli import site_check
 
 CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "gate.mp4"
 

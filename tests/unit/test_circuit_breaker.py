@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from appliance.circuit_breaker import CircuitBreaker
-from appliance.clock import ManualClock, SystemClock
-from appliance.errors import EngineError, EngineUnavailable
+from appliance.base.circuit_breaker import CircuitBreaker
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import EngineError, EngineUnavailable
 from cloud_worker.judge_breaker import JudgeBreaker
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import av
 import pytest
 
-from appliance import command_end
+from appliance.base import command_end
+from appliance.base.errors import UsageError
+from appliance.base.local_files import check_output
 from appliance.cli import main
-from appliance.errors import UsageError
-from appliance.first_run import first_site_file
-from appliance.lab.footage import ClipSource
-from appliance.local_files import check_output
+from appliance.cli.first_run import first_site_file
+from appliance.replay.footage import ClipSource
 from cloud_worker.__main__ import main as worker
 
 LOG = re.compile(rb'\{"type": ?"header"')
@@ -82,7 +82,7 @@ def test_a_disk_that_refuses_is_a_sentence(monkeypatch: pytest.MonkeyPatch, caps
     def refuse(**_: object) -> int:
         raise PermissionError(13, "Permission denied", "/var/lib/x")
 
-    monkeypatch.setattr("appliance.models_command.list_command", refuse)
+    monkeypatch.setattr("appliance.cli.models_command.list_command", refuse)
     assert main(["models", "list"]) == 1
     assert capsys.readouterr().err == "vedette: /var/lib/x: Permission denied\n"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.clock import SystemClock
-from appliance.errors import StoreUnavailable
+from appliance.base.clock import SystemClock
+from appliance.base.errors import StoreUnavailable
 from appliance.store.database import Database
 from appliance.uplink.commit_batcher import CommitBatcher
 

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
+from appliance.base.errors import UsageError
 from appliance.cli import main
-from appliance.errors import UsageError
-from appliance.lab.conditions.condition_spec import (
+from appliance.replay.conditions.condition_spec import (
     CONDITION_KINDS,
     NO_CONDITIONS,
     ConditionKind,

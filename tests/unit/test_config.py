@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from appliance import config, yamlfile
-from appliance.clock import thread_cpu_s
+from appliance import config
+from appliance.base import yamlfile
+from appliance.base.clock import thread_cpu_s
+from appliance.base.errors import ConfigError
 from appliance.config import IngestConfig, SiteConfig
 from appliance.config.site_file import CAMERAS_MAX
-from appliance.errors import ConfigError
 
 GOOD = """\
 site: {name: depot-7}

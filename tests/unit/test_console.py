@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.progress import TextColumn
 
-from appliance import console
+from appliance.base import console
 from appliance.lab.scenario.scenario_command import progress_status
 from tests.waiting import until
 

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from appliance import config, yamlfile
+from appliance import config
+from appliance.base import yamlfile
 from appliance.cli import COMMANDS
 from appliance.cli.command_table import build_parser
 from cloud_worker.config import OpenAiEngine, WorkerConfig

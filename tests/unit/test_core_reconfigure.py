@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from core_harness import CoreHarness, site
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.core_settings import core_settings
+from appliance.core.core_settings import core_settings
 from appliance.store.arming import ArmingRow
 from appliance.types import HealthEvent, TrackedObject
 

@@ -10,9 +10,11 @@ from dashboard_site import Site, config_of
 from fastapi.testclient import TestClient
 from prometheus_text import samples
 
-from appliance.clock import ManualClock, local_day
+from appliance.base.clock import ManualClock, local_day
 from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, PricesConfig
-from appliance.costs import (
+from appliance.dashboard.app import create_app
+from appliance.dashboard.templating import money
+from appliance.savings.costs import (
     MONTH_H,
     Bill,
     amortised_hour,
@@ -24,8 +26,6 @@ from appliance.costs import (
     price_idle,
     price_work,
 )
-from appliance.dashboard.app import create_app
-from appliance.dashboard.templating import money
 from appliance.store.meter import Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
 from appliance.wire import Verdict

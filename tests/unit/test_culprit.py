@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from appliance.config import CameraConfig
-from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.scenario.culprit import MissRecord, find_culprit
-from appliance.lab.scenario.expectations import EventPattern
+from appliance.replay.replay_result import ReplayResult
 from appliance.rules.engine import RulesEngine
+from appliance.scenario.culprit import MissRecord, find_culprit
+from appliance.scenario.expectations import EventPattern
 from appliance.types import Event, FrameBoxes, StreamHeader, TrackedObject
 
 STEP_S = 0.2

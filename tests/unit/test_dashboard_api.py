@@ -22,8 +22,9 @@ from prometheus_text import samples
 from waiting import ANSWER_S, PATIENCE
 
 from appliance import wire
+from appliance.base.clock import ManualClock
+from appliance.base.errors import EvidenceError
 from appliance.broker import LinkState
-from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard import assets
 from appliance.dashboard.alerts_api import AlertCountCache
@@ -32,7 +33,6 @@ from appliance.dashboard.deps import SystemHealth
 from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers, changes_of
 from appliance.dashboard.snapshots import Snapshot, SnapshotCache
 from appliance.dashboard.templating import percent, size, span, when
-from appliance.errors import EvidenceError
 from appliance.store import verdict_stats
 from appliance.store.alerts import AlertCounts, AlertStore
 from appliance.store.database import Database

@@ -12,14 +12,14 @@ import pytest
 from fastapi.testclient import TestClient
 from waiting import ANSWER_S
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import MissingDependency
 from appliance.config import DashboardConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.auth import COOKIE, SessionCookies, local_path
 from appliance.dashboard.guard import AllowedHosts
 from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.sign_in_throttle import LoginThrottle
-from appliance.errors import MissingDependency
 from appliance.store.alerts import AlertStore
 from appliance.store.sessions import SessionStore
 from appliance.store.users import UserRow, UserStore

@@ -12,7 +12,7 @@ from core_harness import site as core_site
 from fastapi.testclient import TestClient
 from sample_rows import sample_verdict
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.router.calibration import Calibration, GroupFit, RecallClaim, SureClaim

@@ -17,7 +17,7 @@ import pytest
 from tcp_clients import Noise, address_of, connections, is_closed, is_served
 from waiting import ANSWER_S, until
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.dashboard.acceptor import Admission, Connection, ConnectionLimits
 from appliance.dashboard.guard import CountedBody
 from appliance.dashboard.problems import Problem

@@ -9,7 +9,7 @@ import pytest
 from dashboard_site import Site
 from fastapi.testclient import TestClient
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import SystemHealth
 from appliance.store.health_events import HealthEventStore

@@ -10,8 +10,8 @@ import pytest
 from dashboard_site import Site
 from fastapi.testclient import TestClient
 
+from appliance.base.clock import ManualClock
 from appliance.broker import LinkState
-from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.event_stream import changes_of

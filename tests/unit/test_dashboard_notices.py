@@ -10,7 +10,7 @@ from dashboard_site import Site
 from fastapi.testclient import TestClient
 from prometheus_text import samples
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.notify.delivery import TargetStatus

@@ -12,12 +12,12 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from waiting import until
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.lab_jobs import LabJobs
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
-from appliance.lab.scenario import scenario_loader
-from appliance.sandbox import SandboxUnavailable
+from appliance.sandbox.sandbox import SandboxUnavailable
+from appliance.scenario import scenario_loader
 from tests.dashboard_site import Site
 
 T0 = 1_700_000_000.0

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.errors import UsageError
 from appliance.settings.change_limits import FILE_KEYS
 from appliance.settings.settings_service import SettingsService
 from appliance.settings.yaml_edit import SiteChange

@@ -10,11 +10,11 @@ from fastapi.testclient import TestClient
 from prometheus_text import samples
 from sample_rows import T0
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.cli.site_check import _forecast, _preroll
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
-from appliance.site_check import _forecast, _preroll
 from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention
 from appliance.store.storage_report import Disk, StorageReportCache, read_storage

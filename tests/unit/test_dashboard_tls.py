@@ -23,13 +23,13 @@ from cryptography.x509.oid import NameOID
 from tcp_clients import Noise, address_of, connections, is_closed, is_served
 from waiting import ANSWER_S, until
 
-from appliance.app import keep_until_restart
-from appliance.clock import ManualClock, SystemClock
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import MissingDependency
 from appliance.config import DashboardConfig
+from appliance.core.app import keep_until_restart
 from appliance.dashboard.acceptor import ConnectionLimits
 from appliance.dashboard.auth import COOKIE
 from appliance.dashboard.tls import LOOK_EVERY_S, OWN_S, RENEW_BEFORE_S, DashboardCertificate
-from appliance.errors import MissingDependency
 from tests.dashboard_site import Site, config_of, running
 
 TOKEN = "correct horse battery staple"

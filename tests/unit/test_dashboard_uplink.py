@@ -9,8 +9,8 @@ import pytest
 from dashboard_site import Site
 from fastapi.testclient import TestClient
 
+from appliance.base.clock import ManualClock
 from appliance.broker import LinkState
-from appliance.clock import ManualClock
 from appliance.store.health_events import HealthEventStore
 from appliance.store.rechecks import RecheckStore
 from appliance.types import EdgeVerdict, HealthEvent

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from sample_rows import sample_escalation
 
-from appliance.clock import ManualClock
-from appliance.errors import StoreError, StoreUnavailable
+from appliance.base.clock import ManualClock
+from appliance.base.errors import StoreError, StoreUnavailable
 from appliance.store import migrations
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
@@ -314,8 +314,8 @@ def test_close_folds_the_log_in_and_then_nothing_is_taken(path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from appliance.clock import ManualClock
-from appliance.errors import StoreError, StoreUnavailable
+from appliance.base.clock import ManualClock
+from appliance.base.errors import StoreError, StoreUnavailable
 from appliance.store.database import Database
 
 db = Database(Path(sys.argv[1]), ManualClock())

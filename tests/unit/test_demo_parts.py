@@ -17,12 +17,12 @@ import pytest
 import waiting
 
 from appliance import config
-from appliance.clock import ManualClock, SystemClock
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import MissingDependency, UsageError
 from appliance.demo import demo_config
 from appliance.demo.demo_console import AlertReporter, DashboardClient, DemoConsole, NoAnswer
 from appliance.demo.demo_processes import LOG_BYTES_MAX, ChildProcess, ChildProgram
 from appliance.demo.demo_run import DemoOptions, demo
-from appliance.errors import MissingDependency, UsageError
 from cloud_worker import config as worker_config
 from tests.ports import quiet_port
 

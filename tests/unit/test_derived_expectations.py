@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from appliance.json_lines import encode_log
-from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.scenario import scenario_loader
-from appliance.lab.scenario.expectations import Expectation, derived_expectations
-from appliance.lab.scenario.ground_truth import BoxesSpool, read_truth
+from appliance.base.json_lines import encode_log
+from appliance.replay.replay_result import ReplayResult
+from appliance.scenario import scenario_loader
+from appliance.scenario.expectations import Expectation, derived_expectations
+from appliance.scenario.ground_truth import BoxesSpool, read_truth
 from appliance.types import FrameBoxes
 
 SCENARIO = """\

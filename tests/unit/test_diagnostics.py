@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from appliance.backup.diagnostics import PART_CHARACTERS_MAX, DiagnosticsSource, stream_bundle
+from appliance.base.clock import ManualClock
+from appliance.base.errors import StoreError
+from appliance.base.telemetry import LogRing
 from appliance.cli import main
-from appliance.clock import ManualClock
 from appliance.config import load
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
-from appliance.diagnostics import PART_CHARACTERS_MAX, DiagnosticsSource, stream_bundle
-from appliance.errors import StoreError
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.settings_service import SettingsService
 from appliance.store.health_events import HealthEventStore
-from appliance.telemetry import LogRing
 from appliance.types import Gap, HealthEvent
 from tests.dashboard_site import Site
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from appliance.errors import ConfigError, SourceLost, camera_address, printable, redact
+from appliance.base.errors import ConfigError, SourceLost, camera_address, printable, redact
 
 
 @pytest.mark.parametrize(

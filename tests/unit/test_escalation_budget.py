@@ -9,7 +9,7 @@ import pytest
 from servers.site import Site
 
 from appliance import config, wire
-from appliance.clock import ManualClock, Period
+from appliance.base.clock import ManualClock, Period
 from appliance.router.decide import EscalationCost
 from appliance.router.escalation_budget import EscalationBudget
 from appliance.store.decisions import CloudSpend, DecisionStore

@@ -15,8 +15,8 @@ from sample_rows import BOX, T0, best, event, opened, sample_escalation, sample_
 from test_evidence import Site
 
 from appliance import wire
+from appliance.base.errors import EvidenceError
 from appliance.config import EscalationConfig
-from appliance.errors import EvidenceError
 from appliance.evidence.frame_selection import EvidenceMoment, ImageSet, best_moment, plan_evidence
 from appliance.evidence.image_encoder import CROP_SIDE_MAX, EncodedImage, box_in_region, encoded_image, order_image
 from appliance.evidence.maker import EvidenceMaker

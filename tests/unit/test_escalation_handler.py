@@ -14,7 +14,7 @@ import nats.js.errors
 import pytest
 
 from appliance import wire
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.types import JudgeKind
 from cloud_worker.config import HandlingConfig
 from cloud_worker.escalation_handler import EscalationHandler, NullArchive

@@ -10,7 +10,7 @@ import pytest
 from core_harness import site
 
 from appliance.config import SiteConfig
-from appliance.lab.replay.replay_routing import router_context_of
+from appliance.replay.replay_routing import router_context_of
 from appliance.router.calibration import Calibration, GroupFit, RecallClaim
 from appliance.router.decide import SystemLoad
 from appliance.router.escalation_planner import OPEN_MAX, EscalationPlanner, RoutePlan

@@ -11,7 +11,7 @@ import wire_v1
 from sample_rows import T0, opened, sample_escalation, sample_verdict
 
 from appliance import wire
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.store import migrations
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database

@@ -20,9 +20,9 @@ from sample_rows import BOX, T0, alert, best, ended, event, opened, sample_escal
 from waiting import until
 
 from appliance import wire
-from appliance.clock import ManualClock, SystemClock
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import EvidenceError
 from appliance.config import SiteConfig
-from appliance.errors import EvidenceError
 from appliance.evidence.frame_selection import spread_moments
 from appliance.evidence.maker import EvidenceMaker
 from appliance.media import clips

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.lab.scenario.expectations import (
+from appliance.scenario.expectations import (
     EVENTS_MAX,
     EventMatches,
     EventPattern,

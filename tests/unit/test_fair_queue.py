@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.wire import PRIORITIES
 from cloud_worker.concurrency_slots import PEAK_S, ConcurrencySlots
 from cloud_worker.fair_queue import ANNOUNCED_S, FairQueue, PriorityShares

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import CameraConfig
 from appliance.dashboard.app import create_app
 from appliance.settings.false_alarm_memory import RuleProposal, propose

@@ -13,8 +13,8 @@ import pytest
 from media import number
 from streams import clip
 
-from appliance.clock import ManualClock
-from appliance.errors import SourceError, SourceRefused
+from appliance.base.clock import ManualClock
+from appliance.base.errors import SourceError, SourceRefused
 from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.file_source import FileSource, clip_path
 from appliance.media.frames import FrameConverter, upright_size

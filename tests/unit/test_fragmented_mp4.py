@@ -11,7 +11,7 @@ import pytest
 from media import number
 from streams import Heard, clip
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.fragmented_mp4 import Fragment, FragmentError, FragmentReader

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import ConfigError
-from appliance.lab.scenario import ground_truth
-from appliance.lab.scenario.ground_truth import TrueFrames, TrueObject
+from appliance.base.errors import ConfigError
 from appliance.lab.scenario.junit_report import junit_report
-from appliance.lab.scenario.scenario_result import Fault, ScenarioResult
-from appliance.lab.scenario.scenario_schema import TruthFile
-from appliance.lab.scenario.tracking_metrics import compare_with_truth
+from appliance.scenario import ground_truth
+from appliance.scenario.ground_truth import TrueFrames, TrueObject
+from appliance.scenario.scenario_result import Fault, ScenarioResult
+from appliance.scenario.scenario_schema import TruthFile
+from appliance.scenario.tracking_metrics import compare_with_truth
 from appliance.types import FrameBoxes, TrackedObject
 
 SIZE = (100, 50)

@@ -14,6 +14,8 @@ import tiny_networks as tiny
 from numpy.typing import NDArray
 from tiny_networks import Thing
 
+from appliance.base.detector_config import DetectorConfig, HailoConfig
+from appliance.base.errors import ModelError
 from appliance.cli import main
 from appliance.dashboard.lab_jobs import model_places
 from appliance.detect import detector, hailo_cures, hef_file, model_files, yolo_detr_heads
@@ -22,8 +24,6 @@ from appliance.detect.hailo_process import HelperFailed
 from appliance.detect.hailo_runtime import HailoRuntime
 from appliance.detect.hef_file import HefHeader
 from appliance.detect.yolo_detr_heads import TrialOutput, UnknownLayout
-from appliance.detector_config import DetectorConfig, HailoConfig
-from appliance.errors import ModelError
 
 PLAIN: dict[str, Any] = {"input": {}, "outputs": []}
 THING = Thing((16, 24, 80, 112), 0.9, 1)

@@ -16,11 +16,11 @@ from hailo_files import FakeDevice
 from streams import clip
 from tiny_networks import Thing
 
+from appliance.base.detector_config import DetectorConfig
 from appliance.detect import detector, hef_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
-from appliance.detector_config import DetectorConfig
 from appliance.track.association import iou_matrix
 from models import hailo_recipe, shapes
 from models.train import film

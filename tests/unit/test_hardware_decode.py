@@ -33,14 +33,14 @@ from waiting import until
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.gpu_frames import GpuHandOver
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import ConfigError, MissingDependency
+from appliance.cli.site_check import _hardware_decode
 from appliance.config import CameraConfig, CameraDecodeConfig, DecodeConfig, DetectConfig, LatencyMode
 from appliance.detect.nv12_letterbox import GpuFrame
-from appliance.errors import ConfigError, MissingDependency
 from appliance.ingest.camera_hardware import AGAIN_S, CameraHardware
 from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.detect_stream import DetectStream
-from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, with_hardware
 from appliance.media import piped_codec
 from appliance.media.decoder import Decoder
 from appliance.media.frames import at_host
@@ -54,7 +54,7 @@ from appliance.media.hardware_codec import (
 )
 from appliance.media.hardware_probe import probe_kind, proof_clip, same_frames, software_frames
 from appliance.media.piped_codec import PipedCodec
-from appliance.site_check import _hardware_decode
+from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, with_hardware
 from appliance.track.tracker import Tracker
 from appliance.types import Detections
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from appliance.base.errors import ModelError
 from appliance.detect import class_labels, yolo_detr_heads
 from appliance.detect.class_labels import COCO_80
 from appliance.detect.nms import filter_and_sort, non_maximum_suppression
 from appliance.detect.yolo_detr_heads import TrialOutput, UnknownLayout
-from appliance.errors import ModelError
 from appliance.types import Detections
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from core_harness import CoreHarness, site
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.store.database import Database
 from appliance.store.health_events import ROWS_MAX, HealthEventStore
 from appliance.types import HealthEvent, TrackedObject

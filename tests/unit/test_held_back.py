@@ -7,7 +7,7 @@ from pathlib import Path
 from core_harness import CoreHarness, site
 from fastapi.testclient import TestClient
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from appliance.config import SiteConfig
 from appliance.lab.curve.incident_labels import CameraTruth, label_incidents
-from appliance.lab.scenario.expectations import EventPattern, Expectation
+from appliance.scenario.expectations import EventPattern, Expectation
 from appliance.types import Box, FrameBoxes, StreamHeader, TrackedObject
 
 HEADER = StreamHeader(camera="gate", clip="", model="truth", size=(400, 300), run="truth")

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance import config
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.detect import detector
 from appliance.inference.camera_queue import TUNING, CameraQueue, priority_of
 from appliance.inference.scheduler import BatchPlan, InferenceScheduler, measure_batching

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from streams import Heard, NumberReader, clip
 
 from appliance import config
-from appliance.clock import ManualClock
-from appliance.errors import DetectorError
+from appliance.base.clock import ManualClock
+from appliance.base.errors import DetectorError
 from appliance.inference.camera_queue import priority_of
 from appliance.inference.detector_watchdog import STUCK_S
 from appliance.inference.inference_worker import InferenceWorker

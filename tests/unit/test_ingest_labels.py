@@ -8,7 +8,7 @@ from pathlib import Path
 from camera_rig import NumberReader
 
 from appliance import config
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
 from appliance.track.tracker import Tracker

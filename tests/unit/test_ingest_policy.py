@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from appliance.config import IngestConfig
-from appliance.confinement import LACKS, NO_SECCOMP, missing_confinement, program_files
 from appliance.detect.accelerators import Accelerator
 from appliance.ingest import __main__ as ingest
 from appliance.ingest import ingest_policy
 from appliance.ingest.ingest_needs import IngestNeeds, port_of
 from appliance.ingest.ingest_policy import IngestPolicy
+from appliance.sandbox.confinement import LACKS, NO_SECCOMP, missing_confinement, program_files
 
 USUAL = {554, 322, 8554}
 
@@ -155,7 +155,7 @@ def test_a_kernel_without_landlock_is_told_and_nothing_is_out_of_reach_there(
 STARTS = """
 import subprocess, sys
 from pathlib import Path
-from appliance.confinement import ConfinementPolicy, confine, library_policy, program_files
+from appliance.sandbox.confinement import ConfinementPolicy, confine, library_policy, program_files
 from dataclasses import replace
 programs = tuple(program_files(Path(sys.argv[1])))
 held = confine(replace(library_policy(), programs=programs, readable=(*library_policy().readable, Path("/bin"))))
@@ -182,7 +182,7 @@ def test_a_decoder_that_is_configured_is_started_and_no_other_program(tmp_path: 
 
 @pytest.mark.parametrize("version", range(-1, 8))
 def test_what_the_kernel_lacks_is_told_in_words(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
-    monkeypatch.setattr("appliance.confinement._landlock_version", lambda: version)
+    monkeypatch.setattr("appliance.sandbox.confinement._landlock_version", lambda: version)
     expected = [text for since, text in LACKS if since > version]
     assert missing_confinement() == tuple(expected[:1] if version < 1 else expected)
     monkeypatch.setattr("platform.machine", lambda: "riscv64")

@@ -11,7 +11,7 @@ import pytest
 from core_harness import CoreHarness, site
 from sample_rows import T0, alert, ended, opened, sample_escalation, sample_verdict
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.config.values import VerdictSeverityConfig
 from appliance.notify.notice_policy import NoticeInput, decide_notice

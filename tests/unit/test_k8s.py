@@ -15,7 +15,7 @@ import nats
 import pytest
 import yaml
 
-from appliance import yamlfile
+from appliance.base import yamlfile
 from appliance.wire import STREAM_ESCALATION
 from cloud_worker import stream_setup
 from cloud_worker.__main__ import main

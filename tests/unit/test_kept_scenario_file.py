@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from media import film, record
 from sample_rows import T0, event
 
+from appliance.base.errors import EvidenceError
 from appliance.config import AlertsConfig, CameraConfig
-from appliance.errors import EvidenceError
 from appliance.keep.alert_footage import ClipWindow, _cut_unbroken, clip_window
 from appliance.keep.scenario_exporter import initial_events
 from appliance.keep.scenario_file import EventStanding, KnownEvent, derive_truth

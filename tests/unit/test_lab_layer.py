@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from appliance.base import child_modules
+
 ROOT = Path(__file__).parents[2]
 LAB = ROOT / "appliance" / "lab"
 
@@ -42,7 +44,7 @@ import sys
 from pathlib import Path
 from appliance.cli import main
 assert main(["run", "--config", "nowhere.yaml"]) == 2
-import appliance.app
+import appliance.core.app
 """
 INGEST = "import sys, appliance.ingest.process"
 HELP = """
@@ -53,6 +55,51 @@ try:
 except SystemExit:
     pass
 """
+
+
+def reached_from(module: str) -> set[str]:
+    """Every module of ours that a process may load which runs `module`, whenever it does."""
+    reached, to_see = set(), {f"{module}.__main__", module}
+    while to_see:
+        name = to_see.pop()
+        path = ROOT.joinpath(*name.split("."))
+        source = next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None)
+        if source is None or name in reached:
+            continue
+        reached.add(name)
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                to_see |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                to_see |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return reached
+
+
+# `vedette` holds every command; which of them load the lab is the test above.
+@pytest.mark.parametrize("module", sorted(set(child_modules.RUNTIME) - {child_modules.APPLIANCE}))
+def test_no_child_of_the_running_appliance_can_reach_the_lab(module: str) -> None:
+    reached = reached_from(module)
+    assert reached, f"{module} in appliance/base/child_modules.py is no module"
+    assert [name for name in sorted(reached) if name.startswith("appliance.lab")] == []
+
+
+def test_what_starts_a_process_takes_its_module_from_the_table() -> None:
+    table = ROOT / "appliance" / "base" / "child_modules.py"
+    named = {*child_modules.RUNTIME, *child_modules.LAB} - {child_modules.APPLIANCE}
+    for path in sorted((ROOT / "appliance").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        words = {
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        assert path == table or not words & named, f"{path.relative_to(ROOT)} names {words & named} itself"
+        for node in ast.walk(tree):
+            after_m = isinstance(node, ast.List | ast.Tuple) and [
+                ast.unparse(second)
+                for first, second in zip(node.elts, node.elts[1:], strict=False)
+                if isinstance(first, ast.Constant) and first.value == "-m"
+            ]
+            for module in after_m or []:
+                assert hasattr(child_modules, module), f"{path.relative_to(ROOT)} starts {module}"
 
 
 @pytest.mark.parametrize("code", [RUN, INGEST, HELP], ids=["vedette run", "ingest", "vedette replay --help"])

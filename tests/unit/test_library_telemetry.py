@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.base.library_identifiers import remove_identifiers
 from appliance.detect.hailo_bindings import _environment
-from appliance.library_identifiers import remove_identifiers
-from appliance.sandbox import child_environment
+from appliance.sandbox.sandbox import child_environment
 
 ROOT = Path(__file__).parents[2]
 OFF = "ORT_DISABLE_TELEMETRY"

@@ -15,7 +15,7 @@ from live_stream import LiveMessage, LiveParser, pictures
 from streams import clip
 from waiting import until
 
-from appliance.clock import ManualClock, SystemClock
+from appliance.base.clock import ManualClock, SystemClock
 from appliance.dashboard import live_feed
 from appliance.dashboard.event_stream import StreamViewer, TooManyViewers
 from appliance.dashboard.live_feed import LiveHub, Movement

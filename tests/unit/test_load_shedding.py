@@ -15,18 +15,18 @@ from test_router import SETTINGS, bytes_a_day, case, told
 
 from appliance import config
 from appliance.analysis.frame_selector import WorkShare
-from appliance.box_monitor import BoxMonitor
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.json_lines import decode_command, encode_command
+from appliance.base.machine import Temperature
 from appliance.config import LoadSheddingConfig, SiteConfig
+from appliance.core.appliance_monitor import BoxMonitor
 from appliance.health.load_shedding import LoadShedder, LoadShedding
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
-from appliance.json_lines import decode_command, encode_command
-from appliance.machine import Temperature
 from appliance.recheck.recheck_policy import ApplianceStatus, find_blocker
 from appliance.router.decide import decide
 from appliance.router.system_load import SystemLoadMonitor
-from appliance.sensors.box_sensors import BoxStatus
+from appliance.sensors.appliance_sensors import BoxStatus
 from appliance.sensors.memory_pressure import MemoryReading
 from appliance.sensors.readings import SensorReading
 from appliance.store.database import Database

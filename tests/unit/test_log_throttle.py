@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from appliance.clock import ManualClock
-from appliance.telemetry import LINES_MAX, LogThrottle
+from appliance.base.clock import ManualClock
+from appliance.base.telemetry import LINES_MAX, LogThrottle
 
 
 def test_the_same_is_told_once_a_minute_and_the_various_so_many_times(caplog: pytest.LogCaptureFixture) -> None:

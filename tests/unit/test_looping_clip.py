@@ -9,8 +9,8 @@ import av
 import numpy as np
 import pytest
 
+from appliance.base.errors import SourceRefused
 from appliance.demo.looping_clip import LoopingClip, as_camera_clip
-from appliance.errors import SourceRefused
 
 
 def make(path: Path, codec: str, *, size: tuple[int, int] = (160, 120), frames: int = 25, rate: int = 10) -> Path:

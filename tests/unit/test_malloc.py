@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from appliance.malloc import spare_what_stays
+from appliance.base.malloc import spare_what_stays
 
 # As a camera's decoder does it: pictures, and between them small things that outlive them.
 LIFE = """
 import os, threading
-from appliance.malloc import return_large_blocks
+from appliance.base.malloc import return_large_blocks
 
 if {on}:
     assert return_large_blocks()
@@ -54,7 +54,7 @@ def test_pictures_that_were_freed_leave_no_holes() -> None:
 # Each thread that waits holds something of its heap.
 HEAPS = """
 import ctypes, threading
-from appliance.malloc import hold_little
+from appliance.base.malloc import hold_little
 
 if {on}:
     assert hold_little()
@@ -90,7 +90,7 @@ def test_threads_share_two_heaps() -> None:
 # As the colour planes of a decoder do it: too small to be mapped, and between them small things that outlive them.
 PLANES = """
 import os, threading
-from appliance.malloc import return_large_blocks, trim_heaps
+from appliance.base.malloc import return_large_blocks, trim_heaps
 
 return_large_blocks()
 

@@ -14,14 +14,14 @@ import pytest
 from appliance import config
 
 # Each in a process of its own, as they run. Not of ours alone: a new version of a library may bring more with it.
-MODULES_MAX = {"appliance.app": 920, "appliance.ingest.__main__": 590}
+MODULES_MAX = {"appliance.core.app": 920, "appliance.ingest.__main__": 590}
 ONLY_WHERE_ASKED = {
     "apprise", "cryptography", "hailo_platform", "httpx", "nacl", "onnxruntime", "openvino", "paho", "pynvml", "rich",
     "segno", "torch",
 }  # fmt: skip
 NEVER = {
     # Pixels are decoded, redacted and encoded in the media sandbox.
-    "appliance.app": {"av", "cv2", "numpy"},
+    "appliance.core.app": {"av", "cv2", "numpy"},
     # It is handed its settings by the core, and speaks to nobody else.
     "appliance.ingest.__main__": {
         "appliance.config.notify_targets", "appliance.config.site_file", "appliance.wire", "argparse", "asyncio",

@@ -10,7 +10,7 @@ import pytest
 from core_harness import CoreHarness, site
 from sample_rows import T0
 
-from appliance.clock import ManualClock, local_day
+from appliance.base.clock import ManualClock, local_day
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
 from appliance.store.meter import DecodeStatus, Meter, MeterTotal, Metric, MetricName

@@ -9,8 +9,9 @@ from dashboard_site import Site
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
+from appliance.base.clock import ManualClock
+from appliance.base.machine import Temperature
 from appliance.broker import LinkState
-from appliance.clock import ManualClock
 from appliance.dashboard import metrics
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
@@ -19,10 +20,9 @@ from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.snapshots import SnapshotCache
 from appliance.health.load_shedding import LoadShedding, SheddingStep
-from appliance.machine import Temperature
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
-from appliance.sensors.box_sensors import BoxStatus
+from appliance.sensors.appliance_sensors import BoxStatus
 from appliance.sensors.memory_pressure import MemoryReading
 from appliance.sensors.readings import SensorReading
 from appliance.store.deletions import DeletionLedger

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from appliance.base.errors import DetectorError
+from appliance.cli.model_advice import LOAD_MAX, DetectorLoad, better_models, measure_load
 from appliance.config import CameraConfig
 from appliance.detect.model_files import ModelBundle, model_bundles
-from appliance.errors import DetectorError
-from appliance.model_advice import LOAD_MAX, DetectorLoad, better_models, measure_load
 from appliance.types import Detections
 
 

@@ -17,8 +17,8 @@ import pytest
 import tiny_networks as tiny
 from tiny_networks import Thing
 
-from appliance.clock import ManualClock
-from appliance.errors import UsageError
+from appliance.base.clock import ManualClock
+from appliance.base.errors import UsageError
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE

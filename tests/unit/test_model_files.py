@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from appliance.base.errors import ModelError
 from appliance.detect import model_files
-from appliance.errors import ModelError
 
 CONTENT = b"weights"
 ENTRY = """

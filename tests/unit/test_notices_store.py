@@ -10,10 +10,10 @@ import pytest
 from core_harness import CoreHarness, site
 from sample_rows import T0, opened, sample_escalation
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import StoreError, StoreUnavailable
 from appliance.config import SiteConfig
-from appliance.core_settings import CoreListener
-from appliance.errors import StoreError, StoreUnavailable
+from appliance.core.core_settings import CoreListener
 from appliance.store import migrations
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database

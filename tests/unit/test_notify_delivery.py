@@ -11,7 +11,7 @@ import pytest
 from notifying import NotifyingSite, hook
 from sample_rows import T0
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.notify.delivery import BACKOFF_LAST_S, TargetSender
 from appliance.notify.message import NotificationMessage
 from appliance.notify.message_sender import SendResult

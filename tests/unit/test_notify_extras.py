@@ -18,15 +18,15 @@ from sample_rows import T0
 from servers.receiver import Receiver
 from waiting import until
 
-from appliance.clock import ManualClock, local_weekday_minute
+from appliance.base.clock import ManualClock, local_weekday_minute
 from appliance.config import AppriseTarget, CameraConfig, NtfyTarget, SiteConfig
+from appliance.evidence.privacy import PrivacyRules
 from appliance.evidence.shareable_still import ShareableStills
 from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import STILL_WAIT_S, TargetSender
 from appliance.notify.message import NotificationMessage
 from appliance.notify.ntfy_webhook import request_for
-from appliance.privacy import PrivacyRules
 from appliance.rules.schedule import armed_at
 from appliance.store.audit import AuditStore
 from appliance.store.boxes import BoxStore

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from sample_rows import T0, opened, sample_escalation, sample_verdict
 
-from appliance.clock import ManualClock, local_weekday_minute
+from appliance.base.clock import ManualClock, local_weekday_minute
+from appliance.base.errors import ConfigError
+from appliance.base.yamlfile import loads
 from appliance.config import NtfyTarget, Schedule, SiteConfig, WebhookTarget
-from appliance.errors import ConfigError
 from appliance.notify.message import MessageBuilder, NotificationMessage
 from appliance.notify.notice_policy import NoticePlanner, Recipient, notice_id
 from appliance.notify.ntfy_webhook import request_for
@@ -25,7 +26,6 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.notices import NoticeStore
 from appliance.types import AlertChange, Event
-from appliance.yamlfile import loads
 
 HOOK = {"kind": "webhook", "url": "https://ha.example/api/webhook/sesame"}
 

@@ -14,7 +14,7 @@ from servers.push_service import PushedBrowser, base64url
 from servers.receiver import Receiver
 
 from appliance import config
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.schemas import API
 from benchmarks import api_fuzz

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from replay.films import site
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 from appliance.lab.tune.operating_points import (
     OperatingPoint,
     ScenarioOutcome,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from appliance import config, wire
-from appliance.clock import ManualClock, SystemClock
-from appliance.errors import EvidenceError
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import EvidenceError
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.alerts import AlertStore
 from appliance.store.clock_offset import ClockOffset

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.track.parked_vehicle_file import RENEW_EVERY_S, WRITE_EVERY_S, ParkedVehiclesStore
 from appliance.track.parked_vehicle_memory import STATIONARY_MAX, StationaryObject, normalised_patch, patch_correlation
 

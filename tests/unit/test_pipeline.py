@@ -10,9 +10,9 @@ from statistics import median
 import pytest
 from walks import camera, header, look, looks, person
 
+from appliance.alerts.pipeline import Pipeline
+from appliance.base.json_lines import decode_ingest, encode_ingest
 from appliance.config import AlertsConfig
-from appliance.json_lines import decode_ingest, encode_ingest
-from appliance.pipeline import Pipeline
 from appliance.types import FrameBoxes, PipelineStep
 
 RULES: tuple[dict[str, object], ...] = (

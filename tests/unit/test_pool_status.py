@@ -10,9 +10,9 @@ import pytest
 from core_harness import CoreHarness, site
 from pydantic import ValidationError
 
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.clock import ManualClock, footage_period
 from appliance.broker import NatsLink
-from appliance.broker_config import BrokerConfig
-from appliance.clock import ManualClock, footage_period
 from appliance.config import BudgetConfig, PricesConfig
 from appliance.router.decide import SystemLoad
 from appliance.router.escalation_budget import EscalationBudget

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sample_rows import T0, ended, opened, sample_escalation, sample_verdict
 
-from appliance.clock import ManualClock
-from appliance.errors import MissingDependency
+from appliance.base.clock import ManualClock
+from appliance.base.errors import MissingDependency
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.deletions import newest_deletions

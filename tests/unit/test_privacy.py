@@ -16,14 +16,14 @@ from sample_rows import BOX, T0, best, opened, sample_escalation
 from test_escalation_evidence import asked, last_word, media, state, wants
 from test_evidence import Site
 
+from appliance.base.clock import ManualClock
+from appliance.base.errors import ConfigError
 from appliance.cli import main
-from appliance.clock import ManualClock
 from appliance.config import CameraConfig, SiteConfig, load
-from appliance.errors import ConfigError
+from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.evidence.redaction import PeopleInFrame, Redactor, people_in_frame
-from appliance.lab.replay.replay_routing import router_context_of
 from appliance.media.image_maker import CELLS, GREY, redact
-from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
+from appliance.replay.replay_routing import router_context_of
 from appliance.router.escalation_planner import EscalationPlanner
 from appliance.rules.schedule import LocalTime
 from appliance.store.audit import AuditKind, AuditRow, AuditStore

@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from waiting import ANSWER_S
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.passwords import hashed
 from appliance.config import DashboardConfig
-from appliance.passwords import hashed
 from appliance.store.access_log import AccessLog
 from appliance.store.users import UserRow, UserStore
 from tests.dashboard_site import Site, config_of, running

@@ -14,9 +14,9 @@ import pytest
 from sample_rows import T0
 from servers.push_service import PushedBrowser, PushService
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import MissingDependency, UsageError
 from appliance.config import PushTarget
-from appliance.errors import MissingDependency, UsageError
 from appliance.notify.key_file import own_key
 from appliance.notify.message import NotificationMessage
 from appliance.notify.message_sender import SendResult

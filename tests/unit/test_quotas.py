@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sample_rows import T0, ended, sample_escalation, sample_verdict
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import CameraConfig, StorageConfig
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database

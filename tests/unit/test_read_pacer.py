@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.ingest.reconnecting_reader import PROMPT_READ_EVERY_S, READ_PAUSE_BYTES_MAX, READ_PAUSE_S_MAX, ReadPacer
 
 FPS = 15

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from core_harness import CoreHarness, site
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.types import Box, StreamHeader, TrackedObject
 

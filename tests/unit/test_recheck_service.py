@@ -10,7 +10,7 @@ from recheck_yard import FPS, alert_of, record, walk
 from sample_rows import T0, sample_escalation
 from sample_rows import sample_verdict as answer
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import RecheckConfig, RouterConfig
 from appliance.recheck.recheck_policy import (
     ApplianceStatus,

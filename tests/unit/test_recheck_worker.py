@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from recheck_yard import FPS, PATH, record, walk
 from waiting import until
 
-from appliance.clock import ManualClock, SystemClock
-from appliance.errors import DetectorError
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import DetectorError
+from appliance.base.json_lines import decode_command, decode_ingest, encode_command, encode_ingest
 from appliance.inference.idle_detector import IdleDetector
 from appliance.inference.inference_worker import InferenceWorker
-from appliance.json_lines import decode_command, decode_ingest, encode_command, encode_ingest
 from appliance.recheck.worker import (
     CONTEXT,
     WAITING_MAX,

@@ -13,12 +13,12 @@ import av
 import pytest
 from streams import Heard, clip
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.recording_reader import SandboxedReader
 from appliance.media.segment_recovery import recover_segment
-from appliance.sandbox import Sandbox, SandboxTimeout
+from appliance.sandbox.sandbox import Sandbox, SandboxTimeout
 from appliance.store.database import Database
 from appliance.store.quotas import read_usage
 from appliance.store.reconcile import sweep_orphans
@@ -173,7 +173,7 @@ def test_rows_of_a_folder_that_is_gone_are_dropped(db: Database, tmp_path: Path)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.store.database import Database

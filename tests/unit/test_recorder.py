@@ -16,7 +16,7 @@ import pytest
 from media import number
 from streams import Heard, clip
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
@@ -298,7 +298,7 @@ def test_what_cannot_be_recorded_is_said_once(tmp_path: Path) -> None:
 
 KILLED = """
 import itertools, os, signal, sys
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from pathlib import Path

@@ -13,13 +13,13 @@ import pytest
 from media import film, number, pixels, record
 from sample_rows import T0
 
-from appliance.errors import EvidenceError
+from appliance.base.errors import EvidenceError
 from appliance.media import recording_reader
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.image_maker import GREY
 from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment, Redaction
 from appliance.media.recording_reader import LIMITS, READ_DIRECTLY, RecordingReader, SandboxedReader
-from appliance.sandbox import SandboxUnavailable
+from appliance.sandbox.sandbox import SandboxUnavailable
 
 WHOLE = [ImageOrder()]
 
@@ -214,6 +214,6 @@ def test_a_segment_that_a_kill_left_is_measured_in_the_sandbox(
 def test_a_sandbox_that_cannot_start_deletes_nothing(
     monkeypatch: pytest.MonkeyPatch, segments: list[RecordedSegment], root: Path
 ) -> None:
-    monkeypatch.setattr(recording_reader, "FUNCTIONS", "appliance.media.no_such_module")
+    monkeypatch.setattr(recording_reader, "MEDIA_FUNCTIONS", "appliance.media.no_such_module")
     with pytest.raises(SandboxUnavailable, match="does not start"):
         SandboxedReader(root).recover_segment(segments[0].path)

@@ -16,10 +16,10 @@ from fastapi.testclient import TestClient
 from prometheus_text import samples
 from waiting import PATIENCE
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import EvidenceError
 from appliance.dashboard import recordings
 from appliance.dashboard.recordings import CUT_S_MAX, WAITING_MAX, FrameCache, RecordingCuts, TooBusy
-from appliance.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import FrameImages, RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY, DirectReader, RecordingReader, SandboxedReader

@@ -14,10 +14,10 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_text import samples
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import EvidenceError, StoreUnavailable
 from appliance.dashboard.recordings import CUT_S_MAX, RecordingCuts, TooBusy
 from appliance.dashboard.renditions import ASKED_S_MAX, WAITING_MAX, Rendition, Renditions
-from appliance.errors import EvidenceError, StoreUnavailable
 from appliance.media import rendition
 from appliance.media.atomic_file import DiskWriteError, WrittenFile
 from appliance.media.recorded import even_size, progress_path

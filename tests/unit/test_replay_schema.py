@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from appliance.errors import UsageError
-from appliance.lab.replay.replay_log_writer import CameraSettings, log_schema
-from appliance.lab.replay.replay_result import read_log
+from appliance.base.errors import UsageError
+from appliance.replay.replay_log_writer import CameraSettings, log_schema
+from appliance.replay.replay_result import read_log
 
 ROOT = Path(__file__).parents[2]
-PUBLISHED = ROOT / "appliance" / "lab" / "replay" / "log.schema.json"
+PUBLISHED = ROOT / "appliance" / "replay" / "log.schema.json"
 GOLDEN = ROOT / "fixtures" / "golden" / "yard.hog.jsonl"
 TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sample_rows import T0, ended, event, opened, sample_escalation, sample_frame, sample_verdict
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import StorageConfig
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditRow, AuditStore

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 import pytest
 from fastapi.testclient import TestClient
 
-from appliance.clock import ManualClock, day_bounds, local_day
+from appliance.base.clock import ManualClock, day_bounds, local_day
 from appliance.dashboard.app import create_app
 from appliance.store import migrations
 from appliance.store.alert_search import AlertQuery, select_alerts

@@ -12,12 +12,12 @@ import tiny_networks as tiny
 from numpy.typing import NDArray
 from tiny_networks import Thing
 
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import ModelError
 from appliance.detect import detector, yolo_detr_heads
 from appliance.detect.class_labels import COCO_80, COCO_ID_SLOTS
 from appliance.detect.rfdetr_ssd_heads import rfdetr_head, ssd_head
 from appliance.detect.yolo_detr_heads import TrialOutput, UnknownLayout
-from appliance.detector_config import DetectorConfig
-from appliance.errors import ModelError
 
 # Ids of COCO: 1 person, 3 car, 13 stop sign (the twelfth name: id 12 was never used).
 THINGS = [Thing((16, 16, 80, 112), 0.9, 1), Thing((60, 8, 120, 40), 0.6, 3), Thing((4, 80, 24, 124), 0.3, 13)]

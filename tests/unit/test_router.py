@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance import config
-from appliance.clock import footage_period, local_period
-from appliance.lab.replay.replay_routing import router_context_of
+from appliance.base.clock import footage_period, local_period
+from appliance.replay.replay_routing import router_context_of
 from appliance.router.decide import BudgetLimit, EscalationCost, RouterCase, decide, expected_bytes, in_sample
 from appliance.router.escalation_budget import EscalationBudget
 from appliance.router.escalation_planner import EscalationPlanner, build_escalation

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from core_harness import CoreHarness, site
 
+from appliance.base.clock import ManualClock, local_day
 from appliance.cli import main
-from appliance.clock import ManualClock, local_day
 from appliance.config import SiteConfig
 from appliance.router.calibration import Calibration
 from appliance.router.calibration_fit import outcomes_of

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from walks import YARD, camera, header, look, looks, person
 
+from appliance.alerts.pipeline import Pipeline
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.explain.rule_outcomes import STAGES, TEXTS
 from appliance.explain.span_explanation import SENTENCES, TRACKS_MAX, SpanExplainer, SpanExplanation
-from appliance.pipeline import Pipeline
 from appliance.types import Event, FrameBoxes, Point
 
 IN: Point = (0.6, 0.6)

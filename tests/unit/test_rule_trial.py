@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.clock import ManualClock
+from appliance.alerts.pipeline import Pipeline
+from appliance.base.clock import ManualClock
 from appliance.config import AlertsConfig, CameraConfig
-from appliance.pipeline import Pipeline
 from appliance.settings.rule_trial import try_rules
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database

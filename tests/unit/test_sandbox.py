@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 import waiting
 
-from appliance.errors import EvidenceError
-from appliance.sandbox import (
+from appliance.base.errors import EvidenceError
+from appliance.sandbox.sandbox import (
     Sandbox,
     SandboxDied,
     SandboxFailed,
@@ -290,7 +290,7 @@ def test_a_parent_that_is_killed_while_it_starts_leaves_no_traceback_in_the_log(
     task = {"fd": there.fileno(), "module": "json", "limits": asdict(SandboxLimits()), "readable": [], "writable": []}
     with there:
         done = subprocess.run(
-            [sys.executable, "-m", "appliance.sandbox", json.dumps(task)], pass_fds=(there.fileno(),),
+            [sys.executable, "-m", "appliance.sandbox.sandbox", json.dumps(task)], pass_fds=(there.fileno(),),
             capture_output=True, timeout=60, check=False,
         )  # fmt: skip
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")

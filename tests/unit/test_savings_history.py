@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from appliance.clock import ManualClock, local_day
+from appliance.base.clock import ManualClock, local_day
 from appliance.config import SiteConfig, load
 from appliance.dashboard.charts import ChartBar, bar_chart, round_up
 from appliance.settings.settings_service import SettingsService

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from appliance.errors import ConfigError, UsageError
-from appliance.lab.scenario import expectations, scenario_loader
-from appliance.lab.scenario.scenario_loader import ScenarioPlan
-from appliance.lab.scenario.scenario_schema import Scenario
-from appliance.yamlfile import loads
+from appliance.base.errors import ConfigError, UsageError
+from appliance.base.yamlfile import loads
+from appliance.scenario import expectations, scenario_loader
+from appliance.scenario.scenario_loader import ScenarioPlan
+from appliance.scenario.scenario_schema import Scenario
 
 HEAD = """\
 clip: clip.mp4

@@ -12,11 +12,11 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from appliance import cli
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.passwords import hashed
 from appliance.dashboard.auth import CODE_WANTED
 from appliance.dashboard.sign_in_throttle import FREE_TRIES
 from appliance.dashboard.totp import STEP_S, code_at, step_of
-from appliance.passwords import hashed
 from appliance.store.second_factors import SecondFactorStore
 from appliance.store.users import UserRow, UserStore
 from tests.dashboard_site import Site, config_of

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sample_rows import BOX, T0, sample_frame
 
-from appliance.clock import ManualClock
-from appliance.errors import StoreError
+from appliance.base.clock import ManualClock
+from appliance.base.errors import StoreError
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import NOT_RUNNING, CameraStore
 from appliance.store.database import Database

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from appliance.clock import SystemClock
+from appliance.base.clock import SystemClock
 from appliance.uplink.message_builder import OutgoingMessage
 from appliance.uplink.nats_messages import NatsMessage
 from appliance.uplink.send_queue import QueuedEscalation

@@ -11,14 +11,14 @@ import yaml
 from fastapi.testclient import TestClient
 
 from appliance import cli, config
-from appliance.app import is_in_setup
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import UsageError
+from appliance.cli.first_run import first_site_file
 from appliance.config import SiteConfig
+from appliance.core.app import is_in_setup
 from appliance.dashboard.app import create_app
 from appliance.dashboard.setup_page import new_setup_code
 from appliance.dashboard.sign_in_throttle import FREE_TRIES
-from appliance.errors import UsageError
-from appliance.first_run import first_site_file
 from appliance.settings.settings_service import PutInForce, SettingsService
 from appliance.store.users import UserStore
 from tests.dashboard_site import Site, config_of

@@ -15,13 +15,13 @@ import yaml
 from fastapi.testclient import TestClient
 
 from appliance import config
-from appliance.app import build
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.telemetry import LogRing
+from appliance.base.threads import ServiceGroup
+from appliance.core.app import build
 from appliance.dashboard.app import create_app
 from appliance.settings.settings_service import SettingsService
 from appliance.store.database import Database
-from appliance.telemetry import LogRing
-from appliance.threads import ServiceGroup
 from tests.dashboard_site import Site
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "vedette.example.yaml"

@@ -11,7 +11,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from appliance import cli
-from appliance.clock import ManualClock, SystemClock
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.cli.users_command import UNLOCK_S
 from appliance.dashboard.acceptor import counted_address
 from appliance.dashboard.auth import CODE_WANTED
 from appliance.dashboard.sign_in_throttle import (
@@ -26,7 +27,6 @@ from appliance.dashboard.sign_in_throttle import (
 )
 from appliance.dashboard.totp import STEP_S, code_at
 from appliance.store.users import UserRow, UserStore
-from appliance.users_command import UNLOCK_S
 from tests.dashboard_site import PASSWORD, Site, config_of
 
 T0 = 1_700_000_010.0

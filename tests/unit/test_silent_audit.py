@@ -13,10 +13,10 @@ from sample_rows import T0, sample_verdict
 from test_evidence import Site
 
 from appliance import wire
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import Rule, SiteConfig
-from appliance.core_settings import router_context
-from appliance.privacy import PrivacyRules
+from appliance.core.core_settings import router_context
+from appliance.evidence.privacy import PrivacyRules
 from appliance.router.decide import SystemLoad
 from appliance.router.silent_audit import SILENT_RULE, SLOT_S, SilentFrame, SilentFrameAudit
 from appliance.store.alerts import AlertStore

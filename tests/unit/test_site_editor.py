@@ -12,8 +12,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from appliance.clock import ManualClock
-from appliance.errors import ConfigError, PreconditionError
+from appliance.base.clock import ManualClock
+from appliance.base.errors import ConfigError, PreconditionError
 from appliance.settings.site_editor import SiteEditor, SiteFileChanged, digest_of
 from appliance.settings.site_versions import SiteVersions
 from appliance.settings.yaml_edit import REMOVED, SiteChange, edit

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import PreconditionError
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
-from appliance.errors import PreconditionError
 from appliance.notify.message import NotificationMessage
 from appliance.notify.snooze_links import LINK_S, SnoozeLinks
 from appliance.rules.arming import Arming

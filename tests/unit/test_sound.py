@@ -16,10 +16,10 @@ from camera_rig import CameraRig
 from streams import Heard
 from waiting import until
 
-from appliance.clock import ManualClock, SystemClock
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import SourceLost
 from appliance.config import CameraConfig, EscalationConfig
 from appliance.demo.rtsp_server import RtspServer
-from appliance.errors import SourceLost
 from appliance.evidence.escalation_evidence import EvidenceFileWriter
 from appliance.evidence.recording_index import RecordingIndex
 from appliance.evidence.redaction import Redactor

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sample_rows import BOX, T0, alert, best, ended, event, opened, sample_escalation, sample_frame, sample_verdict
 
-from appliance.clock import ManualClock
-from appliance.errors import StoreError
+from appliance.base.clock import ManualClock
+from appliance.base.errors import StoreError
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertCursor, AlertStore
 from appliance.store.boxes import BoxStore

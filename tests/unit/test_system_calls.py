@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from appliance.confinement import missing_confinement
-from appliance.system_calls import ALLOW, ARCHITECTURES, Allowance, Instruction, allowed_calls, filter_program
+from appliance.sandbox.confinement import missing_confinement
+from appliance.sandbox.system_calls import ALLOW, ARCHITECTURES, Allowance, Instruction, allowed_calls, filter_program
 
 LAST = 470
 NEW = 424
@@ -25,8 +25,8 @@ UPROBES = (335, 336)  # of x86_64, which the kernel lets pass every filter: they
 # made, with arguments that no call takes.
 WALK = f"""
 import ctypes, errno, json, struct, sys
-from appliance.confinement import confine, library_policy
-from appliance.system_calls import SECCOMP
+from appliance.sandbox.confinement import confine, library_policy
+from appliance.sandbox.system_calls import SECCOMP
 import platform
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long

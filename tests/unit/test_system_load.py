@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sample_rows import opened, sample_escalation
 
+from appliance.base.clock import ManualClock
+from appliance.base.machine import load_per_core, temperatures
 from appliance.broker import LinkState
-from appliance.clock import ManualClock
-from appliance.machine import load_per_core, temperatures
 from appliance.router.system_load import READ_EVERY_S, SystemLoadMonitor
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from appliance import machine
+from appliance.base import machine
+from appliance.base.clock import ManualClock
+from appliance.base.telemetry import LogRing, log_text
 from appliance.broker import LinkState
-from appliance.clock import ManualClock
-from appliance.confinement import missing_confinement
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
+from appliance.sandbox.confinement import missing_confinement
 from appliance.store.migrations import STEPS
-from appliance.telemetry import LogRing, log_text
 from tests.dashboard_site import Site
 
 T0 = 1_700_000_000.0
@@ -50,7 +50,7 @@ def http(site: Site, ring: LogRing) -> Iterator[TestClient]:
 
 
 def record(level: int, text: str, *values: object) -> logging.LogRecord:
-    return logging.LogRecord("appliance.core", level, "", 0, text, values, None)
+    return logging.LogRecord("appliance.core.core_loop", level, "", 0, text, values, None)
 
 
 def test_each_process_is_there_with_what_it_takes(site: Site, http: TestClient) -> None:
@@ -100,7 +100,7 @@ def test_memory_is_the_share_where_the_kernel_tells_and_marked_where_it_does_not
         ticks = os.sysconf("SC_CLK_TCK")
         fields = f"S 1 {'0 ' * 9}{5 * ticks} {3 * ticks} 0 0 0 0 4 0 {900 * ticks} 0 10 0"
         (place / "stat").write_text(f"{pid} ({name}) {fields}")
-        (place / "cmdline").write_bytes(b"python\0-m\0appliance.sandbox\0")
+        (place / "cmdline").write_bytes(b"python\0-m\0appliance.sandbox.sandbox\0")
     (tmp_path / "7/smaps_rollup").write_text("x\nRss: 99 kB\nPss:      12 kB\n")
     shared, resident = machine.usages([7, 8, 9], tmp_path)
     assert (shared.memory_bytes, shared.proportional) == (12 * 1024, True)
@@ -109,7 +109,7 @@ def test_memory_is_the_share_where_the_kernel_tells_and_marked_where_it_does_not
         8.0,
         100.0,
         4,
-        "python -m appliance.sandbox",
+        "python -m appliance.sandbox.sandbox",
     )
 
 
@@ -151,7 +151,7 @@ def test_what_the_kernel_lacks_to_confine_decoding_is_told(http: TestClient) -> 
     ],
 )
 def test_an_older_landlock_is_told(http: TestClient, monkeypatch: pytest.MonkeyPatch, language: str, said: str) -> None:
-    monkeypatch.setattr("appliance.confinement._landlock_version", lambda: 5)
+    monkeypatch.setattr("appliance.sandbox.confinement._landlock_version", lambda: 5)
     assert said in http.get("/system", headers={"Accept-Language": language}).text
 
 
@@ -196,7 +196,7 @@ def test_the_log_is_kept_in_memory_bounded_redacted_and_by_level(ring: LogRing, 
         small.emit(record(logging.INFO, f"line {n} " + "x" * 9000))
     assert [each.number for each in small.tail()] == [3, 4, 5]
     assert len(small.tail(count=1)[0].text) == 2000
-    assert " info     core: line 4 xx" in log_text(small.tail(count=1))
+    assert " info     core.core_loop: line 4 xx" in log_text(small.tail(count=1))
     assert http.get("/api/v1/system/log?level=loud").status_code == 422
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from appliance.telemetry import configure_logging
+from appliance.base.telemetry import configure_logging
 
 FORGED = "gave up\n12:00:00 WARNING uplink: all is well \x1b[2J"
 
@@ -37,7 +37,7 @@ def test_a_traceback_keeps_its_lines_but_not_its_secrets(capsys: pytest.CaptureF
     try:
         raise ValueError("rtsp://u:hush@cam/1 \x1b[2J")
     except ValueError:
-        logging.getLogger("appliance.core").exception("a bug")
+        logging.getLogger("appliance.core.core_loop").exception("a bug")
     written = capsys.readouterr().err
     assert len(written.splitlines()) > 3
     assert "hush" not in written

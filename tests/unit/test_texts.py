@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.dashboard import texts
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.templating import figure, lasting, percent, size, span

@@ -14,10 +14,10 @@ from functools import partial
 import pytest
 from waiting import until
 
-from appliance.clock import ManualClock, SystemClock
-from appliance.errors import ModelError, StoreError, StoreUnavailable
-from appliance.service_loop import ServiceLoop
-from appliance.threads import (
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.errors import ModelError, StoreError, StoreUnavailable
+from appliance.base.service_loop import ServiceLoop
+from appliance.base.threads import (
     FILES_WAIT_S,
     RESTART_LAST_S,
     WELL_AFTER_S,
@@ -137,7 +137,7 @@ def test_one_that_ends_once_all_were_asked_to_has_not_failed(caplog: pytest.LogC
 
 STORM = """
 import os, signal, threading
-from appliance.threads import ServiceGroup
+from appliance.base.threads import ServiceGroup
 
 parts = ServiceGroup()
 signal.signal(signal.SIGUSR1, lambda *_: parts.stop())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.store.health_events import HealthEventStore

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from walks import camera, fired, header, look, person
 
+from appliance.base.errors import ModelError
+from appliance.base.json_lines import decode_log, encode_log
 from appliance.detect import model_files
 from appliance.detect.score_calibration import REFERENCE, checked_lines, lines_from_metadata, to_common_scale
-from appliance.errors import ModelError
-from appliance.json_lines import decode_log, encode_log
 from appliance.rules.certainty import TrackCertainty, calibrated
 from appliance.rules.engine import RulesEngine
 from appliance.types import Box, FrameBoxes

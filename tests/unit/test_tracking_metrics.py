@@ -12,8 +12,8 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from appliance.lab.scenario.ground_truth import TrueObject
-from appliance.lab.scenario.tracking_metrics import (
+from appliance.scenario.ground_truth import TrueObject
+from appliance.scenario.tracking_metrics import (
     Boxes,
     LabelledBoxes,
     average_precision,

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.detect.network_detector import NetworkDetector
-from appliance.errors import SourceError
 from appliance.explain.span_task import without_secrets
 from appliance.explain.trial_task import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask
-from appliance.lab.jobs.trial_replay import settings_compared
+from appliance.replay.trial_replay import settings_compared
 from appliance.types import Detections
 from tests.dashboard_site import Site
 

@@ -11,12 +11,12 @@ import pytest
 import waiting
 from fastapi.testclient import TestClient
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.dashboard.lab_jobs import LabJob, LabJobs
 from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.trial_store import KEPT_MAX, TrialHead, TrialStore
 from appliance.dashboard.trials_api import RESTARTED, SettingsTrials
-from appliance.sandbox import SandboxUnavailable
+from appliance.sandbox.sandbox import SandboxUnavailable
 from appliance.settings.settings_service import SettingsService
 from tests.dashboard_site import Site
 

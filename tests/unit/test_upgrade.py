@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from appliance import upgrade
-from appliance.clock import ManualClock
-from appliance.errors import ConfigError, MissingDependency, StoreError
+from appliance.base.clock import ManualClock
+from appliance.base.errors import ConfigError, MissingDependency, StoreError
 from appliance.store.database import Database, StoreInUse
 from appliance.store.database_copy import SCHEMA_KNOWN
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from appliance.base.clock import ManualClock, local_day
+from appliance.base.tcpinfo import TcpBytes, bytes_on_wire, failed_connect_bytes
 from appliance.broker import LinkState
-from appliance.clock import ManualClock, local_day
 from appliance.store.database import Database
 from appliance.store.meter import Meter
-from appliance.tcpinfo import TcpBytes, bytes_on_wire, failed_connect_bytes
 from appliance.uplink.cloud_breaker import PROBE_FIRST_S, CloudBreaker
 from appliance.uplink.rate_limiter import DailyCap, TokenBucket, TrafficCounter
 

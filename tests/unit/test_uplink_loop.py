@@ -10,9 +10,9 @@ from typing import Any, cast
 import nats.errors
 import pytest
 
+from appliance.base.clock import ManualClock
+from appliance.base.errors import UplinkError
 from appliance.broker import LinkState, end_tasks
-from appliance.clock import ManualClock
-from appliance.errors import UplinkError
 from appliance.uplink.message_builder import AllowAll
 from appliance.uplink.send_workers import REFUSED_MAX, REFUSED_S
 from appliance.uplink.uplink_service import UplinkLoop

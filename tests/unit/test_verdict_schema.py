@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from appliance import wire
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.types import Decision, JudgeKind
 from cloud_worker.judge import REASON_CHARS_MAX, Judge, JudgeCase, Opinion, one_line
 from cloud_worker.prompt import (

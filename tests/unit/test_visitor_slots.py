@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.dashboard import event_stream, live_feed, recordings, renditions
 from appliance.dashboard.event_stream import StreamHub, StreamViewer, TooManyViewers
 from appliance.dashboard.live_feed import LiveHub

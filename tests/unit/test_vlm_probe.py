@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import UsageError
 from appliance.demo import demo_config, vlm_probe
 from appliance.demo.demo_config import VLM_KEY, worker_file
 from appliance.demo.demo_console import DemoConsole
 from appliance.demo.demo_run import DETECTOR_JUDGES, DemoOptions, make_plan
 from appliance.demo.vlm_probe import VlmServer, probe_vlm
-from appliance.errors import UsageError
 from cloud_worker import config as worker_config
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from typing import cast
 import av
 import pytest
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard import event_stream, server
 from appliance.dashboard.event_stream import StreamHub

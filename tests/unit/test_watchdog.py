@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance import config
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
 from appliance.health.overload import InferenceRates, overload_reason
 from appliance.health.watchdog import ApplianceWatchdog, CameraActivity, CameraWatchdog, DetectorActivity, Remedy
 from appliance.types import CameraStateName, HealthEvent

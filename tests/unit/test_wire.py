@@ -12,8 +12,9 @@ import pytest
 import wire_v1
 from pydantic import BaseModel
 
-from appliance import json_lines, wire
-from appliance.json_lines import WireError
+from appliance import wire
+from appliance.base import json_lines
+from appliance.base.json_lines import WireError
 from appliance.types import FrameBoxes, Gap, TrackedObject
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "wire"

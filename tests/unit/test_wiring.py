@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from appliance import cli
-from appliance.app import build, recover, storage_folder
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import MissingDependency
+from appliance.base.threads import ServiceGroup
 from appliance.config import SiteConfig, StorageConfig
-from appliance.errors import MissingDependency
+from appliance.core.app import build, recover, storage_folder
 from appliance.media.segment_recovery import recover_segment
 from appliance.store.arming import ArmingRow
 from appliance.store.database import Database
-from appliance.threads import ServiceGroup
 from tests.box_files import heat
 
 ROOT = Path(__file__).parents[2]
@@ -203,7 +203,16 @@ def test_a_field_that_is_born_late_is_found() -> None:
     assert born_late(ast.parse(code).body[0]) == {"y"}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["app.py", "background.py", "supervisor.py", "pipeline.py", "ingest/process.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "core/app.py",
+        "core/background_services.py",
+        "core/ingest_supervisor.py",
+        "alerts/pipeline.py",
+        "ingest/process.py",
+    ],
+)
 def test_what_is_put_together_gets_its_neighbours_as_arguments(name: str) -> None:
     """No callback is assigned to another object after it was made."""
     for node in ast.walk(ast.parse((ROOT / "appliance" / name).read_text())):

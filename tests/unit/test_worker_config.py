@@ -10,8 +10,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from appliance import yamlfile
-from appliance.errors import ConfigError
+from appliance.base import yamlfile
+from appliance.base.errors import ConfigError
 from cloud_worker import config
 from cloud_worker.__main__ import main
 

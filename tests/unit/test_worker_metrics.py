@@ -8,9 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from appliance import wire
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.clock import SystemClock
 from appliance.broker import NatsLink
-from appliance.broker_config import BrokerConfig
-from appliance.clock import SystemClock
 from appliance.types import JudgeKind
 from cloud_worker.config import RedetectEngine, WorkerConfig
 from cloud_worker.judge import Judge

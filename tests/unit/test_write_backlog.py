@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from sample_rows import T0
 
-from appliance.clock import ManualClock
+from appliance.base.clock import ManualClock
+from appliance.base.errors import StoreError, StoreUnavailable
 from appliance.config import SiteConfig
-from appliance.core_settings import CoreStores
-from appliance.errors import StoreError, StoreUnavailable
+from appliance.core.core_settings import CoreStores
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.store.write_backlog import RETRY_S, WriteBacklog

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from rich.progress import Progress
 from rich.table import Table
 
-from appliance.console import CommandProgress, text_console
+from appliance.base.child_modules import BENCH
+from appliance.base.console import CommandProgress, text_console
+from appliance.base.detector_config import DetectorConfig
 from appliance.detect import model_files, runtime_choice
 from appliance.detect.detector import locate, with_device
-from appliance.detector_config import DetectorConfig
 from appliance.version import version
 
 CHILD_S_MAX = 300.0
@@ -110,7 +111,7 @@ def measure_in_child(settings: DetectorConfig, seconds: float) -> BenchRow:
     cores = os.cpu_count() or 1
     threads = sorted({1, max(1, cores // 2), cores})
     asked = {"settings": settings.model_dump(mode="json"), "seconds": seconds, "threads": threads}
-    command = [sys.executable, "-m", "appliance.lab.bench.runtime_measurement"]
+    command = [sys.executable, "-m", BENCH]
     limit_s = runtime_choice.BUILD_S_MAX if settings.backend == "tensorrt" else CHILD_S_MAX
     try:
         done = subprocess.run(

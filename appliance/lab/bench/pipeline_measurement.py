@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.analysis.session_tracks import InferenceRequest, SessionTracks
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.network_detector import NetworkDetector
 from appliance.inference.camera_queue import CameraQueue

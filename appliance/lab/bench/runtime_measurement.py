@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.clock import Clock, SystemClock, process_cpu_s
+from appliance.base.clock import Clock, SystemClock, process_cpu_s
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import MissingDependency, VedetteError
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.runtime_choice import TRIAL_SIZE, trial_frame
-from appliance.detector_config import DetectorConfig
-from appliance.errors import MissingDependency, VedetteError
 from appliance.lab.bench import pipeline_measurement
 from appliance.lab.bench.pipeline_measurement import Efficiency
 from appliance.sensors.energy_meter import EnergyMeter

@@ -12,13 +12,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from appliance import config
-from appliance.broker_config import BrokerConfig
-from appliance.clock import SystemClock, parse_moment
+from appliance.base.broker_config import BrokerConfig
+from appliance.base.clock import SystemClock, parse_moment
+from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
-from appliance.errors import UsageError
-from appliance.lab.cassette.cassette_file import CassettePlayer, CassetteReader
 from appliance.lab.cassette.cassette_recorder import CassetteRecorder, ShowStatus, cassette_from_store, recording_site
-from appliance.lab.cassette.verdict_source import OracleOptions, VerdictOptions, VerdictSource
+from appliance.replay.cassette_file import CassettePlayer, CassetteReader
+from appliance.replay.verdict_source import OracleOptions, VerdictOptions, VerdictSource
 from appliance.uplink.verdict_client import VerdictClient
 
 # A site escalates only with an uplink. With verdicts at hand it does as if it had one; nothing is contacted.

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from appliance import wire
-from appliance.clock import Clock, iso_utc
-from appliance.errors import UplinkError, UsageError
-from appliance.lab.cassette.cassette_file import (
+from appliance.base.clock import Clock, iso_utc
+from appliance.base.errors import UplinkError, UsageError
+from appliance.replay.cassette_file import (
     JUDGES_MAX,
     LINES_MAX,
     CassetteHeader,
@@ -26,7 +26,7 @@ from appliance.lab.cassette.cassette_file import (
     query_of,
     stages_of,
 )
-from appliance.lab.cassette.verdict_source import AnsweredBy, FootageRef, ReplayEscalation, SourcedVerdict
+from appliance.replay.verdict_source import AnsweredBy, FootageRef, ReplayEscalation, SourcedVerdict
 from appliance.store.archive import SettledEscalation, settled_escalations
 from appliance.store.rows import StepRow
 from appliance.uplink.verdict_client import TimedVerdict

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from appliance.clock import Clock, SystemClock
-from appliance.errors import UsageError
+from appliance.base.clock import Clock, SystemClock
+from appliance.base.errors import UsageError
 from appliance.lab.curve.curve_footage import ReplayedFootage, has_truth, replay_footage
 from appliance.lab.curve.curve_output import (
     bar_sentence,
@@ -27,8 +27,8 @@ from appliance.lab.curve.curve_output import (
 from appliance.lab.curve.curve_report import CurveReport, measure_curves
 from appliance.lab.scenario.plot_page import aligned_lines
 from appliance.lab.scenario.scenario_command import check_writable, load_scenarios, progress_status, write_report
-from appliance.lab.scenario.scenario_loader import ScenarioPlan, find_scenarios, plans_by_conditions
-from appliance.lab.scenario.scenario_runner import DetectorCache
+from appliance.scenario.scenario_loader import ScenarioPlan, find_scenarios, plans_by_conditions
+from appliance.scenario.scenario_runner import DetectorCache
 
 _report_adapter: TypeAdapter[CurveReport] = TypeAdapter(CurveReport)
 

@@ -15,22 +15,22 @@ import numpy as np
 from appliance import wire
 from appliance.alerts.best_view import view_of
 from appliance.analysis.session_tracks import InferenceRequest
-from appliance.clock import Clock
+from appliance.base.clock import Clock
 from appliance.config import Rule, SiteConfig
 from appliance.evidence.frame_selection import EvidenceMoment, plan_evidence, select_moments
 from appliance.evidence.image_encoder import encoded_image, order_image
 from appliance.lab.curve.incident_labels import CameraTruth, IncidentLabels, could_come, label_incidents, may_escalate
-from appliance.lab.replay import replay_runner
-from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.replay.replay_routing import FrameHistory
-from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, ReplayProgress
-from appliance.lab.scenario.expectations import Expectation, expectations_of
-from appliance.lab.scenario.ground_truth import BoxesSpool, read_truth, shaken_truth, true_frame_boxes
-from appliance.lab.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_uplink
-from appliance.lab.scenario.scenario_runner import DetectorCache
-from appliance.lab.scenario.scenario_verdicts import scenario_answers
 from appliance.media.image_maker import make_image
+from appliance.replay import replay_runner
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_routing import FrameHistory
+from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, ReplayProgress
 from appliance.router.escalation_planner import build_escalation
+from appliance.scenario.expectations import Expectation, expectations_of
+from appliance.scenario.ground_truth import BoxesSpool, read_truth, shaken_truth, true_frame_boxes
+from appliance.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_uplink
+from appliance.scenario.scenario_runner import DetectorCache
+from appliance.scenario.scenario_verdicts import scenario_answers
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader, TrackedObject
 from appliance.uplink.nats_messages import NatsMessage, chunk_message
 

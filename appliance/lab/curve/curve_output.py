@@ -8,9 +8,9 @@ from math import floor, log10
 from appliance.lab.curve.cascade_curve import CascadeCurve, CascadePoint
 from appliance.lab.curve.curve_report import BaselineComparison, CurvePanel, CurveReport, RecallCurve
 from appliance.lab.curve.ranking import Lead
-from appliance.lab.replay.replay_report import format_time
-from appliance.lab.scenario.event_metrics import Estimate
 from appliance.lab.scenario.plot_page import Plot, PlotAxis, PlotMark, PlotSeries, ReportSection, ReportTable, plot_page
+from appliance.replay.replay_report import format_time
+from appliance.scenario.event_metrics import Estimate
 
 STRATEGY_LABELS = {"random": "random (mean)"}
 _RECALL = PlotAxis("recall of labelled incidents", "%", 0, 100)

@@ -35,7 +35,7 @@ from appliance.lab.curve.strategies import (
     rejected_alerts,
     router_candidates,
 )
-from appliance.lab.scenario.event_metrics import RESAMPLES, Estimate
+from appliance.scenario.event_metrics import RESAMPLES, Estimate
 
 # Shares of the cameras' bytes at which recall is tabled; the goal and the bar are those of docs/scenarios.md.
 BUDGETS = (0.001, 0.003, 0.01, 0.02, 0.03, 0.10, 1.0)

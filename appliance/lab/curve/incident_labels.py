@@ -9,9 +9,9 @@ from math import inf
 from appliance.alerts.merge_policy import AlertPolicy
 from appliance.config import CameraConfig, LineRule, Rule, SiteConfig
 from appliance.lab.curve.ranking import LabelledIncident
-from appliance.lab.replay.replay_report import format_time
-from appliance.lab.scenario.expectations import Expectation
+from appliance.replay.replay_report import format_time
 from appliance.rules.engine import RulesEngine
+from appliance.scenario.expectations import Expectation
 from appliance.types import Alert, AlertChange, Event, FrameBoxes, StreamHeader, TrackedObject
 
 BEFORE_S, AFTER_S = 1.0, 3.0  # seconds around an alert; as the windows of true events, see DerivedEvents

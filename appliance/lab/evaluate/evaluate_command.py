@@ -14,12 +14,12 @@ import numpy as np
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from appliance.clock import process_cpu_s
-from appliance.console import CommandProgress
+from appliance.base.clock import process_cpu_s
+from appliance.base.console import CommandProgress
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import UsageError
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
-from appliance.detector_config import DetectorConfig
-from appliance.errors import UsageError
 from appliance.lab.evaluate.detection_figures import (
     OWN_ARITHMETIC,
     ClassBoxes,

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from appliance.errors import UsageError
+from appliance.base.errors import UsageError
 from appliance.lab.evaluate.detection_figures import LEVEL, OWN_ARITHMETIC, SCORE, DetectionFigures
 from appliance.lab.scenario.plot_page import ReportTable, aligned_lines
 

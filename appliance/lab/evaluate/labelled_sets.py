@@ -20,12 +20,12 @@ from av import VideoFrame
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from appliance import yamlfile
-from appliance.errors import ConfigError, SourceError, UsageError
-from appliance.lab.footage import ClipSource
-from appliance.lab.scenario.ground_truth import TRUTH_BYTES_MAX, LabelRow, read_mot
+from appliance.base import yamlfile
+from appliance.base.errors import ConfigError, SourceError, UsageError
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter, upright_size
+from appliance.replay.footage import ClipSource
+from appliance.scenario.ground_truth import TRUTH_BYTES_MAX, LabelRow, read_mot
 from appliance.types import Box
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")

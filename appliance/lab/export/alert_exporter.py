@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
-from appliance.errors import UsageError
 from appliance.lab.export import coco_yolo_formats, export_images
 from appliance.lab.export.coco_yolo_formats import NOT_REVIEWED, STILL_OPEN, ExportReport, export_readme, report_of
 from appliance.lab.export.export_folder import (

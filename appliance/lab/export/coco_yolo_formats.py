@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from appliance.clock import iso_utc
+from appliance.base.clock import iso_utc
 from appliance.lab.export.export_folder import SPLITS, ExportedAlert, ExportFormat, ExportSample, LabelledBox, Split
 
 NOT_REVIEWED = "not reviewed"

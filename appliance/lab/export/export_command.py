@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from appliance import config
-from appliance.clock import parse_moment
+from appliance.base.clock import parse_moment
+from appliance.base.console import CommandProgress, text_console
+from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
-from appliance.console import CommandProgress, text_console
-from appliance.errors import UsageError
 from appliance.lab.export.alert_exporter import Exporter, ExportProgress
 from appliance.lab.export.coco_yolo_formats import ExportReport
 from appliance.lab.export.export_folder import SPLITS, ExportFolder, ExportFormat, ExportSettings, zip_folder

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from appliance.errors import PreconditionError, UsageError
+from appliance.base.errors import PreconditionError, UsageError
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path, write_file
 from appliance.types import Box, Review
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.errors import EvidenceError, StoreError
+from appliance.base.errors import EvidenceError, StoreError
 from appliance.lab.export.export_folder import LabelledBox
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import Still, cut_stills, encode_jpeg

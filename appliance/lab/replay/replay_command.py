@@ -15,14 +15,15 @@ from pathlib import Path
 from pydantic import ValidationError
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from appliance import config, yamlfile
-from appliance.clock import SystemClock, iso_utc, local_weekday_minute, parse_moment
+from appliance import config
+from appliance.base import yamlfile
+from appliance.base.clock import SystemClock, iso_utc, local_weekday_minute, parse_moment
+from appliance.base.console import CommandProgress, text_console
+from appliance.base.errors import ConfigError, MissingDependency, SourceError, UsageError, camera_address
 from appliance.config import SiteConfig
-from appliance.console import CommandProgress, text_console
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import with_remembered_runtime
-from appliance.errors import ConfigError, MissingDependency, SourceError, UsageError, camera_address
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.lab.cassette.cassette_command import (
     ActiveVerdictSource,
@@ -30,14 +31,13 @@ from appliance.lab.cassette.cassette_command import (
     open_verdict_source,
     site_for_verdicts,
 )
-from appliance.lab.cassette.verdict_source import VerdictOptions
-from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
-from appliance.lab.footage import RecordingSource, TimeSpan
-from appliance.lab.replay import replay_report
-from appliance.lab.replay.replay_log_writer import Replayed, run_id_of
-from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.replay.replay_resume import OpenLog, open_log
-from appliance.lab.replay.replay_runner import (
+from appliance.replay import replay_report
+from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.replay.footage import RecordingSource, TimeSpan
+from appliance.replay.replay_log_writer import Replayed, run_id_of
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.replay_resume import OpenLog, open_log
+from appliance.replay.replay_runner import (
     ReplayInput,
     ReplayOptions,
     ReplayPlan,
@@ -49,7 +49,8 @@ from appliance.lab.replay.replay_runner import (
     with_stood_before,
     workers_for,
 )
-from appliance.lab.replay.stood_before import read_stood_before
+from appliance.replay.stood_before import read_stood_before
+from appliance.replay.verdict_source import VerdictOptions
 from appliance.rules.known_labels import unknown_labels
 from appliance.store.archive import StorageArchive
 from appliance.types import HardwareKind

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from appliance.errors import UsageError
-from appliance.lab.replay.replay_diff import compare_logs
-from appliance.lab.replay.replay_diff_match import (
+from appliance.base.errors import UsageError
+from appliance.replay.replay_diff import compare_logs
+from appliance.replay.replay_diff_match import (
     AlertDifference,
     EventDifference,
     LogDifference,
@@ -19,8 +19,8 @@ from appliance.lab.replay.replay_diff_match import (
     VerdictDifference,
     format_shift,
 )
-from appliance.lab.replay.replay_report import format_bytes, format_time
-from appliance.lab.replay.replay_result import read_log
+from appliance.replay.replay_report import format_bytes, format_time
+from appliance.replay.replay_result import read_log
 
 LINES_MAX = 40
 

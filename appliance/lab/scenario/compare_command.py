@@ -12,17 +12,15 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from appliance.clock import Clock, SystemClock, iso_utc, process_cpu_s
-from appliance.console import text_console
+from appliance.base.clock import Clock, SystemClock, iso_utc, process_cpu_s
+from appliance.base.console import text_console
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import SourceError, UsageError
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.model_files import cpu_name, sha256_of
 from appliance.detect.runtime_choice import GAIN_MIN, trial_frame
 from appliance.detect.variant_measurement import MeasuredFigures, VariantMeasurement, measurement_path
-from appliance.detector_config import DetectorConfig
-from appliance.errors import SourceError, UsageError
-from appliance.lab.scenario import scenario_loader, scenario_runner
-from appliance.lab.scenario.event_metrics import EventFigures
 from appliance.lab.scenario.scenario_command import (
     check_writable,
     load_scenarios,
@@ -30,9 +28,11 @@ from appliance.lab.scenario.scenario_command import (
     total_figures,
     write_report,
 )
-from appliance.lab.scenario.scenario_loader import ScenarioPlan
-from appliance.lab.scenario.scenario_result import ScenarioResult
-from appliance.lab.scenario.scenario_runner import DetectorCache, DetectorLoader
+from appliance.scenario import scenario_loader, scenario_runner
+from appliance.scenario.event_metrics import EventFigures
+from appliance.scenario.scenario_loader import ScenarioPlan
+from appliance.scenario.scenario_result import ScenarioResult
+from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
 
 EVENTS_MIN = 10  # with fewer, one event more or less is a tenth and chance decides
 TOLERANCE = 0.01  # by which a share may be lower and still count as the same

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from appliance.clock import iso_utc
-from appliance.errors import SourceError
-from appliance.lab.conditions.condition_spec import ConditionSet
-from appliance.lab.conditions.frame_transform import frame_transform_of
-from appliance.lab.conditions.stream_faults import with_stream_faults
-from appliance.lab.footage import ClipSource
-from appliance.lab.replay.replay_report import format_time
-from appliance.lab.scenario.event_metrics import Estimate, EventFigures, format_estimate
-from appliance.lab.scenario.expectations import EventPattern
+from appliance.base.clock import iso_utc
+from appliance.base.errors import SourceError
 from appliance.lab.scenario.plot_page import template_environment
-from appliance.lab.scenario.scenario_result import Fault, FaultMoment, ScenarioResult, WatchedCamera
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter, upright_size
 from appliance.media.stills import encode_jpeg
+from appliance.replay.conditions.condition_spec import ConditionSet
+from appliance.replay.conditions.frame_transform import frame_transform_of
+from appliance.replay.conditions.stream_faults import with_stream_faults
+from appliance.replay.footage import ClipSource
+from appliance.replay.replay_report import format_time
+from appliance.scenario.event_metrics import Estimate, EventFigures, format_estimate
+from appliance.scenario.expectations import EventPattern
+from appliance.scenario.scenario_result import Fault, FaultMoment, ScenarioResult, WatchedCamera
 from appliance.types import Box, Event, Point
 
 logger = logging.getLogger(__name__)

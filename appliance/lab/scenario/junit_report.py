@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from appliance.clock import iso_utc
-from appliance.lab.scenario.scenario_result import ScenarioResult
+from appliance.base.clock import iso_utc
+from appliance.scenario.scenario_result import ScenarioResult
 
 # What XML 1.0 cannot hold, even escaped.
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

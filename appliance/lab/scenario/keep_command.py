@@ -12,14 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from appliance import config
-from appliance.clock import Clock, SystemClock, iso_utc
-from appliance.console import text_console
-from appliance.errors import UsageError
+from appliance.base.clock import Clock, SystemClock, iso_utc
+from appliance.base.console import text_console
+from appliance.base.errors import UsageError
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.keep.scenario_store import StoredScenario
-from appliance.lab.replay.replay_report import format_time
 from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
-from appliance.lab.scenario.scenario_runner import DetectorCache
+from appliance.replay.replay_report import format_time
+from appliance.scenario.scenario_runner import DetectorCache
 
 _TRUTH_TEXT = {"right": "right", "false": "false alarm"}
 

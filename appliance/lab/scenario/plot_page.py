@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from appliance.clock import iso_utc
+from appliance.base.clock import iso_utc
 
 WIDTH, HEIGHT = 760, 400  # of a plot, SVG units
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 16, 14, 54

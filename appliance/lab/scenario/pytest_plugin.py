@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from appliance.lab.conditions.condition_spec import ConditionSet
     from appliance.lab.scenario.html_report import StillsByFrame
-    from appliance.lab.scenario.scenario_result import ScenarioResult
-    from appliance.lab.scenario.scenario_runner import DetectorCache
+    from appliance.replay.conditions.condition_spec import ConditionSet
+    from appliance.scenario.scenario_result import ScenarioResult
+    from appliance.scenario.scenario_runner import DetectorCache
 
 _SUFFIX = ".scenario.yaml"
 
@@ -52,8 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_shared] = _SharedState()
     if config.getoption("--vedette-with"):
-        from appliance.errors import UsageError
-        from appliance.lab.scenario.scenario_loader import read_condition_sets
+        from appliance.base.errors import UsageError
+        from appliance.scenario.scenario_loader import read_condition_sets
 
         try:
             found = read_condition_sets(config.getoption("--vedette-with"), config.getoption("--vedette-seed"))
@@ -76,7 +76,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     target, shared = session.config.getoption("--vedette-html"), session.config.stash[_shared]
     if not target or not shared.results:
         return
-    from appliance.clock import SystemClock
+    from appliance.base.clock import SystemClock
     from appliance.lab.scenario.html_report import html_report
     from appliance.lab.scenario.scenario_command import total_figures
 
@@ -101,8 +101,8 @@ class ScenarioTestFile(pytest.File):
     """One file: a test for each set of conditions. A faulty file is one test, which fails with its faults."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        from appliance.errors import VedetteError
-        from appliance.lab.scenario.scenario_loader import load_scenario, title_with_conditions
+        from appliance.base.errors import VedetteError
+        from appliance.scenario.scenario_loader import load_scenario, title_with_conditions
 
         name, requested = self.path.name.removesuffix(_SUFFIX), self.config.stash[_shared].condition_sets
         try:
@@ -128,10 +128,10 @@ class ScenarioTestItem(pytest.Item):
         self._conditions = conditions
 
     def runtest(self) -> None:
-        from appliance.errors import VedetteError
+        from appliance.base.errors import VedetteError
         from appliance.lab.scenario.html_report import cut_stills
-        from appliance.lab.scenario.scenario_loader import load_scenario, plans_by_conditions
-        from appliance.lab.scenario.scenario_runner import DetectorCache, run_scenario
+        from appliance.scenario.scenario_loader import load_scenario, plans_by_conditions
+        from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 
         shared = self.config.stash[_shared]
         if shared.models is None:
@@ -163,7 +163,7 @@ class ScenarioTestItem(pytest.Item):
 
 
 def _error_text(error: Exception) -> str:
-    from appliance.errors import ConfigError
+    from appliance.base.errors import ConfigError
 
     if isinstance(error, ConfigError):
         return "\n".join([f"{error.source}:", *(f"  {problem}" for problem in error.problems)])

@@ -18,20 +18,21 @@ from rich.markup import escape
 from rich.progress import SpinnerColumn, TextColumn
 from rich.table import Table
 
-from appliance.clock import Clock, SystemClock
-from appliance.console import CommandProgress, text_console
-from appliance.errors import ConfigError, UsageError
-from appliance.lab.conditions.condition_spec import ConditionSet
-from appliance.lab.replay.replay_report import format_time
-from appliance.lab.scenario import html_report, scenario_loader, scenario_runner
-from appliance.lab.scenario.event_metrics import EventFigures, event_figures, format_estimate
+from appliance.base.clock import Clock, SystemClock
+from appliance.base.console import CommandProgress, text_console
+from appliance.base.errors import ConfigError, UsageError
+from appliance.base.local_files import check_output, is_special
+from appliance.lab.scenario import html_report
 from appliance.lab.scenario.html_report import StillsByFrame, cut_stills
 from appliance.lab.scenario.junit_report import junit_report
-from appliance.lab.scenario.scenario_loader import ScenarioPlan, plans_by_conditions
-from appliance.lab.scenario.scenario_result import ScenarioResult, fault_lines
-from appliance.lab.scenario.scenario_runner import DetectorCache
-from appliance.local_files import check_output, is_special
 from appliance.media.atomic_file import DiskWriteError, write_file
+from appliance.replay.conditions.condition_spec import ConditionSet
+from appliance.replay.replay_report import format_time
+from appliance.scenario import scenario_loader, scenario_runner
+from appliance.scenario.event_metrics import EventFigures, event_figures, format_estimate
+from appliance.scenario.scenario_loader import ScenarioPlan, plans_by_conditions
+from appliance.scenario.scenario_result import ScenarioResult, fault_lines
+from appliance.scenario.scenario_runner import DetectorCache
 
 _COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow", "known failing": "yellow"}
 _result: TypeAdapter[ScenarioResult] = TypeAdapter(ScenarioResult)

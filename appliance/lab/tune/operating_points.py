@@ -11,11 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from appliance.errors import UsageError
-from appliance.lab.scenario.event_metrics import LEVEL, RESAMPLES, EventFigures, event_figures
-from appliance.lab.scenario.expectations import Expectation
-from appliance.lab.scenario.scenario_result import ScenarioResult
+from appliance.base.errors import UsageError
 from appliance.lab.tune.sweep_settings import SweepSetting
+from appliance.scenario.event_metrics import LEVEL, RESAMPLES, EventFigures, event_figures
+from appliance.scenario.expectations import Expectation
+from appliance.scenario.scenario_result import ScenarioResult
 
 SCENARIOS_MIN = 3  # for leaving one out
 _AIM_PATTERN = re.compile(r"^(recall|precision)\s*>=\s*(0?\.\d+|1(?:\.0*)?|0)$")

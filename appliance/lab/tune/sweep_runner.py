@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.clock import Clock, SystemClock
+from appliance.base.clock import Clock, SystemClock
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import SourceError, UsageError
 from appliance.detect import detector as detectors
 from appliance.detect.detector import DetectorProxy, ObjectDetector, VariableInput
-from appliance.detector_config import DetectorConfig
-from appliance.errors import SourceError, UsageError
-from appliance.lab.scenario import scenario_runner
-from appliance.lab.scenario.scenario_loader import ScenarioPlan
-from appliance.lab.scenario.scenario_runner import DetectorCache, DetectorLoader
 from appliance.lab.tune.operating_points import OperatingPoint, ScenarioOutcome, outcome_of
 from appliance.lab.tune.sweep_settings import Sweep, SweepSetting, apply_setting
+from appliance.scenario import scenario_runner
+from appliance.scenario.scenario_loader import ScenarioPlan
+from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
 from appliance.types import Detections
 
 CACHED_DETECTIONS_MAX = 100_000  # some 100 MB at 30 objects a frame; five and a half hours at 5 fps

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from appliance.base.config_model import ConfigModel
+from appliance.base.errors import UsageError
 from appliance.config import CameraConfig, SiteConfig
-from appliance.config_model import ConfigModel
-from appliance.errors import UsageError
 
 POINTS_MAX = 400
 VALUES_MAX = 100

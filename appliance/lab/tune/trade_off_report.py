@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from appliance.lab.scenario.event_metrics import Estimate, EventFigures
 from appliance.lab.scenario.plot_page import Plot, PlotAxis, PlotMark, PlotSeries, ReportSection, ReportTable, plot_page
 from appliance.lab.tune.operating_points import SCENARIOS_MIN, OperatingPoint, TuningChoice
 from appliance.lab.tune.sweep_settings import Sweep
+from appliance.scenario.event_metrics import Estimate, EventFigures
 
 _SHARE = PlotAxis("share of events", "%", 0, 100)
 

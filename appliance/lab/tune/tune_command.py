@@ -13,17 +13,17 @@ from pydantic import TypeAdapter
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from appliance.clock import Clock, SystemClock
-from appliance.console import CommandProgress
-from appliance.errors import UsageError
-from appliance.lab.scenario.event_metrics import EventFigures
+from appliance.base.clock import Clock, SystemClock
+from appliance.base.console import CommandProgress
+from appliance.base.errors import UsageError
 from appliance.lab.scenario.plot_page import aligned_lines
 from appliance.lab.scenario.scenario_command import check_writable, load_scenarios, write_report
-from appliance.lab.scenario.scenario_loader import ScenarioPlan, find_scenarios
 from appliance.lab.tune.operating_points import OperatingPoint, TuningChoice, choose_point, read_aim
 from appliance.lab.tune.sweep_runner import MemoizedDetectors, SweepProgress, run_sweep
 from appliance.lab.tune.sweep_settings import Sweep, read_sweep, sweep_grid
 from appliance.lab.tune.trade_off_report import choice_sentences, points_table, tune_page
+from appliance.scenario.event_metrics import EventFigures
+from appliance.scenario.scenario_loader import ScenarioPlan, find_scenarios
 
 _figures: TypeAdapter[EventFigures] = TypeAdapter(EventFigures)
 

@@ -1,0 +1,39 @@
+"""Name the modules that run in processes of their own.
+
+Whoever starts a child takes its module from here, so that the import tests can follow a name that is no import.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CLOUD_WORKER: Final = "cloud_worker"
+APPLIANCE: Final = "appliance"
+"""Both as `vedette demo` starts them."""
+INGEST: Final = "appliance.ingest"
+INGEST_PROBE: Final = "appliance.ingest.probe_process"
+HARDWARE_PROBE: Final = "appliance.media.hardware_probe"
+RUNTIME_CHOICE: Final = "appliance.detect.runtime_choice"
+RTSP_SERVER: Final = "appliance.demo.rtsp_server"
+SANDBOX: Final = "appliance.sandbox.sandbox"
+MEDIA_FUNCTIONS: Final = "appliance.media.sandboxed_functions"
+"""Runs inside a sandbox: stills, clips and pictures of recorded video."""
+JOB_FUNCTIONS: Final = "appliance.scenario.sandboxed_jobs"
+"""Runs inside a sandbox: what a person asks the dashboard to do with the recording."""
+BENCH: Final = "appliance.lab.bench.runtime_measurement"
+"""Started by `vedette bench` only."""
+
+RUNTIME: Final = (
+    APPLIANCE,
+    INGEST,
+    INGEST_PROBE,
+    HARDWARE_PROBE,
+    RUNTIME_CHOICE,
+    RTSP_SERVER,
+    SANDBOX,
+    MEDIA_FUNCTIONS,
+    JOB_FUNCTIONS,
+)
+"""The children of the running appliance. None of them loads `appliance.lab`."""
+LAB: Final = (BENCH,)
+"""The children of commands in `appliance.lab`."""

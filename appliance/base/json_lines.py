@@ -1,0 +1,99 @@
+"""The JSON lines of Vedette: the ingest channel, the commands to the ingest process, and the replay log."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from appliance.base.errors import VedetteError, printable
+from appliance.types import Alert, Command, FrameBoxes, IngestMessage, LogLine, Route, StreamHeader
+
+ERROR_CHARS_MAX = 200  # of a message that quotes what another side sent
+
+
+class WireError(VedetteError):
+    """A message that cannot be understood; the text names the field and the reason."""
+
+
+def encode_ingest(message: IngestMessage) -> bytes:
+    """One JSON line, newline included."""
+    return _ingest().dump_json(message, exclude=_omitted_fields(message)) + b"\n"
+
+
+def decode_ingest(line: bytes) -> IngestMessage:
+    """Read one line of the ingest channel. Raises WireError."""
+    message: IngestMessage = _decode(_ingest(), line)
+    return message
+
+
+def encode_command(command: Command) -> bytes:
+    """One JSON line to the ingest process, newline included."""
+    return _command().dump_json(command) + b"\n"
+
+
+def decode_command(line: bytes) -> Command:
+    """Read one line to the ingest process. Raises WireError."""
+    command: Command = _decode(_command(), line)
+    return command
+
+
+def encode_log(line: LogLine) -> bytes:
+    """One line of a replay log, newline included; equal values give equal bytes. Left out: the verdict of an alert that
+    has none, and what was known before where nothing was."""
+    return _log().dump_json(line, exclude=_omitted_fields(line)) + b"\n"
+
+
+def decode_log(line: bytes) -> LogLine:
+    """Read one line of a replay log. Raises WireError."""
+    found: LogLine = _decode(_log(), line)
+    return found
+
+
+def unused_header_fields(header: StreamHeader) -> set[str]:
+    """What a header says only where there is something to say."""
+    return {name for name in ("known_before", "calibration") if not getattr(header, name)}
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first field that is wrong, and why, in one short printable line: a key of the message may be part of it."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(str(part)[:ERROR_CHARS_MAX] for part in first["loc"][:8]) or "message"
+    return printable(f"{where[: ERROR_CHARS_MAX // 2]}: {first['msg'][: 2 * ERROR_CHARS_MAX]}")[:ERROR_CHARS_MAX]
+
+
+# Made when first asked for: a process pays for those that it speaks.
+@cache
+def _ingest() -> TypeAdapter[IngestMessage]:
+    return TypeAdapter(Annotated[IngestMessage, Field(discriminator="type")])
+
+
+@cache
+def _command() -> TypeAdapter[Command]:
+    return TypeAdapter(Annotated[Command, Field(discriminator="type")])
+
+
+@cache
+def _log() -> TypeAdapter[LogLine]:
+    return TypeAdapter(Annotated[LogLine, Field(discriminator="type")])
+
+
+def _omitted_fields(line: object) -> Any:
+    """The fields that are left out because they hold nothing."""
+    if isinstance(line, Alert) and line.verdict is None:
+        return {"verdict"}
+    if isinstance(line, FrameBoxes) and all(found.stood_s is None for found in line.objects):
+        return {"objects": {"__all__": {"stood_s"}}}
+    if isinstance(line, Route) and not line.inputs.offload:
+        return {"inputs": {"offload"}}
+    if isinstance(line, StreamHeader):
+        return unused_header_fields(line)
+    return None
+
+
+def _decode(adapter: TypeAdapter[Any], data: bytes) -> Any:
+    try:
+        return adapter.validate_json(data)
+    except ValidationError as error:
+        raise WireError(first_problem(error)) from None

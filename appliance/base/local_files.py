@@ -1,0 +1,52 @@
+"""What is asked of a file that somebody named before it is read or written over."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from appliance.base.errors import UsageError
+
+_START_BYTES = 512
+
+
+def is_special(path: Path) -> bool:
+    """Whether it is a pipe, a device or a socket, which may have no end or wait for ever. Raises OSError: absent."""
+    mode = path.stat().st_mode
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def check_output(path: Path, what: str, begins: re.Pattern[bytes]) -> None:
+    """Nothing is lost by writing `path`: it is not there, is empty, a pipe or a device, or one of its kind.
+
+    what: what is written, as the message calls it. begins: how every file of that kind begins. Raises UsageError: it
+    is a folder, there is no folder for it, it cannot be written, or it is a file of another kind.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise UsageError(f"{path} cannot be written: there is no folder {path.parent}") from None
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise UsageError(f"{path} cannot be written: nothing may be written into {path.parent}") from None
+        return
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{path} is a folder: name a file in it for {what}")
+    if not os.access(path, os.W_OK):
+        raise UsageError(f"{path} cannot be written by this user")
+    if stat.S_ISREG(mode):
+        _refuse_another_kind(path, what, begins)
+
+
+def _refuse_another_kind(path: Path, what: str, begins: re.Pattern[bytes]) -> None:
+    try:
+        with path.open("rb") as file:
+            start = file.read(_START_BYTES)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read, so it is not written over: {error.strerror}") from None
+    if start and not begins.match(start):
+        raise UsageError(f"{path} is there and is not {what}: it is not written over; name another file")

@@ -1,0 +1,167 @@
+"""Logging: text or JSON lines on stderr, repeated lines counted, secrets of URLs redacted, one message one line.
+
+The last lines are kept in memory, too, for the page System.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import re
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from appliance.base.clock import Clock, iso_utc
+from appliance.base.errors import printable, redact
+
+
+class _TextFormatter(logging.Formatter):
+    """`12:34:56 WARNING supervisor: sentence`, with the date left to journald."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        room = record.name.removeprefix("appliance.").removeprefix("cloud_worker.")
+        text = redact(printable(record.getMessage()))
+        line = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():<7} {room}: {text}"
+        return self._with_traceback(record, line)
+
+    def _with_traceback(self, record: logging.LogRecord, line: str) -> str:
+        if not record.exc_info:
+            return line
+        traceback = redact(self.formatException(record.exc_info)).split("\n")
+        return "\n".join([line, *(printable(each) for each in traceback)])
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object a line, for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {"t": iso_utc(record.created), "level": record.levelname.lower(), "room": record.name}
+        fields["message"] = redact(record.getMessage())
+        if record.exc_info:
+            fields["traceback"] = redact(self.formatException(record.exc_info))
+        return json.dumps(fields)
+
+
+def configure_logging(*, level: str = "INFO", as_json: bool = False) -> None:
+    """Send all logs to stderr, redacted. Third-party chatter below WARNING is dropped."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter() if as_json else _TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for room in ("appliance", "cloud_worker"):
+        logging.getLogger(room).setLevel(level)
+
+
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+RING_LINES_MAX = 2000
+RING_TEXT_MAX = 2000  # characters of one line
+_CHILD_LINE = re.compile(r"\d\d:\d\d:\d\d (?P<level>[a-z]+) +(?P<room>[\w.]+): (?P<text>.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of the log. number: counts up since the start. t: UTC seconds. room: the part of Vedette it is from."""
+
+    number: int
+    t: float
+    level: LogLevel
+    room: str
+    text: str
+
+
+class LogRing(logging.Handler):
+    """The last RING_LINES_MAX lines of this process and of the ingest process, redacted. Any thread."""
+
+    def __init__(self, clock: Clock, lines_max: int = RING_LINES_MAX) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lines: deque[LogLine] = deque(maxlen=lines_max)
+        self._numbers = itertools.count(1)
+        self._ring_lock = threading.Lock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
+        self._add(record.created, record.levelname, record.name.removeprefix("appliance."), text)
+
+    def add_child_line(self, line: str) -> None:
+        """A line that a child process wrote on its standard error: of our log, or whatever a library wrote there."""
+        found = _CHILD_LINE.fullmatch(line)
+        if found:
+            self._add(self._clock.now(), found["level"], found["room"], found["text"])
+        elif line.startswith("{"):
+            self._add_json(line)
+        elif line.strip():
+            self._add(self._clock.now(), "info", "ingest", line)
+
+    def tail(self, level: LogLevel = "debug", count: int = RING_LINES_MAX) -> list[LogLine]:
+        """The newest `count` lines of this level and graver ones, oldest first."""
+        wanted = LOG_LEVELS[LOG_LEVELS.index(level) :]
+        with self._ring_lock:
+            found = [each for each in self._lines if each.level in wanted]
+        return found[-count:]
+
+    def _add_json(self, line: str) -> None:
+        try:
+            data = json.loads(line)
+            values = (str(data["level"]), str(data["room"]), str(data["message"]))
+        except (ValueError, KeyError, TypeError):
+            values = ("info", "ingest", line)
+        self._add(self._clock.now(), *values)
+
+    def _add(self, t: float, level: str, room: str, text: str) -> None:
+        name = level.lower()
+        known: LogLevel = next((each for each in LOG_LEVELS if each == name), "info")
+        said = "\n".join(printable(each) for each in redact(text[:RING_TEXT_MAX]).split("\n"))
+        with self._ring_lock:
+            self._lines.append(LogLine(next(self._numbers), t, known, printable(room), said))
+
+
+def log_text(lines: Iterable[LogLine]) -> str:
+    """As a file, one line each (and more for a traceback)."""
+    return "".join(f"{iso_utc(each.t)} {each.level:<8} {each.room}: {each.text}\n" for each in lines)
+
+
+LINES_MAX = 30  # of one reporter in `every_s`
+
+
+class LogThrottle:
+    """Reports a repeated matter at most once per `every_s`, and LINES_MAX different ones, with a count of what was held
+    back: what another side sends may be as various as it likes.
+
+    State: the last text, when it was logged, and how many since the last pause. Owner: one thread or task.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Clock, every_s: float = 60.0) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._every_s = every_s
+        self._text = ""
+        self._logged_at = float("-inf")
+        self._held = 0
+        self._since = float("-inf")
+        self._lines = 0
+
+    def report(self, matter: object, level: int = logging.WARNING, *, with_traceback: bool = False) -> None:
+        """Log `matter` (an error or a sentence) unless the same was logged less than `every_s` seconds ago.
+
+        with_traceback: of the exception that is being handled.
+        """
+        text, now = str(matter), self._clock.monotonic()
+        if now - self._since >= self._every_s:
+            self._since, self._lines = now, 0
+        if (text == self._text and now - self._logged_at < self._every_s) or self._lines >= LINES_MAX:
+            self._held += 1
+            return
+        self._lines += 1
+        suffix = f" (and {self._held} times more before)" if self._held else ""
+        self._logger.log(level, "%s%s", text, suffix, exc_info=with_traceback)
+        self._text, self._logged_at, self._held = text, now, 0

@@ -1,0 +1,466 @@
+"""`vedette check`: tries each part of a site file for a moment and reports one finding for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from rich.table import Table
+
+from appliance import config
+from appliance.base import yamlfile
+from appliance.base.clock import Clock, SystemClock
+from appliance.base.console import text_console
+from appliance.base.errors import (
+    MissingDependency,
+    ModelError,
+    SourceError,
+    SourceRefused,
+    StoreError,
+    StoreUnavailable,
+    camera_address,
+)
+from appliance.cli.model_advice import DetectorLoad, better_models, measure_load
+from appliance.config import SiteConfig
+from appliance.config.secrets_file import secrets_exposed, secrets_path
+from appliance.dashboard.tls import DashboardCertificate
+from appliance.detect import detector, runtime_choice
+from appliance.detect.detector import ObjectDetector, recheck_settings
+from appliance.detect.model_files import model_bundles
+from appliance.detect.network_detector import NetworkDetector
+from appliance.detect.runtime_table import RuntimeOption, runtime_options, table_lines
+from appliance.detect.variant_measurement import variant_advice
+from appliance.ingest.camera_hardware import HardwareDecoders
+from appliance.ingest.camera_probe import ProbeResult, probe
+from appliance.ingest.process import RING_FREE_BYTES_MIN
+from appliance.ingest.rtsp_source import is_address
+from appliance.mqtt.broker_check import check_mqtt
+from appliance.notify.target_check import check_targets
+from appliance.rules.known_labels import unknown_labels
+from appliance.sandbox.confinement import missing_confinement
+from appliance.store.paths import DATABASE, PREROLL
+from appliance.store.quotas import StorageLimits
+from appliance.store.storage_report import read_storage_offline
+from appliance.store.users import stored_users
+from appliance.types import HARDWARE_KINDS
+
+Lines = Mapping[tuple[str | int, ...], int]
+Level = Literal["ok", "warning", "unreachable", "wrong"]
+PROBES_AT_ONCE = 8
+BROKER_TIMEOUT_S = 3.0
+BUSY_SHARE_MAX = 0.85  # of all cores: recording, tracking and pages need the rest
+DAYS_LEFT_MIN = 2.0  # less is worth a note
+_LEVEL_MARKUP = {
+    "ok": "[green]ok[/]",
+    "warning": "[yellow]note[/]",
+    "unreachable": "[red]fails[/]",
+    "wrong": "[red]wrong[/]",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One answer: about which key, how it is, and what to do."""
+
+    about: str
+    level: Level
+    text: str
+
+
+def check(path: Path, *, probe: bool, as_json: bool) -> int:
+    """Print what was found; 0 ready, 1 something did not answer, 2 the file is wrong. Raises ConfigError."""
+    site = config.load(path)
+    options = runtime_options(site.detector, runtime_choice.remembered_choice(site.detector, site.storage.dir))
+    lines = yamlfile.line_numbers(path)
+    findings = [*_secrets(path), *exposures(site, path), *_findings(site, lines, options, contact=probe)]
+    if as_json:
+        print(json.dumps(_as_json(path, findings, options)))
+    else:
+        _print(path, findings, options)
+    return exit_code(findings)
+
+
+def exit_code(findings: list[Finding]) -> int:
+    """2 when the file must be changed, 1 when something did not answer, else 0."""
+    levels = {finding.level for finding in findings}
+    if "wrong" in levels:
+        return 2
+    return 1 if "unreachable" in levels else 0
+
+
+def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], *, contact: bool) -> Iterator[Finding]:
+    loads: list[DetectorLoad] = []
+    yield _storage(site.storage.dir)
+    yield from _preroll(site)
+    yield from _forecast(site, SystemClock())
+    yield from _detector(site, lines, loads, options)
+    yield from _hardware_decode(site)
+    yield _confinement()
+    yield _dashboard(site)
+    if not site.cameras:
+        yield Finding("cameras", "warning", "no camera yet: add one on the dashboard, or here")
+    yield from _addresses(site)
+    if contact:
+        answers = _probed(site)
+        yield from (_camera(each) for each in answers)
+        yield from _together(answers, loads)
+        if site.uplink is not None:
+            yield _broker(site.uplink.url)
+    if site.uplink is None:
+        leaving = ["notifications"] if any(each.enabled and not each.local for each in site.notify.values()) else []
+        if site.mqtt is not None and site.mqtt.enabled and not site.mqtt.local:
+            leaving.append("what `mqtt` publishes")
+        what = f"only {' and '.join(leaving)} leave this box" if leaving else "nothing leaves this box"
+        yield Finding("uplink", "ok", f"absent: edge only, {what}")
+    yield from (Finding(each.about, each.level, each.text) for each in check_targets(site, contact=contact))
+    if site.mqtt is not None and site.mqtt.enabled:
+        yield from (Finding(*each) for each in check_mqtt(site.mqtt, contact=contact))
+
+
+def _addresses(site: SiteConfig) -> Iterator[Finding]:
+    """What cannot be an address, whoever is asked: nothing needs to be contacted to say so."""
+    for name, camera in site.cameras.items():
+        for key, url in (("url", camera.url), ("detect_url", camera.detect_url)):
+            if url and not url.startswith("file:") and not is_address(url):
+                yield Finding(
+                    f"cameras.{name}.{key}", "wrong",
+                    f"{camera_address(url)} is not an address like rtsp://host:554/path; in a user name or password "
+                    "write / as %2F, ? as %3F, # as %23, @ as %40",
+                )  # fmt: skip
+
+
+def _secrets(site_file: Path) -> Iterator[Finding]:
+    """Nothing, if others cannot read the secrets."""
+    if secrets_exposed(site_file):
+        path = secrets_path(site_file)
+        yield Finding("secrets", "warning", f"{path} can be read by other users of this machine: chmod 600 {path}")
+
+
+def exposures(site: SiteConfig, site_file: Path) -> Iterator[Finding]:
+    """Secrets that others can read: in the site file, and on the way to the broker."""
+    uplink, text = site.uplink, site_file.read_text(encoding="utf-8")
+    urls = [
+        url for each in site.cameras.values() for url in (each.url, each.detect_url, each.onvif) if url and "@" in url
+    ]
+    secrets = [url.rpartition("@")[0].rpartition(":")[2] for url in urls] + list(uplink.secrets if uplink else ())
+    if site.mqtt is not None and site.mqtt.password is not None:
+        secrets.append(site.mqtt.password.get_secret_value())
+    if site.dashboard.token is not None:
+        secrets.append(site.dashboard.token.get_secret_value())
+    if site_file.stat().st_mode & stat.S_IROTH and any(each and each in text for each in secrets):
+        yield Finding(
+            "secrets", "warning",
+            f"{site_file} holds a password and can be read by every user of this machine: chmod 640 {site_file}, or "
+            "write ${NAME} for it",
+        )  # fmt: skip
+    if uplink is None or not uplink.secrets or uplink.tls_ca is not None:
+        return
+    parts = urlsplit(uplink.url)
+    if parts.scheme in {"nats", "ws"} and parts.hostname not in {"127.0.0.1", "localhost", "::1"}:
+        yield Finding("uplink.url", "warning", f"its secret crosses the network to {uplink} in the clear: use tls://")
+
+
+def _storage(folder: Path) -> Finding:
+    existing = _existing(folder)
+    if not existing.is_dir():
+        return Finding("storage.dir", "wrong", f"{existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding("storage.dir", "wrong", f"{existing} cannot be written by this user")
+    free_gb = shutil.disk_usage(existing).free / 1e9
+    return Finding("storage.dir", "ok", f"{folder}, {free_gb:.1f} GB free")
+
+
+def _preroll(site: SiteConfig) -> Iterator[Finding]:
+    """Do the pre-roll rings fit where they are to lie, and does an alert's pre-roll fit into them?"""
+    rings = StorageLimits.of(site.storage, site.cameras).rings
+    folder = site.storage.preroll_dir
+    if not rings:
+        if folder is not None:
+            yield Finding("storage.preroll_dir", "warning", "no camera has `record: pre_roll`: nothing will lie there")
+        return
+    need = sum(rings.values())
+    if folder is None:
+        text = f"{len(rings)} rings of {need / 1e6:.0f} MB together on the disk of storage.dir"
+        yield Finding("storage.preroll_dir", "ok", f"{text}; a folder in memory would spare an SD card")
+        return
+    existing = _existing(folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding("storage.preroll_dir", "wrong", f"{existing} is not a folder that this user may write")
+        return
+    now_there = sum(
+        file.stat().st_size for file in (site.storage.dir / PREROLL).glob("*/*")
+    )  # of an appliance that runs
+    free = shutil.disk_usage(existing).free + now_there
+    if free < need + RING_FREE_BYTES_MIN:
+        text = f"{folder} has {free / 1e6:.0f} MB free and the rings need {need / 1e6:.0f}: lower quota.preroll_mb"
+        yield Finding("storage.preroll_dir", "wrong", text)
+    elif existing.stat().st_dev == _existing(site.storage.dir).stat().st_dev:
+        yield Finding("storage.preroll_dir", "warning", f"{folder} is on the disk of storage.dir: nothing is spared")
+    else:
+        yield Finding("storage.preroll_dir", "ok", f"{folder}, {need / 1e6:.0f} of {free / 1e6:.0f} MB for the rings")
+
+
+def _forecast(site: SiteConfig, clock: Clock) -> Iterator[Finding]:
+    """How long the recording goes on, as measured here; not known before the appliance has ever run."""
+    root = site.storage.dir.absolute()
+    if not (root / DATABASE).is_file():
+        yield Finding("storage", "ok", "days left: not yet known, nothing was recorded here")
+        return
+    try:
+        found = read_storage_offline(root, StorageLimits.of(site.storage, site.cameras), clock.now())
+    except StoreUnavailable as error:
+        yield Finding("storage", "warning", f"days left: not known ({error})")
+        return
+    except StoreError as error:  # `vedette run` would not start on it
+        yield Finding("storage", "wrong", str(error))
+        return
+    taken = f"{sum(found.taken.values()) / 1e9:.1f} of {found.limits.size_bytes / 1e9:g} GB taken"
+    forecast = found.forecast
+    if forecast.outlook == "unknown":
+        yield Finding("storage", "ok", f"{taken}; days left: not yet known, it takes an hour of recorded video")
+    elif forecast.outlook == "fills" and forecast.days_left is not None:
+        text = f"{taken}; {forecast.days_left:.1f} days left until `{forecast.limit}` deletes recording before its time"
+        yield Finding("storage", "warning" if forecast.days_left < DAYS_LEFT_MIN else "ok", text)
+    else:
+        yield Finding("storage", "ok", f"{taken}; everything is kept as long as it should be")
+    for each in found.cameras:
+        keeps, rate = each.forecast.keeps_s, each.rate
+        if each.mode != "continuous" or keeps is None or rate is None:
+            continue
+        text = f"{rate * 86400 / 1e9:.1f} GB a day, will reach {keeps / 3600:.0f} h back"
+        short = keeps < each.limits.keep_s * 0.999
+        why = f" instead of the {each.limits.keep_s / 3600:g} h it should: {each.forecast.limit}" if short else ""
+        yield Finding(f"cameras.{each.camera}", "warning" if short else "ok", text + why)
+
+
+def _existing(folder: Path) -> Path:
+    return next(place for place in [folder.absolute(), *folder.absolute().parents] if place.exists())
+
+
+def _detector(
+    site: SiteConfig, lines: Lines, loads: list[DetectorLoad], options: Sequence[RuntimeOption]
+) -> Iterator[Finding]:
+    try:
+        loaded = detector.load(runtime_choice.with_remembered_runtime(site.detector, site.storage.dir))
+    except (ModelError, MissingDependency) as error:
+        yield Finding("detector", "wrong", str(error))
+        return
+    if loaded.warning:
+        yield Finding("detector.model", "warning", loaded.warning)
+    else:
+        yield Finding("detector.model", "ok", f"{loaded.name}, {len(loaded.labels)} classes")
+    yield from _variant(site, loaded)
+    yield from _runtime(site, options)
+    yield from _recheck_model(site)
+    yield from _load(site, loaded, loads)
+    for name, camera in site.cameras.items():
+        for unknown in unknown_labels(camera.rules, loaded.labels):
+            place = ("cameras", name, "rules", unknown.rule, "labels", unknown.label)
+            yield Finding(yamlfile.place_in_file(place, lines), "wrong", unknown.text)
+
+
+def _variant(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:
+    """Was a variant of a network measured on scenarios? Nothing where it is none, or models.toml knows it."""
+    found = detector.locate(site.detector)
+    if found is not None and not found.labels and isinstance(loaded, NetworkDetector):
+        advice = variant_advice(found.path, loaded.runtime.metadata)
+        if advice is not None:
+            yield Finding("detector.model", "ok" if advice[0] else "warning", advice[1])
+
+
+def _hardware_decode(site: SiteConfig, decoders: HardwareDecoders | None = None) -> Iterator[Finding]:
+    """What the hardware that is asked for gives; nothing where software decodes every camera. decoders: as probed."""
+    decoders = decoders or HardwareDecoders(site.decode)
+    asked = {name: decoders.settings.hardware_of(camera.decode) for name, camera in site.cameras.items()}
+    if "auto" in asked.values():
+        for probed in decoders.probed():
+            yield Finding(f"decode.hardware {probed.kind}", "ok", probed.text if probed.works else probed.reason)
+    for name, camera in site.cameras.items():
+        try:
+            decoders.must_have({name: camera})
+        except MissingDependency as error:
+            yield Finding(f"cameras.{name}.decode", "wrong", str(error))
+    for probed in decoders.probed([kind for kind in HARDWARE_KINDS if kind in asked.values()]):
+        level: Level = "ok" if probed.works else "warning"
+        yield Finding(f"decode.hardware {probed.kind}", level, probed.text)
+
+
+def _confinement() -> Finding:
+    """What keeps processes that decode video from all else, as far as this kernel has it."""
+    missing = missing_confinement()
+    text = "; ".join(missing) or "video is decoded by processes with files, ports and system calls of their own alone"
+    return Finding("confinement", "warning" if missing else "ok", text)
+
+
+def _recheck_model(site: SiteConfig) -> Iterator[Finding]:
+    if not site.second_look.enabled or site.second_look.model is None:
+        return
+    try:
+        found = detector.load(recheck_settings(site.second_look.model, site.detector))
+    except (ModelError, MissingDependency) as error:
+        yield Finding("second_look.model", "wrong", str(error))
+    else:
+        yield Finding("second_look.model", "ok", found.name)
+
+
+def _load(site: SiteConfig, loaded: ObjectDetector, loads: list[DetectorLoad]) -> Iterator[Finding]:
+    """How busy the detector will be, and what would find more here. loads: gets what was measured."""
+    load = measure_load(loaded, site.cameras)
+    if load is None or not load.wanted:
+        return
+    loads.append(load)
+    text = (
+        f"{load.wanted:g} inferences a second when every camera moves, {load.inference_s * 1e3:.0f} ms each: "
+        f"{load.share:.0%} of one core"
+    )
+    if load.share > 1:
+        text += "; cameras will be overloaded: lower detect.fps, take a quicker network, or fewer cameras"
+    yield Finding("detector", "warning" if load.share > 1 else "ok", text)
+    better = better_models(site.detector.model, model_bundles(), site.cameras, load)
+    if better:
+        best = better[0]
+        yield Finding(
+            "detector.model",
+            "ok",
+            f"{best.name} finds more on pictures that no network here was tuned to (AP50 {best.ap50:.2f} against "
+            f"{best.ap50_now:.2f}) at {best.cost:.1f} times the cost, {best.load:.0%} of one core here: "
+            f"vedette models pull {best.name}",
+        )
+
+
+def _runtime(site: SiteConfig, options: Sequence[RuntimeOption]) -> Iterator[Finding]:
+    """What `auto` came to on this machine, and what of it did not come up; nothing where there is no choice."""
+    known = runtime_choice.remembered_choice(site.detector, site.storage.dir)
+    if known is not None:
+        yield Finding("detector.backend", "ok", known.summary)
+    elif len(found := runtime_choice.candidates_for(site.detector)) > 1:
+        names = ", ".join(map(str, found))
+        yield Finding("detector.backend", "ok", f"the first start measures which is fastest: {names}")
+    for each in options:
+        if each.state == "refused":
+            yield Finding("detector.backend", "warning", f"{each.way} does not come up: {each.reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one stream of a camera answered. detects: it is the one that is decoded."""
+
+    about: str
+    found: ProbeResult | SourceError
+    detects: bool
+
+
+def _probed(site: SiteConfig) -> list[_Answer]:
+    """The streams of all cameras, several at once."""
+    jobs = [
+        (key, name, camera, url)
+        for name, camera in site.cameras.items()
+        for key, url in (("url", camera.url), ("detect_url", camera.detect_url))
+        if url is not None and camera.enabled
+    ]
+    with ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe") as pool:
+        return list(pool.map(lambda job: _answer(*job), jobs))
+
+
+def _answer(key: str, name: str, camera: config.CameraConfig, url: str) -> _Answer:
+    detects = key == "detect_url" or camera.detect_url is None
+    try:
+        return _Answer(f"cameras.{name}.{key}", probe(name, camera, url, key), detects)
+    except SourceError as error:
+        return _Answer(f"cameras.{name}.{key}", error, detects)
+
+
+def _camera(answer: _Answer) -> Finding:
+    if isinstance(answer.found, SourceError):
+        level: Level = "wrong" if isinstance(answer.found, SourceRefused) else "unreachable"
+        return Finding(answer.about, level, str(answer.found))
+    return Finding(answer.about, "ok", answer.found.summary())
+
+
+def _together(answers: list[_Answer], loads: list[DetectorLoad]) -> Iterator[Finding]:
+    """What decoding and detecting come to on this machine when every camera moves, as far as cameras answered."""
+    decoded = [each.found for each in answers if each.detects and isinstance(each.found, ProbeResult)]
+    if not loads or not any(each.decode_s for each in decoded):
+        return
+    cores = len(os.sched_getaffinity(0))
+    decoding = sum(each.decode_share for each in decoded)
+    need = decoding + loads[0].share
+    text = (
+        f"when every camera moves, decoding takes {decoding:.0%} and the detector {loads[0].share:.0%} of a core: "
+        f"{need / cores:.0%} of this machine's {cores}"
+    )
+    busy = need > BUSY_SHARE_MAX * cores
+    if busy:
+        text += "; cameras will be overloaded: a smaller detect_url, a lower detect.fps, or fewer cameras"
+    yield Finding("machine", "warning" if busy else "ok", text)
+
+
+def _broker(url: str) -> Finding:
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or 4222
+    try:
+        with socket.create_connection((host, port), BROKER_TIMEOUT_S):
+            return Finding("uplink.url", "ok", f"{host}:{port} answers")
+    except OSError as error:
+        reason = error.strerror or "no answer"
+        return Finding("uplink.url", "unreachable", f"{host}:{port}: {reason}; alerts would wait in the outbox")
+
+
+def _dashboard(site: SiteConfig) -> Finding:
+    if not site.dashboard.enabled:
+        return Finding("dashboard", "ok", "switched off")
+    if site.dashboard.open_to_all and not stored_users(site.storage.dir / DATABASE):
+        return Finding("dashboard.host", "wrong", site.dashboard.open_to_all)
+    host, port = site.dashboard.host, site.dashboard.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind((host, port))
+        except OSError as error:
+            text = f"{host}:{port}: {error.strerror}; is Vedette running already? Else set dashboard.port"
+            return Finding("dashboard.port", "warning", text)
+    try:
+        certificate = site.dashboard.certificate and DashboardCertificate.of(site.dashboard, Path(), SystemClock())
+    except MissingDependency as error:
+        return Finding("dashboard.certificate", "wrong", str(error))
+    if certificate and certificate.facts.expires_t < SystemClock().now():
+        return Finding("dashboard.certificate", "wrong", f"{site.dashboard.certificate} has expired")
+    return Finding("dashboard.port", "ok", f"{'https' if site.dashboard.speaks_https else 'http'}://{host}:{port}")
+
+
+def _as_json(path: Path, findings: list[Finding], options: Sequence[RuntimeOption]) -> dict[str, object]:
+    bad = [f"{finding.about}: {finding.text}" for finding in findings if finding.level in {"wrong", "unreachable"}]
+    code = exit_code(findings)
+    return {
+        "ok": code == 0, "file": str(path), "problems": bad, "findings": [asdict(finding) for finding in findings],
+        "runtimes": [asdict(each) for each in options],
+    }  # fmt: skip
+
+
+def _print(path: Path, findings: list[Finding], options: Sequence[RuntimeOption]) -> None:
+    console = text_console()
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for finding in findings:
+        table.add_row(_LEVEL_MARKUP[finding.level], finding.about, finding.text.replace("[", r"\["))
+    console.print(table)
+    if options:
+        console.print("\nWhat this box has to run the network with (detector.backend: auto):")
+        for line in table_lines(options):
+            console.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
+        console.print()
+    verdicts: dict[int, Callable[[], str]] = {
+        0: lambda: f"{path}: ready. Start it with: vedette run --config {path}",
+        1: lambda: f"{path}: the file is right, but not everything answers.",
+        2: lambda: f"{path}: must be changed before it can run.",
+    }
+    console.print(verdicts[exit_code(findings)](), soft_wrap=True)

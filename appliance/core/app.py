@@ -1,0 +1,403 @@
+"""`vedette run` in three steps: build every service, recover what a kill left behind, start."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import secrets
+import signal
+import stat
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+from appliance.base.clock import Clock, SystemClock, local_day
+from appliance.base.errors import MissingDependency, StoreError, UsageError
+from appliance.base.library_identifiers import remove_identifiers
+from appliance.base.malloc import TRIM_EVERY_S, hold_little, spare_what_stays, trim_heaps
+from appliance.base.telemetry import LogRing
+from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
+from appliance.config import SiteConfig, StorageConfig
+from appliance.core.appliance_monitor import READ_EVERY_S, BoxMonitor
+from appliance.core.background_services import BackgroundServices, LastingParts, build_background, stop_all
+from appliance.core.core_loop import Core
+from appliance.core.core_settings import CoreStores
+from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.dashboard.app import create_app
+from appliance.dashboard.server import DashboardServer
+from appliance.dashboard.setup_page import new_setup_code
+from appliance.health.load_shedding import LoadShedding
+from appliance.media.recording_reader import LIMITS, SandboxedReader
+from appliance.settings.settings_service import SettingsService
+from appliance.store.cameras import NOT_RUNNING, CameraStore
+from appliance.store.database import Database
+from appliance.store.meter import Meter
+from appliance.store.paths import CUTS, DATABASE, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
+from appliance.store.preroll_ring import prepare_ring_folder
+from appliance.store.reconcile import MeasureSegment
+from appliance.store.users import UserStore
+from appliance.store.write_backlog import WriteBacklog
+from appliance.types import HealthEvent
+
+logger = logging.getLogger(__name__)
+
+OPEN_FILES_MAX = 8192
+METER_EVERY_S = 1.0
+VIEW_IDLE_S = 60.0  # after which the child that decodes for the live view ends
+
+
+def run(config: SiteConfig, site_file: Path | None = None) -> int:
+    """Run the appliance until SIGINT or SIGTERM. Returns 0, 1 after a service failed, 2 for an unusable model.
+
+    site_file: that `config` was read from; the dashboard may change it. None: the settings stay as they are.
+
+    Raises UsageError before anything is started: a taken port, an unusable storage folder. The model is loaded where
+    it is used, in the ingest process: here it would cost 70 MB for nothing.
+    """
+    remove_identifiers()
+    hold_little()
+    _raise_open_files_limit()
+    group = ServiceGroup()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: group.stop())
+    clock = SystemClock()
+    log = LogRing(clock)
+    logging.getLogger().addHandler(log)
+    root = storage_folder(config.storage)
+    db = Database(root / DATABASE, clock)
+    try:
+        users = UserStore(db).users()
+        setup_code = new_setup_code() if site_file and is_in_setup(config, users) else ""
+        if not setup_code:
+            check_guarded(config, users)
+        appliance = build(config, root, db, clock, group, site_file, setup_code, log=log)
+        with contextlib.closing(SandboxedReader(root)) as reader:
+            recover(config, root, appliance.stores, clock, reader.recover_segment, new_database=db.is_new)
+        start(appliance, group)
+        appliance.warm_up()
+        spare_what_stays()
+        logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
+        if appliance.fingerprint:
+            text = "The browser will not know this box's certificate; compare its SHA-256:"
+            print(f"{text}\n{appliance.fingerprint}", flush=True)
+        if setup_code:  # on the console and not in the log, which goes to other places
+            print(f"\nSet this box up in a browser: {appliance.url}setup   code {setup_code}\n", flush=True)
+        code = group.wait()
+        appliance.close(clock)
+        return code
+    finally:
+        db.close()
+
+
+def _raise_open_files_limit() -> None:
+    """Each connection, segment and database reader is one; systemd and shells give 1024, of which few are meant."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(OPEN_FILES_MAX, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class Appliance:
+    """Everything that runs, wired.
+
+    State: the settings that are in force, and the services that are made anew when these change. where: the dashboard's
+    address, for people. `reconfigure` is called by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        config: SiteConfig,
+        lasting: LastingParts,
+        background: BackgroundServices,
+        core: Core,
+        group: ServiceGroup,
+        site_file: Path | None,
+        setup_code: str = "",
+    ) -> None:
+        """group: that runs the services. site_file: which the settings are changed in; None: they are not."""
+        self.config = config
+        self.core = core
+        self.stores = lasting.stores
+        self._lasting = lasting
+        self._background = background
+        self._group = group
+        self.settings = (
+            SettingsService(site_file, lasting.root, lasting.clock, self.reconfigure) if site_file is not None else None
+        )
+        self._dashboard = (
+            _build_dashboard(config, lasting, background, self.settings, setup_code)
+            if config.dashboard.enabled
+            else None
+        )
+        lasting.box.configure(config.load_shedding, config.health.ignore, self._shed_memory)
+        self.url = self._dashboard.url if self._dashboard else ""
+        self.fingerprint = self._dashboard.fingerprint if self._dashboard else ""
+        self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """In the order of starting. What makes alerts starts last, and so stops first."""
+        lasting, dashboard = self._lasting, self._dashboard
+        meter = periodic_service(
+            "meter", METER_EVERY_S, partial(_flush_meter, lasting.stores.meter, lasting.clock), lasting.clock
+        )
+        memory = periodic_service("memory", TRIM_EVERY_S, trim_heaps, lasting.clock)
+        sensors = periodic_service("sensors", READ_EVERY_S, lasting.box.run_once, lasting.clock)
+        services = [meter, memory, sensors, *self._background.services]
+        if dashboard is not None:
+            services.append(
+                Service(
+                    "dashboard",
+                    dashboard.run,
+                    partial(
+                        stop_all, dashboard.stop, lasting.viewer.close, lasting.cutter.close, lasting.converter.close
+                    ),
+                    resumes=False,
+                )
+            )
+        supervisor = lasting.supervisor
+        return (*services, Service("core", partial(supervisor.run, self.core), supervisor.stop))
+
+    def reconfigure(self, config: SiteConfig) -> tuple[str, ...]:
+        """Put new settings in force while it runs. Returns the keys that a restart alone can change: they stay.
+
+        Cameras that did not change are not touched: neither their connection nor their recording nor their open alerts.
+        Raises UsageError before anything was changed.
+        """
+        config, waiting = keep_until_restart(self.config, config)
+        if _loaded_by(config) != _loaded_by(self.config):
+            self._lasting.supervisor.try_settings(config.for_ingest())
+        background = build_background(config, self._lasting)
+        self._group.replace(self._background.services, background.services)
+        self._background, self.config = background, config
+        cameras = {name: camera.url for name, camera in config.cameras.items() if camera.enabled}
+        self.stores.cameras.configure(cameras)
+        self.core.reconfigure(background.core_settings)
+        self._lasting.supervisor.reconfigure(config.for_ingest())
+        self._lasting.box.configure(config.load_shedding, config.health.ignore, self._shed_memory)
+        background.preroll.shrink(self._preroll_share())
+        if self._dashboard is not None:
+            self._dashboard.configure(config, background.dashboard_probes)
+        return waiting
+
+    def warm_up(self) -> None:
+        """Do what would make the first page late; call it when the services run."""
+        if self._dashboard is None:
+            return
+        try:
+            self._dashboard.warm_up()
+        except StoreError as error:  # the page that wants it says so again
+            logger.warning("nothing was made ready for the first page: %s", error)
+
+    def _shed_memory(self, shed: LoadShedding) -> None:
+        """Memory is short, or not any more: what can be had again is let go of. In the monitor's thread."""
+        self._background.preroll.shrink(self._preroll_share())
+        if shed.memory.step == 0:
+            return
+        for reader in (self._lasting.viewer, self._lasting.cutter, self._lasting.converter):
+            reader.rest()
+        if self._dashboard is not None:
+            self._dashboard.empty_caches()
+
+    def _preroll_share(self) -> float:
+        """A ring on a disk takes no memory, and so gives none back."""
+        return 1.0 if self.config.storage.preroll_dir is None else self._lasting.box.shed.preroll_share
+
+    def close(self, clock: Clock) -> None:
+        """Write what is buffered; call after the services have stopped."""
+        self.core.close()
+        _flush_meter(self.stores.meter, clock)
+
+
+def _loaded_by(config: SiteConfig) -> tuple[object, ...]:
+    """What of the settings may keep the detection process from coming up."""
+    hardware = {
+        name: each.decode for name, each in config.cameras.items() if config.decode.hardware_of(each.decode) != "off"
+    }
+    return config.detector, config.second_look.model, config.decode, hardware
+
+
+def keep_until_restart(running: SiteConfig, new: SiteConfig) -> tuple[SiteConfig, tuple[str, ...]]:
+    """`new` with what only a restart can change as it is running, and the keys of that."""
+    waiting = []
+    storage, dashboard, sensors = new.storage, new.dashboard, new.sensors
+    if sensors.root != running.sensors.root:
+        waiting.append("sensors.root")
+        sensors = sensors.model_copy(update={"root": running.sensors.root})
+    for key in ("dir", "preroll_dir"):
+        if getattr(storage, key) != getattr(running.storage, key):
+            waiting.append(f"storage.{key}")
+            storage = storage.model_copy(update={key: getattr(running.storage, key)})
+    for key in type(dashboard).model_fields:
+        if key != "public_url" and getattr(dashboard, key) != getattr(running.dashboard, key):
+            waiting.append(f"dashboard.{key}")
+            dashboard = dashboard.model_copy(update={key: getattr(running.dashboard, key)})
+    return new.model_copy(update={"storage": storage, "dashboard": dashboard, "sensors": sensors}), tuple(waiting)
+
+
+def build(
+    config: SiteConfig,
+    root: Path,
+    db: Database,
+    clock: Clock,
+    group: ServiceGroup,
+    site_file: Path | None = None,
+    setup_code: str = "",
+    *,
+    log: LogRing | None = None,
+) -> Appliance:
+    """Step 1: make each part and hand it its sections of the site file and its neighbours.
+
+    Nothing is written but, with a site file, its text as the newest version. log: where the last lines are kept.
+    """
+    log = LogRing(clock) if log is None else log
+    stores = CoreStores.of(db, Meter(db, secrets.token_hex(8)))
+    supervisor = IngestSupervisor(config.for_ingest(), clock, log_line=log.add_child_line)
+    viewer = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
+    cutter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
+    converter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
+    live = partial(_count_live, stores.cameras)
+    box = BoxMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
+    lasting = LastingParts(
+        db,
+        root,
+        clock,
+        stores,
+        WriteBacklog(clock),
+        supervisor,
+        viewer,
+        cutter,
+        log,
+        converter,
+        box,
+        ServiceRestarts(clock),
+    )
+    background = build_background(config, lasting)
+    core = Core(stores, background.core_settings, lasting.backlog, clock)
+    return Appliance(config, lasting, background, core, group, site_file, setup_code)
+
+
+def recover(
+    config: SiteConfig,
+    root: Path,
+    stores: CoreStores,
+    clock: Clock,
+    measure: MeasureSegment,
+    *,
+    new_database: bool = False,
+) -> None:
+    """Step 2, after a kill: the index against the disk, alerts that were left open, cameras as the file has them."""
+    prepare_ring_folder(root, config.storage.preroll_dir)
+    had_recordings = new_database and any((root / SEGMENTS).glob("*/*/*"))
+    stores.segments.reconcile(root, measure=measure)
+    ended = stores.alerts.end_interrupted()
+    if ended:
+        logger.info("%d alerts were left open by the last run; they were ended where their boxes end", ended)
+    stores.health.end_open(clock.now(), NOT_RUNNING)
+    if had_recordings:
+        _report_new_database(stores, clock)
+    stores.cameras.ensure({name: camera.url for name, camera in config.cameras.items() if camera.enabled})
+
+
+def start(appliance: Appliance, group: ServiceGroup) -> None:
+    """Step 3: one thread for each service."""
+    for service in appliance.services:
+        group.start(service)
+
+
+def _report_new_database(stores: CoreStores, clock: Clock) -> None:
+    """Recordings without their database: it was deleted, moved away or emptied while nothing ran."""
+    now = clock.now()
+    reason = (
+        "the database was gone or empty at the start, and a new one was begun beside the recordings that were there: "
+        "they are listed again, alerts and reviews are not; put a copy of it back to have them"
+    )
+    logger.warning("%s", reason)
+    stores.health.put(
+        HealthEvent(camera="", id=uuid4().hex[:16], kind="database", t=now, t_start=now, t_end=now, reason=reason)
+    )
+
+
+def _build_dashboard(
+    config: SiteConfig,
+    lasting: LastingParts,
+    background: BackgroundServices,
+    settings: SettingsService | None,
+    setup_code: str,
+) -> DashboardServer:
+    served = config.dashboard
+    certificate: DashboardCertificate | None = None
+    if served.speaks_https:
+        from appliance.dashboard.tls import DashboardCertificate
+
+        certificate = DashboardCertificate.of(served, lasting.root, lasting.clock)
+    app = create_app(
+        db=lasting.db,
+        root=lasting.root,
+        config=config,
+        clock=lasting.clock,
+        meter=lasting.stores.meter,
+        probes=background.dashboard_probes,
+        settings=settings,
+        reader=lasting.viewer,
+        cutter=lasting.cutter,
+        converter=lasting.converter,
+        setup_code=setup_code,
+        certificate=certificate,
+    )
+    return DashboardServer(
+        app, served.host, served.port, trusted_proxies=served.trusted_proxies, certificate=certificate
+    )
+
+
+def _count_live(cameras: CameraStore) -> int:
+    return sum(each.state == "live" for each in cameras.all())
+
+
+def _flush_meter(meter: Meter, clock: Clock) -> None:
+    meter.count_uptime()
+    meter.flush(local_day(clock.now()))
+
+
+def _keep_from_others(root: Path) -> None:
+    """What an earlier version wrote was for every user of the machine to read. A group that was let in stays in."""
+    files = (f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm", ".lock"))
+    for name in ("", SEGMENTS, PREROLL, EVIDENCE, SCENARIOS, CUTS, *files):
+        with contextlib.suppress(FileNotFoundError, *([] if name else [PermissionError])):  # of a volume, another's
+            path = root / name
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & stat.S_IRWXO and not mode & stat.S_ISVTX:
+                path.chmod(mode & ~stat.S_IRWXO)
+
+
+def is_in_setup(config: SiteConfig, users: Collection[str]) -> bool:
+    """Whether this is the first run: no camera, nobody who may sign in."""
+    return config.dashboard.enabled and not config.cameras and not users and config.dashboard.token is None
+
+
+def check_guarded(config: SiteConfig, users: Collection[str]) -> None:
+    """Raises UsageError: the dashboard would be open to everybody on the network."""
+    if config.dashboard.enabled and not users and (fault := config.dashboard.open_to_all):
+        raise UsageError(fault)
+
+
+def storage_folder(storage: StorageConfig) -> Path:
+    """The folder that everything is stored in, made if need be. Raises MissingDependency."""
+    root = storage.dir.absolute()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MissingDependency(
+            f"storage.dir {root} cannot be made: {error.strerror}: name a folder that this user may write to"
+        ) from None
+    try:
+        _keep_from_others(root)
+    except OSError as error:
+        raise MissingDependency(
+            f"storage.dir: {error.filename} cannot be closed to other users of this machine ({error.strerror}): chown "
+            f"{root} and what is in it to the user that runs Vedette"
+        ) from None
+    return root

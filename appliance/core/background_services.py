@@ -1,0 +1,369 @@
+"""The services that work on what is stored, made for one state of the site file, and what others need of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.base.clock import Clock, local_weekday_minute
+from appliance.base.telemetry import LogRing
+from appliance.base.threads import Service, ServiceRestarts, periodic_service
+from appliance.config import DashboardConfig, SiteConfig, UplinkConfig
+from appliance.core.appliance_monitor import BoxMonitor
+from appliance.core.core_settings import CoreListener, CoreSettings, CoreStores, core_settings, router_context
+from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core.system_probes import SystemProbes
+from appliance.dashboard.deps import CoreProbes
+from appliance.evidence.maker import EvidenceMaker
+from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
+from appliance.evidence.shareable_still import ShareableStills
+from appliance.media.recording_reader import SandboxedReader
+from appliance.notify.delivery import LoopSignal, NotifierDeps
+from appliance.notify.message import MessageBuilder
+from appliance.notify.push_means import PushMeans, VapidKey
+from appliance.notify.snooze_links import SnoozeLinks
+from appliance.notify.system_status import SystemStatus
+from appliance.recheck.service import RecheckService, StatusSources
+from appliance.router.escalation_planner import RouterContext
+from appliance.router.system_load import SystemLoadMonitor
+from appliance.rules.arming import Arming
+from appliance.rules.schedule import armed_at
+from appliance.store.access_log import AccessLog
+from appliance.store.database import Database
+from appliance.store.health_events import HealthEventStore
+from appliance.store.notices import NewNotice, NoticeStore
+from appliance.store.outbox_store import OutboxStore
+from appliance.store.preroll_ring import PrerollRing
+from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
+from appliance.store.quotas import StorageLimits
+from appliance.store.retention import Retention
+from appliance.store.users import UserStore
+from appliance.store.write_backlog import WriteBacklog
+from appliance.types import Alert, HealthKind, RebaselineCommand, RecheckResult
+from appliance.uplink.commit_batcher import CommitBatcher
+from appliance.uplink.outbox import Outbox
+from appliance.uplink.rate_limiter import ttl_s
+from appliance.uplink.send_queue import SendQueue
+from appliance.uplink.uplink_service import UplinkDeps, UplinkService
+
+if TYPE_CHECKING:
+    from appliance.mqtt.publisher import MqttPublisher
+    from appliance.notify.notifier import Notifier
+
+RETENTION_EVERY_S = 10.0
+RING_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LastingParts:
+    """The parts that stay when the settings change. viewer: reads the recording for the dashboard, cutter:
+    copies stretches of it for playing, which may take long, converter: encodes them, which takes longer."""
+
+    db: Database
+    root: Path
+    clock: Clock
+    stores: CoreStores
+    backlog: WriteBacklog
+    supervisor: IngestSupervisor
+    viewer: SandboxedReader
+    cutter: SandboxedReader
+    log: LogRing
+    converter: SandboxedReader
+    box: BoxMonitor
+    restarts: ServiceRestarts
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundServices:
+    """The services that work on what is stored, made for one state of the site file, and what others need of them."""
+
+    services: tuple[Service, ...]
+    core_settings: CoreSettings
+    dashboard_probes: CoreProbes
+    preroll: PrerollRing
+
+
+@dataclass(frozen=True, slots=True)
+class _BackgroundParts:
+    """Made for one state of the site file, with their neighbours. None: the site file has no use for it."""
+
+    context: RouterContext
+    arming: Arming
+    probes: SystemProbes
+    uplink: UplinkService | None
+    links: SnoozeLinks
+    push: PushMeans
+    notifier: Notifier | None
+    publisher: MqttPublisher | None
+    evidence: EvidenceMaker
+    reader: SandboxedReader
+    recheck: RecheckService
+    ring: PrerollRing
+
+
+def build_background(config: SiteConfig, lasting: LastingParts) -> BackgroundServices:
+    """Nothing is started. Raises UsageError."""
+    parts = _build_parts(config, lasting)
+    return BackgroundServices(
+        _services(config, lasting, parts),
+        _core_settings(config, lasting, parts),
+        _dashboard_probes(lasting, parts),
+        parts.ring,
+    )
+
+
+def _build_parts(config: SiteConfig, lasting: LastingParts) -> _BackgroundParts:
+    db, root, clock, stores, supervisor = lasting.db, lasting.root, lasting.clock, lasting.stores, lasting.supervisor
+    context, notices_due = router_context(config), LoopSignal()
+    arming = Arming(config.arming, config.cameras, stores.arming, clock, local_weekday_minute)
+    uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
+    probes = SystemProbes(
+        config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, arming, lasting.box
+    )
+    links = SnoozeLinks(root, config.dashboard.public_url, UsedLinkStore(db))
+    push = PushMeans(
+        VapidKey(root), PushSubscriptionStore(db), partial(_user_sees, UserStore(db)), _contact(config.dashboard)
+    )
+    reader = SandboxedReader(root)  # not the dashboard's: a long clip must not keep the live view waiting
+    means = _NoticeMeans(notices_due, links, push, reader)
+    sources = StatusSources(probes.appliance, probes.cloud, lambda: context.calibration)
+    return _BackgroundParts(
+        context=context,
+        arming=arming,
+        probes=probes,
+        uplink=uplink,
+        links=links,
+        push=push,
+        notifier=_build_notifier(config, root, db, stores, clock, probes, means),
+        publisher=_build_mqtt(config, root, db, stores, clock, probes),
+        evidence=EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None, reader=reader),
+        reader=reader,
+        recheck=RecheckService(
+            config.second_look, config.escalation.router, db, stores.meter, clock, supervisor.send, sources
+        ),
+        ring=_preroll_ring(config, root, db),
+    )
+
+
+def _services(config: SiteConfig, lasting: LastingParts, parts: _BackgroundParts) -> tuple[Service, ...]:
+    """In the order of starting."""
+    evidence, recheck = parts.evidence, parts.recheck
+    optional = (("notifier", parts.notifier), ("mqtt", parts.publisher), ("uplink", parts.uplink))
+    return (
+        *_storage_services(config, lasting, parts.ring),
+        Service("evidence", evidence.run, partial(stop_all, evidence.stop, parts.reader.close)),
+        Service("rechecks", recheck.run, recheck.stop),
+        *(
+            lasting.restarts.guard(Service(name, each.run, each.stop, resumes=False))
+            for name, each in optional
+            if each is not None
+        ),
+    )
+
+
+def _core_settings(config: SiteConfig, lasting: LastingParts, parts: _BackgroundParts) -> CoreSettings:
+    stores, clock, box, uplink, probes = lasting.stores, lasting.clock, lasting.box, parts.uplink, parts.probes
+    system_load = SystemLoadMonitor(
+        probes.link if uplink else None,
+        stores.escalations,
+        clock,
+        probes.temperature_c,
+        pool=(lambda: uplink.pool) if uplink else None,
+        offload=lambda: box.shed.offload,
+    )
+    return core_settings(
+        config,
+        stores,
+        clock,
+        system_load=system_load.read,
+        context=parts.context,
+        listener=_CoreListener(parts.evidence, parts.notifier, parts.recheck),
+        arming=parts.arming,
+        box_faults=partial(_faults, lasting, config.health.ignore),
+    )
+
+
+def _faults(lasting: LastingParts, ignored: Collection[HealthKind]) -> Mapping[HealthKind, str]:
+    """What is wrong with the box and with the services that are started again."""
+    fault = "" if "service" in ignored else lasting.restarts.fault
+    return {**lasting.box.faults(), **({"service": fault} if fault else {})}
+
+
+def _dashboard_probes(lasting: LastingParts, parts: _BackgroundParts) -> CoreProbes:
+    stores, box, supervisor = lasting.stores, lasting.box, lasting.supervisor
+    uplink, notifier, publisher = parts.uplink, parts.notifier, parts.publisher
+    return CoreProbes(
+        link=parts.probes.link if uplink else None,
+        health=parts.probes.health,
+        targets=lambda: notifier.statuses if notifier else (),
+        mqtt=(lambda: publisher.status) if publisher else None,
+        rebaseline=lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
+        calibration=lambda: parts.context.calibration,
+        pool=(lambda: uplink.pool) if uplink else None,
+        escalate=stores.requests.ask if uplink else None,
+        arming=parts.arming,
+        log=lasting.log.tail,
+        boxes=stores.boxes.noted,
+        snooze_links=parts.links,
+        push=parts.push,
+        box=lambda: box.status,
+        shedding=lambda: box.shed,
+    )
+
+
+def stop_all(stop: Callable[[], None], *close_readers: Callable[[], None]) -> None:
+    """A service that waits for a decoder need not wait for its end."""
+    stop()
+    for close in close_readers:
+        close()
+
+
+@dataclass(frozen=True, slots=True)
+class _CoreListener(CoreListener):
+    """Wakes the services that work on what the core has stored."""
+
+    evidence: EvidenceMaker
+    notifier: Notifier | None
+    recheck: RecheckService
+
+    def alert_stored(self) -> None:
+        self.evidence.wake()
+        if self.notifier is not None:
+            self.notifier.wake()
+
+    def alert_unstored(self, alert: Alert, notices: Sequence[NewNotice], reason: str) -> None:
+        if self.notifier is not None:
+            self.notifier.notify_unstored(alert, notices, reason)
+
+    def recheck_answered(self, result: RecheckResult) -> None:
+        self.recheck.receive(result)
+
+
+def _build_uplink(
+    config: SiteConfig,
+    uplink: UplinkConfig,
+    root: Path,
+    db: Database,
+    stores: CoreStores,
+    clock: Clock,
+    notices_due: LoopSignal,
+) -> UplinkService:
+    deps = UplinkDeps(
+        outbox=Outbox(db, config.escalation.expire_hours * 3600, ttl_s(config.escalation, uplink)),
+        queue=SendQueue(OutboxStore(db)),
+        commits=CommitBatcher(db),
+        meter=stores.meter,
+        alerts=stores.alerts,
+        root=root,
+    )
+    rules = PrivacyRules(config.site, config.cameras, local_weekday_minute)
+    policy = PrivacyEgressPolicy(rules, config.cameras, stores.alerts.events_of)
+    return UplinkService(uplink, config.site.name, deps, clock, changed=notices_due.fire, egress_policy=policy)
+
+
+@dataclass(frozen=True, slots=True)
+class _NoticeMeans:
+    """What the notifier shares with the uplink (due), the dashboard (links, push) and the evidence maker (reader)."""
+
+    due: LoopSignal
+    links: SnoozeLinks
+    push: PushMeans
+    reader: SandboxedReader
+
+
+def _build_notifier(
+    config: SiteConfig,
+    root: Path,
+    db: Database,
+    stores: CoreStores,
+    clock: Clock,
+    probes: SystemProbes,
+    means: _NoticeMeans,
+) -> Notifier | None:
+    """None: no target is enabled."""
+    if not any(each.enabled for each in config.notify.values()):
+        return None
+    from appliance.notify.notifier import (  # it brings an HTTP client: only where people are notified
+        Notifier,
+        new_sender,
+    )
+
+    privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute)
+    public_url, link = config.dashboard.public_url, probes.link if probes.uplink else None
+    stills = ShareableStills(
+        root, means.reader, stores.boxes, config.cameras, lambda event: privacy.level(event) == "free"
+    )
+    deps = NotifierDeps(
+        notices=NoticeStore(db),
+        alerts=stores.alerts,
+        messages=MessageBuilder(config.site.name, public_url, lambda event: privacy.level(event) == "never"),
+        status=SystemStatus(link, HealthEventStore(db), probes.warning, clock),
+        health=HealthEventStore(db),
+        armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),
+        in_quiet_hours=lambda target, t: (
+            target.quiet_hours is not None and armed_at(target.quiet_hours, local_weekday_minute)(t)
+        ),
+        quiet_reason=probes.arming.quiet_reason,
+        still=stills.read,
+        snooze_link=means.links.link,
+        meter=stores.meter,
+        clock=clock,
+        due=means.due,
+    )
+    return Notifier(config.notify, deps, db, partial(new_sender, push=means.push))
+
+
+def _user_sees(users: UserStore, user: str, camera: str) -> bool:
+    """Whether a person may see a camera; '' is the owner without a user."""
+    row = users.users().get(user)
+    return not user or (row is not None and row.enabled and (row.cameras is None or camera in row.cameras))
+
+
+def _contact(dashboard: DashboardConfig) -> str:
+    """Whom a push service may turn to; some take no address without a domain."""
+    return dashboard.public_url if dashboard.public_url.startswith("https:") else "mailto:vedette@example.org"
+
+
+def _build_mqtt(
+    config: SiteConfig, root: Path, db: Database, stores: CoreStores, clock: Clock, probes: SystemProbes
+) -> MqttPublisher | None:
+    """None: there is no broker, or it is switched off."""
+    if config.mqtt is None or not config.mqtt.enabled:
+        return None
+    from appliance.mqtt.publisher import MqttDeps, MqttPublisher  # only where home automation listens
+
+    means = MqttDeps(
+        db=db,
+        root=root,
+        alerts=stores.alerts,
+        boxes=stores.boxes,
+        cameras=stores.cameras,
+        health=stores.health,
+        privacy=PrivacyRules(config.site, config.cameras, local_weekday_minute),
+        arming=probes.arming,
+        log=AccessLog(db),
+        meter=stores.meter,
+        clock=clock,
+        warning=probes.warning,
+        detector_load=lambda: probes.appliance().detector_load,
+    )
+    return MqttPublisher(config, config.mqtt, means)
+
+
+def _preroll_ring(config: SiteConfig, root: Path, db: Database) -> PrerollRing:
+    rings = StorageLimits.of(config.storage, config.cameras).rings
+    before_s = max(config.alerts.pre_roll_s, config.escalation.span_s)
+    return PrerollRing(db, root, rings, before_s=before_s, after_s=config.alerts.post_roll_s)
+
+
+def _storage_services(config: SiteConfig, lasting: LastingParts, ring: PrerollRing) -> tuple[Service, Service]:
+    retention = Retention(
+        lasting.db, lasting.root, config.storage, config.cameras, rows_wait=lambda: lasting.backlog.waiting > 0
+    )
+    return (
+        periodic_service("retention", RETENTION_EVERY_S, retention.run_once, lasting.clock),
+        periodic_service("ring", RING_EVERY_S, ring.run_once, lasting.clock),
+    )

@@ -1,0 +1,373 @@
+"""Takes the messages of the ingest process, decides about alerts and escalations, and stores the outcome."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from uuid import uuid4
+
+from appliance import wire
+from appliance.base.clock import Clock
+from appliance.base.errors import StoreUnavailable
+from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
+from appliance.router.escalation_requests import RequestAnswer
+from appliance.store.meter import DecodeStatus, Metric, MetricName
+from appliance.store.rows import alert_of
+from appliance.store.write_backlog import WriteBacklog
+from appliance.types import (
+    AGE_EDGES_MS,
+    Alert,
+    AlertChange,
+    CameraMeter,
+    CameraState,
+    FrameBoxes,
+    Gap,
+    HealthEvent,
+    HealthKind,
+    IngestHealth,
+    IngestMessage,
+    PipelineStep,
+    RecheckResult,
+    Route,
+    SegmentRow,
+    StreamHeader,
+)
+from appliance.version import version
+
+logger = logging.getLogger(__name__)
+
+BOXES_BUFFERED_MAX = 256
+RECHECKS_PER_RUN = 8
+RECHECKS_EVERY_S = 5.0  # a second detection takes longer
+SETTINGS_CHANGED = "the settings of this camera were changed"
+
+
+_ASKED = {
+    "ready": "it is being sent already",
+    "sent": "the cloud has it already, and has not answered yet",
+    "settled": "the cloud has answered already",
+    "expired": "it was asked about, and no answer came in time",
+}
+
+
+class Core:
+    """Feeds each camera's pipeline and commits what it decides.
+
+    Owner: the supervisor's thread; `take` and `lost` are called by it alone. State: one pipeline and planner a camera,
+    the health events that last, and at most `BOXES_BUFFERED_MAX` examined frames a camera that are not yet written
+    (flushed each second and with every event).
+    Invariant: an alert and its escalation are committed together, before the next message is taken; while the disk
+    refuses they wait in the backlog, in order, and so does all else but boxes, which are dropped and counted.
+    """
+
+    def __init__(self, stores: CoreStores, settings: CoreSettings, backlog: WriteBacklog, clock: Clock) -> None:
+        self._stores = stores
+        self._settings = settings
+        stores.alerts.set_severity_after(settings.severity_after)
+        self._next_settings: CoreSettings | None = None
+        self._backlog = backlog
+        self._clock = clock
+        self._faults: dict[str, HealthEvent] = {}
+        self._rechecks_at = float("-inf")
+        self._own_faults: dict[HealthKind, HealthEvent] = {}
+
+    @property
+    def warning(self) -> str:
+        """What a person should know now, or ''."""
+        return self._backlog.warning
+
+    def reconfigure(self, settings: CoreSettings) -> None:
+        """Decide by these settings from the next message on. Any thread.
+
+        A camera whose section, or the `alerts` section, is another than before ends its open alert and starts afresh on
+        the same session; all others go on with their alerts.
+        """
+        self._next_settings = settings
+
+    def take(self, message: IngestMessage) -> None:
+        """Handle one message of the ingest process. Raises StoreError when the database is beyond waiting."""
+        self._take_next_settings()
+        if isinstance(message, IngestHealth):
+            self._each_second()
+            return
+        if isinstance(message, HealthEvent):
+            self._health(message)
+            return
+        if isinstance(message, RecheckResult):
+            self._settings.listener.recheck_answered(message)
+            return
+        camera = self._settings.cameras.get(message.camera)
+        if camera is None:
+            logger.warning("a message for the unknown camera %s was dropped", message.camera)
+            return
+        match message:
+            case FrameBoxes():
+                self._boxes(camera, message)
+            case StreamHeader():
+                self._header(camera, message)
+            case SegmentRow():
+                self._backlog.write(partial(self._stores.segments.put, message), key=message.path)
+            case CameraState():
+                self._backlog.write(partial(self._stores.cameras.state, message))
+            case Gap():
+                self._backlog.write(partial(self._stores.cameras.gap, message))
+            case CameraMeter():
+                self._meter(message)
+
+    def lost(self, reason: str) -> None:
+        """The ingest process died: end what was going on, and show every camera as lost."""
+        self._end_all(reason)
+        self._backlog.write(partial(self._stores.cameras.mark_all_lost, self._clock.now(), reason))
+        self._backlog.write(partial(self._stores.health.end_open, self._clock.now(), reason))
+        self._faults.clear()
+        self._own_faults.clear()
+
+    def close(self) -> None:
+        """The appliance stops: write what is held and end open alerts."""
+        self.lost("the appliance was stopped")
+        self._backlog.retry()
+        if self._backlog.waiting:
+            logger.error("stopped before they could be written, and so lost: %s", self._backlog.warning)
+
+    def _take_next_settings(self) -> None:
+        new, self._next_settings = self._next_settings, None
+        if new is None:
+            return
+        old, self._settings = self._settings, new
+        self._stores.alerts.set_severity_after(new.severity_after)
+        for name, camera in old.cameras.items():
+            following = new.cameras.get(name)
+            same = following is not None and following.settings == camera.settings and old.alerts == new.alerts
+            if not same:
+                self._flush(camera)
+                self._commit(camera, camera.pipeline.close(self._camera_now(camera), SETTINGS_CHANGED))
+            if following is not None:
+                following.take_over(camera, unchanged=same)
+        now = self._clock.now()
+        for fault in list(self._faults.values()):
+            if fault.camera and fault.camera not in new.cameras:
+                self._health(replace(fault, t=now, t_end=now, recovery=""))
+
+    def _end_all(self, reason: str) -> None:
+        for camera in self._settings.cameras.values():
+            self._flush(camera)
+            self._commit(camera, camera.pipeline.close(self._camera_now(camera), reason))
+
+    def _header(self, camera: CameraContext, header: StreamHeader) -> None:
+        self._flush(camera)
+        self._commit(camera, camera.pipeline.feed(header))
+        camera.planner.begin(header)
+        camera.header = header
+        self._backlog.write(partial(self._stores.cameras.header, header))
+
+    def _boxes(self, camera: CameraContext, boxes: FrameBoxes) -> None:
+        camera.last_t, camera.last_at = boxes.t, self._clock.monotonic()
+        camera.buffered.append(boxes)
+        self._stores.boxes.note(boxes)
+        camera.planner.observe(boxes)
+        step = camera.pipeline.feed(boxes, off=self._settings.arming.off_rules(camera.name))
+        self._audit_silence(camera, boxes, step)
+        if step.changes or len(camera.buffered) >= BOXES_BUFFERED_MAX:
+            self._flush(camera)
+        self._commit(camera, step)
+
+    def _audit_silence(self, camera: CameraContext, boxes: FrameBoxes, step: PipelineStep) -> None:
+        """A frame in which nothing was reported may be one of the sample that is sent all the same."""
+        if step.events or not camera.planner.is_quiet or camera.header is None:
+            return
+        frame = camera.silence.draw(boxes, camera.header.model, camera.session, self._clock.now())
+        if frame is not None:
+            escalation = _complete(frame.escalation, self._settings.language)
+            self._backlog.write(partial(self._stores.silent.add, escalation, frame.labels, frame.run))
+            self._settings.listener.alert_stored()
+
+    def _take_rechecks(self) -> None:
+        """What the appliance's own second detection said may make a question of an alert that stayed at the edge."""
+        try:
+            rechecked = self._stores.decisions.rechecked(RECHECKS_PER_RUN)
+        except StoreUnavailable as error:
+            logger.info("second detections are taken into account later: %s", error)
+            return
+        for row in rechecked:
+            chance = max(row.inputs.chance, row.confidence) if row.rechecked != "unsure" else row.inputs.chance
+            known = replace(row.inputs, rechecked=row.rechecked, chance=chance)
+            camera = self._settings.cameras.get(row.alert.camera)
+            alert = alert_of(row.alert)
+            plan = camera.planner.reconsider(alert, row.event, known, self._clock.now()) if camera else None
+            self._backlog.write(partial(self._stores.decisions.note_recheck, row.id, known))
+            if plan is None or plan.escalation is None:
+                continue
+            logger.info("alert %s is asked about after a second detection: %s", alert.id, plan.route.reason)
+            self._escalate_late(alert, plan.escalation, plan.route)
+
+    def _escalate_requested(self, alert_id: str) -> RequestAnswer:
+        """What a person asks for, within privacy and budget; the router's own estimates do not stand in the way."""
+        if self._settings.maintenance is None:
+            return RequestAnswer(False, "this site has no uplink")
+        if self._backlog.waiting:
+            return RequestAnswer(False, "the database cannot be written now")
+        try:
+            found = self._stores.decisions.last(alert_id)
+        except StoreUnavailable as error:
+            return RequestAnswer(False, str(error))
+        if found is None:
+            return RequestAnswer(False, "there is no such alert, or what made it is not kept any more")
+        asked = _ASKED.get(found.alert.delivery or "")
+        if asked:
+            return RequestAnswer(False, asked)
+        camera, alert, now = self._settings.cameras.get(found.alert.camera), alert_of(found.alert), self._clock.now()
+        if camera is None:
+            return RequestAnswer(False, "its camera is not watched any more")
+        plan = camera.planner.reconsider(alert, found.event, found.inputs, now, requested=True)
+        if plan is None:
+            return RequestAnswer(False, "its rule is not in the site file any more")
+        if plan.escalation is None:
+            return RequestAnswer(False, plan.route.reason)
+        self._escalate_late(alert, plan.escalation, plan.route)
+        logger.info("alert %s is escalated: %s", alert.id, plan.route.reason)
+        return RequestAnswer(True, plan.route.reason)
+
+    def _escalate_late(self, alert: Alert, escalation: wire.Escalation, route: Route) -> None:
+        """Ask about an alert that was stored without an escalation."""
+        self._backlog.write(
+            partial(
+                self._stores.alerts.apply,
+                AlertChange("extended", alert),
+                escalation=_complete(escalation, self._settings.language),
+                priority=route.priority,
+                route=route,
+            )
+        )
+        self._settings.listener.alert_stored()
+
+    def _each_second(self) -> None:
+        self._watch_box()
+        self._backlog.retry()
+        for camera in self._settings.cameras.values():
+            self._flush(camera)
+            self._commit(camera, camera.pipeline.tick(self._camera_now(camera)))
+        self._stores.requests.answer_all(self._escalate_requested)
+        if self._settings.maintenance is not None and not self._backlog.waiting:
+            self._settings.maintenance.run_once(self._backlog.write)
+            if self._clock.monotonic() >= self._rechecks_at:
+                self._rechecks_at = self._clock.monotonic() + RECHECKS_EVERY_S
+                self._take_rechecks()
+
+    def _commit(self, camera: CameraContext, step: PipelineStep) -> None:
+        for event in step.suppressed:
+            self._stores.meter.add(camera.name, Metric(MetricName.HELD_BACK, event.rule), 1)
+        if step.suppressed:
+            self._backlog.write(partial(self._stores.alerts.add_suppressed, step.suppressed, camera.session))
+        for change in step.changes:
+            self._apply(camera, change)
+            if change.kind == "opened":
+                self._stores.meter.add(camera.name, Metric(MetricName.ALERTS), 1)
+                rules, labels = ", ".join(change.alert.rules), ", ".join(change.alert.labels)
+                logger.info("alert on %s: %s (%s)", camera.name, rules, labels)
+
+    def _apply(self, camera: CameraContext, change: AlertChange) -> None:
+        plan = camera.planner.plan(change, self._clock.now())
+        notices = self._settings.notices.plan(change, self._clock.now())
+        self._backlog.write(
+            partial(
+                self._stores.alerts.apply,
+                change,
+                escalation=_complete(plan.escalation, self._settings.language) if plan and plan.escalation else None,
+                priority=plan.route.priority if plan else "",
+                route=plan.route if plan else None,
+                notices=notices,
+            )
+        )
+        if notices and self._backlog.waiting:
+            self._settings.listener.alert_unstored(change.alert, notices, self._backlog.warning)
+        self._settings.listener.alert_stored()
+
+    def _flush(self, camera: CameraContext) -> None:
+        if camera.buffered:
+            frames, camera.buffered = camera.buffered, []
+            self._backlog.write_or_drop(
+                partial(self._stores.boxes.append, camera.name, camera.session, frames), len(frames)
+            )
+
+    def _meter(self, message: CameraMeter) -> None:
+        counted = {
+            Metric(MetricName.CAMERA_BYTES, "" if message.exact else "estimated"): message.received,
+            Metric(MetricName.DETECT_BYTES): message.detect_received,
+            Metric(MetricName.PACKETS): message.packets,
+            Metric(MetricName.DECODED): message.decoded,
+            Metric(MetricName.SKIPPED): message.skipped,
+            Metric(MetricName.EXAMINED): message.examined,
+            Metric(MetricName.UNEXAMINED): message.unexamined,
+            Metric(MetricName.RECONNECTS): message.reconnects,
+            Metric(MetricName.UNRECORDED): message.unrecorded,
+            Metric(MetricName.RETRIED): message.retried,
+            Metric(MetricName.DECODER_FAILED): message.decoder_failures,
+        }
+        counted |= {Metric(MetricName.UNEXAMINED, reason): count for reason, count in message.why.items()}
+        edges = (*map(str, AGE_EDGES_MS), "more", "sum")
+        counted |= {
+            Metric(MetricName.FRAME_AGE_MS, edge): count for edge, count in zip(edges, message.ages, strict=False)
+        }
+        for metric, amount in counted.items():
+            self._stores.meter.add(message.camera, metric, amount)
+        if message.decoding is not None:
+            now = DecodeStatus(
+                message.decoding,
+                message.decoding_reason,
+                message.behind_s,
+                message.promised_fps,
+                message.examined_fps,
+                message.decoder,
+            )
+            self._stores.meter.note(message.camera, now)
+
+    def _watch_box(self) -> None:
+        """Faults that no other process reports: a database that is not where it was, heat, lack of memory. A file that
+        was moved or deleted is a fault at once, though it is stored only once it is back."""
+        now, lasting = self._clock.now(), dict(self._settings.box_faults())
+        if gone := self._stores.displaced():
+            lasting["database"] = gone
+        for kind, reason in lasting.items():
+            known = self._own_faults.get(kind)
+            if known is not None and known.reason == reason:
+                continue
+            event = (
+                HealthEvent(camera="", id=uuid4().hex[:16], kind=kind, t=now, t_start=now, reason=reason)
+                if known is None
+                else replace(known, t=now, reason=reason)
+            )
+            self._own_faults[kind] = event
+            self._health(event)
+        for kind in self._own_faults.keys() - lasting.keys():
+            self._health(replace(self._own_faults.pop(kind), t=now, t_end=now))
+
+    def _health(self, event: HealthEvent) -> None:
+        """Written, counted when it is new, and logged at each turn."""
+        self._backlog.write(partial(self._stores.health.put, event), key=f"health {event.id}")
+        who = f"camera {event.camera}" if event.camera else "the box"
+        known, key = self._faults.get(event.id), event.id
+        if event.t_end is not None:
+            self._faults.pop(key, None)
+            logger.info("%s is well again: %s ended after %.0f s", who, event.kind, event.t_end - event.t_start)
+            return
+        self._faults[key] = event
+        if known is None:
+            self._stores.meter.add(event.camera, Metric(MetricName.HEALTH, event.kind), 1)
+            logger.warning("%s is ill (%s): %s", who, event.kind, event.reason)
+        elif event.reason != known.reason:
+            logger.warning("%s: %s: now %s", who, event.kind, event.reason)
+        if event.attempts > (known.attempts if known else 0):
+            logger.info("%s: %s; tried: %s (%d)", who, event.kind, event.recovery, event.attempts)
+
+    def _camera_now(self, camera: CameraContext) -> float:
+        """The camera's own time now: a camera with a wrong clock must not end its alerts early or never."""
+        if camera.last_t is None:
+            return self._clock.now()
+        return camera.last_t + (self._clock.monotonic() - camera.last_at)
+
+
+def _complete(escalation: wire.Escalation, language: str) -> wire.Escalation:
+    """With the site's language and the version of this appliance, which a replay leaves out, so that its log is the
+    same in every version."""
+    return escalation.model_copy(update={"box_version": version(), "language": language})

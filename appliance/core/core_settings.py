@@ -1,0 +1,218 @@
+"""What the core decides by and writes to: its parts, made of one state of the site file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from appliance.alerts.pipeline import Pipeline
+from appliance.base.clock import Clock, local_period, local_weekday_minute
+from appliance.config import AlertsConfig, CameraConfig, Rule, SiteConfig, Target
+from appliance.evidence.privacy import PrivacyRules
+from appliance.notify.notice_policy import NoticePlanner, Recipient
+from appliance.router.decide import SystemLoad
+from appliance.router.escalation_planner import EscalationPlanner, RouterContext
+from appliance.router.escalation_requests import EscalationRequests
+from appliance.router.recent_escalations import RecentEscalations, restore_recent
+from appliance.router.router_maintenance import RouterMaintenance
+from appliance.router.silent_audit import SilentFrameAudit
+from appliance.rules.arming import Arming
+from appliance.rules.schedule import armed_at, off_peak_in_s
+from appliance.store.alerts import AlertStore
+from appliance.store.arming import ArmingStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
+from appliance.store.database import Database
+from appliance.store.decisions import DecisionStore
+from appliance.store.escalations import EscalationStore, SeverityAfter
+from appliance.store.health_events import HealthEventStore
+from appliance.store.meter import Meter
+from appliance.store.notices import NewNotice
+from appliance.store.segments import SegmentStore
+from appliance.store.silent_frames import SilentFrameStore
+from appliance.types import (
+    Alert,
+    FrameBoxes,
+    HealthKind,
+    RecheckResult,
+    StreamHeader,
+)
+
+
+@dataclass(slots=True)
+class CameraContext:
+    """What the core keeps of one camera.
+
+    name: its key in the site file. header: of its present session. last_t: the time of its last frame, by its own
+    clock; last_at: when that came, by ours (monotonic). buffered: examined frames that are not yet written.
+    """
+
+    name: str
+    settings: CameraConfig
+    pipeline: Pipeline
+    planner: EscalationPlanner
+    silence: SilentFrameAudit
+    header: StreamHeader | None = None
+    last_t: float | None = None
+    last_at: float = 0.0
+    buffered: list[FrameBoxes] = field(default_factory=list)
+
+    @property
+    def session(self) -> str:
+        return self.header.run if self.header is not None else ""
+
+    def take_over(self, old: CameraContext, *, unchanged: bool) -> None:
+        """Go on where `old` stops: with its frames and session, and if nothing changed with its open alerts too."""
+        self.header, self.last_t, self.last_at, self.buffered = old.header, old.last_t, old.last_at, old.buffered
+        if unchanged:
+            self.pipeline = old.pipeline
+            self.planner.take_over(old.planner)
+        elif old.header is not None:
+            self.pipeline.feed(old.header)
+            self.planner.begin(old.header)
+
+
+class CoreListener:
+    """Who works on what the core has decided. Called in the core's thread: none may wait. This one does nothing."""
+
+    def alert_stored(self) -> None:
+        """An alert, or a change of one, was handed to the store: its evidence and its notices are due."""
+
+    def alert_unstored(self, alert: Alert, notices: Sequence[NewNotice], reason: str) -> None:
+        """The disk did not take the alert, and so not its notices either."""
+
+    def recheck_answered(self, result: RecheckResult) -> None:
+        """The ingest process has answered a re-check."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """What the core decides by, made of the site file.
+
+    cameras: those that are enabled. maintenance: of the router; None: there is no uplink. severity_after: what a
+    verdict makes of a severity. language: of reasons. arming: which rules report now. box_faults: what lasts of the
+    box itself, a sentence each.
+    """
+
+    cameras: Mapping[str, CameraContext]
+    alerts: AlertsConfig
+    notices: NoticePlanner
+    maintenance: RouterMaintenance | None
+    listener: CoreListener
+    severity_after: SeverityAfter
+    language: str
+    arming: Arming
+    box_faults: Callable[[], Mapping[HealthKind, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStores:
+    """The stores that the core writes to."""
+
+    alerts: AlertStore
+    boxes: BoxStore
+    cameras: CameraStore
+    segments: SegmentStore
+    meter: Meter
+    decisions: DecisionStore
+    escalations: EscalationStore
+    health: HealthEventStore
+    silent: SilentFrameStore
+    arming: ArmingStore
+    displaced: Callable[[], str]
+    """Why the database is not where it was opened; '': it is."""
+    requests: EscalationRequests = field(default_factory=EscalationRequests)
+
+    @classmethod
+    def of(cls, db: Database, meter: Meter) -> CoreStores:
+        return cls(
+            AlertStore(db),
+            BoxStore(db),
+            CameraStore(db),
+            SegmentStore(db),
+            meter,
+            DecisionStore(db),
+            EscalationStore(db),
+            HealthEventStore(db),
+            SilentFrameStore(db),
+            ArmingStore(db),
+            lambda: db.displaced,
+        )
+
+
+def core_settings(
+    config: SiteConfig,
+    stores: CoreStores,
+    clock: Clock,
+    *,
+    system_load: Callable[[], SystemLoad] = SystemLoad,
+    context: RouterContext | None = None,
+    listener: CoreListener | None = None,
+    arming: Arming | None = None,
+    box_faults: Callable[[], Mapping[HealthKind, str]] = dict,
+) -> CoreSettings:
+    """The parts of the core with the sections that each reads. Reads what was escalated before.
+
+    system_load: how link and appliance are doing, for the router. context, arming: None makes a new one.
+    """
+    arming = arming or Arming(config.arming, config.cameras, stores.arming, clock, local_weekday_minute)
+    context = router_context(config) if context is None else context
+    privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute)
+    cameras = {
+        name: CameraContext(
+            name,
+            camera,
+            Pipeline(name, camera, config.alerts, local_time=local_weekday_minute),
+            EscalationPlanner(name, camera.rules, context, _recent_escalations(config, name, stores, clock)),
+            SilentFrameAudit(name, camera.rules, context, partial(_armed, arming, name), privacy.lets_frames_leave),
+        )
+        for name, camera in config.cameras.items()
+        if camera.enabled
+    }
+    maintenance = (
+        RouterMaintenance(stores.decisions, stores.escalations, context, clock, system_load) if config.uplink else None
+    )
+    notices = _notice_planner(config.site.name, config.notify, privacy)
+    return CoreSettings(
+        cameras,
+        config.alerts,
+        notices,
+        maintenance,
+        listener or CoreListener(),
+        config.severity_after,
+        config.site.language,
+        arming,
+        box_faults,
+    )
+
+
+def router_context(config: SiteConfig) -> RouterContext:
+    """What the router knows beyond one camera, as at the start: nothing learnt, nothing spent."""
+    off_peak = off_peak_in_s(config.escalation.off_peak, local_weekday_minute)
+    privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute).level
+    return RouterContext.of(
+        config.site.name, config.escalation, local_period, privacy,
+        uplink=config.uplink is not None, off_peak_in_s=off_peak,
+    )  # fmt: skip
+
+
+def _recent_escalations(config: SiteConfig, camera: str, stores: CoreStores, clock: Clock) -> RecentEscalations | None:
+    """What the cloud was asked before this start; None: it is not asked at all."""
+    if config.uplink is None:
+        return None
+    return restore_recent(stores.decisions, stores.boxes, camera, config.escalation.router.repeat_s, clock.now())
+
+
+def _armed(arming: Arming, camera: str, rule: Rule, t: float) -> bool:
+    """Whether the rule reports anything at this time (UTC seconds)."""
+    return rule.name not in arming.off_rules(camera) and armed_at(rule.schedule, local_weekday_minute)(t)
+
+
+def _notice_planner(site: str, targets: Mapping[str, Target], privacy: PrivacyRules) -> NoticePlanner:
+    """Which targets are notified of what; the privacy rules keep some of it from those off the site."""
+    recipients = {
+        name: Recipient(name, target, armed_at(target.schedule, local_weekday_minute))
+        for name, target in targets.items()
+    }
+    return NoticePlanner(site, recipients, lambda event: privacy.level(event) == "never")

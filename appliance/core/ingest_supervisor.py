@@ -1,0 +1,328 @@
+"""Starts, watches and restarts the ingest process, and hands its messages to the core one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Protocol
+
+from appliance.base.backoff import Backoff
+from appliance.base.child_modules import INGEST
+from appliance.base.clock import Clock
+from appliance.base.errors import UsageError, VedetteError
+from appliance.base.json_lines import WireError, decode_ingest, encode_command
+from appliance.base.telemetry import LogThrottle
+from appliance.config import IngestConfig
+from appliance.ingest.ingest_needs import IngestNeeds
+from appliance.sandbox.sandbox import START_S_MAX, child_environment
+from appliance.types import Command, ConfigureCommand, IngestHealth, IngestMessage
+
+logger = logging.getLogger(__name__)
+
+LINE_BYTES_MAX = 1024 * 1024  # of one message; more is no message
+LOG_LINE_BYTES_MAX = 16 * 1024
+SILENCE_S_MAX = 20.0  # it sends a sign of life each second, once it has started
+STOP_S_MAX = 8.0  # its own limit is 6 s
+HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
+EXIT_WRONG_USE = 2
+_READ_BYTES = 256 * 1024
+# What the ingest process gets of this process's environment: where models, libraries and accelerators are, and how they
+# are tuned. Passwords of its cameras come with its configuration; all other secrets stay here.
+_INGEST_VARIABLES = (
+    "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_DATA_HOME", "XDG_CACHE_HOME", "VIRTUAL_ENV", "VEDETTE_MODELS",
+    "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+)  # fmt: skip
+_INGEST_PREFIXES = (
+    "LC_", "PYTHON", "CUDA_", "ORT_", "TRT_", "OMP_", "KMP_", "OPENBLAS_", "MKL_", "HAILO_", "LIBVA_", "MALLOC_",
+)  # fmt: skip
+
+
+class IngestDied(VedetteError):
+    """The ingest process ended or fell silent; it is started again."""
+
+
+class IngestRefused(UsageError):
+    """The ingest process will not start with this configuration or model; the reason is on standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestStatus:
+    """The state of the ingest process, for /healthz and /metrics. `pid` 0: not running."""
+
+    pid: int = 0
+    starts: int = 0
+    refused_lines: int = 0
+    health: IngestHealth | None = None
+
+
+class IngestListener(Protocol):
+    """Takes the messages of the ingest process: the core."""
+
+    def take(self, message: IngestMessage) -> None: ...
+
+    def lost(self, reason: str) -> None:
+        """The ingest process died, for `reason`."""
+        ...
+
+
+class IngestSupervisor:
+    """Owner of the ingest child process.
+
+    One thread calls `run()`: it starts the child, gives it the configuration on standard input (so that no password
+    stands in a process list), reads JSON lines from a pipe, and starts it again when it dies or says nothing for
+    `SILENCE_S_MAX` (before its first word: for `START_S_MAX`). The listener's `take` is called in that thread for each
+    message, in order, up to the child's last one also after `stop()`; its `lost` once per death, with the reason.
+    Invariant: at most one child; it never outlives this process (its standard input ends with us).
+    """
+
+    def __init__(
+        self,
+        config: IngestConfig,
+        clock: Clock,
+        command: tuple[str, ...] = (sys.executable, "-m", INGEST),
+        log_line: Callable[[str], None] | None = None,
+    ) -> None:
+        """log_line: takes each line that the child writes on its standard error, which this process's has all the
+        same; None: nobody but that."""
+        self._log_line = log_line
+        self._config = config
+        self._confined_to = IngestNeeds.of(config)
+        self._is_restarting = False
+        self._clock = clock
+        self._command = command
+        self._stop = threading.Event()
+        self._child_lock = threading.Lock()
+        self._child_process: subprocess.Popen[bytes] | None = None
+        self._has_spoken = False
+        self._backoff = Backoff(0.5, 8.0)
+        self._repeats = LogThrottle(logger, clock, every_s=1.0)
+        self._refused = LogThrottle(logger, clock)
+        self.status = IngestStatus()
+
+    def run(self, listener: IngestListener) -> None:
+        """Keep the child running until `stop()`."""
+        while not self._stop.is_set():
+            started = self._clock.monotonic()
+            try:
+                self.run_once(listener)
+            except IngestDied as error:
+                if self._stop.is_set():
+                    return
+                self._repeats.report(error)
+                listener.lost(str(error))
+                if self._is_restarting:
+                    self._is_restarting = False
+                    continue
+                if self._clock.monotonic() - started > HEALTHY_AFTER_S:
+                    self._backoff.reset()
+                self._clock.sleep(self._backoff.next_s(), self._stop)
+
+    def run_once(self, listener: IngestListener) -> None:
+        """One life of the child. Raises IngestDied when it ends, unless asked to stop.
+
+        Raises IngestRefused when no child has ever sent anything and this one ends with 2: wrong use does not pass by
+        itself. One that has worked is started again whatever it says: the appliance goes on without detection and shows
+        it.
+        """
+        with self._child() as (child, channel):
+            for line in self._lines(child, channel):
+                self._take(line, listener)
+        if child.returncode == EXIT_WRONG_USE and not self._has_spoken:
+            raise IngestRefused("the ingest process refuses its configuration; the line above says why")
+        if self._is_restarting:
+            raise IngestDied("the ingest process is started anew with other settings")
+        if not self._stop.is_set():
+            raise IngestDied(f"the ingest process ended ({_how(child.returncode)}); starting it again")
+
+    def try_settings(self, config: IngestConfig) -> None:
+        """Have a child of its own load what `config` asks for, while the present one goes on. Any thread.
+
+        Raises IngestRefused with the reason: with these settings no detection process would come up.
+        """
+        try:
+            done = subprocess.run(
+                [*self._command, "--try"], input=config.model_dump_json().encode() + b"\n", stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, env=child_environment(_INGEST_VARIABLES, _INGEST_PREFIXES),
+                timeout=START_S_MAX, check=False,
+            )  # fmt: skip
+        except (subprocess.TimeoutExpired, OSError) as error:
+            raise IngestRefused(f"these settings could not be tried: {type(error).__name__}") from None
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("vedette ingest: ")
+            known = done.returncode == EXIT_WRONG_USE
+            raise IngestRefused(said if known else f"loading what they ask for ended with {_how(done.returncode)}")
+
+    def reconfigure(self, config: IngestConfig) -> None:
+        """Run with these settings from now on: other cameras are handed to the child, for all else it is started anew,
+        also for what its confinement does not let it reach (the port of a camera).
+
+        Any thread. A child that is just being started with those before is started anew, too.
+        """
+        before, self._config = self._config, config
+        if before == config:
+            return
+        command = ConfigureCommand(cameras=config.model_dump(mode="json")["cameras"])
+        fits = before.model_copy(update={"cameras": config.cameras}) == config and self._confined_to.covers(
+            IngestNeeds.of(config)
+        )
+        if fits and self.send(command):
+            return
+        with self._child_lock:
+            child = self._child_process
+            if child is not None:
+                self._is_restarting = True
+                _ask_to_end(child)
+
+    def send(self, command: Command) -> bool:
+        """Hand the child a command; False: there is none now. Any thread."""
+        with self._child_lock:
+            child = self._child_process
+            if child is None or child.stdin is None:
+                return False
+            try:
+                child.stdin.write(encode_command(command))
+                child.stdin.flush()
+            except (OSError, ValueError):  # it has just died, or is being ended
+                return False
+            return True
+
+    @property
+    def starts(self) -> int:
+        """How often the child was started."""
+        return self.status.starts
+
+    def stop(self) -> None:
+        """Ask the child to end; `run()` returns once it has."""
+        self._stop.set()
+
+    @contextlib.contextmanager
+    def _child(self) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+        try:
+            reading, writing = os.pipe()
+        except OSError as error:
+            raise IngestDied(f"the ingest process cannot be started: {error.strerror}") from None
+        try:
+            child = subprocess.Popen(
+                [*self._command, "--fd", str(writing), *(["--record-on"] if self._has_spoken else [])],
+                stdin=subprocess.PIPE,
+                stdout=sys.stderr if self._log_line is None else subprocess.PIPE,
+                stderr=None if self._log_line is None else subprocess.STDOUT,
+                pass_fds=(writing,),
+                # One thread until it is confined: OpenBLAS starts as many as there are cores when numpy is loaded.
+                env={**child_environment(_INGEST_VARIABLES, _INGEST_PREFIXES), "OPENBLAS_NUM_THREADS": "1"},
+            )
+        except OSError as error:
+            os.close(reading)
+            raise IngestDied(f"the ingest process cannot be started: {error.strerror}") from None
+        finally:
+            os.close(writing)
+        self.status = IngestStatus(child.pid, self.status.starts + 1, self.status.refused_lines)
+        if child.stdout is not None and self._log_line is not None:
+            threading.Thread(
+                target=_pass_on, args=(child.stdout, self._log_line), name="ingest log", daemon=True
+            ).start()
+        try:
+            given = self._config
+            self._confined_to = IngestNeeds.of(given)
+            self._send_config(child, given)
+            with self._child_lock:
+                self._child_process = child
+                if self._config is not given:  # other ones came before there was a child to hand them to
+                    self._is_restarting = True
+                    _ask_to_end(child)
+            yield child, reading
+        finally:
+            with self._child_lock:
+                self._child_process = None
+            os.close(reading)
+            _end(child)
+            self.status = IngestStatus(0, self.status.starts, self.status.refused_lines)
+
+    @staticmethod
+    def _send_config(child: subprocess.Popen[bytes], config: IngestConfig) -> None:
+        assert child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(config.model_dump_json().encode() + b"\n")
+            child.stdin.flush()
+
+    def _lines(self, child: subprocess.Popen[bytes], channel: int) -> Iterator[bytes]:
+        """All lines until the child has closed its end; after `stop()` it is asked to end, and given STOP_S_MAX."""
+        pending = b""
+        received_at, silence_s_max = self._clock.monotonic(), START_S_MAX
+        end_by: float | None = None
+        ready = select.poll()  # unlike select(), of descriptors beyond 1023, too
+        ready.register(channel, select.POLLIN)
+        while end_by is None or self._clock.monotonic() < end_by:
+            if self._stop.is_set() and end_by is None:
+                _ask_to_end(child)
+                end_by = self._clock.monotonic() + STOP_S_MAX
+            if not ready.poll(250):
+                if self._clock.monotonic() - received_at > silence_s_max:
+                    child.kill()
+                    raise IngestDied(f"the ingest process said nothing for {silence_s_max:.0f} s; starting it again")
+                continue
+            received_at, silence_s_max = self._clock.monotonic(), SILENCE_S_MAX
+            data = os.read(channel, _READ_BYTES)
+            if not data:
+                return
+            *lines, pending = (pending + data).split(b"\n")
+            yield from filter(None, lines)  # an empty one is a sign of life (signs_of_life)
+            if len(pending) > LINE_BYTES_MAX:
+                child.kill()
+                raise IngestDied("the ingest process sent a line without end; starting it again")
+        logger.warning("the ingest process did not end within %.0f s and is killed", STOP_S_MAX)
+        child.kill()
+
+    def _take(self, line: bytes, listener: IngestListener) -> None:
+        try:
+            message = decode_ingest(line)
+        except WireError as error:
+            status = self.status
+            self.status = IngestStatus(status.pid, status.starts, status.refused_lines + 1, status.health)
+            self._refused.report(f"refused a line from the ingest process: {error}")
+            return
+        self._has_spoken = True
+        if isinstance(message, IngestHealth):
+            status = self.status
+            self.status = IngestStatus(status.pid, status.starts, status.refused_lines, message)
+        listener.take(message)
+
+
+def _pass_on(pipe: IO[bytes], take: Callable[[str], None]) -> None:
+    """Until the child and all that it started have closed their end; a line without end comes in parts."""
+    with contextlib.suppress(OSError, ValueError), pipe:
+        while line := pipe.readline(LOG_LINE_BYTES_MAX):
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more: the child must go on
+                sys.stderr.buffer.write(line)
+                sys.stderr.flush()
+            take(line.decode(errors="replace").rstrip("\n"))
+
+
+def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
+    """The end of its standard input tells the child to close its segments, say so, and end."""
+    if child.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.close()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Let the child end, but not for ever."""
+    _ask_to_end(child)
+    try:
+        child.wait(STOP_S_MAX)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "still running"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

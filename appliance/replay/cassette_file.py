@@ -1,0 +1,357 @@
+"""Verdict cassettes: the format and its key, reading, writing, and playing one back by what was asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from appliance import wire
+from appliance.base.errors import UsageError
+from appliance.replay.append_only import AppendOnlyFile, whole_bytes
+from appliance.replay.verdict_source import AnsweredBy, FootageRef, ReplayEscalation, SourcedVerdict, VerdictMatch
+from appliance.types import SCHEMA
+
+CASSETTE: Literal["vedette.cassette"] = "vedette.cassette"
+CASSETTE_VERSION = 1
+JUDGES_MAX = 16
+_YEAR_S = 366 * 86400.0
+
+Seconds = Annotated[float, Field(ge=0, le=_YEAR_S)]
+
+
+class _Part(BaseModel):
+    """Readers ignore fields that they do not know."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class Judge(_Part):
+    """The engine, model and prompt that gave a verdict."""
+
+    engine: Annotated[str, Field(max_length=200)]
+    model: Annotated[str, Field(max_length=200)]
+    prompt_version: Annotated[str, Field(max_length=200)] = ""
+
+    def __str__(self) -> str:
+        prompt = f", prompt {self.prompt_version}" if self.prompt_version else ""
+        name = f"{self.engine} {self.model}{prompt}"
+        return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
+class CassetteHeader(_Part):
+    """First line. recorded: when, for people. match: how it is played unless the command says otherwise."""
+
+    cassette: Literal["vedette.cassette"] = CASSETTE
+    version: Annotated[int, Field(ge=1)] = CASSETTE_VERSION
+    schema_version: int = SCHEMA
+    judges: Annotated[tuple[Judge, ...], Field(min_length=1, max_length=JUDGES_MAX)]
+    recorded: Annotated[str, Field(max_length=40)] = ""
+    match: Literal["exact", "nearest"] = "exact"
+    vedette: Annotated[str, Field(max_length=40)] = ""
+
+
+class CassetteQuery(_Part):
+    """An escalation, as far as it identifies its verdict.
+
+    t: of the event, in seconds of `clip`, or with `utc` UTC seconds (a recording, a live appliance).
+
+    camera, t, utc and clip are there for `--match nearest`. step: how often more evidence had been asked for.
+    with_clip: a clip went along. Its bytes are no part of the key: they are cut from packets that no replay has.
+    """
+
+    camera: Annotated[str, Field(max_length=64)]
+    rule: Annotated[str, Field(max_length=64)]
+    kind: Annotated[str, Field(max_length=64)]
+    label: Annotated[str, Field(max_length=200)]
+    zone: Annotated[str, Field(max_length=200)]
+    question: Annotated[str, Field(max_length=2000)]
+    score: float = 0.0
+    t: float
+    utc: bool = False
+    clip: Annotated[str, Field(max_length=1000)] = ""
+    step: Annotated[int, Field(ge=0, le=100)] = 0
+    with_clip: bool = False
+
+
+class CassetteLine(_Part):
+    """One verdict. total_s: from the escalation's moment to the verdict; stages: its known parts, in seconds; bytes:
+    what sending put on the uplink."""
+
+    key: wire.Sha256
+    asked: CassetteQuery
+    media: Annotated[tuple[wire.Sha256, ...], Field(max_length=wire.MEDIA_PER_ESCALATION_MAX)] = ()
+    verdict: wire.Verdict
+    total_s: Seconds
+    stages: Annotated[dict[str, Seconds], Field(max_length=32)] = {}
+    bytes: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def judge(self) -> Judge:
+        return Judge(engine=self.verdict.engine, model=self.verdict.model, prompt_version=self.verdict.prompt_version)
+
+    @property
+    def fits_its_key(self) -> bool:
+        """Whether the key is that of what stands beside it."""
+        return self.key == key_of(self.asked, self.media)
+
+
+def key_of(asked: CassetteQuery, media: Iterable[str]) -> str:
+    """64 hex digits of the texts of an escalation and its images, in any order.
+
+    Left out is all that differs between a live appliance and a replay of it, or between two replays, although the same
+    is asked: site, camera, times, ids, score, and where in the frame the tracker put its box. An escalation without any
+    image is identified by the facts that its judge is shown instead.
+    """
+    images = [*sorted(media), *(["clip"] if asked.with_clip else [])]
+    content: list[object] = [asked.question, asked.rule, asked.kind, asked.label, asked.zone, images]
+    if not images:
+        content += [asked.camera, asked.score]
+    return hashlib.sha256(json.dumps(content, ensure_ascii=True).encode()).hexdigest()
+
+
+def query_of(body: wire.Escalation, *, t: float, utc: bool, clip: str = "") -> CassetteQuery:
+    """The query of an escalation as it is sent."""
+    return CassetteQuery(
+        camera=body.camera,
+        rule=body.rule,
+        kind=body.kind,
+        label=body.label,
+        zone=body.zone,
+        question=body.question,
+        score=round(body.score, 3),
+        t=round(t, 3),
+        utc=utc,
+        clip=clip,
+        step=body.step,
+        with_clip=any(ref.kind == "clip" for ref in body.media),
+    )
+
+
+def media_of(body: wire.Escalation) -> tuple[str, ...]:
+    """The hashes of an escalation's images, sorted."""
+    return tuple(sorted(ref.sha256 for ref in body.media if ref.kind != "clip"))
+
+
+def stages_of(verdict: wire.Verdict) -> dict[str, float]:
+    """The worker's stages in seconds, as far as they can be true."""
+    return {name: seconds for name, seconds in [*verdict.timings.items()][:30] if 0 <= seconds <= _YEAR_S}
+
+
+LINE_BYTES_MAX = 128 * 1024  # a verdict is 64 kB at most, a question 2000 characters
+LINES_MAX = 200_000  # some 60 MB of index
+FILE_BYTES_MAX = 1024**3
+
+Part = TypeVar("Part", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLine:
+    """A line and where in the file it begins."""
+
+    line: CassetteLine
+    offset: int
+
+
+class CassetteReader:
+    """A cassette read once, in order: `header` first, then `lines()`; holds one line. Read it once.
+
+    Raises UsageError: not there, not a cassette, newer, cut off, too large, damaged (with the line and what to do).
+    `digest` is of all lines read so far, the header left out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._digest = hashlib.sha256()
+        try:
+            self._file = path.open("rb")
+            bytes_ = self._file.seek(0, 2)
+            self._file.seek(0)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        if bytes_ > FILE_BYTES_MAX:
+            self._file.close()
+            raise UsageError(f"{path} has {bytes_} bytes; a cassette has at most {FILE_BYTES_MAX}: split it")
+        try:
+            self.header = self._header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits."""
+        return self._digest.hexdigest()[:16]
+
+    def lines(self) -> Iterator[PlacedLine]:
+        """Every line after the header."""
+        number = 1
+        with self._file:
+            while True:
+                offset = self._file.tell()
+                number += 1
+                data = self._file.readline(LINE_BYTES_MAX + 1)
+                if not data:
+                    return
+                if number > LINES_MAX + 1:
+                    raise UsageError(f"{self._path} has over {LINES_MAX} lines: split it")
+                line = self._parsed(CassetteLine, number, data)
+                if not line.fits_its_key:
+                    raise self._wrong(number, "its key is not that of its question and pictures: it was edited")
+                self._digest.update(data)
+                yield PlacedLine(line, offset)
+
+    def _header(self) -> CassetteHeader:
+        data = self._file.readline(LINE_BYTES_MAX + 1)
+        if CASSETTE.encode() not in data:
+            raise UsageError(
+                f"{self._path} is not a verdict cassette: its first line is none of a cassette's; make one with "
+                "vedette replay … --record-verdicts, or vedette cassette from-store"
+            )
+        version = self._parsed(_Versioned, 1, data).version
+        if version > CASSETTE_VERSION:
+            raise UsageError(f"{self._path} is a cassette of version {version}; this Vedette reads {CASSETTE_VERSION}")
+        return self._parsed(CassetteHeader, 1, data)
+
+    def _parsed(self, model: type[Part], number: int, data: bytes) -> Part:
+        if len(data) > LINE_BYTES_MAX:
+            raise self._wrong(number, f"it is over {LINE_BYTES_MAX} bytes")
+        if not data.endswith(b"\n"):
+            raise UsageError(
+                f"{self._path}: line {number} is cut off: record again into the same file, which goes on after the "
+                "last whole line, or remove that line"
+            )
+        try:
+            return model.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(map(str, first["loc"])) or "line"
+            raise self._wrong(number, f"{where}: {first['msg']}") from None
+
+    def _wrong(self, number: int, what: str) -> UsageError:
+        remedy = "record the cassette anew" if number == 1 else "remove that line, or record the cassette anew"
+        return UsageError(f"{self._path}: line {number} cannot be used: {what}; {remedy}")
+
+
+class _Versioned(BaseModel):
+    version: int
+
+
+class CassetteWriter:
+    """Appends to a new cassette, or to one that is there, after its last whole line.
+
+    State: the open file; `header` None until it is written. Raises OSError, and UsageError when what is there is no
+    cassette.
+    """
+
+    def __init__(self, path: Path) -> None:
+        kept = whole_bytes(path)
+        self.header: CassetteHeader | None = None
+        if kept:
+            self.header = CassetteReader(path).header
+        self._file = AppendOnlyFile(path, kept)
+
+    def begin(self, header: CassetteHeader) -> None:
+        """The first line."""
+        self.header = header
+        self._write(header)
+
+    def write(self, line: CassetteLine) -> None:
+        self._write(line)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, part: BaseModel) -> None:
+        self._file.write(part.model_dump_json().encode() + b"\n")
+
+
+NEAREST_S_MAX = 0.5  # between an escalation and a verdict that `--match nearest` takes for it
+
+_Alike = tuple[str, str, str, str]
+
+
+class CassettePlayer:
+    """Finds verdicts by what was asked; with `match` nearest also by camera, rule, label and moment, if none is exact.
+
+    State: where in the file each verdict is, which of them were given as nearest. Owner: one replay. Of two lines about
+    the same escalation the later one counts: it was recorded again. A nearest line answers one escalation only.
+    """
+
+    def __init__(self, path: Path, match: Literal["exact", "nearest"] | None = None) -> None:
+        """Reads and checks all of it; holds some 300 bytes a line. match None: as it says itself. Raises UsageError."""
+        self._path = path
+        self._exact: dict[bytes, int] = {}
+        self._alike: dict[_Alike, list[tuple[float, int]]] = defaultdict(list)
+        self._given: set[int] = set()
+        reader = CassetteReader(path)
+        self._match = match or reader.header.match
+        for placed in reader.lines():
+            self._exact[bytes.fromhex(placed.line.key)] = placed.offset
+            if self._match == "nearest":
+                self._alike[_alike(placed.line.asked)].append((placed.line.asked.t, placed.offset))
+        self._file = path.open("rb")
+        self.header: CassetteHeader = reader.header
+        self._digest = reader.digest
+
+    def __len__(self) -> int:
+        """How many different escalations it answers."""
+        return len(self._exact)
+
+    @property
+    def answered_by(self) -> AnsweredBy:
+        return AnsweredBy(
+            source="cassette", digest=self._digest, match=self._match, words="; ".join(map(str, self.header.judges))
+        )
+
+    def answer(self, escalation: ReplayEscalation, footage: FootageRef) -> SourcedVerdict | None:
+        query = query_at(escalation, footage)
+        offset = self._exact.get(bytes.fromhex(key_of(query, media_of(escalation.body))))
+        match: VerdictMatch = "exact"
+        if offset is None and self._match == "nearest":
+            offset, match = self._nearest(query), "nearest"
+        if offset is None:
+            return None
+        line = self._line(offset)
+        self._given.add(offset)
+        return SourcedVerdict(line.verdict, line.total_s, match)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _nearest(self, query: CassetteQuery) -> int | None:
+        near = [
+            (abs(t - query.t), offset)
+            for t, offset in self._alike.get(_alike(query), ())
+            if abs(t - query.t) <= NEAREST_S_MAX and offset not in self._given
+        ]
+        return min(near)[1] if near else None
+
+    def _line(self, offset: int) -> CassetteLine:
+        self._file.seek(offset)
+        try:
+            return CassetteLine.model_validate_json(self._file.readline())
+        except ValueError:
+            raise UsageError(f"{self._path} was changed while it was played; play it again") from None
+
+
+def query_at(escalation: ReplayEscalation, footage: FootageRef) -> CassetteQuery:
+    """What is asked, at a time that another replay of the same footage can compare: UTC where it is known."""
+    utc = footage.t_from is not None
+    query = query_of(
+        escalation.body,
+        t=escalation.body.t + (footage.t_from or 0.0),
+        utc=utc,
+        clip="" if utc else footage.clip,
+    )
+    return query.model_copy(update={"with_clip": True}) if escalation.clip else query
+
+
+def _alike(query: CassetteQuery) -> _Alike:
+    return (query.camera, query.rule, query.label, "" if query.utc else f"clip {query.clip}")

@@ -1,0 +1,228 @@
+"""A replay's result as text for people and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from appliance.replay.replay_result import ReplayResult
+from appliance.replay.verdict_source import BY_NEARNESS
+from appliance.types import BestView, Decision, Event, Gap, HealthEvent, LogVerdict
+
+
+def verdict_texts(result: ReplayResult) -> Iterator[str]:
+    """One sentence each; none without a source of verdicts."""
+    asked = sum(route.ask for route in result.routes)
+    if not result.answered_by or not asked:
+        return
+    yield f"verdicts by {result.answered_by}: {count_decisions(result.verdicts) or 'none'}"
+    nearest = sum(verdict.match == "nearest" for verdict in result.verdicts)
+    if nearest:
+        yield f"{nearest} of them found by nearness (same camera, rule and label within 0.5 s), not by what was asked"
+
+
+def missing_verdicts_text(result: ReplayResult) -> str:
+    """What to do about escalations without a verdict; "" when there are none."""
+    if not result.unanswered:
+        return ""
+    asked = sum(route.ask for route in result.routes)
+    has = "question has" if asked == 1 else "questions have"
+    if not result.answered_by.startswith("a cassette"):
+        return f"{result.unanswered} of {asked} {has} no answer: no verdict came in time; the same command asks again"
+    if result.answered_by.endswith(BY_NEARNESS):
+        return (
+            f"{result.unanswered} of {asked} {has} no answer on this cassette: what is copied from a store answers the "
+            "recording of the same minutes (--camera NAME --from TIME --to TIME); for a clip or another time, record "
+            "with vedette replay … --record-verdicts CASSETTE --cloud nats://…"
+        )
+    return (
+        f"{result.unanswered} of {asked} {has} no answer on this cassette: record again with vedette replay … "
+        "--record-verdicts CASSETTE --cloud nats://… (what is on it is not asked again), or try --match nearest"
+    )
+
+
+def count_decisions(verdicts: tuple[LogVerdict, ...]) -> str:
+    """`5 confirmed, 3 rejected`."""
+    counts = Counter(verdict.decision for verdict in verdicts)
+    return ", ".join(f"{counts[name]} {name}" for name in get_args(Decision) if counts[name])
+
+
+_COLOURS = {"alert": "red", "warning": "yellow", "info": "cyan"}
+_ROWS_MAX = 200
+_result: TypeAdapter[ReplayResult] = TypeAdapter(ReplayResult)
+
+
+def as_json(result: ReplayResult) -> dict[str, Any]:
+    """Every field of the result under its own name, alerts and events as in the log, ready for `json.dumps`."""
+    found: dict[str, Any] = _result.dump_python(result, mode="json")
+    return found
+
+
+def print_text(result: ReplayResult, console: Console) -> None:
+    """What a person wants to know: of what it is, then the most important last, where the terminal stops scrolling."""
+    console.print(_headline(result))
+    if result.events:
+        console.print(_events(result.events))
+    if result.alerts:
+        console.print(_alerts(result))
+    for line in _summary(result):
+        console.print(line)
+
+
+def print_failure(error: str, console: Console) -> None:
+    """A clip that could not be read at all."""
+    console.print(f"[red]{escape(error)}[/]")
+
+
+def print_total(results: Sequence[ReplayResult], console: Console) -> None:
+    """One row for each replay, where there are several."""
+    if len(results) < 2:
+        return
+    table = Table(title=_title("Runs", len(results)), title_justify="left")
+    for name in ("footage", "camera", "length", "tracks", "events", "alerts", "questions", "to send"):
+        table.add_column(name, justify="left" if name in ("footage", "camera") else "right")
+    for each in results[:_ROWS_MAX]:
+        counts = (each.tracks, len(each.events), len(each.alerts), sum(route.ask for route in each.routes))
+        table.add_row(
+            escape(each.clip),
+            each.camera,
+            format_time(each.footage_s),
+            *map(str, counts),
+            format_bytes(each.sent_bytes),
+        )
+    console.print(table)
+
+
+def format_bytes(bytes_: float) -> str:
+    """`123456` as `123.5 kB`."""
+    if abs(bytes_) < 1000:
+        return f"{bytes_:.0f} B"
+    return f"{bytes_ / 1000:.1f} kB" if abs(bytes_) < 1e6 else f"{bytes_ / 1e6:.1f} MB"
+
+
+def format_time(seconds: float) -> str:
+    """`75.3` as `1:15.3`: where to seek in a player."""
+    tenths = round(seconds * 10)
+    minutes, rest = divmod(tenths, 600)
+    hours, minutes = divmod(minutes, 60)
+    tail = f"{rest // 10:02d}.{rest % 10}"
+    return f"{hours}:{minutes:02d}:{tail}" if hours else f"{minutes}:{tail}"
+
+
+def _events(events: tuple[Event, ...]) -> Table:
+    table = Table(title=_title("Events", len(events)), title_justify="left")
+    for name in ("time", "rule", "what", "where", "object", "score"):
+        table.add_column(name, justify="right" if name in ("time", "score") else "left")
+    for event in events[:_ROWS_MAX]:
+        table.add_row(
+            format_time(event.t),
+            escape(event.rule),
+            event.kind,
+            escape(event.zone or event.line),
+            escape(f"{event.label} {event.track}"),
+            f"{event.score:.2f}",
+        )
+    return table
+
+
+def _alerts(result: ReplayResult) -> Table:
+    alerts, judged = result.alerts, bool(result.answered_by)
+    by = escape(f", verdicts by {result.answered_by}") if judged else ""
+    table = Table(title=_title("Alerts", len(alerts)) + by, title_justify="left")
+    for name in ("from", "to", "severity", "rules", "objects", "best seen", "ended", *(["verdict"] if judged else [])):
+        width = len("confirmed") if name == "verdict" else None
+        table.add_column(name, justify="right" if name in ("from", "to") else "left", min_width=width)
+    for alert in alerts[:_ROWS_MAX]:
+        table.add_row(
+            format_time(alert.t_start),
+            format_time(alert.t_start if alert.t_end is None else alert.t_end),
+            f"[{_COLOURS[alert.severity]}]{alert.severity}[/]",
+            escape(", ".join(alert.rules)),
+            escape(f"{', '.join(alert.labels)} ({len(alert.tracks)})"),
+            _best(alert.best),
+            escape(alert.end_reason),
+            *([alert.verdict or "-"] if judged else []),
+        )
+    return table
+
+
+def _best(best: BestView | None) -> str:
+    return "" if best is None else escape(f"{format_time(best.t)}, {best.label} {best.track}, {best.score:.2f}")
+
+
+def _title(what: str, count: int) -> str:
+    return f"{what} ({count})" if count <= _ROWS_MAX else f"{what} (the first {_ROWS_MAX} of {count}; all in --json)"
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _headline(result: ReplayResult) -> str:
+    made = f", under {result.weather}" if result.weather else ""
+    size = f"{result.size[0]}x{result.size[1]}"
+    return escape(f"{result.clip} as camera {result.camera}, {size}, model {result.model}{made}")
+
+
+def _summary(result: ReplayResult) -> list[str]:
+    speed = f", {result.footage_s / result.wall_s:.1f} times real time" if result.wall_s > 0 else ""
+    passed = f" ({result.skipped} not decoded)" if result.skipped else ""
+    held = f", {len(result.suppressed)} of the events held back by a cooldown" if result.suppressed else ""
+    lines = [
+        f"{_count(result.frames, 'frame')}{passed}, {result.examined} examined, "
+        f"{_count(result.boxes, 'box', 'boxes')}, {_count(result.tracks, 'track')}, "
+        f"{_count(len(result.events), 'event')}, {_count(len(result.alerts), 'alert')}{held}",
+        f"{format_time(result.footage_s)} of footage in {result.wall_s:.1f} s ({result.cpu_s:.1f} CPU s{speed})",
+    ]
+    lines += _escalations(result)
+    if result.remembered:
+        lines.append(f"{_count(result.remembered, 'look')} remembered from the replay that was killed")
+    if result.behind_s > 1:
+        lines.append(f"[yellow]this machine could not keep up: {result.behind_s:.1f} s behind at its worst[/]")
+    lines += [_gap(gap) for gap in result.gaps[:_ROWS_MAX]]
+    lines += [_fault(event) for event in result.health[:_ROWS_MAX]]
+    if result.unlooked:
+        lines.append(f"[yellow]the detector did not answer for {result.unlooked} of the examined frames[/]")
+    if result.decode_errors:
+        lines.append(f"[yellow]{_count(result.decode_errors, 'damaged packet')} skipped[/]")
+    if result.time_jumps:
+        lines.append(f"[yellow]the clip's time stamps jumped in {_count(result.time_jumps, 'place')}[/]")
+    if result.error:
+        lines.append(f"[red]{escape(result.error)}[/]")
+    return lines
+
+
+def _escalations(result: ReplayResult) -> list[str]:
+    """What the router decided: escalations and their bytes, or why there were none."""
+    asked = [route for route in result.routes if route.ask]
+    reasons = list(dict.fromkeys(route.reason for route in result.routes if not route.ask))
+    lines = []
+    if asked:
+        images, guessed = sum(route.pictures for route in asked), sum(route.pictures_guessed for route in asked)
+        share = f", {result.sent_bytes / result.footage_bytes:.2%} of the footage" if result.footage_bytes else ""
+        sure = f" ({guessed} of the pictures guessed)" if guessed else ""
+        lines.append(
+            f"{_count(len(asked), 'question')} to the cloud with {_count(images, 'picture')}: "
+            f"{format_bytes(result.sent_bytes)}{share}{sure}"
+        )
+    if reasons:
+        lines.append(escape(f"not asked: {'; '.join(reasons)}"))
+    lines += map(escape, verdict_texts(result))
+    missing = missing_verdicts_text(result)
+    return [*lines, *([f"[yellow]{escape(missing)}[/]"] if missing else [])]
+
+
+def _fault(event: HealthEvent) -> str:
+    end = "the end" if event.t_end is None else format_time(event.t_end)
+    return f"[yellow]{event.kind} {format_time(event.t_start)} to {end}: {escape(event.reason)}[/]"
+
+
+def _gap(gap: Gap) -> str:
+    end = "…" if gap.t_end is None else format_time(gap.t_end)
+    return f"[yellow]gap {format_time(gap.t_start)} to {end}: {escape(gap.reason)}[/]"

@@ -1,0 +1,247 @@
+"""What a replay found: counts while it runs, the result, and the same read back from a log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from appliance.base.errors import UsageError
+from appliance.base.json_lines import WireError, decode_log
+from appliance.replay.replay_log_writer import LOG, VERSION, LogHeader, decode_header
+from appliance.types import (
+    Alert,
+    Event,
+    FrameBoxes,
+    Gap,
+    HealthEvent,
+    LogEnd,
+    LogLine,
+    LogVerdict,
+    PipelineStep,
+    Route,
+    StreamHeader,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """One replay of one camera's footage. Its JSON is that of `vedette replay --json`."""
+
+    clip: str
+    camera: str
+    model: str
+    run: str
+    size: tuple[int, int]
+    frames: int  # in the footage
+    examined: int  # frames selected for the detector
+    unlooked: int  # of those, how many the detector failed for
+    boxes: int  # objects in all examined frames
+    tracks: int  # different ones
+    events: tuple[Event, ...]
+    suppressed: tuple[Event, ...]
+    alerts: tuple[Alert, ...]
+    footage_s: float  # from the first frame to the last
+    wall_s: float  # never written to the log, as cpu_s; of cameras replayed together each has those of the whole
+    cpu_s: float
+    decode_errors: int  # packets that could not be decoded
+    time_jumps: int  # places where the clip's time stamps made no sense
+    error: str | None = None  # why the footage could not be read to its end
+    routes: tuple[Route, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    sent_bytes: int = 0  # what escalating would put on the uplink, see `Route`
+    footage_bytes: int = 0
+    behind_s: float = 0.0  # how far a paced replay fell behind
+    remembered: int = 0  # frames whose detections a killed replay left
+    answered_by: str = ""  # who gave the verdicts; "": escalations were not answered
+    verdicts: tuple[LogVerdict, ...] = ()
+    unanswered: int = 0  # escalations of `routes` without a verdict
+    weather: str = ""  # the conditions applied to the footage
+    health: tuple[HealthEvent, ...] = ()  # each as it was last reported
+    skipped: int = 0  # frames that were not decoded
+
+
+def sent_bytes(routes: Iterable[Route], verdicts: Iterable[LogVerdict]) -> int:
+    """What escalating would put on the uplink: the escalations, and what their judges needed to see beyond."""
+    return sum(route.bytes for route in routes) + sum(verdict.more_bytes for verdict in verdicts)
+
+
+def unanswered(routes: Iterable[Route], verdicts: Iterable[LogVerdict]) -> int:
+    """Escalations without a verdict, where there is a source of verdicts."""
+    return len({route.alert for route in routes if route.ask} - {verdict.alert for verdict in verdicts})
+
+
+@dataclass(slots=True)
+class ReplayStats:
+    """Counts of one camera while it is replayed."""
+
+    size: tuple[int, int] = (0, 0)
+    examined: int = 0
+    unlooked: int = 0
+    boxes: int = 0
+    tracks: set[tuple[int, int]] = field(default_factory=set)
+    events: list[Event] = field(default_factory=list)
+    suppressed: list[Event] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
+    routes: list[Route] = field(default_factory=list)
+    verdicts: list[LogVerdict] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    health: dict[str, HealthEvent] = field(default_factory=dict)
+    t: float = 0.0
+
+    def add_boxes(self, session: int, boxes: FrameBoxes) -> None:
+        self.examined += 1
+        self.unlooked += not boxes.looked
+        self.boxes += len(boxes.objects)
+        self.tracks.update((session, found.track) for found in boxes.objects)
+
+    def add_step(self, step: PipelineStep, routes: Sequence[Route]) -> None:
+        self.events += step.events
+        self.suppressed += step.suppressed
+        self.alerts += [change.alert for change in step.changes if change.kind == "ended"]
+        self.routes += routes
+
+
+LINE_BYTES_MAX = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLog:
+    """A log in memory: some 200 bytes a box. lines: all after the first, in order; cut_off: the last one was torn."""
+
+    name: str
+    header: LogHeader
+    lines: tuple[LogLine, ...]
+    cut_off: bool = False
+
+    @property
+    def ends(self) -> dict[str, LogEnd]:
+        """The end line of each camera that has one."""
+        return {line.camera: line for line in self.lines if isinstance(line, LogEnd)}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every camera came to its end."""
+        return set(self.ends) == {each.camera for each in self.header.replayed}
+
+    def of(self, camera: str) -> tuple[LogLine, ...]:
+        """The lines of one camera, the first header included if it is this camera's."""
+        first = (self.header,) if self.header.camera == camera else ()
+        return (*first, *(line for line in self.lines if line.camera == camera))
+
+    def results(self) -> tuple[ReplayResult, ...]:
+        """What the replay that wrote this complete log returned, but for its cost."""
+        return tuple(self._result(each.camera) for each in self.header.replayed)
+
+    def _result(self, camera: str) -> ReplayResult:
+        lines, end = self.of(camera), self.ends[camera]
+        headers = [line for line in lines if isinstance(line, StreamHeader)]
+        events = tuple(line for line in lines if isinstance(line, Event))
+        routes = tuple(line for line in lines if isinstance(line, Route))
+        verdicts = tuple(line for line in lines if isinstance(line, LogVerdict))
+        answered_by = self.header.settings.verdicts
+        return ReplayResult(
+            clip=headers[0].clip,
+            camera=camera,
+            model=headers[0].model,
+            run=end.run,
+            size=headers[-1].size,
+            frames=end.frames,
+            skipped=end.skipped,
+            examined=end.examined,
+            unlooked=end.unlooked,
+            boxes=sum(len(line.objects) for line in lines if isinstance(line, FrameBoxes)),
+            tracks=len(_tracks(lines)),
+            events=events,
+            suppressed=tuple(event for event in events if event.id in end.suppressed),
+            alerts=tuple(line for line in lines if isinstance(line, Alert)),
+            footage_s=end.t,
+            wall_s=0.0,
+            cpu_s=0.0,
+            decode_errors=end.decode_errors,
+            time_jumps=end.time_jumps,
+            error=end.error,
+            routes=routes,
+            gaps=tuple(line for line in lines if isinstance(line, Gap)),
+            health=tuple({line.id: line for line in lines if isinstance(line, HealthEvent)}.values()),
+            sent_bytes=sent_bytes(routes, verdicts),
+            footage_bytes=end.footage_bytes,
+            answered_by=str(answered_by) if answered_by else "",
+            verdicts=verdicts,
+            unanswered=unanswered(routes, verdicts) if answered_by else 0,
+            weather=self.header.settings.weather_words,
+        )
+
+
+def read_log(path: Path) -> RecordedLog:
+    """Raises UsageError: not there, not a replay log, of an older or newer version, or damaged (with the line)."""
+    return parse_log(path, _numbered(path))
+
+
+def parse_log(path: Path, numbered: Iterable[tuple[int, bytes]]) -> RecordedLog:
+    """The log of these lines, numbered from 1. path: what messages call it. Raises UsageError."""
+    lines = list(numbered)
+    cut_off = bool(lines) and not lines[-1][1].endswith(b"\n")
+    whole = lines[:-1] if cut_off else lines
+    if not whole:
+        raise UsageError(f"{path} is empty: it is not a replay log")
+    header = _header(path, whole[0][1])
+    return RecordedLog(path.name, header, tuple(_line(path, number, line) for number, line in whole[1:]), cut_off)
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while line := file.readline(LINE_BYTES_MAX):
+                number += 1
+                if len(line) == LINE_BYTES_MAX and not line.endswith(b"\n"):
+                    raise UsageError(f"{path} is not a replay log: line {number} is over {LINE_BYTES_MAX} bytes")
+                yield number, line
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _header(path: Path, line: bytes) -> LogHeader:
+    try:
+        data: Any = json.loads(line)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or data.get("type") != "header":
+        raise UsageError(f"{path} is not a replay log: its first line is no header")
+    if data.get("log") != LOG:
+        raise UsageError(
+            f"{path} was written by an older Vedette, which noted neither format nor settings: make it anew with "
+            "vedette replay CLIP --config site.yaml --log OUT.jsonl"
+        )
+    if isinstance(data.get("version"), int) and data["version"] > VERSION:
+        raise UsageError(
+            f"{path} is of version {data['version']} (Vedette {data.get('vedette')}), this Vedette reads {VERSION}"
+        )
+    try:
+        return decode_header(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{path}: the first line cannot be understood: {where}: {first['msg']}") from None
+
+
+def _line(path: Path, number: int, line: bytes) -> LogLine:
+    try:
+        return decode_log(line)
+    except WireError as error:
+        raise UsageError(f"{path}: line {number} cannot be understood: {error}") from None
+
+
+def _tracks(lines: tuple[LogLine, ...]) -> set[tuple[int, int]]:
+    runs = 0
+    found: set[tuple[int, int]] = set()
+    for line in lines:
+        runs += isinstance(line, StreamHeader)
+        if isinstance(line, FrameBoxes):
+            found.update((runs, each.track) for each in line.objects)
+    return found

@@ -1,0 +1,457 @@
+"""Runs functions on hostile data in a child process that has no secrets, no network and little memory.
+
+The child is this module itself (`python -m appliance.sandbox.sandbox`). It speaks JSON with binary parts, never pickle:
+what a child sends that was taken over must not run code in its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import json
+import math
+import os
+import resource
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from appliance.base.child_modules import SANDBOX
+from appliance.base.clock import Clock, SystemClock, process_cpu_s
+from appliance.base.errors import VedetteError, printable
+from appliance.sandbox.confinement import confine, library_policy
+
+START_S_MAX = 120.0  # of a child that reads its libraries, which takes a busy machine or a slow card their time
+TEXT_LENGTH_MAX = 300  # of an error that the child reports
+PARTS_MAX = 1024
+_JSON_BYTES_MAX = 16 * 1024 * 1024
+_HEAD = struct.Struct("!II")
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "ORT_DISABLE_TELEMETRY")
+
+Value = Any
+"""What may be handed over: what JSON holds, and bytes, which arrive as a bytearray."""
+Progress = Callable[[Value], None]
+"""Called with what a function says while it works."""
+
+
+class SandboxError(VedetteError):
+    """The child gave no answer. The data it was given should not be tried for ever."""
+
+
+class SandboxTimeout(SandboxError):
+    """It did not answer within the limit, and was killed."""
+
+
+class SandboxDied(SandboxError):
+    """It ended in the middle: out of memory, killed by its limits, or a crash."""
+
+
+class SandboxUnavailable(SandboxError):
+    """It could not be started, or was ended: nothing is known of the data."""
+
+
+class SandboxFailed(SandboxError):
+    """The function raised something that nobody expects of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """What a call may use.
+
+    wall_s: of a call. memory_bytes: beyond what the child holds with its modules loaded. file_bytes_max: of a file that
+    it writes. idle_s: a child that was not called for so long ends, and gives its memory back.
+    """
+
+    wall_s: float = 10.0
+    idle_s: float = 300.0
+    memory_bytes: int = 512 * 1024 * 1024
+    files_max: int = 64
+    file_bytes_max: int = 0
+    reply_bytes_max: int = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxFolders:
+    """Beneath which folders files may be opened; nothing else is, where the kernel has Landlock."""
+
+    readable: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+
+
+class Sandbox:
+    """One child process that runs the functions of `module`, one call at a time; any thread may call.
+
+    State: the child, started by the first call and again after it died, was killed or was idle for `limits.idle_s`.
+    Invariant: never more than one child; it ends with this process, since its socket does. `confined` says what the
+    kernel enforces beyond limits and empty environment: "landlock" (files), "seccomp" (system calls).
+    """
+
+    def __init__(
+        self,
+        module: str,
+        limits: SandboxLimits,
+        folders: SandboxFolders | None = None,
+        raises: Sequence[type[VedetteError]] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        """module: `package.module` of the functions, loaded in the child only. raises: errors of theirs that `call`
+        raises as they are."""
+        self._module = module
+        self._limits = limits
+        self._folders = folders or SandboxFolders()
+        self._raises = {each.__name__: each for each in raises}
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self.confined: tuple[str, ...] = ()
+        self.starts = 0
+        self.kills = 0
+
+    def call(
+        self, function: str, *values: Value, wall_s: float | None = None, progress: Progress | None = None
+    ) -> Value:
+        """The result of `function(*values)` of the module. Raises SandboxError, or one of `raises`.
+
+        progress: called with what the function yields before it returns, where it is a generator.
+        """
+        with self._lock:
+            limit_s = self._limits.wall_s if wall_s is None else wall_s
+            for attempt in (1, 2):
+                try:
+                    return self._ask(function, values, limit_s, progress or _unheard)
+                except _WentIdle:
+                    self._end()
+                    if attempt == 2:
+                        raise SandboxDied("the sandbox ended by itself, twice") from None
+                except (SandboxTimeout, SandboxDied, SandboxUnavailable):
+                    self._end()
+                    raise
+            raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """End the child, also in the middle of a call, which then raises SandboxUnavailable, as all later ones do."""
+        self._closed.set()
+        child = self._child
+        if child is not None:
+            child.kill()
+        with self._lock:
+            self._end()
+
+    def rest(self) -> None:
+        """End the child unless a call is going on; the next call starts another. Never waits."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._end()
+            finally:
+                self._lock.release()
+
+    @property
+    def pid(self) -> int:
+        """Of the child; 0: there is none now."""
+        child = self._child
+        return child.pid if child is not None and child.poll() is None else 0
+
+    def _ask(self, function: str, values: Sequence[Value], limit_s: float, progress: Progress) -> Value:
+        channel = self._channel or self._start()
+        try:
+            channel.settimeout(limit_s)
+            _send(channel, {"function": function, "values": list(values), "cpu_s": limit_s})
+            end = self._clock.monotonic() + limit_s
+            reply = self._receive(channel, limit_s)
+            while "progress" in reply:
+                progress(reply["progress"])
+                reply = self._receive(channel, end - self._clock.monotonic())
+        except TimeoutError:
+            self.kills += 1
+            raise SandboxTimeout(f"{function} took longer than {limit_s:g} s") from None
+        except (OSError, EOFError):
+            raise self._death(function) from None
+        except ValueError as error:
+            self.kills += 1
+            raise SandboxDied(f"{function}: the child sent what is no answer: {error}") from None
+        return self._result(function, reply)
+
+    def _receive(self, channel: socket.socket, limit_s: float) -> dict[str, Value]:
+        end = self._clock.monotonic() + limit_s
+
+        def remaining_s() -> float:
+            left = end - self._clock.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            return left
+
+        reply = _take(channel, self._limits.reply_bytes_max, remaining_s)
+        if not isinstance(reply, dict):
+            raise ValueError("not an object")
+        return reply
+
+    def _result(self, function: str, reply: dict[str, Value]) -> Value:
+        if "result" in reply:
+            return reply["result"]
+        name, text = str(reply.get("error", "")), _plain(str(reply.get("text", "")))
+        if reply.get("ends") is True:  # memory or files are spent
+            raise SandboxDied(f"{function}: {text}")
+        if name in self._raises:
+            raise self._raises[name](text)
+        raise SandboxFailed(f"{function}: {_plain(name)}: {text}")
+
+    def _death(self, function: str) -> SandboxError:
+        child = self._child
+        if child is None or self._closed.is_set():
+            return SandboxUnavailable(f"{function}: the sandbox was ended")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(2.0)
+        if child.returncode == 0:
+            return _WentIdle("idle")
+        how = f"signal {-child.returncode}" if (child.returncode or 0) < 0 else f"exit code {child.returncode}"
+        return SandboxDied(f"{function}: the sandbox died ({how})")
+
+    def _start(self) -> socket.socket:
+        if self._closed.is_set():
+            raise SandboxUnavailable("the sandbox was ended")
+        try:
+            here, there = socket.socketpair()
+        except OSError as error:
+            raise SandboxUnavailable(f"the sandbox cannot be started: {error.strerror}") from None
+        task = {
+            "fd": there.fileno(),
+            "module": self._module,
+            "limits": asdict(self._limits),
+            "readable": [str(each) for each in self._folders.readable],
+            "writable": [str(each) for each in self._folders.writable],
+        }
+        # One thread while it starts: Landlock holds for threads that are started later.
+        environment = {**child_environment(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", SANDBOX, json.dumps(task)],
+                stdin=subprocess.DEVNULL, stdout=sys.stderr, env=environment, pass_fds=(there.fileno(),),
+            )  # fmt: skip
+        except OSError as error:
+            here.close()
+            raise SandboxUnavailable(f"the sandbox cannot be started: {error.strerror}") from None
+        finally:
+            there.close()
+        self._channel = here
+        self.starts += 1
+        if self._closed.is_set():  # just now, by another thread
+            self._child.kill()
+        try:
+            here.settimeout(START_S_MAX)
+            ready = self._receive(here, START_S_MAX)
+        except (OSError, EOFError, ValueError):  # TimeoutError is an OSError
+            if self._closed.is_set():
+                raise SandboxUnavailable("the sandbox was ended") from None
+            raise SandboxUnavailable(f"the sandbox for {self._module} does not start; see the lines above") from None
+        self.confined = tuple(str(each) for each in ready.get("confined", ()))
+        return here
+
+    def _end(self) -> None:
+        child, channel, self._child, self._channel = self._child, self._channel, None, None
+        if channel is not None:
+            channel.close()
+        if child is not None:
+            child.kill()
+            child.wait()
+
+
+class _WentIdle(SandboxError):
+    """It ended just before it was called."""
+
+
+def child_environment(names: Sequence[str] = (), prefixes: Sequence[str] = ()) -> dict[str, str]:
+    """The environment for a child that needs no secret: where Python finds its modules, language and time zone.
+
+    names, prefixes: of further variables that it is given, where they are set.
+    """
+    kept = {*_KEPT_VARIABLES, *names}
+    return {
+        **{name: value for name, value in os.environ.items() if name in kept or name.startswith(tuple(prefixes))},
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(each) for each in sys.path if each),
+        "PYTHONSAFEPATH": "1",  # nothing is imported from the folder that it happens to start in
+    }
+
+
+def _plain(text: str) -> str:
+    """Of a child that may have been taken over: one line, not too long."""
+    return printable(text[:TEXT_LENGTH_MAX])[:TEXT_LENGTH_MAX]
+
+
+# The protocol: two lengths, the lengths of the binary parts, JSON, the parts.
+
+
+def _send(channel: socket.socket, value: Value) -> None:
+    parts: list[memoryview] = []
+    text = json.dumps(_flattened(value, parts)).encode()
+    head = _HEAD.pack(len(text), len(parts)) + b"".join(struct.pack("!Q", len(each)) for each in parts)
+    channel.sendall(head + text)
+    for part in parts:
+        channel.sendall(part)
+
+
+def _flattened(value: Value, parts: list[memoryview]) -> Value:
+    if isinstance(value, bytes | bytearray | memoryview):
+        view = memoryview(value)
+        parts.append(view.cast("B") if view.nbytes else memoryview(b""))  # a view of nothing cannot be cast
+        return {"$part": len(parts) - 1}
+    if isinstance(value, dict):
+        return {name: _flattened(each, parts) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_flattened(each, parts) for each in value]
+    return value
+
+
+def _take(channel: socket.socket, bytes_max: int, remaining_s: Callable[[], float | None]) -> Value:
+    """Raises EOFError, ValueError, and TimeoutError by `remaining_s`."""
+    length, count = _HEAD.unpack(_exactly(channel, _HEAD.size, remaining_s))
+    if length > _JSON_BYTES_MAX or count > PARTS_MAX:
+        raise ValueError("it is too large")
+    sizes = struct.unpack(f"!{count}Q", _exactly(channel, 8 * count, remaining_s))
+    if sum(sizes) > bytes_max:
+        raise ValueError(f"it is over {bytes_max} bytes")
+    try:
+        value = json.loads(_exactly(channel, length, remaining_s))
+        parts = [_exactly(channel, size, remaining_s) for size in sizes]
+        return _joined(value, parts)
+    except (RecursionError, IndexError, TypeError) as error:
+        raise ValueError(type(error).__name__) from None
+
+
+def _joined(value: Value, parts: Sequence[bytearray]) -> Value:
+    if isinstance(value, dict):
+        if "$part" in value:
+            return parts[value["$part"]]
+        return {name: _joined(each, parts) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_joined(each, parts) for each in value]
+    return value
+
+
+def _exactly(channel: socket.socket, size: int, remaining_s: Callable[[], float | None]) -> bytearray:
+    data = bytearray(size)
+    view, at = memoryview(data), 0
+    while at < size:
+        channel.settimeout(remaining_s())
+        received = channel.recv_into(view[at:])
+        if not received:
+            raise EOFError
+        at += received
+    return data
+
+
+# The child.
+
+
+def main(argument: str) -> int:
+    """Serve calls until the parent closes the socket, or does not call for `idle_s`."""
+    task = json.loads(argument)
+    limits = SandboxLimits(**task["limits"])
+    channel = socket.socket(fileno=task["fd"])
+    for kind, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, limits.files_max),
+        (resource.RLIMIT_FSIZE, limits.file_bytes_max),
+    ):
+        resource.setrlimit(kind, (most, most))
+    silence = os.open(os.devnull, os.O_WRONLY)
+    libraries = library_policy()
+    policy = replace(
+        libraries,
+        readable=(*libraries.readable, *map(Path, task["readable"])),
+        writable=(*libraries.writable, *map(Path, task["writable"])),
+    )
+    with _AddressSpace() as space:
+        confined = confine(policy)
+        module = importlib.import_module(task["module"])
+        space.limit(limits.memory_bytes)
+    try:
+        _send(channel, {"confined": list(confined)})
+    except ConnectionError:  # the parent was killed while this was loading
+        return 0
+    os.dup2(silence, 2)  # libraries write there what is in the data
+    os.close(silence)
+    ready = select.poll()  # not select.select: the parent's number of the channel may be above 1023
+    ready.register(channel, select.POLLIN)
+    while ready.poll(limits.idle_s * 1000):
+        try:
+            asked = _take(channel, sys.maxsize, lambda: None)
+        except (EOFError, OSError):
+            return 0
+        if not _serve(channel, module, asked):
+            return 1
+    return 0
+
+
+class _AddressSpace:
+    """This process's size, from a file that is opened before it may open no more."""
+
+    def __init__(self) -> None:
+        try:
+            self._handle = os.open("/proc/self/statm", os.O_RDONLY)
+        except OSError:
+            self._handle = -1
+
+    def __enter__(self) -> _AddressSpace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+
+    def limit(self, more_bytes: int) -> None:
+        """Let it grow by `more_bytes` from here on."""
+        if self._handle >= 0:
+            held = int(os.pread(self._handle, 100, 0).split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (held + more_bytes, held + more_bytes))
+
+
+def _report_progress(channel: socket.socket, work: Generator[Value, None, Value]) -> Value:
+    """What the generator returns, after the parent was told what it yields."""
+    while True:
+        try:
+            said = next(work)
+        except StopIteration as end:
+            return end.value
+        _send(channel, {"progress": said})
+
+
+def _unheard(said: Value) -> None:
+    """Nobody wants to know."""
+
+
+def _serve(channel: socket.socket, module: object, asked: dict[str, Value]) -> bool:
+    """Answer one call; False: there is no memory left to go on with."""
+    # Should the parent be stopped or gone, nobody else would end a loop without end.
+    cpu_s = math.ceil(process_cpu_s() + 2 * asked["cpu_s"]) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, resource.RLIM_INFINITY))
+    try:
+        found = getattr(module, asked["function"])(*asked["values"])
+        if isinstance(found, Generator):
+            found = _report_progress(channel, found)
+        _send(channel, {"result": found})
+    except MemoryError:
+        _send(channel, {"error": "MemoryError", "text": "it needs more memory than it may have", "ends": True})
+        return False
+    except OSError as error:
+        if isinstance(error, ConnectionError):
+            return False
+        spent = error.errno in {errno.EMFILE, errno.ENOMEM}  # the next call begins with an empty table of files
+        _send(channel, {"error": type(error).__name__, "text": str(error), "ends": spent})
+        return not spent
+    except Exception as error:  # noqa: BLE001 (whatever hostile data makes a library raise is reported)
+        _send(channel, {"error": type(error).__name__, "text": str(error)})
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

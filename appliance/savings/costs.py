@@ -1,0 +1,174 @@
+"""Money: what the appliance costs, what asking the cloud cost, and what sending everything there would.
+
+Pure arithmetic. All at the owner's prices; the defaults and where they are from are in the site file's section
+`costs`. A GPU that is rented costs the same whether it is used or not: unused hours are a line of their own, and the
+price of a verdict has them in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, PricesConfig
+from appliance.savings.bytes_saved import account_for
+from appliance.store.meter import MeterTotal, Metric, MetricName
+from appliance.store.verdict_stats import DailyJudgeWork
+
+GB, MILLION, HOUR_S, KILO = 1e9, 1e6, 3600.0, 1e3
+YEAR_H = 365.25 * 24
+MONTH_H = YEAR_H / 12
+
+
+def amortised_hour(price: float, years: float) -> float:
+    """What a thing of this price costs an hour when it is used for so many years."""
+    return price / (years * YEAR_H)
+
+
+def power_hour(watts: float, kwh_price: float) -> float:
+    """What an hour at so many watts costs."""
+    return watts / KILO * kwh_price
+
+
+def price_each(hour_price: float, each_hour: float, use: float = 1.0) -> float:
+    """What one costs of which `each_hour` are made in an hour; use: the share of the time in which any are made.
+
+    Unused time is paid for, too: at a use of 0.1 each one costs ten times as much.
+    """
+    return hour_price / (each_hour * use)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """What asking cost, by what it is for. idle: of a rented GPU, for the hours in which it was unused."""
+
+    uplink: float = 0.0
+    gpu: float = 0.0
+    tokens: float = 0.0
+    idle: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.uplink + self.gpu + self.tokens + self.idle
+
+    def __add__(self, other: Bill) -> Bill:
+        return Bill(
+            uplink=self.uplink + other.uplink,
+            gpu=self.gpu + other.gpu,
+            tokens=self.tokens + other.tokens,
+            idle=self.idle + other.idle,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeBill:
+    """What the appliance itself cost. operations: what is paid per inference; the others by the hour."""
+
+    device: float
+    power: float
+    connectivity: float
+    maintenance: float
+    operations: float
+
+    @property
+    def total(self) -> float:
+        return self.device + self.power + self.connectivity + self.maintenance + self.operations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudBill:
+    """What it would have cost to send the main streams up and to look at the same frames there."""
+
+    gpu: float
+    uplink: float
+
+    @property
+    def total(self) -> float:
+        return self.gpu + self.uplink
+
+
+def price_edge(prices: EdgeCostConfig, hours: float, inferences: int) -> EdgeBill:
+    """So many hours of one appliance, in which its detector made so many inferences."""
+    return EdgeBill(
+        device=hours * amortised_hour(prices.device_price, prices.device_years),
+        power=hours * power_hour(prices.power_w, prices.electricity_kwh),
+        connectivity=hours * prices.connectivity_month / MONTH_H,
+        maintenance=hours * prices.maintenance_month / MONTH_H,
+        operations=inferences / MILLION * prices.operations_million,
+    )
+
+
+def price_all_to_cloud(prices: CloudCostConfig, uplink_gb: float, inferences: int, bytes_: int) -> CloudBill:
+    """So many inferences on a rented GPU, for which so many bytes went up."""
+    return CloudBill(
+        gpu=inferences * price_each(prices.gpu_hour, prices.inferences_hour, prices.gpu_use),
+        uplink=bytes_ / GB * uplink_gb,
+    )
+
+
+def has_prices(prices: PricesConfig) -> bool:
+    """The owner has named a price."""
+    return any((prices.uplink_gb, prices.gpu_hour, prices.tokens_in_million, prices.tokens_out_million))
+
+
+def price_work(work: DailyJudgeWork, prices: PricesConfig) -> Bill:
+    """What the work cost by use: uplink, judge time and tokens."""
+    return Bill(
+        uplink=work.bytes / GB * prices.uplink_gb,
+        gpu=work.judge_s / HOUR_S * prices.gpu_hour,
+        tokens=work.tokens_in / MILLION * prices.tokens_in_million
+        + work.tokens_out / MILLION * prices.tokens_out_million,
+    )
+
+
+def price_idle(works: Iterable[DailyJudgeWork], prices: PricesConfig) -> Bill:
+    """What was rented for one day and not used. Judging two escalations at once cannot make it negative."""
+    rented_s = prices.gpu_rented_hours_day * HOUR_S
+    unused_s = max(0.0, rented_s - sum(each.judge_s for each in works))
+    return Bill(idle=unused_s / HOUR_S * prices.gpu_hour)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanBill:
+    """Some hours of this site as it is (`edge` and `asked`), and of sending everything to the cloud instead.
+
+    hours: in which the appliance ran. asked.uplink: of every byte that was sent.
+    """
+
+    hours: float
+    inferences: int
+    received_main: int
+    sent: int
+    edge: EdgeBill
+    asked: Bill
+    all_to_cloud: CloudBill
+
+    @property
+    def site(self) -> float:
+        return self.edge.total + self.asked.total
+
+    @property
+    def saved(self) -> float:
+        """Negative where all to the cloud would have been cheaper."""
+        return self.all_to_cloud.total - self.site
+
+
+def uplink_gb_to_cloud(prices: PricesConfig, costs: CostsConfig) -> float:
+    """What a GB costs in the comparison: as asking pays, unless the site file says otherwise."""
+    return prices.uplink_gb if costs.cloud.uplink_gb is None else costs.cloud.uplink_gb
+
+
+def price_span(totals: Sequence[MeterTotal], asked: Bill, prices: PricesConfig, costs: CostsConfig) -> SpanBill:
+    """The bill of what the meter counted; asked: what the judges' work in this span cost."""
+    seconds = sum(each.amount for each in totals if each.metric == Metric(MetricName.UPTIME_S))
+    inferences = sum(each.amount for each in totals if each.metric == Metric(MetricName.EXAMINED))
+    hours, bytes_ = seconds / HOUR_S, account_for(totals, 0.0).total
+    return SpanBill(
+        hours=hours,
+        inferences=inferences,
+        received_main=bytes_.main_bytes,
+        sent=bytes_.uplink_bytes,
+        edge=price_edge(costs.edge, hours, inferences),
+        asked=replace(asked, uplink=bytes_.uplink_bytes / GB * prices.uplink_gb),
+        all_to_cloud=price_all_to_cloud(costs.cloud, uplink_gb_to_cloud(prices, costs), inferences, bytes_.main_bytes),
+    )
