@@ -24,7 +24,7 @@ from appliance.base import yamlfile
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ConfigError, MissingDependency, StoreError, VedetteError
-from appliance.config import DashboardConfig, SiteConfig, StorageConfig
+from appliance.config import DashboardConfig, StorageConfig, loads
 from appliance.media.atomic_file import sync_folder, write_file
 from appliance.settings.site_editor import replace_text
 from appliance.store.database import writer_lock
@@ -212,7 +212,7 @@ def _replace_database(root: Path, kept: Path, aside: Path) -> None:
 
 def _accepted(site_file: Path) -> bool:
     try:
-        yamlfile.load(site_file, SiteConfig, _Variables())
+        loads(yamlfile.read_text(site_file), str(site_file), _Variables())
     except ConfigError:
         return False
     return True

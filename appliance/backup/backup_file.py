@@ -18,12 +18,12 @@ from typing import IO, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from appliance import config
 from appliance.backup.hidden_secrets import hide_secrets
 from appliance.backup.sealed_box import seal
 from appliance.base import yamlfile
 from appliance.base.clock import Clock
 from appliance.base.errors import ConfigError, PreconditionError, StoreError
-from appliance.config import SiteConfig
 from appliance.config.secrets_file import read_secrets
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.settings.site_versions import FOLDER as VERSIONS
@@ -93,7 +93,7 @@ def write_backup(source: BackupSource, out: Path, *, evidence: bool, passphrase:
     read), StoreError, DiskWriteError (no room).
     """
     text = yamlfile.read_text(source.site_file)
-    site = yamlfile.loads(text, SiteConfig, str(source.site_file), source.variables)
+    site = config.loads(text, str(source.site_file), source.variables)
     shown, hidden = _hide(text, with_secrets=bool(passphrase))
     sealed = seal(_secrets_of(source, text), passphrase) if passphrase else b""
     copy, temporary = out.with_name(f".{out.name}.db"), temporary_path(out)

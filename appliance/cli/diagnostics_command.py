@@ -25,10 +25,10 @@ def diagnostics_command(site_file: Path, out: Path, log: str, storage: Path | No
     if out.exists():
         raise PreconditionError(f"{out} is there already: name another file")
     text = read_text(site_file)
+    site = None
     try:
-        site: config.SiteConfig | None = config.load(site_file)
+        site = config.load(site_file)
     except ConfigError:
-        site = None
         if storage is None:
             raise
     root = (storage or site.storage.dir if site else storage or Path()).absolute()

@@ -14,17 +14,10 @@ from appliance.cli.command_table import JSON, CommandTable, option, switch
 from appliance.cli.condition_options import condition_options
 
 if TYPE_CHECKING:
-    from appliance.config import SiteConfig
-    from appliance.replay.verdict_source import OracleOptions, VerdictSource
+    from appliance.replay.verdict_source import OracleOptions
 
 REPLAY = CommandTable()
 _VERDICTS = "verdicts (docs/replay.md)"
-
-
-def _oracle(options: OracleOptions, site: SiteConfig) -> VerdictSource:
-    from appliance.scenario.scenario_verdicts import oracle_for_replay
-
-    return oracle_for_replay(options, site)
 
 
 def _speed(text: str) -> float | None:
@@ -168,6 +161,7 @@ def replay(options: argparse.Namespace) -> int:
     from appliance.lab.replay.replay_command import ReplayCommandOptions, ReplaySelection, replay_command
     from appliance.replay.conditions.condition_spec import ConditionSet
     from appliance.replay.verdict_source import VerdictOptions
+    from appliance.scenario.scenario_verdicts import oracle_for_replay
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return replay_command(
@@ -180,7 +174,7 @@ def replay(options: argparse.Namespace) -> int:
             options.resume,
             options.json,
             VerdictOptions(options.verdicts, options.match, options.record, options.cloud, options.wait_s),
-            _oracle,
+            oracle_for_replay,
             ConditionSet.parse(options.conditions, options.seed),
             options.stood_before,
             options.hardware,

@@ -121,7 +121,12 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
             leaving.append("what `mqtt` publishes")
         what = f"only {' and '.join(leaving)} leave this box" if leaving else "nothing leaves this box"
         yield Finding("uplink", "ok", f"absent: edge only, {what}")
-    yield from (Finding(each.about, each.level, each.text) for each in check_targets(site, contact=contact))
+    yield from (
+        Finding(each.about, each.level, each.text)
+        for each in check_targets(
+            site.notify, public_url=site.dashboard.public_url, has_uplink=site.uplink is not None, contact=contact
+        )
+    )
     if site.mqtt is not None and site.mqtt.enabled:
         yield from (Finding(*each) for each in check_mqtt(site.mqtt, contact=contact))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -124,6 +126,30 @@ class DashboardConfig(ConfigModel):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class DecisionConfig:
+    """The sections by which tracks, events, alerts and escalations are decided, live and in a replay."""
+
+    site: SiteIdentity
+    detector: DetectorConfig
+    cameras: Mapping[str, CameraConfig]
+    alerts: AlertsConfig
+    health: HealthConfig
+    escalation: EscalationConfig
+    has_uplink: bool
+
+    def image_free(self, camera: str) -> bool:
+        """No pixels of this camera may leave the site, by its own setting or the site's."""
+        known = self.cameras.get(camera)
+        return self.site.image_free or (known is not None and known.image_free)
+
+    def severity_after(self, camera: str, rule: str, severity: Severity, decision: Decision) -> Severity:
+        """The severity of an alert of this rule that has `severity` by the rules, after a verdict."""
+        rules = self.cameras[camera].rules if camera in self.cameras else ()
+        own = next((each.severity_on_verdict for each in rules if each.name == rule), None)
+        return (own or self.escalation.severity_on_verdict).after(severity, decision)
+
+
 class SiteConfig(ConfigModel):
     """The whole file."""
 
@@ -211,18 +237,23 @@ class SiteConfig(ConfigModel):
             second_look=self.second_look,
         )
 
-    def image_free(self, camera: str) -> bool:
-        """No pixels of this camera may leave the site, by its own setting or the site's."""
-        known = self.cameras.get(camera)
-        return self.site.image_free or (known is not None and known.image_free)
-
-    def severity_after(self, camera: str, rule: str, severity: Severity, decision: Decision) -> Severity:
-        """The severity of an alert of this rule that has `severity` by the rules, after a verdict."""
-        rules = self.cameras[camera].rules if camera in self.cameras else ()
-        own = next((each.severity_on_verdict for each in rules if each.name == rule), None)
-        return (own or self.escalation.severity_on_verdict).after(severity, decision)
+    def for_decisions(self) -> DecisionConfig:
+        return DecisionConfig(
+            site=self.site,
+            detector=self.detector,
+            cameras=self.cameras,
+            alerts=self.alerts,
+            health=self.health,
+            escalation=self.escalation,
+            has_uplink=self.uplink is not None,
+        )
 
 
 def load(path: Path) -> SiteConfig:
     """Read and check the site file. Raises ConfigError with every fault, each with its line and remedy."""
     return yamlfile.load(path, SiteConfig, variables(path))
+
+
+def loads(text: str, name: str, variables: Mapping[str, str] | None = None) -> SiteConfig:
+    """Check the text of a site file; faults call it `name`. Raises ConfigError as `load` does."""
+    return yamlfile.loads(text, SiteConfig, name, variables)

@@ -21,8 +21,14 @@ from appliance.base.malloc import TRIM_EVERY_S, hold_little, spare_what_stays, t
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
 from appliance.config import SiteConfig, StorageConfig
-from appliance.core.appliance_monitor import READ_EVERY_S, BoxMonitor
-from appliance.core.background_services import BackgroundServices, LastingParts, build_background, stop_all
+from appliance.core.appliance_monitor import READ_EVERY_S, ApplianceMonitor
+from appliance.core.background_services import (
+    BackgroundConfig,
+    BackgroundServices,
+    LastingParts,
+    build_background,
+    stop_all,
+)
 from appliance.core.core_loop import Core
 from appliance.core.core_settings import CoreStores
 from appliance.core.ingest_supervisor import IngestSupervisor
@@ -132,7 +138,7 @@ class Appliance:
             if config.dashboard.enabled
             else None
         )
-        lasting.box.configure(config.load_shedding, config.health.ignore, self._shed_memory)
+        lasting.monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
         self.url = self._dashboard.url if self._dashboard else ""
         self.fingerprint = self._dashboard.fingerprint if self._dashboard else ""
         self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
@@ -145,7 +151,7 @@ class Appliance:
             "meter", METER_EVERY_S, partial(_flush_meter, lasting.stores.meter, lasting.clock), lasting.clock
         )
         memory = periodic_service("memory", TRIM_EVERY_S, trim_heaps, lasting.clock)
-        sensors = periodic_service("sensors", READ_EVERY_S, lasting.box.run_once, lasting.clock)
+        sensors = periodic_service("sensors", READ_EVERY_S, lasting.monitor.run_once, lasting.clock)
         services = [meter, memory, sensors, *self._background.services]
         if dashboard is not None:
             services.append(
@@ -170,14 +176,14 @@ class Appliance:
         config, waiting = keep_until_restart(self.config, config)
         if _loaded_by(config) != _loaded_by(self.config):
             self._lasting.supervisor.try_settings(config.for_ingest())
-        background = build_background(config, self._lasting)
+        background = build_background(_background_config(config), self._lasting)
         self._group.replace(self._background.services, background.services)
         self._background, self.config = background, config
         cameras = {name: camera.url for name, camera in config.cameras.items() if camera.enabled}
         self.stores.cameras.configure(cameras)
         self.core.reconfigure(background.core_settings)
         self._lasting.supervisor.reconfigure(config.for_ingest())
-        self._lasting.box.configure(config.load_shedding, config.health.ignore, self._shed_memory)
+        self._lasting.monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
         background.preroll.shrink(self._preroll_share())
         if self._dashboard is not None:
             self._dashboard.configure(config, background.dashboard_probes)
@@ -204,12 +210,25 @@ class Appliance:
 
     def _preroll_share(self) -> float:
         """A ring on a disk takes no memory, and so gives none back."""
-        return 1.0 if self.config.storage.preroll_dir is None else self._lasting.box.shed.preroll_share
+        return 1.0 if self.config.storage.preroll_dir is None else self._lasting.monitor.shed.preroll_share
 
     def close(self, clock: Clock) -> None:
         """Write what is buffered; call after the services have stopped."""
         self.core.close()
         _flush_meter(self.stores.meter, clock)
+
+
+def _background_config(config: SiteConfig) -> BackgroundConfig:
+    return BackgroundConfig(
+        config.for_decisions(),
+        config.arming,
+        config.storage,
+        config.second_look,
+        config.uplink,
+        config.notify,
+        config.mqtt,
+        config.dashboard.public_url,
+    )
 
 
 def _loaded_by(config: SiteConfig) -> tuple[object, ...]:
@@ -260,7 +279,7 @@ def build(
     cutter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     converter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     live = partial(_count_live, stores.cameras)
-    box = BoxMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
+    monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
     lasting = LastingParts(
         db,
         root,
@@ -272,10 +291,10 @@ def build(
         cutter,
         log,
         converter,
-        box,
+        monitor,
         ServiceRestarts(clock),
     )
-    background = build_background(config, lasting)
+    background = build_background(_background_config(config), lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
     return Appliance(config, lasting, background, core, group, site_file, setup_code)
 

@@ -17,7 +17,7 @@ from appliance.base.malloc import trim_heaps
 from appliance.config import LoadSheddingConfig
 from appliance.detect.hailo_bindings import python_with_bindings, start_helper
 from appliance.health.load_shedding import NOTHING_SHED, LoadShedder, LoadShedding
-from appliance.sensors.appliance_sensors import BoxSensors, BoxStatus
+from appliance.sensors.appliance_sensors import ApplianceSensors, SensorStatus
 from appliance.sensors.energy_meter import EnergyMeter, EnergyUse
 from appliance.sensors.memory_pressure import MemorySensor
 from appliance.sensors.readings import NOTHING
@@ -40,7 +40,7 @@ class IngestLink(Protocol):
         ...
 
 
-class BoxMonitor:
+class ApplianceMonitor:
     """Owner of the sensors: one named thread that calls `run_once()` every READ_EVERY_S.
 
     State: the last status and what is shed, which any thread may read; what the ingest process was told; parts of a
@@ -57,13 +57,13 @@ class BoxMonitor:
         ingest: IngestLink,
         hailo: HailoConfig | None = None,
     ) -> None:
-        """root: see `BoxSensors.found`. cameras: how many run now. hailo: of the detector."""
+        """root: see `ApplianceSensors.found`. cameras: how many run now. hailo: of the detector."""
         self._meter = meter
         self._clock = clock
         self._cameras = cameras
         self._ingest = ingest
         self._sensors, self._memory = (
-            BoxSensors.found(root, partial(_hailo_helper, hailo or HailoConfig())),
+            ApplianceSensors.found(root, partial(_hailo_helper, hailo or HailoConfig())),
             MemorySensor(root),
         )
         self._energy = EnergyMeter()
@@ -73,7 +73,7 @@ class BoxMonitor:
         self._shedder = LoadShedder(self._settings)
         self._shed_memory: Callable[[LoadShedding], None] = lambda shed: None
         self._told, self._told_start = ShedLoadCommand(), 0
-        self.status = BoxStatus(NOTHING, self._memory.read(), None)
+        self.status = SensorStatus(NOTHING, self._memory.read(), None)
         self.shed = NOTHING_SHED
 
     def configure(
@@ -95,7 +95,7 @@ class BoxMonitor:
     def run_once(self) -> None:
         reading, at = self._sensors.read(), self._clock.monotonic()
         used = self._energy.add(reading.energy, at)
-        self.status = BoxStatus(reading, self._memory.read(), used.watts if used is not None else None)
+        self.status = SensorStatus(reading, self._memory.read(), used.watts if used is not None else None)
         before, self.shed = self.shed, self._shedder.update(at, self.status)
         self._tell_ingest()
         if self.shed.memory.step != before.memory.step:

@@ -242,7 +242,7 @@ class Core:
         self._settings.listener.alert_stored()
 
     def _each_second(self) -> None:
-        self._watch_box()
+        self._watch_appliance()
         self._backlog.retry()
         for camera in self._settings.cameras.values():
             self._flush(camera)
@@ -322,10 +322,10 @@ class Core:
             )
             self._stores.meter.note(message.camera, now)
 
-    def _watch_box(self) -> None:
+    def _watch_appliance(self) -> None:
         """Faults that no other process reports: a database that is not where it was, heat, lack of memory. A file that
         was moved or deleted is a fault at once, though it is stored only once it is back."""
-        now, lasting = self._clock.now(), dict(self._settings.box_faults())
+        now, lasting = self._clock.now(), dict(self._settings.appliance_faults())
         if gone := self._stores.displaced():
             lasting["database"] = gone
         for kind, reason in lasting.items():

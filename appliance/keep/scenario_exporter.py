@@ -12,7 +12,7 @@ from pathlib import Path
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, PreconditionError, UsageError
-from appliance.config import AlertsConfig, CameraConfig, SiteConfig
+from appliance.config import AlertsConfig, CameraConfig, DecisionConfig
 from appliance.keep.alert_footage import camera_as_armed, clip_window, cut_alert_clip, lead_s
 from appliance.keep.scenario_file import (
     TOLERANCE_S,
@@ -65,7 +65,8 @@ class ScenarioExporter:
     def __init__(
         self,
         root: Path,
-        config: SiteConfig,
+        config: DecisionConfig,
+        disk_free_min_mb: float,
         clock: Clock,
         folder: Path | None = None,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
@@ -77,6 +78,7 @@ class ScenarioExporter:
         self.store = ScenarioStore(folder or root / SCENARIOS, clock)
         self._archive = StorageArchive(root)
         self._config = config
+        self._disk_free_min_mb = disk_free_min_mb
         self._clock = clock
         self._free_bytes = free_bytes
         self._lock = threading.Lock()
@@ -166,11 +168,11 @@ class ScenarioExporter:
     def _must_have_room(self, detail: AlertDetail, t0: float, t1: float) -> None:
         needed = sum(row.bytes for row in self._archive.segments(detail.alert.camera, t0, t1))
         place = next(each for each in (self.store.folder, *self.store.folder.parents) if each.exists())
-        spare = self._free_bytes(place) - self._config.storage.disk_free_min_mb * 1e6
+        spare = self._free_bytes(place) - self._disk_free_min_mb * 1e6
         if needed > spare:
             raise DiskWriteError(
                 f"the clip needs up to {needed / 1e6:.0f} MB, and the disk must keep "
-                f"{self._config.storage.disk_free_min_mb:.0f} MB free (storage.disk_free_min_mb): make room first"
+                f"{self._disk_free_min_mb:.0f} MB free (storage.disk_free_min_mb): make room first"
             )
 
     def _known(

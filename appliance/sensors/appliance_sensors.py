@@ -17,7 +17,7 @@ from appliance.sensors.sysfs import matching, text_of
 
 
 @dataclass(frozen=True, slots=True)
-class BoxStatus:
+class SensorStatus:
     """How the box is now. watts: what it draws where that is measured, in the mean since the last reading."""
 
     reading: SensorReading
@@ -25,14 +25,14 @@ class BoxStatus:
     watts: float | None
 
 
-class BoxSensors:
+class ApplianceSensors:
     """Reads all sensors, one after another. Owner: one thread."""
 
     def __init__(self, readers: Sequence[SensorReader]) -> None:
         self._readers = tuple(readers)
 
     @classmethod
-    def found(cls, root: Path, hailo: Callable[[], subprocess.Popen[bytes]]) -> BoxSensors:
+    def found(cls, root: Path, hailo: Callable[[], subprocess.Popen[bytes]]) -> ApplianceSensors:
         """Those that the box has. root: of the file system that /sys, /proc and /dev lie in; another than `/` where a
         container has the host's mounted elsewhere. A vendor's library is loaded only where its device is. hailo: see
         `HailoChips`."""

@@ -35,7 +35,7 @@ class EnergyMeter:
 
     def add(self, readings: tuple[EnergyReading, ...], at: float) -> EnergyUse | None:
         """at: monotonic seconds. None: nothing was measured since the last call, or it was too long ago."""
-        counted = [each for each in readings if each.is_box] or list(readings)
+        counted = [each for each in readings if each.is_whole] or list(readings)
         before, passed_s = self._last, None if self._at is None else at - self._at
         self._last, self._at = {each.name: each for each in counted}, at
         if passed_s is None or not 0 < passed_s <= PAUSE_S_MAX:

@@ -10,16 +10,15 @@ from appliance.base.machine import Temperature
 
 @dataclass(frozen=True, slots=True)
 class EnergyReading:
-    """One place where power is measured.
-
-    is_box: it measures all that the box draws; others measure a part of it. watts: now; joules: of a counter that only
-    rises, and begins again at 0 beyond `wraps_j`. None: this place does not tell.
-    """
+    """The power or energy at one place where it is measured. None: this place does not measure it."""
 
     name: str
-    is_box: bool = False
+    is_whole: bool = False
+    """The place measures all that the appliance draws; others measure a part."""
     watts: float | None = None
+    """Power now."""
     joules: float | None = None
+    """State of a counter that only rises, and begins again at 0 beyond `wraps_j`."""
     wraps_j: float | None = None
 
 
