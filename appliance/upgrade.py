@@ -1,4 +1,4 @@
-"""What deploy/install.sh asks of the version that it leaves or begins: `python -m appliance.upgrade`.
+"""The steps of an upgrade that deploy/install.sh leaves to the old or the new version: `python -m appliance.upgrade`.
 
 An upgrade is undone by the version that was there before, with its own knowledge of the schema: the shell moves links
 and units, and everything that touches the site's data is here.
@@ -60,7 +60,7 @@ class _Variables(Mapping[str, str]):
 
 
 class _Sections(ConfigModel):
-    """What an upgrade must know of a site file; other sections may be wrong, since that may be why it is undone."""
+    """The sections of a site file that an upgrade reads; others may be wrong, since that may be why it is undone."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -69,7 +69,7 @@ class _Sections(ConfigModel):
 
 
 def files_folder(package: Path = _PACKAGE) -> Path:
-    """The units, rules and examples of this version: the wheel's, else the repository's. Raises MissingDependency."""
+    """Return the folder of units, rules and examples: the wheel's, else the repository's. Raises MissingDependency."""
     for folder in (package / "deploy", package.parent / "deploy"):
         if (folder / "systemd" / "vedette.service").is_file():
             return folder
@@ -121,7 +121,7 @@ def put_back(site_file: Path, kept: Path) -> list[str]:
 
 
 def state(site_file: Path) -> State:
-    """What the dashboard of this site answers now. Raises ConfigError."""
+    """Return what the dashboard of this site answers now. Raises ConfigError."""
     dashboard = _sections(site_file).dashboard
     if not dashboard.enabled:
         raise ConfigError(str(site_file), ["dashboard.enabled is off, so nobody can ask whether it is ready"])
@@ -189,7 +189,7 @@ def _storage(site_file: Path) -> Path:
 
 
 def _readable(database: Path) -> bool:
-    """Whether it is there (in the middle of a way back it is not), whole enough, and of a schema that is known here."""
+    """Return True if it is there, whole enough, and of a known schema; in the middle of a way back it is not there."""
     try:
         return database.is_file() and schema_of(database) <= SCHEMA_KNOWN
     except StoreError:

@@ -74,8 +74,10 @@ class _WireModel(BaseModel):
 
     @classmethod
     def from_stored(cls, data: bytes) -> Any:
-        """As `from_json`, for what a version that had fewer limits has let in: the value that is too long is cut, the
-        one that is out of its bounds is set to the nearest."""
+        """Parse like `from_json` what a version with fewer limits has let in.
+
+        A value that is too long is cut, one that is out of its bounds is set to the nearest.
+        """
         try:
             return cls.from_json(data)
         except WireError:
@@ -144,12 +146,12 @@ class MediaRef(_WireModel):
 
 
 class Escalation(_WireModel):
-    """What is sent to the cloud about an alert, with evidence. Idempotent by `id` and `step` on both sides.
+    """The message to the cloud about an alert, with evidence. Idempotent by `id` and `step` on both sides.
 
     step counts the messages of this escalation from 0; each holds all evidence sent so far. can: what the site would
-    send next if it were asked to, the cheapest first. image_free: this site sends no images at all. model: the
-    detector that raised the alert; box_version: of the appliance, "" from one older than schema 3. language: of
-    LANGUAGES, in which the reason is wanted.
+    send next if it were asked to, the cheapest first. image_free: this site sends no images at all. model: the detector
+    that raised the alert; box_version: of the appliance, "" from one older than schema 3. language: of LANGUAGES, in
+    which the reason is wanted.
     """
 
     schema_version: Version = WIRE_SCHEMA
@@ -176,7 +178,7 @@ class Escalation(_WireModel):
 
 
 class FrameSupport(_WireModel):
-    """Whether one evidence frame supports the alert."""
+    """The support of an alert by one evidence frame."""
 
     media: Key
     t: Time
@@ -185,8 +187,10 @@ class FrameSupport(_WireModel):
 
 
 class ArchiveLink(_WireModel):
-    """Where the worker keeps a piece of evidence, or the verdict: a link that needs no other credential until
-    `expires_t`. The upload may still be under way, or have failed: then the link answers 404."""
+    """A link to a piece of evidence, or the verdict, that needs no other credential until `expires_t`.
+
+    The upload may still be under way, or have failed: then the link answers 404.
+    """
 
     kind: Literal["crop", "frame", "clip", "verdict"]
     media: Key = ""
@@ -245,8 +249,10 @@ class Verdict(_WireModel):
 
 
 def judge_kind(kind: object, engine: object) -> JudgeKind:
-    """Who judged, by what a verdict says of itself. A detector is one by whatever other name, and a kind that this
-    version does not know is `unknown`."""
+    """Return the kind of judge, by what a verdict says of itself.
+
+    A detector is one by whatever other name, and a kind that this version does not know is `unknown`.
+    """
     by_engine = ENGINE_KINDS.get(engine) if isinstance(engine, str) else None
     if by_engine == "detector":
         return by_engine
@@ -269,7 +275,7 @@ PRICE_MAX = 10_000.0
 
 
 class PoolStatus(_WireModel):
-    """What a worker announces of itself to all sites, every few seconds; what is older than ttl_s counts for nothing.
+    """The announcement of a worker to all sites, every few seconds; one that is older than ttl_s counts for nothing.
 
     waiting: escalations that the broker stores, of all sites; slots: how many this worker judges at a time; judge_s:
     the mean time of one; cold_start_s: until it is ready; gpu_hour: the price of an hour, None: it has none.
@@ -310,19 +316,25 @@ def verdict_subject(site: str) -> str:
 
 
 def message_id(site: str, *parts: str | int) -> str:
-    """A `Nats-Msg-Id`. JetStream looks for doubles in the whole stream, so it names the site: two sites may send the
-    same image. Where another site may write into the stream, a part of it must be what that site cannot know."""
+    """Return a `Nats-Msg-Id` that names the site.
+
+    JetStream compares ids in the whole stream, and two sites may send the same image. Where another site may write into
+    the stream, a part of the id must be what that site cannot know.
+    """
     return ".".join((site, *map(str, parts)))
 
 
 def escalation_message_id(escalation: Escalation) -> str:
-    """Of an escalation's message. It holds a digest of all that is in it: another site that could foresee the id would
-    publish something under it first, and the broker would take the escalation for a double and drop it."""
+    """Return the id of an escalation's message, with a digest of all that is in it.
+
+    Another site that could foresee the id would publish something under it first, and the broker would take the
+    escalation for a double and drop it.
+    """
     return message_id(escalation.site, hashlib.sha256(escalation.to_json()).hexdigest()[:_DIGEST_CHARS])
 
 
 def verdict_message_id(verdict: Verdict) -> str:
-    """An escalation has one final verdict, whichever worker gives it, and one request for more evidence a step."""
+    """Return the id of a verdict: an escalation has one final verdict, and one request for more evidence a step."""
     if verdict.need is not None:
         return message_id(verdict.site, verdict.escalation, "need", verdict.step or 0)
     return message_id(verdict.site, verdict.escalation, "verdict")

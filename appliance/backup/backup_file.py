@@ -56,8 +56,11 @@ class BackupFileItem(BaseModel):
 
 
 class BackupManifest(BaseModel):
-    """What a backup is. hidden: keys of the site file whose values are *** in it. missing: files of evidence that the
-    database names and that were gone."""
+    """The contents of a backup.
+
+    hidden: keys of the site file whose values are *** in it. missing: files of evidence that the database names and
+    that were gone.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -140,7 +143,7 @@ class BackupReader:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises PreconditionError, in words: no backup, cut short, or made to do harm."""
+        """Open it. Raise PreconditionError if it is no backup, cut short, or made to do harm."""
         self.path = path
         try:
             if not path.is_file():
@@ -164,7 +167,7 @@ class BackupReader:
 
     @property
     def size_bytes(self) -> int:
-        """All files unpacked."""
+        """Size of all files unpacked."""
         return sum(each.bytes for each in self.manifest.files)
 
     def read(self, name: str, bytes_max: int) -> bytes:
@@ -249,7 +252,7 @@ def _hide(text: str, *, with_secrets: bool) -> tuple[str, tuple[str, ...]]:
 
 
 def _secrets_of(source: BackupSource, text: str) -> bytes:
-    """The site file as it is, what it names as `${NAME}`, its secrets file, and its versions."""
+    """Return the site file as it is, the values that it names as `${NAME}`, its secrets file, and its versions."""
     named = {name: source.variables[name] for name in _VARIABLE.findall(text) if name in source.variables}
     versions = {}
     for path in _version_files(source.root):
@@ -323,7 +326,7 @@ def check_room(folder: Path, wanted: int) -> None:
 
 
 def _check_directory(path: Path) -> None:
-    """The zip's own list, which is read into memory whole, is of a length that ours may have. Raises ValueError."""
+    """Raise ValueError if the zip's own list, which is read into memory whole, is longer than ours may be."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         if size < _END.size:

@@ -127,7 +127,7 @@ def stage(
 
 
 def ready_restore(root: Path) -> ReadyRestore | None:
-    """What lies ready for the next start; None: nothing."""
+    """Return the restore that lies ready for the next start; None: there is none."""
     try:
         return ReadyRestore.model_validate_json((root / FOLDER / READY).read_bytes())
     except (OSError, ValidationError):
@@ -197,7 +197,7 @@ def _move(path: Path, to: Path) -> None:
 
 
 def _new_aside(target: RestoreTarget) -> str:
-    """A name that is not there yet, in the order of time."""
+    """Return a name that is not there yet, in the order of time."""
     stem = f"{ASIDE}{datetime.fromtimestamp(target.clock.now(), timezone.utc):%Y%m%dT%H%M%SZ}"
     names = [stem, *(f"{stem}-{n}" for n in range(1, 100))]
     return next((name for name in names if not (target.root / name).exists()), stem)
@@ -210,7 +210,7 @@ def _forget_old(root: Path, newest: str) -> None:
 
 
 def _present_site(target: RestoreTarget) -> SiteText | None:
-    """The site file of now, where there is a right one: a broken one may be why a backup is restored."""
+    """Return the site file of now; None if it is not valid, which may be why a backup is restored."""
     try:
         text = yamlfile.read_text(target.site_file)
         return SiteText(text, digest_of(text), config.loads(text, str(target.site_file), _variables(target, {})))
@@ -219,7 +219,7 @@ def _present_site(target: RestoreTarget) -> SiteText | None:
 
 
 def _variables(target: RestoreTarget, sealed: dict[str, str]) -> dict[str, str]:
-    """The environment counts most, as it does for a site file that runs."""
+    """Return the variables for the site file; the environment counts most, as for a site file that runs."""
     try:
         own = read_secrets(target.site_file)
     except ConfigError:
@@ -239,7 +239,7 @@ def _unsealed(reader: BackupReader, passphrase: str) -> dict[str, Any]:
 
 
 def _stage_site(target: RestoreTarget, folder: Path, sealed: dict[str, Any], present: str) -> DashboardConfig:
-    """The site file as it will be: with its secrets, and with the folders of this machine."""
+    """Write the site file as it will be, with its secrets and the folders of this machine; return its `dashboard`."""
     secrets = {str(name): str(value) for name, value in sealed.get("secrets", {}).items()}
     text = str(sealed["site"]) if sealed else fill_secrets((folder / SITE).read_text(encoding="utf-8"), present)
     variables = _variables(target, secrets)

@@ -14,7 +14,7 @@ LINE_EVERY_S = 10.0
 
 
 def text_console(*, soft_wrap: bool = False) -> Console:
-    """A console on standard output. soft_wrap: long lines are left to the terminal."""
+    """Return a console on standard output. soft_wrap: long lines are left to the terminal."""
     console = Console(highlight=False, soft_wrap=soft_wrap)
     return console if console.is_terminal else Console(highlight=False, soft_wrap=soft_wrap, width=PIPE_WIDTH)
 

@@ -1,4 +1,4 @@
-"""What is asked of a file that somebody named before it is read or written over."""
+"""Checks of a file that a person named, before it is read or written over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _START_BYTES = 512
 
 
 def is_special(path: Path) -> bool:
-    """Whether it is a pipe, a device or a socket, which may have no end or wait for ever. Raises OSError: absent."""
+    """Return True for a pipe, a device or a socket, which may have no end or wait for ever. Raises OSError: absent."""
     mode = path.stat().st_mode
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 

@@ -93,7 +93,7 @@ class LogRing(logging.Handler):
         self._add(record.created, record.levelname, record.name.removeprefix("appliance."), text)
 
     def add_child_line(self, line: str) -> None:
-        """A line that a child process wrote on its standard error: of our log, or whatever a library wrote there."""
+        """Add a line that a child process wrote on its standard error: of our log, or of a library."""
         found = _CHILD_LINE.fullmatch(line)
         if found:
             self._add(self._clock.now(), found["level"], found["room"], found["text"])
@@ -103,7 +103,7 @@ class LogRing(logging.Handler):
             self._add(self._clock.now(), "info", "ingest", line)
 
     def tail(self, level: LogLevel = "debug", count: int = RING_LINES_MAX) -> list[LogLine]:
-        """The newest `count` lines of this level and graver ones, oldest first."""
+        """Return the newest `count` lines of this level and graver ones, oldest first."""
         wanted = LOG_LEVELS[LOG_LEVELS.index(level) :]
         with self._ring_lock:
             found = [each for each in self._lines if each.level in wanted]
@@ -134,8 +134,9 @@ LINES_MAX = 30  # of one reporter in `every_s`
 
 
 class LogThrottle:
-    """Reports a repeated matter at most once per `every_s`, and LINES_MAX different ones, with a count of what was held
-    back: what another side sends may be as various as it likes.
+    """Reports a repeated matter at most once per `every_s`, and LINES_MAX different ones, and counts the rest.
+
+    The bound holds because texts from another side may vary without end.
 
     State: the last text, when it was logged, and how many since the last pause. Owner: one thread or task.
     """

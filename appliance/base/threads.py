@@ -135,7 +135,7 @@ class ServiceGroup:
 
 @dataclass(frozen=True, slots=True)
 class _Failures:
-    """Of one service in a row: how many, the kind of the last one, and until when (monotonic) they count."""
+    """The failures of one service in a row: how many, the kind of the last one, until when (monotonic) they count."""
 
     count: int
     kind: str
@@ -160,8 +160,10 @@ class ServiceRestarts:
         return f"a service failed and is started again, and the log says where: {which}" if which else ""
 
     def guard(self, service: Service) -> Service:
-        """`service`, whose `run` is called again after it raised. One that was stopped meanwhile returns at once, and
-        closes what it still holds."""
+        """Return `service` with a `run` that is called again after it raised.
+
+        A service that was stopped meanwhile returns at once, and closes what it still holds.
+        """
         stopped = threading.Event()
 
         def run() -> None:
@@ -192,14 +194,14 @@ class ServiceRestarts:
 
 
 def _position(thread: threading.Thread) -> str:
-    """What `thread` does now, the innermost call first."""
+    """Return the calls that `thread` is in now, the innermost first."""
     frame = sys._current_frames().get(thread.ident or 0)
     calls = reversed(traceback.extract_stack(frame)) if frame is not None else ()
     return ", called by ".join(f"{call.name} ({Path(call.filename).name}:{call.lineno})" for call in calls) or "ended"
 
 
 def periodic_service(name: str, every_s: float, job: Callable[[], object], clock: Clock) -> Service:
-    """A service that does `job` every `every_s` seconds, also after the full disk has refused it."""
+    """Return a service that does `job` every `every_s` seconds, also after the full disk has refused it."""
     stop = threading.Event()
     repeats = LogThrottle(logger, clock)
 

@@ -1,5 +1,4 @@
-"""The commands that run, check and question an appliance: check, run, calibrate, egress, notify,
-models, users, cameras and demo.
+"""The commands for an appliance: check, run, calibrate, egress, notify, models, users, cameras and demo.
 
 What a command needs is imported when it runs, so that `vedette --help` does not wait for a video library.
 """

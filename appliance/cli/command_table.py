@@ -64,7 +64,7 @@ def option(*flags: str, group: str = "", **settings: Any) -> Option:
 
 
 def switch(*flags: str, **settings: Any) -> Option:
-    """An option without a value, off until it is given."""
+    """Return an option without a value, off until it is given."""
     return Option(flags, {"action": "store_true", **settings})
 
 
@@ -73,7 +73,7 @@ def json_switch(output: str = "a JSON object instead of text") -> Option:
 
 
 def number_between(low: float, high: float, what: str) -> Callable[[str], float]:
-    """The `type` of an option that is a number from `low` to `high`. what: as the message calls it."""
+    """Return the `type` of an option that is a number from `low` to `high`. what: its name in the error."""
 
     def read(text: str) -> float:
         try:
@@ -99,7 +99,7 @@ _EVERYWHERE = (switch("-v", "--verbose", help="log more"), switch("--log-json", 
 
 
 def build_parser(commands: Iterable[Command]) -> argparse.ArgumentParser:
-    """The parser; what it parses has a `command`, the function to run."""
+    """Return the parser; what it parses has a `command`, the function to run."""
     root = CommandParser(
         prog="vedette",
         description="Watches cameras on the spot, sends boxes instead of video, asks a large model when it pays.",

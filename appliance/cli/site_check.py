@@ -132,7 +132,7 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
 
 
 def _addresses(site: SiteConfig) -> Iterator[Finding]:
-    """What cannot be an address, whoever is asked: nothing needs to be contacted to say so."""
+    """Find addresses that cannot be right; nothing is contacted."""
     for name, camera in site.cameras.items():
         for key, url in (("url", camera.url), ("detect_url", camera.detect_url)):
             if url and not url.startswith("file:") and not is_address(url):
@@ -185,7 +185,7 @@ def _storage(folder: Path) -> Finding:
 
 
 def _preroll(site: SiteConfig) -> Iterator[Finding]:
-    """Do the pre-roll rings fit where they are to lie, and does an alert's pre-roll fit into them?"""
+    """Check that the pre-roll rings fit where they lie, and that an alert's pre-roll fits into them."""
     rings = StorageLimits.of(site.storage, site.cameras).rings
     folder = site.storage.preroll_dir
     if not rings:
@@ -283,7 +283,7 @@ def _variant(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:
 
 
 def _hardware_decode(site: SiteConfig, decoders: HardwareDecoders | None = None) -> Iterator[Finding]:
-    """What the hardware that is asked for gives; nothing where software decodes every camera. decoders: as probed."""
+    """Report what the requested hardware gives; nothing if software decodes every camera. decoders: as probed."""
     decoders = decoders or HardwareDecoders(site.decode)
     asked = {name: decoders.settings.hardware_of(camera.decode) for name, camera in site.cameras.items()}
     if "auto" in asked.values():
@@ -300,7 +300,7 @@ def _hardware_decode(site: SiteConfig, decoders: HardwareDecoders | None = None)
 
 
 def _confinement() -> Finding:
-    """What keeps processes that decode video from all else, as far as this kernel has it."""
+    """Report how far this kernel keeps processes that decode video from all else."""
     missing = missing_confinement()
     text = "; ".join(missing) or "video is decoded by processes with files, ports and system calls of their own alone"
     return Finding("confinement", "warning" if missing else "ok", text)
@@ -343,7 +343,7 @@ def _load(site: SiteConfig, loaded: ObjectDetector, loads: list[DetectorLoad]) -
 
 
 def _runtime(site: SiteConfig, options: Sequence[RuntimeOption]) -> Iterator[Finding]:
-    """What `auto` came to on this machine, and what of it did not come up; nothing where there is no choice."""
+    """Report what `auto` chose on this machine and what failed to start; nothing if there is no choice."""
     known = runtime_choice.remembered_choice(site.detector, site.storage.dir)
     if known is not None:
         yield Finding("detector.backend", "ok", known.summary)
@@ -357,7 +357,7 @@ def _runtime(site: SiteConfig, options: Sequence[RuntimeOption]) -> Iterator[Fin
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one stream of a camera answered. detects: it is the one that is decoded."""
+    """The answer of one stream of a camera. detects: it is the one that is decoded."""
 
     about: str
     found: ProbeResult | SourceError
@@ -365,7 +365,7 @@ class _Answer:
 
 
 def _probed(site: SiteConfig) -> list[_Answer]:
-    """The streams of all cameras, several at once."""
+    """Probe the streams of all cameras, several at once."""
     jobs = [
         (key, name, camera, url)
         for name, camera in site.cameras.items()
@@ -392,7 +392,7 @@ def _camera(answer: _Answer) -> Finding:
 
 
 def _together(answers: list[_Answer], loads: list[DetectorLoad]) -> Iterator[Finding]:
-    """What decoding and detecting come to on this machine when every camera moves, as far as cameras answered."""
+    """Estimate what decoding and detecting take when every camera moves, for the cameras that answered."""
     decoded = [each.found for each in answers if each.detects and isinstance(each.found, ProbeResult)]
     if not loads or not any(each.decode_s for each in decoded):
         return

@@ -84,12 +84,12 @@ class DashboardConfig(ConfigModel):
 
     @property
     def is_on_loopback(self) -> bool:
-        """Whether it can be reached from this machine alone."""
+        """True if it can be reached from this machine alone."""
         return self.host in {"127.0.0.1", "localhost", "::1"}
 
     @property
     def speaks_https(self) -> bool:
-        """`auto`: with a certificate, or for others than this machine, unless a proxy stands before it."""
+        """True with `auto` if it has a certificate, or serves others than this machine without a proxy before it."""
         if self.protocol != "auto":
             return self.protocol == "https"
         return self.certificate is not None or not (self.is_on_loopback or self.trusted_proxies)
@@ -139,19 +139,19 @@ class DecisionConfig:
     has_uplink: bool
 
     def image_free(self, camera: str) -> bool:
-        """No pixels of this camera may leave the site, by its own setting or the site's."""
+        """Return True if no pixels of this camera may leave the site, by its own setting or the site's."""
         known = self.cameras.get(camera)
         return self.site.image_free or (known is not None and known.image_free)
 
     def severity_after(self, camera: str, rule: str, severity: Severity, decision: Decision) -> Severity:
-        """The severity of an alert of this rule that has `severity` by the rules, after a verdict."""
+        """Return the severity, after a verdict, of an alert of this rule that has `severity` by the rules."""
         rules = self.cameras[camera].rules if camera in self.cameras else ()
         own = next((each.severity_on_verdict for each in rules if each.name == rule), None)
         return (own or self.escalation.severity_on_verdict).after(severity, decision)
 
 
 class SiteConfig(ConfigModel):
-    """The whole file."""
+    """The whole site file."""
 
     site: SiteIdentity = SiteIdentity()
     storage: StorageConfig = StorageConfig()
@@ -174,7 +174,7 @@ class SiteConfig(ConfigModel):
     @field_validator("cameras", mode="before")
     @classmethod
     def _bounded(cls, cameras: object) -> object:
-        """Before each is looked at: that would take a minute for 20,000."""
+        """Refuse too many cameras before each is checked: that would take a minute for 20,000."""
         if isinstance(cameras, dict) and len(cameras) > CAMERAS_MAX:
             raise ValueError(
                 f"there are {len(cameras)} cameras, and a site has at most {CAMERAS_MAX}: divide them among more "

@@ -99,7 +99,10 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
 
 
 def _raise_open_files_limit() -> None:
-    """Each connection, segment and database reader is one; systemd and shells give 1024, of which few are meant."""
+    """Allow OPEN_FILES_MAX open files: each connection, segment and database reader is one.
+
+    systemd and shells start a process with 1024, which a site with many cameras and viewers would exceed.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(OPEN_FILES_MAX, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -199,7 +202,7 @@ class Appliance:
             logger.warning("nothing was made ready for the first page: %s", error)
 
     def _shed_memory(self, shed: LoadShedding) -> None:
-        """Memory is short, or not any more: what can be had again is let go of. In the monitor's thread."""
+        """Release what can be read again when the step of memory changes. Called by the monitor's thread."""
         self._background.preroll.shrink(self._preroll_share())
         if shed.memory.step == 0:
             return
@@ -209,7 +212,7 @@ class Appliance:
             self._dashboard.empty_caches()
 
     def _preroll_share(self) -> float:
-        """A ring on a disk takes no memory, and so gives none back."""
+        """Return the share that the pre-roll rings keep; 1.0 if they lie on a disk, where they take no memory."""
         return 1.0 if self.config.storage.preroll_dir is None else self._lasting.monitor.shed.preroll_share
 
     def close(self, clock: Clock) -> None:
@@ -232,7 +235,7 @@ def _background_config(config: SiteConfig) -> BackgroundConfig:
 
 
 def _loaded_by(config: SiteConfig) -> tuple[object, ...]:
-    """What of the settings may keep the detection process from coming up."""
+    """Return the settings that may keep the detection process from starting."""
     hardware = {
         name: each.decode for name, each in config.cameras.items() if config.decode.hardware_of(each.decode) != "off"
     }
@@ -240,7 +243,7 @@ def _loaded_by(config: SiteConfig) -> tuple[object, ...]:
 
 
 def keep_until_restart(running: SiteConfig, new: SiteConfig) -> tuple[SiteConfig, tuple[str, ...]]:
-    """`new` with what only a restart can change as it is running, and the keys of that."""
+    """Return `new` with what only a restart can change as it is running, and the keys of that."""
     waiting = []
     storage, dashboard, sensors = new.storage, new.dashboard, new.sensors
     if sensors.root != running.sensors.root:
@@ -328,7 +331,7 @@ def start(appliance: Appliance, group: ServiceGroup) -> None:
 
 
 def _report_new_database(stores: CoreStores, clock: Clock) -> None:
-    """Recordings without their database: it was deleted, moved away or emptied while nothing ran."""
+    """Report recordings without their database: it was deleted, moved away or emptied while nothing ran."""
     now = clock.now()
     reason = (
         "the database was gone or empty at the start, and a new one was begun beside the recordings that were there: "
@@ -382,7 +385,7 @@ def _flush_meter(meter: Meter, clock: Clock) -> None:
 
 
 def _keep_from_others(root: Path) -> None:
-    """What an earlier version wrote was for every user of the machine to read. A group that was let in stays in."""
+    """Close files that an earlier version left readable for every user of the machine; a group keeps its rights."""
     files = (f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm", ".lock"))
     for name in ("", SEGMENTS, PREROLL, EVIDENCE, SCENARIOS, CUTS, *files):
         with contextlib.suppress(FileNotFoundError, *([] if name else [PermissionError])):  # of a volume, another's
@@ -393,18 +396,18 @@ def _keep_from_others(root: Path) -> None:
 
 
 def is_in_setup(config: SiteConfig, users: Collection[str]) -> bool:
-    """Whether this is the first run: no camera, nobody who may sign in."""
+    """Return True at the first run: there is no camera, and nobody who may sign in."""
     return config.dashboard.enabled and not config.cameras and not users and config.dashboard.token is None
 
 
 def check_guarded(config: SiteConfig, users: Collection[str]) -> None:
-    """Raises UsageError: the dashboard would be open to everybody on the network."""
+    """Raise UsageError if the dashboard would be open to everybody on the network."""
     if config.dashboard.enabled and not users and (fault := config.dashboard.open_to_all):
         raise UsageError(fault)
 
 
 def storage_folder(storage: StorageConfig) -> Path:
-    """The folder that everything is stored in, made if need be. Raises MissingDependency."""
+    """Return the folder that everything is stored in; create it if it is missing. Raises MissingDependency."""
     root = storage.dir.absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)

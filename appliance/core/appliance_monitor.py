@@ -1,6 +1,4 @@
-"""Reads the sensors of the box every few seconds, counts the joules that it draws, and has it do less when it is hot,
-throttled or short of memory.
-"""
+"""Reads the sensors of the appliance, counts the energy it draws, and sheds load when it is hot or short of memory."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ class IngestLink(Protocol):
         ...
 
     def send(self, command: ShedLoadCommand) -> bool:
-        """False: there is none now."""
+        """Send the command; return False if there is no process now."""
         ...
 
 
@@ -89,7 +87,7 @@ class ApplianceMonitor:
             self._settings, self._shedder = settings, LoadShedder(settings)
 
     def faults(self) -> Mapping[HealthKind, str]:
-        """What is shed and why, as far as it is reported. Any thread."""
+        """Return what is shed and why, without the kinds that are ignored. Any thread."""
         return {kind: reason for kind, reason in self.shed.faults.items() if kind not in self._ignored}
 
     def run_once(self) -> None:
@@ -113,13 +111,13 @@ class ApplianceMonitor:
             self._told = command
 
     def _count(self, used: EnergyUse) -> None:
-        """Raises StoreError."""
+        """Count the energy in the meter. Raises StoreError."""
         for source, joules in used.joules.items():
             self._add(Metric(MetricName.ENERGY_J, source), joules)
         self._add(Metric(MetricName.ENERGY_CAMERA_S), used.seconds * self._cameras())
 
     def _add(self, metric: Metric, amount: float) -> None:
-        """The meter counts whole ones; what is left over comes with the next."""
+        """Add the whole units to the meter; keep the fraction for the next call."""
         self._left[metric] += amount
         whole = int(self._left[metric])
         self._left[metric] -= whole

@@ -76,8 +76,7 @@ RING_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LastingParts:
-    """The parts that stay when the settings change. viewer: reads the recording for the dashboard, cutter:
-    copies stretches of it for playing, which may take long, converter: encodes them, which takes longer."""
+    """The parts that stay when the settings change."""
 
     db: Database
     root: Path
@@ -86,9 +85,12 @@ class LastingParts:
     backlog: WriteBacklog
     supervisor: IngestSupervisor
     viewer: SandboxedReader
+    """Reads the recording for the dashboard."""
     cutter: SandboxedReader
+    """Copies stretches of the recording for playing, which may take long."""
     log: LogRing
     converter: SandboxedReader
+    """Encodes such stretches, which takes longer."""
     monitor: ApplianceMonitor
     restarts: ServiceRestarts
 
@@ -105,7 +107,7 @@ class BackgroundServices:
 
 @dataclass(frozen=True, slots=True)
 class _BackgroundParts:
-    """Made for one state of the site file, with their neighbours. None: the site file has no use for it."""
+    """The parts made for one state of the site file. None: the site file has no use for it."""
 
     context: RouterContext
     arming: Arming
@@ -191,7 +193,7 @@ def _build_parts(config: BackgroundConfig, lasting: LastingParts) -> _Background
 
 
 def _services(config: BackgroundConfig, lasting: LastingParts, parts: _BackgroundParts) -> tuple[Service, ...]:
-    """In the order of starting."""
+    """Return the services in the order of starting."""
     evidence, recheck = parts.evidence, parts.recheck
     optional = (("notifier", parts.notifier), ("mqtt", parts.publisher), ("uplink", parts.uplink))
     return (
@@ -229,7 +231,7 @@ def _core_settings(
 
 
 def _faults(lasting: LastingParts, ignored: Collection[HealthKind]) -> Mapping[HealthKind, str]:
-    """What is wrong with the box and with the services that are started again."""
+    """Return the faults of the appliance and of the services that are started again."""
     fault = "" if "service" in ignored else lasting.restarts.fault
     return {**lasting.monitor.faults(), **({"service": fault} if fault else {})}
 
@@ -257,7 +259,7 @@ def _dashboard_probes(lasting: LastingParts, parts: _BackgroundParts) -> CorePro
 
 
 def stop_all(stop: Callable[[], None], *close_readers: Callable[[], None]) -> None:
-    """A service that waits for a decoder need not wait for its end."""
+    """Stop a service and close the readers that it may be waiting for."""
     stop()
     for close in close_readers:
         close()
@@ -297,7 +299,7 @@ def _uplink_deps(escalation: EscalationConfig, uplink: UplinkConfig, lasting: La
 
 @dataclass(frozen=True, slots=True)
 class _NoticeMeans:
-    """What the notifier shares with the uplink (due), the dashboard (links, push) and the evidence maker (reader)."""
+    """The parts that the notifier shares with the uplink (due), dashboard (links, push) and evidence (reader)."""
 
     due: LoopSignal
     links: SnoozeLinks
@@ -340,7 +342,7 @@ def _build_notifier(
 
 
 def _user_sees(users: UserStore, user: str, camera: str) -> bool:
-    """Whether a person may see a camera; '' is the owner without a user."""
+    """Return True if the user may see the camera; '' is the owner without a user."""
     row = users.users().get(user)
     return not user or (row is not None and row.enabled and (row.cameras is None or camera in row.cameras))
 

@@ -1,4 +1,4 @@
-"""What the core decides by and writes to: its parts, made of one state of the site file."""
+"""The parts by which the core decides and the stores that it writes to, made from one state of the site file."""
 
 from __future__ import annotations
 
@@ -75,16 +75,19 @@ class CameraContext:
 
 
 class CoreListener:
-    """Who works on what the core has decided. Called in the core's thread: none may wait. This one does nothing."""
+    """The listener that is called when the core has decided, in the core's thread: no method may wait.
+
+    This base class does nothing.
+    """
 
     def alert_stored(self) -> None:
-        """An alert, or a change of one, was handed to the store: its evidence and its notices are due."""
+        """Take note that an alert, or a change of one, was handed to the store: evidence and notices are due."""
 
     def alert_unstored(self, alert: Alert, notices: Sequence[NewNotice], reason: str) -> None:
-        """The disk did not take the alert, and so not its notices either."""
+        """Take note that the disk did not take the alert, and so not its notices either."""
 
     def recheck_answered(self, result: RecheckResult) -> None:
-        """The ingest process has answered a re-check."""
+        """Take the answer of the ingest process to a recheck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +209,7 @@ def _recent_escalations(
 
 
 def _armed(arming: Arming, camera: str, rule: Rule, t: float) -> bool:
-    """Whether the rule reports anything at this time (UTC seconds)."""
+    """Return True if the rule reports anything at this time (UTC seconds)."""
     return rule.name not in arming.off_rules(camera) and armed_at(rule.schedule, local_weekday_minute)(t)
 
 

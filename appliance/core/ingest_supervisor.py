@@ -68,7 +68,7 @@ class IngestListener(Protocol):
     def take(self, message: IngestMessage) -> None: ...
 
     def lost(self, reason: str) -> None:
-        """The ingest process died, for `reason`."""
+        """Take note that the ingest process died, for `reason`."""
         ...
 
 
@@ -89,8 +89,11 @@ class IngestSupervisor:
         command: tuple[str, ...] = (sys.executable, "-m", INGEST),
         log_line: Callable[[str], None] | None = None,
     ) -> None:
-        """log_line: takes each line that the child writes on its standard error, which this process's has all the
-        same; None: nobody but that."""
+        """Prepare the supervisor; `run` starts the process.
+
+        log_line: takes each line that the child writes on its standard error, which also goes to this process's
+        standard error; None: only there.
+        """
         self._log_line = log_line
         self._config = config
         self._confined_to = IngestNeeds.of(config)
@@ -160,10 +163,12 @@ class IngestSupervisor:
             raise IngestRefused(said if known else f"loading what they ask for ended with {_how(done.returncode)}")
 
     def reconfigure(self, config: IngestConfig) -> None:
-        """Run with these settings from now on: other cameras are handed to the child, for all else it is started anew,
-        also for what its confinement does not let it reach (the port of a camera).
+        """Run with these settings from now on.
 
-        Any thread. A child that is just being started with those before is started anew, too.
+        Other cameras are handed to the child. For all else it is started anew, also for what its confinement does not
+        let it reach (the port of a camera).
+
+        Any thread. A child that is just being started with the settings before is started anew, too.
         """
         before, self._config = self._config, config
         if before == config:
@@ -306,7 +311,7 @@ def _pass_on(pipe: IO[bytes], take: Callable[[str], None]) -> None:
 
 
 def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
-    """The end of its standard input tells the child to close its segments, say so, and end."""
+    """Close the child's standard input: it closes its segments, says so, and ends."""
     if child.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
             child.stdin.close()

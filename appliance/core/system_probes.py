@@ -57,12 +57,12 @@ class SystemProbes:
         )
 
     def temperature_c(self) -> float | None:
-        """Of the hottest sensor of the box, at its last reading; None: there is none that tells."""
+        """Return the reading of the hottest sensor; None: no sensor reports a temperature."""
         hottest = self.monitor.status.reading.hottest
         return hottest.celsius if hottest is not None else None
 
     def warning(self) -> str:
-        """What is wrong with the database, or ''."""
+        """Return what is wrong with the database, or ''."""
         return self.backlog.warning or self.db.displaced
 
     def health(self) -> SystemHealth:

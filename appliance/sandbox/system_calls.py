@@ -76,7 +76,7 @@ _PRCTL = (1, 2, 3, 15, 16, 21, 23, 38, 39, 0x53564D41)
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a process needs beyond computing: sockets to connect with, devices to drive, programs to start."""
+    """The needs of a process beyond computing: sockets to connect with, devices to drive, programs to start."""
 
     network: bool = False
     devices: bool = False
@@ -85,8 +85,10 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """The low 32 bits of an argument, as the kernel reads an int, must be (or with `never` must not be) one of these
-    after the mask."""
+    """A condition on an argument: its low 32 bits, as the kernel reads an int, after the mask.
+
+    They must be (or with `never` must not be) one of these values.
+    """
 
     argument: int
     values: Sequence[int]
@@ -95,7 +97,7 @@ class _Check:
 
 
 def allowed_calls(machine: str, allowance: Allowance) -> dict[str, int]:
-    """The numbers of what may be called, by name. Raises KeyError: this processor has no table."""
+    """Return the numbers of the allowed calls, by name. Raise KeyError if this processor has no table."""
     place = ARCHITECTURES[machine][1]
     further = ((allowance.network, _NETWORK), (allowance.devices, _DEVICES), (allowance.programs, _PROGRAMS))
     tables = (_COMPUTE, *(table for is_needed, table in further if is_needed))
@@ -104,7 +106,7 @@ def allowed_calls(machine: str, allowance: Allowance) -> dict[str, int]:
 
 
 def filter_program(machine: str, pid: int, allowance: Allowance) -> list[Instruction]:
-    """The filter for process `pid` on this machine. Raises KeyError: this processor has no table."""
+    """Return the filter for process `pid` on this machine. Raise KeyError if this processor has no table."""
     refuse = (_RETURN, 0, 0, REFUSE | errno.EPERM)
     code: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE), (_EQUALS, 1, 0, ARCHITECTURES[machine][0]), refuse,
@@ -118,8 +120,10 @@ def filter_program(machine: str, pid: int, allowance: Allowance) -> list[Instruc
 
 
 def _conditions(pid: int, allowance: Allowance) -> Mapping[str, Sequence[_Check]]:
-    """Of each call whose arguments count. Programs that were started are ended by `kill`: Landlock's scope keeps it
-    from all others."""
+    """Return the conditions of each call whose arguments count.
+
+    Programs that were started are ended by `kill`: Landlock's scope keeps it from all others.
+    """
     own = [_Check(0, (pid,))]
     socket = [_Check(0, (_UNIX, _INET, _INET6)), _Check(1, (_STREAM, _DGRAM), mask=0xF), _Check(2, (0, _TCP, _UDP))]
     names = (_SIOCGIFINDEX,) if allowance.network else ()

@@ -80,8 +80,9 @@ class NvidiaGpus:
 
 
 class HailoChips:
-    """The hotter of the two sensors of each Hailo chip, as `hailo_helper` says it: HailoRT's bindings come for the
-    system's Python alone (docs/decisions.md, 116).
+    """The hotter of the two sensors of each Hailo chip, as `hailo_helper` reports it.
+
+    HailoRT's bindings come for the system's Python alone (docs/decisions.md, 116).
 
     State: the helper; since when it has been asked; until when none is started after one that failed. Owner of the
     helper, which ends with this object.
@@ -93,8 +94,11 @@ class HailoChips:
         wait_s: float = HAILO_WAIT_S,
         monotonic: Callable[[], float] = _CLOCK.monotonic,
     ) -> None:
-        """start: the helper, with pipes; it answers each line with one of JSON. May raise OSError. wait_s: for an
-        answer; one that takes longer is for the next reading."""
+        """Prepare the reader; the first reading starts the helper.
+
+        start: starts the helper with pipes; it answers each line with one of JSON. May raise OSError. wait_s: for an
+        answer; a later one counts for the next reading.
+        """
         self._start, self._wait_s, self._monotonic = start, wait_s, monotonic
         self._helper: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
@@ -118,7 +122,7 @@ class HailoChips:
             return NOTHING
 
     def _ask(self, now: float) -> bytes:
-        """An answer; b"": there is none yet. Raises OSError: there will be none."""
+        """Return an answer; b"": there is none yet. Raises OSError: there will be none."""
         if self._helper is None:
             self._helper = self._start()
             self._end = weakref.finalize(self, _end, self._helper)

@@ -1,4 +1,4 @@
-"""The sensors that this box has, as one."""
+"""The sensors of this appliance, as one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from appliance.sensors.sysfs import matching, text_of
 
 @dataclass(frozen=True, slots=True)
 class SensorStatus:
-    """How the box is now. watts: what it draws where that is measured, in the mean since the last reading."""
+    """The readings now. watts: mean power since the last reading, where it is measured."""
 
     reading: SensorReading
     memory: MemoryReading
@@ -33,9 +33,11 @@ class ApplianceSensors:
 
     @classmethod
     def found(cls, root: Path, hailo: Callable[[], subprocess.Popen[bytes]]) -> ApplianceSensors:
-        """Those that the box has. root: of the file system that /sys, /proc and /dev lie in; another than `/` where a
-        container has the host's mounted elsewhere. A vendor's library is loaded only where its device is. hailo: see
-        `HailoChips`."""
+        """Return the sensors that the appliance has; a vendor's library is loaded only where its device is.
+
+        root: of the file system that /sys, /proc and /dev lie in; another than `/` where a container has the host's
+        mounted elsewhere. hailo: see `HailoChips`.
+        """
         zones = ThermalZones(root)
         readers: list[SensorReader] = [
             zones, CpuThrottleCounters(root), RaplCounters(root), JetsonPowerRails(root),

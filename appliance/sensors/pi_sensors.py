@@ -79,7 +79,7 @@ class RaspberryPiFirmware:
         return (EnergyReading("Raspberry Pi PMIC, without USB and HATs", watts=watts),)
 
     def _call(self, what: str) -> str:
-        """What vcgencmd prints; '': nothing that could be used."""
+        """Return what vcgencmd prints; '': nothing that could be used."""
         if self._monotonic() < self._not_before[what]:
             return ""
         try:

@@ -1,4 +1,4 @@
-"""What a sensor of the box says: temperatures, throttling, power and energy. Absent is None or empty, never zero."""
+"""Readings of the appliance's sensors: temperatures, throttling, power, energy. Absent is None or empty, never zero."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class EnergyReading:
 
 @dataclass(frozen=True, slots=True)
 class SensorReading:
-    """What one reader, or all of them together, say now.
+    """The readings of one sensor, or of all of them together, now.
 
-    throttling: why a processor is slower than it could be, a sentence each; (): none is; None: nothing here would tell.
+    throttling: why a processor is slower than it could be, a sentence each; (): none is; None: nothing here reports it.
     """
 
     temperatures: tuple[Temperature, ...] = ()
@@ -46,7 +46,7 @@ class SensorReader(Protocol):
     """A port with one contract test, tests/contract/test_sensors.py. One thread calls it, every few seconds."""
 
     def read(self) -> SensorReading:
-        """What is measured now. Never raises: what is absent, asleep or broken is left out. Takes 2 s at most."""
+        """Return what is measured now, in 2 s at most. Never raises: what is absent, asleep or broken is left out."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""What false alarms at one place propose for a rule: a higher `score_min`, a limit of height, or to ignore the place.
+"""Proposals for a rule from false alarms at one place: a higher `score_min`, a limit of height, or to ignore the place.
 
-Nothing is kept and nothing is changed: proposals are made anew of the reviews, so that one that is taken back counts no
-more, and it is a person who changes the rule, in the editor.
+Nothing is kept and nothing is changed: proposals are made anew from the reviews, so that one that is taken back counts
+no more, and it is a person who changes the rule, in the editor.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class SiteVersions:
         return sorted((version for version, _ in filter(None, found)), key=lambda version: -version.number)
 
     def text(self, number: int) -> str:
-        """Raises PreconditionError: there is no such version."""
+        """Return the text of a version. Raise PreconditionError if there is no such version."""
         found = self._read(self._path(number))
         if found is None:
             raise PreconditionError(f"there is no version {number} of the site file; the last {VERSIONS_KEPT} are kept")
