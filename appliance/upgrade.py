@@ -225,7 +225,7 @@ def _forget_old(root: Path, stem: str, newest: Path) -> None:
 
 
 def _status(dashboard: DashboardConfig, path: str) -> int:
-    """0: no answer. The certificate is the box's own and the address this machine's: it is not held against a name."""
+    """Return the HTTP status; 0: no answer. Any certificate is accepted: the address is this machine's own."""
     host = _EVERYWHERE.get(dashboard.host, dashboard.host)
     connection = (
         http.client.HTTPSConnection(host, dashboard.port, timeout=_ANSWER_S, context=ssl._create_unverified_context())

@@ -81,8 +81,8 @@ def bytes_on_wire(counted: TcpBytes, *, version: int, segment_max: int, ended: b
         return None
     frame, resent = _FRAME[version], counted.resent or 0
     end = _END_SEGMENTS * frame if ended else 0
-    again = resent + frame * -(-resent // max(1, segment_max))
-    return WireBytes(counted.sent + counted.segments * frame + _BEGIN_BYTES + end, again)
+    repeated = resent + frame * -(-resent // max(1, segment_max))
+    return WireBytes(counted.sent + counted.segments * frame + _BEGIN_BYTES + end, repeated)
 
 
 def failed_connect_bytes(seconds: float, host: str, *, answered: bool) -> WireBytes:

@@ -120,9 +120,9 @@ class LogRing(logging.Handler):
     def _add(self, t: float, level: str, room: str, text: str) -> None:
         name = level.lower()
         known: LogLevel = next((each for each in LOG_LEVELS if each == name), "info")
-        said = "\n".join(printable(each) for each in redact(text[:RING_TEXT_MAX]).split("\n"))
+        text_shown = "\n".join(printable(each) for each in redact(text[:RING_TEXT_MAX]).split("\n"))
         with self._ring_lock:
-            self._lines.append(LogLine(next(self._numbers), t, known, printable(room), said))
+            self._lines.append(LogLine(next(self._numbers), t, known, printable(room), text_shown))
 
 
 def log_text(lines: Iterable[LogLine]) -> str:

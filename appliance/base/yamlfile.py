@@ -21,7 +21,7 @@ DEPTH_MAX = 40
 _TOO_LARGE = f"over {NODES_MAX} values or nested too deep"
 _TOO_LONG = (
     f"the file is over {FILE_BYTES_MAX // 1024} kB, more than a configuration may have: take out what is written twice "
-    "(YAML's anchors say it once), or divide the cameras among more boxes"
+    "(YAML's anchors say it once), or divide the cameras among more appliances"
 )
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _NAMES = {  # patterns of names, in words

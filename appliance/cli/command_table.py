@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from appliance.base.command_end import CommandParser, named_path, whole_number_between
 from appliance.version import version
 
 if TYPE_CHECKING:
     _Verbs = argparse._SubParsersAction[CommandParser]
+
+Options = TypeVar("Options")
 
 _Run = Callable[[argparse.Namespace], int]
 
@@ -69,7 +71,12 @@ def switch(*flags: str, **settings: Any) -> Option:
 
 
 def json_switch(output: str = "a JSON object instead of text") -> Option:
-    return switch("--json", help=f"print {output}")
+    return switch("--json", dest="as_json", help=f"print {output}")
+
+
+def options_of(kind: type[Options], options: argparse.Namespace) -> Options:
+    """Return a dataclass of options, each field filled from the parsed option of its name."""
+    return kind(**{each.name: getattr(options, each.name) for each in fields(kind)})  # type: ignore[arg-type]
 
 
 def number_between(low: float, high: float, what: str) -> Callable[[str], float]:
@@ -102,7 +109,7 @@ def build_parser(commands: Iterable[Command]) -> argparse.ArgumentParser:
     """Return the parser; what it parses has a `command`, the function to run."""
     root = CommandParser(
         prog="vedette",
-        description="Watches cameras on the spot, sends boxes instead of video, asks a large model when it pays.",
+        description="Watches cameras on site, sends boxes instead of video, asks a large model when it pays.",
         epilog="Begin with: vedette demo. Then: vedette check site.yaml. `vedette COMMAND --help` shows examples.",
     )
     root.add_argument("--version", action="version", version=f"vedette {version() or 'unknown (not installed)'}")

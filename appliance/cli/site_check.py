@@ -119,7 +119,7 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
         leaving = ["notifications"] if any(each.enabled and not each.local for each in site.notify.values()) else []
         if site.mqtt is not None and site.mqtt.enabled and not site.mqtt.local:
             leaving.append("what `mqtt` publishes")
-        what = f"only {' and '.join(leaving)} leave this box" if leaving else "nothing leaves this box"
+        what = f"only {' and '.join(leaving)} leave this appliance" if leaving else "nothing leaves this appliance"
         yield Finding("uplink", "ok", f"absent: edge only, {what}")
     yield from (
         Finding(each.about, each.level, each.text)
@@ -459,7 +459,7 @@ def _print(path: Path, findings: list[Finding], options: Sequence[RuntimeOption]
         table.add_row(_LEVEL_MARKUP[finding.level], finding.about, finding.text.replace("[", r"\["))
     console.print(table)
     if options:
-        console.print("\nWhat this box has to run the network with (detector.backend: auto):")
+        console.print("\nWhat this appliance has to run the network with (detector.backend: auto):")
         for line in table_lines(options):
             console.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
         console.print()

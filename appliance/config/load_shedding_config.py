@@ -1,4 +1,4 @@
-"""The `load_shedding` section: when the box does less, because of heat or lack of memory. See docs/power.md."""
+"""The `load_shedding` section: when the appliance does less, because of heat or lack of memory. See docs/power.md."""
 
 from __future__ import annotations
 

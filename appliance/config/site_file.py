@@ -178,7 +178,7 @@ class SiteConfig(ConfigModel):
         if isinstance(cameras, dict) and len(cameras) > CAMERAS_MAX:
             raise ValueError(
                 f"there are {len(cameras)} cameras, and a site has at most {CAMERAS_MAX}: divide them among more "
-                "boxes, each with a site file of its own"
+                "appliances, each with a site file of its own"
             )
         return cameras
 

@@ -87,10 +87,10 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
         spare_what_stays()
         logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
         if appliance.fingerprint:
-            text = "The browser will not know this box's certificate; compare its SHA-256:"
+            text = "The browser will not know this certificate; compare its SHA-256:"
             print(f"{text}\n{appliance.fingerprint}", flush=True)
         if setup_code:  # on the console and not in the log, which goes to other places
-            print(f"\nSet this box up in a browser: {appliance.url}setup   code {setup_code}\n", flush=True)
+            print(f"\nSet this appliance up in a browser: {appliance.url}setup   code {setup_code}\n", flush=True)
         code = group.wait()
         appliance.close(clock)
         return code

@@ -26,7 +26,7 @@ READ_EVERY_S = 5.0
 
 
 class IngestLink(Protocol):
-    """The ingest process, as far as it is told to do less."""
+    """The ingest process, as far as load shedding needs it."""
 
     @property
     def starts(self) -> int:
@@ -41,9 +41,9 @@ class IngestLink(Protocol):
 class ApplianceMonitor:
     """Owner of the sensors: one named thread that calls `run_once()` every READ_EVERY_S.
 
-    State: the last status and what is shed, which any thread may read; what the ingest process was told; parts of a
+    State: the last status and what is shed, which any thread may read; what was sent to the ingest process; parts of a
     joule that are not yet counted. Invariants: each joule is counted once, under the place where it was measured, with
-    the camera-seconds that it bought; an ingest process that was started anew is told what is shed.
+    the camera-seconds that it bought; an ingest process that was started anew is sent what is shed.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ApplianceMonitor:
         self._ignored: Collection[HealthKind] = ()
         self._shedder = LoadShedder(self._settings)
         self._shed_memory: Callable[[LoadShedding], None] = lambda shed: None
-        self._told, self._told_start = ShedLoadCommand(), 0
+        self._sent, self._sent_start = ShedLoadCommand(), 0
         self.status = SensorStatus(NOTHING, self._memory.read(), None)
         self.shed = NOTHING_SHED
 
@@ -95,20 +95,20 @@ class ApplianceMonitor:
         used = self._energy.add(reading.energy, at)
         self.status = SensorStatus(reading, self._memory.read(), used.watts if used is not None else None)
         before, self.shed = self.shed, self._shedder.update(at, self.status)
-        self._tell_ingest()
+        self._send_to_ingest()
         if self.shed.memory.step != before.memory.step:
             self._shed_memory(self.shed)
             trim_heaps()
         if used is not None:
             self._count(used)
 
-    def _tell_ingest(self) -> None:
+    def _send_to_ingest(self) -> None:
         shed, start = self.shed, self._ingest.starts
-        if start != self._told_start:
-            self._told, self._told_start = ShedLoadCommand(), start
+        if start != self._sent_start:
+            self._sent, self._sent_start = ShedLoadCommand(), start
         command = ShedLoadCommand(fps_share=shed.fps_share, input_share=shed.input_share, memory_step=shed.memory.step)
-        if command != self._told and self._ingest.send(command):
-            self._told = command
+        if command != self._sent and self._ingest.send(command):
+            self._sent = command
 
     def _count(self, used: EnergyUse) -> None:
         """Count the energy in the meter. Raises StoreError."""

@@ -347,7 +347,7 @@ class Core:
     def _health(self, event: HealthEvent) -> None:
         """Written, counted when it is new, and logged at each turn."""
         self._backlog.write(partial(self._stores.health.put, event), key=f"health {event.id}")
-        who = f"camera {event.camera}" if event.camera else "the box"
+        who = f"camera {event.camera}" if event.camera else "the appliance"
         known, key = self._faults.get(event.id), event.id
         if event.t_end is not None:
             self._faults.pop(key, None)

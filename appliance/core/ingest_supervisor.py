@@ -158,9 +158,9 @@ class IngestSupervisor:
         except (subprocess.TimeoutExpired, OSError) as error:
             raise IngestRefused(f"these settings could not be tried: {type(error).__name__}") from None
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("vedette ingest: ")
+            refusal = done.stderr.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("vedette ingest: ")
             known = done.returncode == EXIT_WRONG_USE
-            raise IngestRefused(said if known else f"loading what they ask for ended with {_how(done.returncode)}")
+            raise IngestRefused(refusal if known else f"loading what they ask for ended with {_how(done.returncode)}")
 
     def reconfigure(self, config: IngestConfig) -> None:
         """Run with these settings from now on.

@@ -116,10 +116,10 @@ class ScenarioExporter:
             )
             stood = what_stood(frames, clip.t_start, {each.event.track for each in known if each.event.kind == "enter"})
             shown = [frame for frame in frames if frame.t >= clip.t_start]
-            again = initial_events(
+            initial = initial_events(
                 detail.alert.camera, camera, self._config.alerts, shown, clip.size, known_before=stood is not None
             )
-            new = [event for event in again if not any(_same(event, each.event) for each in known)]
+            new = [event for event in initial if not any(_same(event, each.event) for each in known)]
             known += [KnownEvent(event, "there already") for event in new]
             content = ScenarioContent(
                 name=name, note=options.note, clip=f"{name}.mp4", alert=alert_id, reviewed_as=reviewed_as,

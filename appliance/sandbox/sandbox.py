@@ -422,13 +422,13 @@ def _report_progress(channel: socket.socket, work: Generator[Value, None, Value]
     """Send the parent what the generator yields, and return what it returns."""
     while True:
         try:
-            said = next(work)
+            progress = next(work)
         except StopIteration as end:
             return end.value
-        _send(channel, {"progress": said})
+        _send(channel, {"progress": progress})
 
 
-def _unheard(said: Value) -> None:
+def _unheard(progress: Value) -> None:
     """Nobody wants to know."""
 
 

@@ -63,5 +63,5 @@ class MemorySensor:
 
 def _stalled(path: Path) -> float | None:
     """Return `some avg10` of a pressure file, 0..1."""
-    told = re.search(r"^some avg10=([0-9.]+)", text_of(path) or "", re.MULTILINE)
-    return float(told[1]) / 100 if told else None
+    found = re.search(r"^some avg10=([0-9.]+)", text_of(path) or "", re.MULTILINE)
+    return float(found[1]) / 100 if found else None

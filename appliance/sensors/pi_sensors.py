@@ -56,15 +56,15 @@ class RaspberryPiFirmware:
     def _throttling(self) -> tuple[str, ...] | None:
         flags = number_of(self._flags, 16)
         if flags is None:
-            told = re.search(r"throttled=0x([0-9a-fA-F]+)", self._call("get_throttled"))
-            flags = int(told[1], 16) if told else None
+            found = re.search(r"throttled=0x([0-9a-fA-F]+)", self._call("get_throttled"))
+            flags = int(found[1], 16) if found else None
         if flags is None:
             return None
         return tuple(reason for bit, reason in FLAGS.items() if flags & bit)
 
     def _temperature(self) -> tuple[Temperature, ...]:
-        told = re.search(r"temp=(-?[0-9.]+)'C", self._call("measure_temp")) if self._with_temperature else None
-        return (Temperature("cpu-thermal", float(told[1])),) if told else ()
+        found = re.search(r"temp=(-?[0-9.]+)'C", self._call("measure_temp")) if self._with_temperature else None
+        return (Temperature("cpu-thermal", float(found[1])),) if found else ()
 
     def _energy(self) -> tuple[EnergyReading, ...]:
         """Volt times ampere of each regulator that tells both; what USB and HATs draw from the 5 V is not in it."""

@@ -52,9 +52,9 @@ class SensorReader(Protocol):
 
 def merged(readings: list[SensorReading]) -> SensorReading:
     """All of them as one."""
-    told = [each.throttling for each in readings if each.throttling is not None]
+    reported = [each.throttling for each in readings if each.throttling is not None]
     return SensorReading(
         tuple(each for reading in readings for each in reading.temperatures),
-        tuple(dict.fromkeys(reason for each in told for reason in each)) if told else None,
+        tuple(dict.fromkeys(reason for each in reported for reason in each)) if reported else None,
         tuple(each for reading in readings for each in reading.energy),
     )

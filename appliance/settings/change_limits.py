@@ -21,14 +21,14 @@ from appliance.detect.model_files import AUTO_MODEL, HOG_MODEL, present_models
 from appliance.settings.secret_scrubber import texts_in
 
 FILE_KEYS = {
-    **dict.fromkeys(("decode.ffmpeg", "detector.hailo.python"), "a program that the box runs"),
-    **dict.fromkeys(("storage.dir", "storage.preroll_dir", "sensors.root"), "a folder of the box"),
+    **dict.fromkeys(("decode.ffmpeg", "detector.hailo.python"), "a program that the appliance runs"),
+    **dict.fromkeys(("storage.dir", "storage.preroll_dir", "sensors.root"), "a folder of the appliance"),
     **dict.fromkeys(  # *.tls_*: of uplink, mqtt and targets of notify
         ("dashboard.certificate", "dashboard.certificate_key", "uplink.credentials", "uplink.nkey", "*.tls_*"),
         "a file with a key or a certificate",
     ),
     **dict.fromkeys(  # *.model: of detector and second_look
-        ("detector.labels", "*.model"), "a file of the box; what is installed can be chosen by its name"
+        ("detector.labels", "*.model"), "a file of the appliance; what is installed can be chosen by its name"
     ),
 }
 """Keys that only the site file changes, `*` for any section, and what each names."""
@@ -50,7 +50,7 @@ def check_variables(before: str, after: str, kept: Collection[str] = ()) -> None
     """
     known = _variables_by_key(before)
     problems = [
-        f"{key}: ${{{name}}} is not taken from here, as it would send what the box knows under that name to others: "
+        f"{key}: ${{{name}}} is not taken from here, as it would send the value of that name to others: "
         "write it into the site file by hand"
         for key, names in _variables_by_key(after).items()
         for name in sorted(names - known.get(key, set()) - set(kept))
