@@ -37,8 +37,8 @@ SITE = "site.yaml"
 _PACKAGE = Path(__file__).parent
 _DATABASE_FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
 _UNKNOWN = "unknown-variable"
-_ANSWER_S = 5.0
-_EVERY_S = 1.0
+_ANSWER_S = 5.0  # an appliance that is well answers earlier, also on a slow card
+_EVERY_S = 1.0  # between two requests while a version starts
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 _RANK = ("silent", "alive", "ready")
 

@@ -12,9 +12,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from appliance.base.json_lines import WireError, first_problem
 from appliance.types import CONFIRMING_KINDS, JUDGE_KINDS, Decision, JudgeKind, Severity
 
-MESSAGE_BYTES_MAX = 512 * 1024
-CHUNK_BYTES = 128 * 1024
-MEDIA_PER_ESCALATION_MAX = 16
+MESSAGE_BYTES_MAX = 512 * 1024  # half of max_payload of nats-server (1 MB)
+CHUNK_BYTES = 128 * 1024  # 1 s of an uplink of 1 Mbit/s: what a lost link sends again
+MEDIA_PER_ESCALATION_MAX = 16  # images and clips of all steps together
 STEPS_MAX = 3  # messages that one escalation may take: the first, and two more that the worker asks for
 # Of escalations and verdicts. 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …; 3 added the versions
 # of the sides: Verdict.worker_version, answer_schema, and what the worker keeps: Verdict.looks, archive; 4 says who
@@ -23,7 +23,7 @@ WIRE_SCHEMA = 4
 RECHECKED_SCHEMA = 4  # a site of an older schema does not know this decision
 # What a worker of before schema 4 was that named this engine.
 ENGINE_KINDS: dict[str, JudgeKind] = {"openai": "vlm", "redetect": "detector"}
-MEDIA_BYTES_MAX = 32 * 1024 * 1024
+MEDIA_BYTES_MAX = 32 * 1024 * 1024  # a clip of 60 s at 4 Mbit/s is 30 MB
 TEXT_CHARS_MAX = 300  # of names and versions; a broker keeps verdicts of at most 68 kB
 TIME_MAX = 4e9  # UTC seconds: the year 2096; what is later cannot be shown as a date either
 STORED_FAULTS_MAX = 64  # more wrong values than a message has
@@ -269,9 +269,9 @@ LANGUAGES: dict[str, str] = {
 }  # fmt: skip
 """The languages in which a site may want its reasons, by ISO 639-1 code. What is not here is answered in English."""
 
-POOL_STATUS_BYTES_MAX = 4096
-POOL_COUNT_MAX = 10_000_000
-PRICE_MAX = 10_000.0
+POOL_STATUS_BYTES_MAX = 4096  # several times an announcement with long names
+POOL_COUNT_MAX = 10_000_000  # escalations or slots; more than a stream stores
+PRICE_MAX = 10_000.0  # an hour, in any currency
 
 
 class PoolStatus(_WireModel):
@@ -297,7 +297,7 @@ POOL_SUBJECT = "vedette_pool.status"
 STREAM_ESCALATION = "VEDETTE_ESCALATION"
 STREAM_MEDIA = "VEDETTE_MEDIA"
 STREAM_VERDICT = "VEDETTE_VERDICT"
-_DIGEST_CHARS = 20
+_DIGEST_CHARS = 20  # 80 bits: nobody can foresee or collide it
 PRIORITIES = ("high", "normal", "low")
 PRIORITY_OF: dict[Severity, str] = {"alert": "high", "warning": "normal", "info": "low"}
 

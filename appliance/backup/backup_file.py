@@ -32,16 +32,16 @@ from appliance.store.paths import DATABASE, EVIDENCE, inside
 from appliance.version import version
 
 MANIFEST, SITE, SEALED = "manifest.json", "site.yaml", "sealed.json"
-MANIFEST_BYTES_MAX = 64 * 1024 * 1024
-DIRECTORY_BYTES_MAX = 64 * 1024 * 1024
-FILES_MAX = 300_000
-BYTES_MAX = 1 << 40
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024  # FILES_MAX entries of 200 bytes
+DIRECTORY_BYTES_MAX = 64 * 1024 * 1024  # FILES_MAX entries of 46 bytes and a name of up to 160
+FILES_MAX = 300_000  # three of evidence for each of 100,000 alerts
+BYTES_MAX = 1 << 40  # 1 TiB: a size beyond it is damage or an attack
 FREE_BYTES_MIN = 200_000_000  # that the disk keeps
 _NAMES = re.compile(
     rf"{SITE}|{re.escape(SEALED)}|{re.escape(DATABASE)}|{VERSIONS}/\d{{6}}\.json|{EVIDENCE}/[\w-]{{1,80}}/\w[\w.-]{{0,79}}"
 )
 _END = struct.Struct("<4s4H2LH")
-_BLOCK = 1 << 20
+_BLOCK = 1 << 20  # bytes read at once
 # What zipfile raises on data that is none; RuntimeError has RecursionError and NotImplementedError under it.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, RuntimeError)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)")

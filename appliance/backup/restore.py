@@ -45,9 +45,9 @@ logger = logging.getLogger(__name__)
 
 FOLDER, STAGED, READY, SECRETS = "restore", "staged", "ready.json", "site.secrets"
 ASIDE = "before-restore-"
-ASIDE_KEPT = 2
+ASIDE_KEPT = 2  # the way back and the one before it
 _DATABASE_FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
-_SMALL_BYTES_MAX = 32 * 1024 * 1024
+_SMALL_BYTES_MAX = 32 * 1024 * 1024  # a site file and 20 versions of 1 MB each, with secrets
 
 
 class ReadyRestore(BaseModel):

@@ -11,7 +11,7 @@ import os
 
 from appliance.base.errors import PreconditionError, UsageError
 
-PASSPHRASE_LENGTH_MIN = 10
+PASSPHRASE_LENGTH_MIN = 10  # as a password (passwords.LENGTH_MIN); scrypt slows down guessing
 _COST, _BLOCK, _LANES = 2**15, 8, 1  # 32 MB, a tenth of a second: who tries a billion passphrases pays for each
 _COST_MAX, _BLOCK_MAX, _LANES_MAX = 2**17, 16, 4  # of a box that comes from anywhere
 _NAME = b"vedette.backup 1"

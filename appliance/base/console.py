@@ -10,7 +10,7 @@ from rich.progress import Progress, ProgressColumn
 from rich.text import Text
 
 PIPE_WIDTH = 10_000  # columns: what reads a pipe wants whole names, one row a line
-LINE_EVERY_S = 10.0
+LINE_EVERY_S = 10.0  # a CI sees that it goes on, and its log stays short
 
 
 def text_console(*, soft_wrap: bool = False) -> Console:

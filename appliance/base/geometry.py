@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from appliance.types import Box
 
-SAME_PLACE_IOU_MIN = 0.3
+SAME_PLACE_IOU_MIN = 0.3  # by centre alone, HOG confirmed a patch of lawn beside a false box
 PLACE_SCALE = 1.5  # a centre this much outside the flagged box still counts: detectors disagree a little
 SIZE_RATIO_MAX = 2.0  # but not when it is another size
 

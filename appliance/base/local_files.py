@@ -9,7 +9,7 @@ from pathlib import Path
 
 from appliance.base.errors import UsageError
 
-_START_BYTES = 512
+_START_BYTES = 512  # the marks of a format stand at the very beginning of a file
 
 
 def is_special(path: Path) -> bool:

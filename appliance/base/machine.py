@@ -15,8 +15,8 @@ from pathlib import Path
 
 TIMESYNC = Path("/run/systemd/timesync/synchronized")
 THERMAL, PROC = Path("/sys/class/thermal"), Path("/proc")
-_ZONES_MAX = 32
-_CHILDREN_MAX = 256
+_ZONES_MAX = 32  # boards have about ten; a bound for a kernel that shows more
+_CHILDREN_MAX = 256  # 16 hardware decoders unless set otherwise, sandboxes, helpers
 _STA_UNSYNC, _TIME_ERROR = 0x0040, 5  # linux/timex.h
 
 

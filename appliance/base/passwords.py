@@ -12,10 +12,10 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from appliance.base.errors import UsageError
 
-LENGTH_MIN = 10
-LENGTH_MAX = 256
+LENGTH_MIN = 10  # NIST SP 800-63B asks for 8
+LENGTH_MAX = 256  # NIST SP 800-63B asks for 64; a bound keeps the hash from endless input
 CODE_LETTERS = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"  # nothing that looks like something else
-DIFFERENT_MIN = 4
+DIFFERENT_MIN = 4  # characters: refuses aaaaaaaaaa and 1212121212
 # Of ten characters and more, the first that anybody tries; what has fewer than four different ones is none, either.
 _COMMON = (
     "1234567890 0123456789 0987654321 12345678910 1q2w3e4r5t 1qaz2wsx3edc q1w2e3r4t5 qwertyuiop qwertzuiop qwerty1234 "

@@ -58,7 +58,7 @@ _END_SEGMENTS = 4
 # An attempt that failed is not visible on any socket either: at most one first segment a second (tcp(7), linear
 # time-outs), two look-ups of the name, and, once TCP stood, a hand-shake with certificates and credentials.
 _LOOKUP_BYTES = 2 * 90
-_HANDSHAKE_BYTES_MAX = 6144
+_HANDSHAKE_BYTES_MAX = 6144  # a client's certificates, keys and credentials
 
 
 @dataclass(frozen=True, slots=True)

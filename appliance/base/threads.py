@@ -22,9 +22,9 @@ from appliance.base.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 
-STOP_S_MAX = 15.0
-FILES_WAIT_S = 1.0
-RESTART_FIRST_S, RESTART_LAST_S = 1.0, 20.0
+STOP_S_MAX = 15.0  # half of TimeoutStopSec of deploy/systemd/vedette.service
+FILES_WAIT_S = 1.0  # seconds until files may have been closed
+RESTART_FIRST_S, RESTART_LAST_S = 1.0, 20.0  # s, doubled each time, so that a lasting fault costs little
 WELL_AFTER_S = 60.0  # of running without a failure
 
 

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ValidationError
 from appliance.base.errors import ConfigError, printable
 from appliance.base.local_files import is_special
 
-FILE_BYTES_MAX = 1024 * 1024
-NODES_MAX = 100_000
-DEPTH_MAX = 40
+FILE_BYTES_MAX = 1024 * 1024  # one of 4 MB was checked for a minute
+NODES_MAX = 100_000  # values of ten bytes in FILE_BYTES_MAX
+DEPTH_MAX = 40  # levels; a site file has fewer than ten, and recursion ends at 1000 frames
 _TOO_LARGE = f"over {NODES_MAX} values or nested too deep"
 _TOO_LONG = (
     f"the file is over {FILE_BYTES_MAX // 1024} kB, more than a configuration may have: take out what is written twice "

@@ -31,9 +31,9 @@ from appliance.router.calibration_fit import (
 from appliance.store.decisions import outcomes_in
 from appliance.store.paths import DATABASE
 
-BINS = 10
-RESAMPLES = 500
-_LEVEL = (2.5, 97.5)
+BINS = 10  # as M. Naeini et al.; more bins hold too few alerts each
+RESAMPLES = 500  # bootstrap draws; with fewer the ends of the interval jump, more only take time
+_LEVEL = (2.5, 97.5)  # percentiles of a 95 % interval
 Array = NDArray[np.float64]
 Measure = Callable[[Array, Array, Array], float]
 

@@ -16,7 +16,7 @@ from appliance.settings.site_versions import FOLDER, SiteVersions
 from appliance.store.database import open_read_only
 from appliance.store.paths import DATABASE
 
-LOG_BYTES_MAX = 4_000_000
+LOG_BYTES_MAX = 4_000_000  # some 30,000 lines
 
 
 def diagnostics_command(site_file: Path, out: Path, log: str, storage: Path | None) -> int:

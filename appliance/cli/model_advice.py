@@ -16,7 +16,7 @@ from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, ModelBundle
 
 RUNS = 5  # the median counts; one more before them is for memory and caches
 FRAME_SIZE = (1280, 720)  # of a usual camera; the detector asks for it smaller
-GREY = 114
+GREY = 114  # letterbox padding of YOLO networks, 0..255
 LOAD_MAX = 0.7  # of one core, with every camera moving at once: above that a costlier network would drop frames
 GAIN_MIN = 1.1  # a network that finds less than a tenth more is not worth a word
 _PERSON, _VEHICLES, _ANIMALS = "person", {"car", "bus", "truck"}, {"cat", "dog"}

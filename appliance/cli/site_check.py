@@ -55,8 +55,8 @@ from appliance.types import HARDWARE_KINDS
 
 Lines = Mapping[tuple[str | int, ...], int]
 Level = Literal["ok", "warning", "unreachable", "wrong"]
-PROBES_AT_ONCE = 8
-BROKER_TIMEOUT_S = 3.0
+PROBES_AT_ONCE = 8  # cameras; each decodes for a moment, and more would slow each other down
+BROKER_TIMEOUT_S = 3.0  # TCP repeats a lost SYN after 1 s
 BUSY_SHARE_MAX = 0.85  # of all cores: recording, tracking and pages need the rest
 DAYS_LEFT_MIN = 2.0  # less is worth a note
 _LEVEL_MARKUP = {

@@ -31,7 +31,7 @@ from appliance.store.users import (
     remove_user,
 )
 
-UNLOCK_S = 900.0
+UNLOCK_S = 900.0  # 15 minutes, time enough to read the code out on the telephone
 _WHO, _WHERE = "vedette users", "command line"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from appliance.base.errors import ConfigError
 from appliance.base.local_files import is_special
 
-SECRETS_BYTES_MAX = 256 * 1024
+SECRETS_BYTES_MAX = 256 * 1024  # far above what secrets take: a larger file is another one by mistake
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

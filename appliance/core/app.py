@@ -50,8 +50,8 @@ from appliance.types import HealthEvent
 
 logger = logging.getLogger(__name__)
 
-OPEN_FILES_MAX = 8192
-METER_EVERY_S = 1.0
+OPEN_FILES_MAX = 8192  # as LimitNOFILE of deploy/systemd/vedette.service
+METER_EVERY_S = 1.0  # a kill loses the counts of at most one second; shorter wears out an SD card
 VIEW_IDLE_S = 60.0  # after which the child that decodes for the live view ends
 
 

@@ -22,7 +22,7 @@ from appliance.sensors.readings import NOTHING
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.types import HealthKind, ShedLoadCommand
 
-READ_EVERY_S = 5.0
+READ_EVERY_S = 5.0  # heat moves slowly, and a reading may take 2 s of it (SensorReader)
 
 
 class IngestLink(Protocol):

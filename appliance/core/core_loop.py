@@ -37,8 +37,8 @@ from appliance.version import version
 
 logger = logging.getLogger(__name__)
 
-BOXES_BUFFERED_MAX = 256
-RECHECKS_PER_RUN = 8
+BOXES_BUFFERED_MAX = 256  # frames a camera; fewer mean more commits, more mean more memory
+RECHECKS_PER_RUN = 8  # alerts in one turn; frames wait meanwhile
 RECHECKS_EVERY_S = 5.0  # a second detection takes longer
 SETTINGS_CHANGED = "the settings of this camera were changed"
 

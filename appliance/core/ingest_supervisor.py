@@ -27,12 +27,12 @@ from appliance.types import Command, ConfigureCommand, IngestHealth, IngestMessa
 logger = logging.getLogger(__name__)
 
 LINE_BYTES_MAX = 1024 * 1024  # of one message; more is no message
-LOG_LINE_BYTES_MAX = 16 * 1024
+LOG_LINE_BYTES_MAX = 16 * 1024  # a longer line is cut into several
 SILENCE_S_MAX = 20.0  # it sends a sign of life each second, once it has started
 STOP_S_MAX = 8.0  # its own limit is 6 s
 HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
-EXIT_WRONG_USE = 2
-_READ_BYTES = 256 * 1024
+EXIT_WRONG_USE = 2  # of vedette and its children: wrong use or configuration
+_READ_BYTES = 256 * 1024  # a pipe of Linux holds 64 kB, so one read empties it
 # What the ingest process gets of this process's environment: where models, libraries and accelerators are, and how they
 # are tuned. Passwords of its cameras come with its configuration; all other secrets stay here.
 _INGEST_VARIABLES = (

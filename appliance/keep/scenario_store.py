@@ -21,14 +21,14 @@ from appliance.keep.scenario_file import ReviewedAs
 from appliance.media.atomic_file import DiskWriteError, write_file
 
 NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"
-NOTE_LENGTH_MAX = 500
-PROOF_LENGTH_MAX = 2000
-KEPT_MAX = 500
-FILES_MAX = 100
+NOTE_LENGTH_MAX = 500  # characters, a paragraph in the report
+PROOF_LENGTH_MAX = 2000  # characters, some ten sentences about what failed
+KEPT_MAX = 500  # each listing reads all folders
+FILES_MAX = 100  # of one scenario, which has three; a bound for a folder that a person filled
 CARD = "kept.json"
-_CARD_BYTES_MAX = 64 * 1024
+_CARD_BYTES_MAX = 64 * 1024  # note and proof take 15 kB at most, every character escaped
 _PART = ".part"
-_PART_S_MAX = 3600.0
+_PART_S_MAX = 3600.0  # an hour: no clip takes as long to copy
 
 
 class ScenarioCard(BaseModel):

@@ -30,7 +30,7 @@ _ALL_FIRST = (1 << 13) - 1
 _CONNECT_TCP, _ALL_NETWORK = 1 << 1, 0b11
 _ALL_SCOPES = 0b11  # abstract UNIX sockets and signals: of this process and its children alone
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # the same on every architecture
-_RULE_PATH_BENEATH, _RULE_PORT = 1, 2
+_RULE_PATH_BENEATH, _RULE_PORT = 1, 2  # <linux/landlock.h>
 _READ = _READ_FILE | _READ_DIR
 # A folder that may be written: files made, replaced, cut off and removed; no devices, sockets or links in it.
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
@@ -38,8 +38,8 @@ _WRITE = _READ | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_RE
 _DEVICE = _READ | _WRITE_FILE | _IOCTL_DEVICE
 _FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
 
-_PR_GET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 21, 38
-_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC = 1, 1
+_PR_GET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 21, 38  # <linux/prctl.h>
+_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC = 1, 1  # <linux/seccomp.h>
 _SYSTEM_FILES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/urandom")
 _PACKAGE_FOLDERS, _MODULES = {"site-packages", "dist-packages"}, {".py", ".so"}
 _LOADERS = ("/lib*/ld-linux*.so.*", "/lib/ld-musl-*.so.1", "/lib/*/ld-linux*.so.*")

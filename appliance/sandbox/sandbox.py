@@ -31,8 +31,8 @@ from appliance.sandbox.confinement import confine, library_policy
 
 START_S_MAX = 120.0  # of a child that reads its libraries, which takes a busy machine or a slow card their time
 TEXT_LENGTH_MAX = 300  # of an error that the child reports
-PARTS_MAX = 1024
-_JSON_BYTES_MAX = 16 * 1024 * 1024
+PARTS_MAX = 1024  # binary values of one message; a call has a handful
+_JSON_BYTES_MAX = 16 * 1024 * 1024  # an explained span with all its tracks; a child may send no more
 _HEAD = struct.Struct("!II")
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "ORT_DISABLE_TELEMETRY")
 

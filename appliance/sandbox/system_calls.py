@@ -18,7 +18,7 @@ Instruction = tuple[int, int, int, int]
 # AUDIT_ARCH_* of <linux/audit.h>, by what the kernel calls the machine, and the place of its number in the tables.
 ARCHITECTURES = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}
 SECCOMP = {"x86_64": 317, "aarch64": 277}
-_LOAD, _AND, _EQUALS, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+_LOAD, _AND, _EQUALS, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06  # <linux/bpf_common.h>
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # struct seccomp_data: where each lies; arguments have eight bytes
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # the latter with its error number
 _NEW = 424  # from here on the numbers are the same everywhere, and of calls that all do without
@@ -63,7 +63,7 @@ _PROGRAMS = "execve:59:221 vfork:58:- fork:57:- wait4:61:260 waitid:247:95 setsi
 
 _CLONE_THREAD, _NAMESPACES = 0x00010000, 0x7E020000  # CLONE_NEW* of <linux/sched.h>
 _FASTOPEN = 0x20000000  # MSG_FASTOPEN connects without connect, which alone Landlock compares with the ports
-_UNIX, _INET, _INET6, _STREAM, _DGRAM, _TCP, _UDP = 1, 2, 10, 1, 2, 6, 17
+_UNIX, _INET, _INET6, _STREAM, _DGRAM, _TCP, _UDP = 1, 2, 10, 1, 2, 6, 17  # <bits/socket.h>, <netinet/in.h>
 # fcntl: copies, flags, locks, the size of pipes, seals. F_SETOWN and F_SETSIG would send a signal to any process.
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032, 1033, 1034)
 # TCGETS and TCGETS2 (isatty), TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.

@@ -15,8 +15,8 @@ from appliance.savings.bytes_saved import account_for
 from appliance.store.meter import MeterTotal, Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork
 
-GB, MILLION, HOUR_S, KILO = 1e9, 1e6, 3600.0, 1e3
-YEAR_H = 365.25 * 24
+GB, MILLION, HOUR_S, KILO = 1e9, 1e6, 3600.0, 1e3  # bytes, inferences, seconds, W in a kW
+YEAR_H = 365.25 * 24  # hours
 MONTH_H = YEAR_H / 12
 
 

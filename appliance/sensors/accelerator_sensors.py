@@ -16,10 +16,10 @@ from appliance.base.machine import Temperature
 from appliance.sensors.readings import NOTHING, EnergyReading, SensorReading
 
 _CLOCK = SystemClock()
-DEVICES_MAX = 16
+DEVICES_MAX = 16  # the largest servers have 16 GPUs
 HAILO_WAIT_S, HAILO_END_S_MAX = 1.5, 0.4  # a reading takes 2 s at most
 HAILO_ANSWER_S_MAX = 30.0  # a slow card takes long to import numpy
-HAILO_RETRY_S = 60.0
+HAILO_RETRY_S = 60.0  # each try starts a process
 NVML_THROTTLING = {
     0x08: "the GPU is slowed down by its hardware",
     0x20: "the GPU is slowed down by heat",

@@ -11,7 +11,7 @@ TOTALS = ("VDD_IN", "POM_5V_IN", "SYS_VIN_5V0")
 """Rails through which all of the module's power comes; of Orin Nano and NX, of Nano and of Xavier NX."""
 INSIDE_ANOTHER = ("VDDQ_VDD2_1V8AO",)
 """Of AGX Orin: fed by VIN_SYS_5V0, which is measured, too."""
-CHANNELS = (1, 2, 3)
+CHANNELS = (1, 2, 3)  # of an ina3221
 
 
 class JetsonPowerRails:

@@ -8,7 +8,7 @@ from appliance.base import machine
 from appliance.sensors.readings import NOTHING, EnergyReading, SensorReading
 from appliance.sensors.sysfs import RisingCounters, matching, number_of, text_of
 
-MICRO = 1e-6
+MICRO = 1e-6  # J in a microjoule
 
 
 class ThermalZones:

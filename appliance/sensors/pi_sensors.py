@@ -14,7 +14,7 @@ from appliance.sensors.sysfs import number_of
 
 _CLOCK = SystemClock()
 SYSFS_FLAGS = "sys/devices/platform/soc/soc:firmware/get_throttled"
-CALL_S_MAX = 1.0
+CALL_S_MAX = 1.0  # two calls stay within the 2 s of a reading
 RETRY_S = 60.0  # after a call that failed: without the group video, each fails
 FLAGS = {
     0x1: "the power supply gives too little voltage",

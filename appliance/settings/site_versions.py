@@ -14,7 +14,7 @@ from appliance.settings.site_editor import digest_of, replace_text
 
 logger = logging.getLogger(__name__)
 
-VERSIONS_KEPT = 20
+VERSIONS_KEPT = 20  # of at most 1 MB each: 20 MB of the storage folder
 FOLDER = "site-versions"
 
 

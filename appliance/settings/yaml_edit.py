@@ -17,7 +17,7 @@ from appliance.base.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 REMOVED = object()  # as a value: the key goes
-INDENT = 2
+INDENT = 2  # columns, as in deploy/vedette.example.yaml
 
 
 @dataclass(frozen=True, slots=True)
