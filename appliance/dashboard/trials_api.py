@@ -118,7 +118,7 @@ class SettingsTrials:
         if not spans:
             raise Problem(404, "Nothing is recorded of this time, so nothing can be tried on it.")
         try:
-            sites = [without_secrets(each, name) for each in (self._config, then)]
+            sites = [without_secrets(each.for_decisions(), name) for each in (self._config, then)]
             places = [model_places(site.detector) for site in sites]
         except ModelError as error:
             raise Problem(422, f"The network cannot be loaded: {error}") from None

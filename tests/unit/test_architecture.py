@@ -96,12 +96,12 @@ STILL_KNOW_THE_SITE_FILE = {
     "appliance.dashboard.app", "appliance.dashboard.app_parts", "appliance.dashboard.notify_api",
     "appliance.dashboard.server", "appliance.dashboard.settings_api", "appliance.dashboard.system_api",
     "appliance.dashboard.trials_api", "appliance.dashboard.why_api",
-    "appliance.explain.span_task", "appliance.explain.trial_task",
+
     "appliance.lab.cassette.cassette_command", "appliance.lab.curve.curve_footage",
     "appliance.lab.curve.incident_labels", "appliance.lab.export.alert_exporter",
     "appliance.lab.export.export_command", "appliance.lab.replay.replay_command", "appliance.lab.tune.sweep_settings",
-    "appliance.replay.camera_replay", "appliance.replay.replay_log_writer", "appliance.replay.replay_routing",
-    "appliance.replay.replay_runner", "appliance.scenario.scenario_loader", "appliance.scenario.scenario_runner",
+
+    "appliance.scenario.scenario_loader", "appliance.scenario.scenario_runner",
     "appliance.scenario.scenario_verdicts",
 }  # fmt: skip
 PARAMETERS_MAX = 8
