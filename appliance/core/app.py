@@ -28,7 +28,7 @@ from appliance.core.core_settings import CoreStores
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
 from appliance.dashboard.server import DashboardServer
-from appliance.dashboard.setup_page import new_setup_code
+from appliance.dashboard.setup_api import new_setup_code
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.settings.settings_service import SettingsService

@@ -12,8 +12,9 @@ from fastapi import FastAPI
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.dashboard.access_rights import CameraOf, may
+from appliance.dashboard.alert_counts import AlertCountCache
 from appliance.dashboard.alert_page import AlertPageView
-from appliance.dashboard.alerts_api import AlertCountCache, AlertReader
+from appliance.dashboard.alert_reader import AlertReader
 from appliance.dashboard.auth import Access
 from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.camera_finder_api import CameraFinder
@@ -21,7 +22,8 @@ from appliance.dashboard.camera_setup_api import CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
 from appliance.dashboard.deps import CoreProbes, provide
-from appliance.dashboard.event_stream import StreamHub, changes_of
+from appliance.dashboard.event_stream import StreamHub
+from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 
 from appliance.base.telemetry import LogLevel, LogLine
 from appliance.broker import LinkState
@@ -19,6 +19,7 @@ from appliance.router.calibration import Calibration
 from appliance.router.escalation_requests import RequestAnswer
 from appliance.rules.arming import Arming
 from appliance.sensors.appliance_sensors import BoxStatus
+from appliance.store.database import Database
 from appliance.types import FrameBoxes, HealthKind
 from appliance.uplink.pool_monitor import PoolState
 
@@ -97,3 +98,14 @@ def provided(kind: type[Part]) -> Callable[[Request], Coroutine[Any, Any, Part]]
         return part
 
     return find
+
+
+DatabasePart = Annotated[Database, Depends(provided(Database))]
+
+
+def current_rev(db: DatabasePart) -> int:
+    """The number of the last change, read before the rest of a page: what changes meanwhile comes over the stream."""
+    return db.rev()
+
+
+Rev = Annotated[int, Depends(current_rev)]

@@ -182,6 +182,28 @@ def test_the_design_page_names_every_package_and_module() -> None:
             assert re.search(rf"\b{path.stem}\b", listed), f"docs/design.md does not name {path.name}"
 
 
+def test_only_a_page_and_an_api_serve_and_each_serves_one_kind() -> None:
+    """In the dashboard `<subject>_page.py` answers with HTML, `<subject>_api.py` with anything else; nobody else does."""
+    for path in sorted((ROOT / "appliance" / "dashboard").glob("*.py")):
+        text = path.read_text()
+        tree = ast.parse(text)
+        handlers = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and any("router." in ast.unparse(each) for each in node.decorator_list)
+        ]
+        kind = path.stem.rpartition("_")[2]
+        assert bool(handlers) == (kind in {"page", "api"}), f"{path.name} serves {[each.name for each in handlers]}"
+        for handler in handlers:
+            answers = ast.unparse(handler.returns) if handler.returns else ""
+            is_page = answers in {"HTMLResponse", "Response", "RedirectResponse"} and "_api" not in path.stem
+            assert is_page == (kind == "page"), f"{path.name}: {handler.name} answers with {answers or 'nothing'}"
+            asked = "\n".join(ast.unparse(each) for each in handler.decorator_list)
+            assert kind == "api" or "/api/" not in asked, f"{path.name}: {handler.name} lies under /api"
+        assert kind != "api" or "templates.page(" not in text, f"{path.name} renders a page"
+
+
 def test_few_modules_lie_beside_the_packages() -> None:
     """Each of the six has a reason of its own: a new module belongs into a package."""
     loose = sorted(path.stem for path in (ROOT / "appliance").glob("*.py"))

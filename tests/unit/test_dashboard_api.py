@@ -27,10 +27,11 @@ from appliance.base.errors import EvidenceError
 from appliance.broker import LinkState
 from appliance.config import SiteConfig
 from appliance.dashboard import assets
-from appliance.dashboard.alerts_api import AlertCountCache
+from appliance.dashboard.alert_counts import AlertCountCache
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import SystemHealth
-from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers, changes_of
+from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers
+from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.snapshots import Snapshot, SnapshotCache
 from appliance.dashboard.templating import percent, size, span, when
 from appliance.store import verdict_stats

@@ -16,8 +16,9 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import MissingDependency
 from appliance.config import DashboardConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.auth import COOKIE, SessionCookies, local_path
+from appliance.dashboard.auth import COOKIE, SessionCookies
 from appliance.dashboard.guard import AllowedHosts
+from appliance.dashboard.login_page import local_path
 from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.sign_in_throttle import LoginThrottle
 from appliance.store.alerts import AlertStore

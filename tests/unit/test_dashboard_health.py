@@ -14,7 +14,7 @@ from appliance.base.clock import ManualClock
 from appliance.broker import LinkState
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
-from appliance.dashboard.event_stream import changes_of
+from appliance.dashboard.events_api import changes_of
 from appliance.store.health_events import HealthEventStore
 from appliance.types import HealthEvent
 

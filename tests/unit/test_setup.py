@@ -17,7 +17,7 @@ from appliance.cli.first_run import first_site_file
 from appliance.config import SiteConfig
 from appliance.core.app import is_in_setup
 from appliance.dashboard.app import create_app
-from appliance.dashboard.setup_page import new_setup_code
+from appliance.dashboard.setup_api import new_setup_code
 from appliance.dashboard.sign_in_throttle import FREE_TRIES
 from appliance.settings.settings_service import PutInForce, SettingsService
 from appliance.store.users import UserStore

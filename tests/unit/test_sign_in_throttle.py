@@ -14,7 +14,7 @@ from appliance import cli
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.cli.users_command import UNLOCK_S
 from appliance.dashboard.acceptor import counted_address
-from appliance.dashboard.auth import CODE_WANTED
+from appliance.dashboard.session_api import CODE_WANTED
 from appliance.dashboard.sign_in_throttle import (
     CODE_BLOCK_S_MAX,
     FREE_TRIES,
