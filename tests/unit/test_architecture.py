@@ -183,7 +183,7 @@ def test_the_design_page_names_every_package_and_module() -> None:
 
 
 def test_only_a_page_and_an_api_serve_and_each_serves_one_kind() -> None:
-    """In the dashboard `<subject>_page.py` answers with HTML, `<subject>_api.py` with anything else; nobody else does."""
+    """`<subject>_page.py` answers with HTML, `<subject>_api.py` with anything else; nobody else answers."""
     for path in sorted((ROOT / "appliance" / "dashboard").glob("*.py")):
         text = path.read_text()
         tree = ast.parse(text)
