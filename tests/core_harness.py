@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from appliance import wire
-from appliance.base.clock import Clock, ManualClock
+from appliance.base.clock import Clock, ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.core.core_loop import Core
-from appliance.core.core_settings import CoreListener, CoreStores, core_settings
+from appliance.core.core_settings import CoreDeps, CoreListener, CoreSettings, CoreStores, core_settings, router_context
 from appliance.router.decide import SystemLoad
+from appliance.rules.arming import Arming
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
@@ -44,6 +45,13 @@ def site(severity: str = "warning", **escalation: Any) -> SiteConfig:
     )
 
 
+def settings_of(config: SiteConfig, deps: CoreDeps) -> CoreSettings:
+    """What the core decides by when this site file is in force."""
+    arming = Arming(config.arming, config.cameras, deps.stores.arming, deps.clock, local_weekday_minute)
+    decisions = config.for_decisions()
+    return core_settings(decisions, config.notify, arming, router_context(decisions), deps)
+
+
 def make_core(
     config: SiteConfig,
     stores: CoreStores,
@@ -53,8 +61,8 @@ def make_core(
     listener: CoreListener | None = None,
 ) -> Core:
     """A core for the site, with a backlog of its own; for the rest see `core_settings`."""
-    settings = core_settings(config, stores, clock, system_load=system_load, listener=listener)
-    return Core(stores, settings, WriteBacklog(clock), clock)
+    deps = CoreDeps(stores, clock, listener or CoreListener(), system_load)
+    return Core(stores, settings_of(config, deps), WriteBacklog(clock), clock)
 
 
 class CoreHarness:

@@ -92,7 +92,7 @@ class Life:
         SegmentStore(self.db).put(row)
 
     def make_evidence(self) -> None:
-        maker = EvidenceMaker(self.db, self.root, self.config, self.clock)
+        maker = EvidenceMaker(self.db, self.root, self.config.for_decisions(), self.clock)
         for _ in range(40):
             maker.run_once()
             self.clock.advance(1)

@@ -1,4 +1,4 @@
-"""What the kernel tells of this machine and its processes: memory, CPU, temperatures, load, whether the clock is set.
+"""Readings of the kernel about this machine and its processes: memory, CPU, temperatures, load, clock.
 
 Everything may be absent (another kernel, a container, no rights): then it is None or left out, never an error.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 
 TIMESYNC = Path("/run/systemd/timesync/synchronized")
 THERMAL, PROC = Path("/sys/class/thermal"), Path("/proc")
-_ZONES_MAX = 32
-_CHILDREN_MAX = 256
+_ZONES_MAX = 32  # boards have about ten; a bound for a kernel that shows more
+_CHILDREN_MAX = 256  # 16 hardware decoders unless set otherwise, sandboxes, helpers
 _STA_UNSYNC, _TIME_ERROR = 0x0040, 5  # linux/timex.h
 
 
@@ -30,8 +30,11 @@ class Temperature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUsage:
-    """One process. memory_bytes: its proportional set size (shared pages by the share) when `proportional`, else what
-    is resident. cpu_s: since it started, all threads."""
+    """The memory and CPU time of one process.
+
+    memory_bytes: its proportional set size (shared pages by the share) when `proportional`, else what is resident.
+    cpu_s: since it started, all threads.
+    """
 
     pid: int
     command: str
@@ -44,7 +47,7 @@ class ProcessUsage:
 
 @dataclass(frozen=True, slots=True)
 class ClockSync:
-    """Whether something keeps the clock in step (NTP), as the kernel believes; None: it does not tell."""
+    """The kernel's belief that a time service (NTP) keeps the clock in step; None: it does not tell."""
 
     synchronised: bool | None
     error_s_max: float | None = None
@@ -68,7 +71,7 @@ def load_per_core() -> float | None:
 
 
 def temperatures(thermal: Path = THERMAL) -> list[Temperature]:
-    """Of the sensors that Linux shows; []: there is none, or none can be read."""
+    """Read the sensors that Linux shows; []: there is none, or none can be read."""
     found = []
     try:
         zones = sorted(thermal.glob("thermal_zone*"))[:_ZONES_MAX]
@@ -97,7 +100,7 @@ def memory_bytes(proc: Path = PROC) -> tuple[int, int] | None:
 
 
 def disk_bytes(folder: Path) -> dict[str, int] | None:
-    """Of the disk that a folder is on: all, and what is free; None: there is no such folder."""
+    """Return the total and the free bytes of the disk that a folder is on; None: there is no such folder."""
     try:
         found = shutil.disk_usage(folder)
     except OSError:
@@ -136,7 +139,7 @@ def process_family(pid: int, proc: Path = PROC) -> list[int]:
 
 
 def process_usage(pid: int, proc: Path = PROC) -> ProcessUsage | None:
-    """What a process takes; None: it has ended."""
+    """Return what a process takes; None: it has ended."""
     fields, up = _stat_fields(pid, proc), uptime_s(proc)
     if not fields or up is None:
         return None
@@ -172,12 +175,15 @@ def clock_sync() -> ClockSync:
 
 
 def usages(pids: Iterable[int], proc: Path = PROC) -> list[ProcessUsage]:
-    """Of those that still live."""
+    """Return what the processes that still live take."""
     return [each for each in (process_usage(pid, proc) for pid in pids) if each is not None]
 
 
 def _stat_fields(pid: int, proc: Path) -> list[str]:
-    """What follows the name in /proc/PID/stat (the name may hold anything): state, parent, …; []: it has ended."""
+    """Return the fields after the name in /proc/PID/stat: state, parent, …; []: the process has ended.
+
+    The name may hold anything, also spaces and brackets.
+    """
     try:
         return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -22,7 +22,7 @@ from appliance.store.paths import DATABASE
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """What of the audit is wanted; times as they were typed."""
+    """A selection of audit rows; times as they were typed."""
 
     t_from: str | None = None
     t_to: str | None = None

@@ -31,7 +31,7 @@ from appliance.store.users import (
     remove_user,
 )
 
-UNLOCK_S = 900.0
+UNLOCK_S = 900.0  # 15 minutes, time enough to read the code out on the telephone
 _WHO, _WHERE = "vedette users", "command line"
 
 
@@ -112,7 +112,7 @@ def unlock_command(site_file: Path, name: str) -> int:
 
 
 def _known_database(site_file: Path) -> Path:
-    """The one of the site file, which must be there: who asks makes none. Raises PreconditionError."""
+    """Return the database of the site file; none is created. Raise PreconditionError if it is not there."""
     path = config.load(site_file).storage.dir.absolute() / DATABASE
     if not path.exists():
         raise PreconditionError(

@@ -58,9 +58,11 @@ if TYPE_CHECKING:
     from appliance.config.sensors_config import SensorsConfig as SensorsConfig
     from appliance.config.site_file import AlertsConfig as AlertsConfig
     from appliance.config.site_file import DashboardConfig as DashboardConfig
+    from appliance.config.site_file import DecisionConfig as DecisionConfig
     from appliance.config.site_file import SiteConfig as SiteConfig
     from appliance.config.site_file import SiteIdentity as SiteIdentity
     from appliance.config.site_file import load as load
+    from appliance.config.site_file import loads as loads
     from appliance.config.storage_config import CameraQuotaConfig as CameraQuotaConfig
     from appliance.config.storage_config import QuotaConfig as QuotaConfig
     from appliance.config.storage_config import RecordingMode as RecordingMode
@@ -92,7 +94,7 @@ _HOMES = {
         "AppriseTarget HttpTarget NtfyTarget PushTarget Target TargetName WebhookTarget signing_key"
     ),
     "appliance.config.sensors_config": "SensorsConfig",
-    "appliance.config.site_file": "AlertsConfig DashboardConfig SiteConfig SiteIdentity load",
+    "appliance.config.site_file": "AlertsConfig DashboardConfig DecisionConfig SiteConfig SiteIdentity load loads",
     "appliance.config.storage_config": "CameraQuotaConfig QuotaConfig RecordingMode StorageConfig",
     "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint",
     "appliance.base.detector_config": "DetectorConfig",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,8 +28,8 @@ from appliance.config.storage_config import StorageConfig
 from appliance.types import Decision, Severity
 from appliance.wire import LANGUAGES
 
-TOKEN_LENGTH_MIN = 12
-CAMERAS_MAX = 256
+TOKEN_LENGTH_MIN = 12  # 12 random letters and digits have 71 bits
+CAMERAS_MAX = 256  # a file with 20,000 was checked for a minute, and no appliance decodes 256
 
 
 class SiteIdentity(ConfigModel):
@@ -82,12 +84,12 @@ class DashboardConfig(ConfigModel):
 
     @property
     def is_on_loopback(self) -> bool:
-        """Whether it can be reached from this machine alone."""
+        """True if it can be reached from this machine alone."""
         return self.host in {"127.0.0.1", "localhost", "::1"}
 
     @property
     def speaks_https(self) -> bool:
-        """`auto`: with a certificate, or for others than this machine, unless a proxy stands before it."""
+        """True with `auto` if it has a certificate, or serves others than this machine without a proxy before it."""
         if self.protocol != "auto":
             return self.protocol == "https"
         return self.certificate is not None or not (self.is_on_loopback or self.trusted_proxies)
@@ -124,8 +126,32 @@ class DashboardConfig(ConfigModel):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class DecisionConfig:
+    """The sections by which tracks, events, alerts and escalations are decided, live and in a replay."""
+
+    site: SiteIdentity
+    detector: DetectorConfig
+    cameras: Mapping[str, CameraConfig]
+    alerts: AlertsConfig
+    health: HealthConfig
+    escalation: EscalationConfig
+    has_uplink: bool
+
+    def image_free(self, camera: str) -> bool:
+        """Return True if no pixels of this camera may leave the site, by its own setting or the site's."""
+        known = self.cameras.get(camera)
+        return self.site.image_free or (known is not None and known.image_free)
+
+    def severity_after(self, camera: str, rule: str, severity: Severity, decision: Decision) -> Severity:
+        """Return the severity, after a verdict, of an alert of this rule that has `severity` by the rules."""
+        rules = self.cameras[camera].rules if camera in self.cameras else ()
+        own = next((each.severity_on_verdict for each in rules if each.name == rule), None)
+        return (own or self.escalation.severity_on_verdict).after(severity, decision)
+
+
 class SiteConfig(ConfigModel):
-    """The whole file."""
+    """The whole site file."""
 
     site: SiteIdentity = SiteIdentity()
     storage: StorageConfig = StorageConfig()
@@ -148,11 +174,11 @@ class SiteConfig(ConfigModel):
     @field_validator("cameras", mode="before")
     @classmethod
     def _bounded(cls, cameras: object) -> object:
-        """Before each is looked at: that would take a minute for 20,000."""
+        """Refuse too many cameras before each is checked: that would take a minute for 20,000."""
         if isinstance(cameras, dict) and len(cameras) > CAMERAS_MAX:
             raise ValueError(
                 f"there are {len(cameras)} cameras, and a site has at most {CAMERAS_MAX}: divide them among more "
-                "boxes, each with a site file of its own"
+                "appliances, each with a site file of its own"
             )
         return cameras
 
@@ -211,18 +237,23 @@ class SiteConfig(ConfigModel):
             second_look=self.second_look,
         )
 
-    def image_free(self, camera: str) -> bool:
-        """No pixels of this camera may leave the site, by its own setting or the site's."""
-        known = self.cameras.get(camera)
-        return self.site.image_free or (known is not None and known.image_free)
-
-    def severity_after(self, camera: str, rule: str, severity: Severity, decision: Decision) -> Severity:
-        """The severity of an alert of this rule that has `severity` by the rules, after a verdict."""
-        rules = self.cameras[camera].rules if camera in self.cameras else ()
-        own = next((each.severity_on_verdict for each in rules if each.name == rule), None)
-        return (own or self.escalation.severity_on_verdict).after(severity, decision)
+    def for_decisions(self) -> DecisionConfig:
+        return DecisionConfig(
+            site=self.site,
+            detector=self.detector,
+            cameras=self.cameras,
+            alerts=self.alerts,
+            health=self.health,
+            escalation=self.escalation,
+            has_uplink=self.uplink is not None,
+        )
 
 
 def load(path: Path) -> SiteConfig:
     """Read and check the site file. Raises ConfigError with every fault, each with its line and remedy."""
     return yamlfile.load(path, SiteConfig, variables(path))
+
+
+def loads(text: str, name: str, variables: Mapping[str, str] | None = None) -> SiteConfig:
+    """Check the text of a site file; faults call it `name`. Raises ConfigError as `load` does."""
+    return yamlfile.loads(text, SiteConfig, name, variables)

@@ -15,7 +15,7 @@ RecordingMode = Literal["continuous", "pre_roll", False]
 
 
 class QuotaConfig(ConfigModel):
-    """What each class of recording may take, all cameras together; None: as much as the other limits leave."""
+    """The space of each class of recording, all cameras together; None: as much as the other limits leave."""
 
     continuous_gb: Gigabytes | None = None
     evidence_gb: Gigabytes | None = None

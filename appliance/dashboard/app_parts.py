@@ -141,7 +141,9 @@ class DashboardParts:
             CascadeReader(self._db, probes),
             CostReader(self._db, self._meter, config.escalation.prices, config.costs, self._work),
             HistoryReader(self._db, self._meter, config.escalation.prices, config.costs, self._work),
-            ScenarioExporter(self._root, config, self._clock, reader=self._reader),
+            ScenarioExporter(
+                self._root, config.for_decisions(), config.storage.disk_free_min_mb, self._clock, reader=self._reader
+            ),
             self._settings, self._backups,
             NotifyContext(config, probes, self._db, self._meter),
             probes.arming or Arming(config.arming, config.cameras, self._arming, self._clock, local_weekday_minute),

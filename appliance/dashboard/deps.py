@@ -18,7 +18,7 @@ from appliance.notify.snooze_links import SnoozeLinks
 from appliance.router.calibration import Calibration
 from appliance.router.escalation_requests import RequestAnswer
 from appliance.rules.arming import Arming
-from appliance.sensors.appliance_sensors import BoxStatus
+from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.store.database import Database
 from appliance.types import FrameBoxes, HealthKind
 from appliance.uplink.pool_monitor import PoolState
@@ -78,7 +78,7 @@ class CoreProbes:
     log: Callable[[LogLevel, int], Sequence[LogLine]] | None = None
     snooze_links: SnoozeLinks | None = None
     push: PushMeans | None = None
-    box: Callable[[], BoxStatus] | None = None
+    box: Callable[[], SensorStatus] | None = None
     shedding: Callable[[], LoadShedding] | None = None
 
 

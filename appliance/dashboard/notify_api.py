@@ -252,7 +252,11 @@ def test_target(context: Context, target: str) -> TestOutcome:
     if chosen is None:
         raise Problem(404, "There is no such target.")
     try:
-        result = asyncio.run(send_test(context.config, target, chosen, context.probes.push))
+        result = asyncio.run(
+            send_test(
+                context.config.site.name, context.config.dashboard.public_url, target, chosen, context.probes.push
+            )
+        )
     except UsageError as error:
         raise Problem(422, str(error)) from None
     context.account(target, chosen, result)

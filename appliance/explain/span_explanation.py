@@ -1,4 +1,4 @@
-"""What happened to every track in a span, and why nobody was reported, in words."""
+"""Explains what happened to every track in a span, and why nobody was reported, in words."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class SpanExplanation:
 
     @classmethod
     def of(cls, values: object) -> SpanExplanation:
-        """Of plain values, as a child process sent them. Raises pydantic's ValidationError."""
+        """Build it from plain values, as a child process sends them. Raises pydantic's ValidationError."""
         return _explanation.validate_python(values)
 
     def sentence(self, camera: CameraConfig) -> tuple[str, Mapping[str, str], RuleOutcome | None]:
-        """The key of SENTENCES, what stands in its braces but for {why}, and the outcome that {why} stands for."""
+        """Return the key of SENTENCES, the values of its braces but for {why}, and the outcome for {why}."""
         reported = [each for each in self.events if each.held_until is None]
         if reported:
             what = dict.fromkeys(f"{each.label} ({each.rule})" for each in reported)
@@ -123,13 +123,13 @@ class SpanExplainer:
         self._left_out: set[tuple[int, int]] = set()
 
     def begin(self, header: StreamHeader) -> PipelineStep:
-        """A session begins: earlier track numbers are others."""
+        """Begin a session: earlier track numbers are others."""
         self._session += 1
         self._explainer.begin()
         return self._pipeline.feed(header)
 
     def feed(self, frame: FrameBoxes, *, off: Set[str] = frozenset()) -> PipelineStep:
-        """An examined frame, or one on which the detector failed."""
+        """Take an examined frame, or one on which the detector failed."""
         step = self._pipeline.feed(frame, off=off)
         outcomes = self._explainer.judge(frame, step, off=off) if frame.looked else []
         if not self._span[0] <= frame.t <= self._span[1]:
@@ -189,7 +189,7 @@ def explain_stored(
     sessions: Sequence[tuple[StreamHeader, Sequence[FrameBoxes]]],
     span: tuple[float, float],
 ) -> SpanExplanation:
-    """What the rules make of stored boxes. sessions: oldest first, with frames of before the span."""
+    """Explain stored boxes by the camera's rules. sessions: oldest first, with frames of before the span."""
     explainer = SpanExplainer(camera, pipeline, span)
     for header, frames in sessions:
         explainer.begin(header)

@@ -1,4 +1,4 @@
-"""What a child process is told that decides a span of a camera's recording again; it holds no secret."""
+"""The task of a child process that decides a span of a camera's recording again; it holds no secret."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def local_time_from(begin: float, local_begin: tuple[int, int]) -> Callable[[flo
 
 
 class TaskCodec(Generic[Task]):
-    """What a child process is told, as plain values and back."""
+    """Encodes the task of a child process as plain values, and decodes it."""
 
     def __init__(self, kind: type[Task]) -> None:
         self._adapter = TypeAdapter(kind)
@@ -66,7 +66,7 @@ class TaskCodec(Generic[Task]):
         return encoded
 
     def decode(self, values: dict[str, Any]) -> Task:
-        """Raises pydantic's ValidationError."""
+        """Return the task. Raises pydantic's ValidationError."""
         return self._adapter.validate_python(values)
 
 
@@ -74,7 +74,7 @@ SPAN_TASK = TaskCodec(SpanTask)
 
 
 def without_secrets(config: SiteConfig, camera: str) -> SiteConfig:
-    """What decides about one camera: no address, password or token, and nobody else's section."""
+    """Return the sections that decide about one camera, without address, password, token or other cameras."""
     plan = config.cameras[camera].model_copy(update={"url": "rtsp://recorded/", "detect_url": None})
     detector = config.detector.model_copy(update={"device": "cpu"})
     return SiteConfig.model_validate(

@@ -1,4 +1,4 @@
-"""What a child process is told that replays stretches of a recording with the settings in force and with others."""
+"""The task of a child process that replays a recording with the settings in force and with others."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ class TrialSpan:
 
 @dataclass(frozen=True, slots=True)
 class TrialSetup:
-    """One set of settings. site: see `span_task.without_secrets`. model_folder: where the network's file lies; "": it
-    has none."""
+    """One set of settings.
+
+    site: see `span_task.without_secrets`. model_folder: where the network's file lies; "": it has none.
+    """
 
     site: SiteConfig
     model_folder: str = ""

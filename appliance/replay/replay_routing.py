@@ -66,7 +66,7 @@ class FrameHistory:
     def __init__(self, config: SiteConfig, camera: str) -> None:
         self._site = config.site.name
         self._settings = config.escalation
-        self._image_free = config.image_free(camera)
+        self._image_free = config.for_decisions().image_free(camera)
         self._redactor = Redactor(config.cameras[camera])
         self._boxes: deque[FrameBoxes] = deque(maxlen=BOXES_HELD_MAX)
         self._frames: deque[_HeldFrame] = deque(maxlen=FRAMES_HELD_MAX)

@@ -14,7 +14,7 @@ class RisingCounters:
         self._counts: dict[Path, int] | None = None
 
     def rose(self) -> bool | None:
-        """Whether any has risen since the last look; None: there is none that can be read."""
+        """Return True if any has risen since the last reading; None: there is none that can be read."""
         before = self._counts
         now = {path: count for path in self._files if (count := number_of(path)) is not None}
         self._counts = now
@@ -24,7 +24,7 @@ class RisingCounters:
 
 
 def text_of(path: Path) -> str | None:
-    """The file's text without the white space around it; None: it is not there, or cannot be read now."""
+    """Return the file's text without the white space around it; None: it is not there, or cannot be read now."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:  # a sensor that is asleep, a file of root's alone

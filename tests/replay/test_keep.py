@@ -58,7 +58,9 @@ def life(lived: Path, tmp_path: Path, eye: ObjectDetector) -> Iterator[Life]:
 
 
 def keeper_of(life: Life, **more: Any) -> ScenarioExporter:
-    return ScenarioExporter(life.root, life.config, life.clock, **more)
+    return ScenarioExporter(
+        life.root, life.config.for_decisions(), life.config.storage.disk_free_min_mb, life.clock, **more
+    )
 
 
 def scenario_of(folder: Path) -> Path:

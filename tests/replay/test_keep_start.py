@@ -78,7 +78,7 @@ def in_the_yard(root: Path, at_start: str = "moving", **alerts: float) -> SiteCo
 
 
 def kept_file(life: Life, alert: AlertRow, truth: ReviewedAs, name: str = "kept", *, complete: bool = False) -> Path:
-    keeper = ScenarioExporter(life.root, life.config, life.clock)
+    keeper = ScenarioExporter(life.root, life.config.for_decisions(), life.config.storage.disk_free_min_mb, life.clock)
     kept = keeper.keep(alert.id, KeepOptions(name=name, truth=truth, complete=complete))
     return kept.folder / f"{name}.scenario.yaml"
 

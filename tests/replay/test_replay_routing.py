@@ -74,7 +74,7 @@ def test_what_is_measured_is_what_the_live_appliance_sends(
         if isinstance(line, FrameBoxes):
             core.take(replace(line, t=line.t + T0))
     core.close()
-    EvidenceMaker(box.db, box.root, config, ManualClock(T0)).run_once()
+    EvidenceMaker(box.db, box.root, config.for_decisions(), ManualClock(T0)).run_once()
     outbox = Outbox(box.db, 1e9)
     queued = SendQueue(OutboxStore(box.db)).pick(box.db.clock.now())
     assert queued is not None
@@ -123,7 +123,7 @@ def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: 
         if isinstance(line, FrameBoxes):
             core.take(replace(line, t=line.t + T0))
     core.close()
-    maker = EvidenceMaker(box.db, box.root, config, ManualClock(T0))
+    maker = EvidenceMaker(box.db, box.root, config.for_decisions(), ManualClock(T0))
     maker.run_once()
     outbox = Outbox(box.db, 1e9)
     queued = SendQueue(OutboxStore(box.db)).pick(box.db.clock.now())

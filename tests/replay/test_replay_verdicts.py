@@ -344,7 +344,7 @@ def test_the_verdicts_in_an_appliance_s_store_answer_the_replay_of_its_recording
     config = config.model_copy(update={"escalation": config.escalation.model_copy(update={"first": first})})
     recording = ReplaySelection(cameras=("gate",), t_from=NOON)
     alerts = feed(config, box, run_box(config, recording))
-    maker = EvidenceMaker(box.db, box.root, config, ManualClock(T0))
+    maker = EvidenceMaker(box.db, box.root, config.for_decisions(), ManualClock(T0))
     steps = ["frame", None] if first == "crops" else [None]
     for step, need in enumerate(steps):
         maker.run_once()

@@ -132,7 +132,7 @@ def edge_only(folder: Path) -> None:
     """A camera over RTSP and no uplink: an alert, pages, what is played, and a span that is decided again."""
     leave_identifiers()
     with camera(folder), box(folder, site_text(folder)) as running:
-        vedette("check", running.config, said="edge only, nothing leaves this box")
+        vedette("check", running.config, said="edge only, nothing leaves this appliance")
         until(lambda: alerts(running), 60)
         alert = alerts(running)[-1]
         for page in ("/", "/cameras", "/live", "/system", "/storage", "/settings", f"/alerts/{alert['id']}"):

@@ -57,7 +57,7 @@ class WatchedSite(Site):
             }
         )
         super().__init__(folder, url)
-        self.maker = EvidenceMaker(self.db, folder, self.config, self.clock, ready=self._wake)
+        self.maker = EvidenceMaker(self.db, folder, self.config.for_decisions(), self.clock, ready=self._wake)
 
     def _wake(self) -> None:
         self.service.wake()

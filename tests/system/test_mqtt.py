@@ -78,7 +78,9 @@ class PublishingSite:
         self._seq = 0
         self._thread: threading.Thread | None = None
         assert self.config.mqtt is not None
-        self.publisher = MqttPublisher(self.config, self.config.mqtt, self._deps())
+        self.publisher = MqttPublisher(
+            self.config.mqtt, self.config.site.name, self.config.cameras, self.config.dashboard.public_url, self._deps()
+        )
 
     def start(self) -> PublishingSite:
         self._thread = threading.Thread(target=self._run, name="mqtt")

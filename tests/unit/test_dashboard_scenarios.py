@@ -134,8 +134,12 @@ def test_where_another_job_is_at_work_it_says_that_it_was_not_run(site: Site, cl
 
 def test_one_that_is_deleted_while_it_runs_stays_deleted(site: Site, client: TestClient) -> None:
     site.alerts.review("walker", "reviewed", T0 + 50)
-    kept = ScenarioExporter(site.root, site.config, site.clock).keep("walker", KeepOptions(name="walk"))
-    store = ScenarioExporter(site.root, site.config, site.clock).store
+    kept = ScenarioExporter(
+        site.root, site.config.for_decisions(), site.config.storage.disk_free_min_mb, site.clock
+    ).keep("walker", KeepOptions(name="walk"))
+    store = ScenarioExporter(
+        site.root, site.config.for_decisions(), site.config.storage.disk_free_min_mb, site.clock
+    ).store
     assert store.delete("walk")
     store.note_proof(kept, "passed", "")
     assert store.all() == []

@@ -180,8 +180,8 @@ def test_keys_of_the_file_are_shown_with_the_reason(settings: Fixture) -> None:
     settings.path.write_text(SITE + "decode: {ffmpeg: /opt/ffmpeg}\nstorage: {dir: '${HOME}/v'}\n")
     report = settings.http.post("/api/v1/settings/take-edit", json={}).json()
     shown = {each["key"]: (each["value"], each["names"]) for each in report["file_keys"]}
-    assert shown["decode.ffmpeg"] == ("/opt/ffmpeg", "a program that the box runs")
-    assert shown["storage.dir"] == ("${HOME}/v", "a folder of the box")
+    assert shown["decode.ffmpeg"] == ("/opt/ffmpeg", "a program that the appliance runs")
+    assert shown["storage.dir"] == ("${HOME}/v", "a folder of the appliance")
     assert shown["detector.model"][0] == "auto"
     page = settings.http.get("/settings", headers={"Accept-Language": "de"}).text
     assert "<code>decode.ffmpeg: /opt/ffmpeg</code>" in page

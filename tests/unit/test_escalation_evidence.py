@@ -249,7 +249,7 @@ class TestSteps:
         assert whole > 0
         tight = site.config.escalation.model_copy(update={"clip_bytes_max": whole * 3 // 4})
         config = site.config.model_copy(update={"escalation": tight})
-        site.maker = EvidenceMaker(site.db, site.root, config, site.clock)
+        site.maker = EvidenceMaker(site.db, site.root, config.for_decisions(), site.clock)
         site.apply(opened("a2", t=T0 + 8, view=best(T0 + 8)), sample_escalation("q2", of="a2", t=T0 + 8))
         site.maker.run_once()
         with site.db.transaction() as connection:
@@ -288,7 +288,7 @@ class TestSteps:
             connection.execute("UPDATE escalation SET state = 'sent'")
         verdict = sample_verdict(decision="unsure").model_copy(update={"need": "frame", "step": 0})
         AlertStore(site.db).take_verdict(verdict, T0)
-        again = EvidenceMaker(site.db, site.root, site.config, site.clock)
+        again = EvidenceMaker(site.db, site.root, site.config.for_decisions(), site.clock)
         assert again.run_once() >= 1
         assert state(site)[:2] == ("ready", 1)
         assert again.run_once() == 0

@@ -260,7 +260,7 @@ class Site:
             }
         )
         CameraStore(self.db).ensure({"yard": "file:clip.mp4"})
-        self.maker = EvidenceMaker(self.db, root, self.config, self.clock)
+        self.maker = EvidenceMaker(self.db, root, self.config.for_decisions(), self.clock)
 
     def put(self, made: Film, t: float, until: float | None = None) -> None:
         """Record a film; `until`: it is still being written, and that far it is on disk."""
@@ -524,7 +524,7 @@ class TestMaker:
         site.apply(ended(t=T0 + 3, t_end=T0 + 5), sample_escalation(t=T0 + 3))
         site.maker.run_once()
         shutil.copytree(site.root / "evidence", site.root / "before")
-        again = EvidenceMaker(site.db, site.root, site.config, site.clock)
+        again = EvidenceMaker(site.db, site.root, site.config.for_decisions(), site.clock)
         assert again.run_once() == 0
         assert site.detail().alert.clip == "ready"
         assert list((site.root / "evidence").rglob(".*")) == []
@@ -532,7 +532,7 @@ class TestMaker:
     def test_works_in_a_thread_of_its_own_until_stopped(self, site: Site) -> None:
         site.record()
         site.see([n / 5 for n in range(60)])
-        maker = EvidenceMaker(site.db, site.root, site.config, SystemClock())
+        maker = EvidenceMaker(site.db, site.root, site.config.for_decisions(), SystemClock())
         thread = threading.Thread(target=maker.run, name="evidence")
         thread.start()
         site.apply(ended(t=T0 + 3, t_end=T0 + 5), sample_escalation(t=T0 + 3))

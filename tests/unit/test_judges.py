@@ -159,12 +159,16 @@ class TestWhatIsToBeReviewed:
 
 
 class TestSeverity:
-    POLICY = SiteConfig.model_validate(
-        {
-            **site("alert").model_dump(),
-            "escalation": {"severity_on_verdict": {"confirmed": "alert", "rechecked": "info"}},
-        }
-    ).severity_after
+    POLICY = (
+        SiteConfig.model_validate(
+            {
+                **site("alert").model_dump(),
+                "escalation": {"severity_on_verdict": {"confirmed": "alert", "rechecked": "info"}},
+            }
+        )
+        .for_decisions()
+        .severity_after
+    )
 
     @pytest.mark.parametrize(
         ("verdict", "severity", "by_rules"),
@@ -204,7 +208,7 @@ class TestSeverity:
         plain = site("alert").model_dump()
         (camera,) = plain["cameras"]
         plain["cameras"][camera]["rules"][0]["severity_on_verdict"] = {"rejected": None, "confirmed": "info"}
-        config = SiteConfig.model_validate(plain)
+        config = SiteConfig.model_validate(plain).for_decisions()
         rule = plain["cameras"][camera]["rules"][0]["name"]
         assert config.severity_after(camera, rule, "alert", "rejected") == "alert"
         assert config.severity_after(camera, rule, "alert", "confirmed") == "info"

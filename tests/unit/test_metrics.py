@@ -22,7 +22,7 @@ from appliance.dashboard.snapshots import SnapshotCache
 from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
-from appliance.sensors.appliance_sensors import BoxStatus
+from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.sensors.memory_pressure import MemoryReading
 from appliance.sensors.readings import SensorReading
 from appliance.store.deletions import DeletionLedger
@@ -239,7 +239,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ),
         mqtt=lambda: MqttStatus(connected=True, messages=55, dropped=56),
         shedding=lambda: LoadShedding(heat=SheddingStep(2, "cpu 90 °C"), memory=SheddingStep(1, "stalled")),
-        box=lambda: BoxStatus(
+        box=lambda: SensorStatus(
             SensorReading((Temperature("cpu", 50.0),), throttling=("cpu",)), MemoryReading(10**9, 4 * 10**9, 0.25), 6.5
         ),
     )  # fmt: skip

@@ -38,7 +38,7 @@ def armed(rule: Rule, t: float) -> bool:
 def audit(config: SiteConfig, is_armed: Callable[[Rule, float], bool] = armed) -> SilentFrameAudit:
     privacy = PrivacyRules(config.site, config.cameras, lambda t: (0, int(t // 60) % 1440))
     rules = config.cameras["gate"].rules
-    return SilentFrameAudit("gate", rules, router_context(config), is_armed, privacy.lets_frames_leave)
+    return SilentFrameAudit("gate", rules, router_context(config.for_decisions()), is_armed, privacy.lets_frames_leave)
 
 
 def frame(t: float, *objects: TrackedObject, looked: bool = True) -> FrameBoxes:
