@@ -30,7 +30,7 @@ from appliance.wire import Verdict
 from benchmarks.instant_worker import Instant, instant_worker
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import Site, picture, site
-from tests.waiting import until
+from tests.support.waiting import until
 
 __all__ = ["Instant", "measure", "ways"]
 MIX = ("alert", *("warning", "info", "warning", "info") * 2, "warning")

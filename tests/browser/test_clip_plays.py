@@ -6,11 +6,11 @@ import base64
 from pathlib import Path
 
 import pytest
-from media import BITS, film, record
-from sample_rows import T0
 
 from appliance.media.clips import cut_clip
 from appliance.media.recorded import RecordedSegment
+from tests.support.numbered_footage import BITS, film, record
+from tests.support.sample_rows import T0
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser

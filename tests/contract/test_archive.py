@@ -23,7 +23,7 @@ from cloud_worker.judge import JudgeCase
 from cloud_worker.media_fetch import EvidenceFile
 from tests.servers.s3 import BUCKET, KEY, SECRET, S3Server, s3_server
 from tests.servers.site import picture, ref_of
-from tests.waiting import until
+from tests.support.waiting import until
 
 NOBODY = "http://127.0.0.1:9"
 

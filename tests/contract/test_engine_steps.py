@@ -10,7 +10,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from media import film, number, record
 from test_engines import BOX, case, escalation, judged, openai, run, second_look
 
 from appliance import wire
@@ -21,6 +20,7 @@ from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 from cloud_worker.prompt import alert_facts
 from tests.servers.openai_stub import OpenAiStub, kinds_shown, openai_stub
 from tests.servers.site import picture, ref_of
+from tests.support.numbered_footage import film, number, record
 
 ALL: tuple[wire.Need, ...] = ("crop", "frame", "clip")
 

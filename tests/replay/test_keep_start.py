@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from films import HEIGHT, WIDTH, film, site
-from life import Life, site_of
 from numpy.typing import NDArray
-from replay.family import Once
-from replay.lived import our_eye
 
 from appliance.base.errors import ConfigError
 from appliance.config import AlertsConfig, SiteConfig
@@ -26,6 +22,10 @@ from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.store.rows import AlertRow
 from appliance.types import FrameBoxes, TrackedObject
+from tests.support.block_footage import HEIGHT, WIDTH, film, site
+from tests.support.gate_site import our_eye
+from tests.support.recorded_site import Life, site_of
+from tests.support.render_family import Once
 
 CLIPS = Path(__file__).parents[2] / "fixtures" / "clips"
 COMES_T, STANDS_AT, ANOTHER_AT = 12.0, 0.6, 0.85

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from films import BrightBlock, film, site
 
 from appliance.cli import main
 from appliance.detect import detector
 from appliance.lab.replay.replay_command import ReplaySelection, replay_targets, video_files
+from tests.support.block_footage import BrightBlock, film, site
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,6 @@ import cv2
 import numpy as np
 import pytest
 import yaml
-from films import FPS, BrightBlock, film, site
-from scenes import VISIT, verdict_of, visit_clip, write
 from test_replay_resume import Killed, Mortal
 
 from appliance.base.clock import ManualClock, SystemClock
@@ -39,6 +37,8 @@ from appliance.scenario import scenario_runner as scenario_run
 from appliance.scenario.scenario_loader import plans_by_conditions
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.types import Gap
+from tests.support.block_footage import FPS, BrightBlock, film, site
+from tests.support.yard_scenarios import VISIT, verdict_of, visit_clip, write
 
 ROOT = Path(__file__).parents[2]
 EVERYTHING = (

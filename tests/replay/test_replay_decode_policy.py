@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from films import site
-from places import FPS, Lookout, place
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
@@ -19,6 +17,8 @@ from appliance.replay.footage import RecordingSource, TimeSpan
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import ReplayInput, ReplayOptions, ReplayPlan, clip_input, play, replay
 from appliance.types import Gap, SegmentRow
+from tests.support.block_footage import site
+from tests.support.walker_footage import FPS, Lookout, place
 
 VISITS = ((12.4, 16.0), (27.3, 31.0))
 SECONDS = 44

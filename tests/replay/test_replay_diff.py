@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from films import BrightBlock, film, site
 
 from appliance.base.clock import ManualClock
 from appliance.base.json_lines import encode_log
@@ -20,6 +19,7 @@ from appliance.replay.replay_log_writer import Replayed, encode_header, opening,
 from appliance.replay.replay_result import read_log
 from appliance.replay.replay_runner import replay
 from appliance.types import Alert, Box, Event, FrameBoxes, LogEnd, LogLine, Route, StreamHeader, TrackedObject
+from tests.support.block_footage import BrightBlock, film, site
 
 LEFT: Box = (0.1, 0.2, 0.2, 0.6)
 RIGHT: Box = (0.55, 0.2, 0.65, 0.6)

@@ -13,9 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from films import BrightBlock, film, site
 from numpy.typing import NDArray
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
@@ -24,6 +22,8 @@ from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_resume import DetectionJournal, open_log
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play
 from appliance.types import Detections
+from tests.support.block_footage import BrightBlock, film, site
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from films import BrightBlock, film, site
 from test_replay_recording import NOON, T0, Box, run
 
 from appliance import wire
@@ -27,7 +26,8 @@ from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
 from appliance.uplink.nats_messages import chunk_message
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.send_queue import SendQueue
-from tests.core_harness import make_core
+from tests.support.block_footage import BrightBlock, film, site
+from tests.support.core_harness import make_core
 
 
 def coming(t: float) -> float | None:

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from films import BrightBlock, film, site
 from rich.console import Console
 
 from appliance.base.clock import ManualClock
@@ -17,6 +16,7 @@ from appliance.replay import replay_report
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import replay
 from appliance.types import Alert, Event, FrameBoxes, StreamHeader
+from tests.support.block_footage import BrightBlock, film, site
 
 
 def there_and_back(t: float) -> float | None:

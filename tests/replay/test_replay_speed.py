@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from films import BrightBlock, film, site
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import replay
+from tests.support.block_footage import BrightBlock, film, site
 
 
 def walk(t: float) -> float:

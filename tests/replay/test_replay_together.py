@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from films import BrightBlock, film, site
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.replay.replay_result import ReplayResult, read_log
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
+from tests.support.block_footage import BrightBlock, film, site
 
 
 @pytest.fixture(scope="module")

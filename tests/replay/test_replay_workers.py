@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from films import BrightBlock, film, site
 from numpy.typing import NDArray
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.replay.ordered_executor import QUEUED_PER_WORKER, OrderedExecutor
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay, workers_for
 from appliance.types import Detections
+from tests.support.block_footage import BrightBlock, film, site
+from tests.support.waiting import until
 
 
 class Uneven(BrightBlock):

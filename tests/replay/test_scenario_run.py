@@ -16,9 +16,7 @@ from xml.etree import ElementTree
 import av
 import numpy as np
 import pytest
-from films import BrightBlock, film
 from numpy.typing import NDArray
-from scenes import VISIT, there_and_back, verdict_of, visit_clip, write
 
 from appliance.base.errors import ConfigError
 from appliance.cli import main
@@ -31,6 +29,8 @@ from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
 from appliance.track.tracker import Tracker
 from appliance.types import Detections
+from tests.support.block_footage import BrightBlock, film
+from tests.support.yard_scenarios import VISIT, there_and_back, verdict_of, visit_clip, write
 
 ROOT = Path(__file__).parents[2]
 FEMTO = Path("models") / "deimv2_hgnetv2_femto_coco_416.onnx"
@@ -357,12 +357,8 @@ def test_one_wrong_file_stops_everything_before_anything_is_run(
 
 # The plugin, as another project's pytest sees it.
 
-CONFTEST = f"""
-import sys
-
-sys.path.insert(0, {str(ROOT / "tests" / "replay")!r})
-
-from films import BrightBlock
+CONFTEST = """
+from tests.support.block_footage import BrightBlock
 
 from appliance.detect import detector
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from replay.films import BrightBlock, film
 
 from appliance.base.errors import UsageError
 from appliance.lab.tune.sweep_runner import MemoizedDetectors
@@ -17,6 +16,7 @@ from appliance.lab.tune.tune_command import TuneOptions, tune_command
 from appliance.scenario.scenario_loader import load_scenario
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.types import Detections
+from tests.support.block_footage import BrightBlock, film
 
 
 class Unsure(BrightBlock):

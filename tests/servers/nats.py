@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.waiting import until
+from tests.support.waiting import until
 
 START_S_MAX = 15.0
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.servers.box import Box
-from tests.waiting import until
+from tests.servers.appliance_process import ApplianceProcess
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
@@ -94,8 +94,8 @@ def site_text(folder: Path, more: str = "") -> str:
     return SITE.format(model=folder / "red.onnx", camera=CAMERA, more=more)
 
 
-def box(folder: Path, text: str) -> Box:
-    made = Box(folder, text)
+def box(folder: Path, text: str) -> ApplianceProcess:
+    made = ApplianceProcess(folder, text)
     made.config.write_text(made.config.read_text().replace("dir:", "disk_free_min_mb: 0, dir:"))
     return made
 
@@ -103,7 +103,7 @@ def box(folder: Path, text: str) -> Box:
 _SESSION = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
 
 
-def post(running: Box, path: str, body: object) -> Any:
+def post(running: ApplianceProcess, path: str, body: object) -> Any:
     request = urllib.request.Request(
         running.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -111,11 +111,11 @@ def post(running: Box, path: str, body: object) -> Any:
         return json.load(answer)
 
 
-def alerts(running: Box) -> list[Any]:
+def alerts(running: ApplianceProcess) -> list[Any]:
     return [each for each in running.get("/alerts")["alerts"] if each["t_end"] is not None and each["clip"]]
 
 
-def fetch(running: Box, path: str) -> int:
+def fetch(running: ApplianceProcess, path: str) -> int:
     with _SESSION.open(running.url + path, timeout=60) as answer:
         return len(answer.read())
 

@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from tests.waiting import until
+from tests.support.waiting import until
 
 MODEL = "stub-vlm"
 KEY = "sk-stub"

@@ -8,9 +8,9 @@ from typing import Any
 
 import av
 import numpy as np
-from tiny_networks import Thing, yolo
 
-from tests.servers.box import Box
+from tests.servers.appliance_process import ApplianceProcess
+from tests.support.tiny_networks import Thing, yolo
 
 SIDE = 128
 FPS = 10
@@ -44,22 +44,22 @@ def red_film(path: Path, dark_s: int = DARK_S) -> Path:
     return path
 
 
-def red_box(folder: Path, url: str, nats: str) -> Box:
+def red_box(folder: Path, url: str, nats: str) -> ApplianceProcess:
     """The appliance that watches it; `with` starts it."""
     model = yolo(folder / "red.onnx", [Thing((40, 20, 70, 110), 0.9, 0)], ["person"])
-    return Box(folder, _SITE.format(model=model, url=url, nats=nats))
+    return ApplianceProcess(folder, _SITE.format(model=model, url=url, nats=nats))
 
 
-def rows(box: Box, query: str) -> list[tuple[Any, ...]]:
+def rows(box: ApplianceProcess, query: str) -> list[tuple[Any, ...]]:
     with sqlite3.connect(f"file:{box.folder / 'data' / 'vedette.db'}?mode=ro", uri=True, timeout=10) as link:
         return link.execute(query).fetchall()
 
 
-def one(box: Box, query: str) -> Any:
+def one(box: ApplianceProcess, query: str) -> Any:
     return rows(box, query)[0][0]
 
 
-def alerts(box: Box) -> set[str]:
+def alerts(box: ApplianceProcess) -> set[str]:
     return {row[0] for row in rows(box, "SELECT id FROM alert")}
 
 

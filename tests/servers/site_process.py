@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.servers.site import picture, site
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def main() -> None:

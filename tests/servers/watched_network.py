@@ -97,7 +97,7 @@ def watch(
     home, report = folder / "home", folder / "report.json"
     home.mkdir(parents=True)
     given = {
-        "PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(_paths()),
+        "PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT),
         "TMPDIR": str(folder), **(environment or {}),
     }  # fmt: skip
     words = [sys.executable, "-m", __name__, str(report), *map(str, command)]
@@ -109,10 +109,6 @@ def watch(
         raise AssertionError(f"not done in {seconds:.0f} s: {report.with_suffix('.log').read_text()}") from None
     assert report.is_file(), f"the namespace ended with {done.returncode}: {done.stdout}\n{done.stderr}"
     return Watched(**json.loads(report.read_text()))
-
-
-def _paths() -> list[str]:
-    return [str(ROOT), str(ROOT / "tests")]
 
 
 # Inside.

@@ -21,7 +21,7 @@ from benchmarks.verdict_latency import Instant
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import picture, site
 from tests.servers.worker import worker
-from tests.waiting import until
+from tests.support.waiting import until
 
 HUB = (Path(__file__).parents[2] / "deploy" / "nats" / "hub.conf").read_text()
 STREAMS = (wire.STREAM_ESCALATION, wire.STREAM_MEDIA, wire.STREAM_VERDICT, "VEDETTE_DEAD")

@@ -19,11 +19,11 @@ from pathlib import Path
 import av
 import onnxruntime as ort
 import pytest
-from media import picture
-from streams import clip
 
 from appliance.cli import main
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
+from tests.support.numbered_footage import picture
+from tests.support.scripted_sources import clip
 
 VEDETTE = (sys.executable, "-m", "appliance")
 PASSWORD = "hunter2-s3cret"

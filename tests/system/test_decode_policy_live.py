@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from camera_rig import CameraRig
-from places import FPS, Lookout, place
-from waiting import PATIENCE, until
 
 from appliance import config
 from appliance.decode_policy.keyframe_policy import TUNING
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.track.tracker import Tracker
 from appliance.types import CameraMeter, FrameBoxes
+from tests.support.camera_rig import CameraRig
+from tests.support.waiting import PATIENCE, until
+from tests.support.walker_footage import FPS, Lookout, place
 
 HEARTBEAT_S = 2.0
 JITTER_S = 0.15

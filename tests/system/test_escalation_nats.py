@@ -34,7 +34,7 @@ from tests.servers.nats import NatsBinary, NatsServer, find_nats_servers
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
 from tests.servers.site import Site, picture, ref_of, site
 from tests.servers.worker import ScriptedDetector, WorkerProcess, worker
-from tests.waiting import until
+from tests.support.waiting import until
 
 BINARIES = find_nats_servers()
 

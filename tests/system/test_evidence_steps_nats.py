@@ -10,10 +10,7 @@ from pathlib import Path
 
 import nats
 import pytest
-import wire_v1
-from media import film, record
 from nats.js.api import ConsumerConfig
-from sample_rows import BOX, sample_frame
 from test_escalation_nats import ask_broker, language_model, left_in_queue, make_streams, second_look
 
 from appliance import config, wire
@@ -28,13 +25,16 @@ from appliance.types import Alert, AlertChange, BestView, Event
 from appliance.uplink.uplink_service import UplinkService
 from cloud_worker import stream_setup
 from cloud_worker.config import StreamsConfig
-from tests.servers.box import Box
+from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import OpenAiStub, kinds_shown, openai_stub
 from tests.servers.red_camera import one, red_box, red_film, rows
 from tests.servers.site import RULE, Site
 from tests.servers.worker import worker
-from tests.waiting import until
+from tests.support import wire_v1
+from tests.support.numbered_footage import film, record
+from tests.support.sample_rows import BOX, sample_frame
+from tests.support.waiting import until
 
 T0 = 1_700_000_000.0
 
@@ -326,7 +326,7 @@ SETTLED = """
 """
 
 
-def watch_and_kill(stopped: Box) -> None:
+def watch_and_kill(stopped: ApplianceProcess) -> None:
     with stopped as box:
         for moment in ("step = 1", "step = 1 AND state IN ('sent', 'settled')"):
             before = one(box, f"SELECT count(*) FROM escalation WHERE {moment}")

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import httpx
 import pytest
-from camera_rig import CameraRig
-from live_stream import KeptBySite, LiveMessage, LiveParser, pictures
-from streams import clip
-from waiting import ANSWER_S, PATIENCE, until
 
 from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.dashboard.live_api import MEDIA_TYPE
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.types import SegmentRow
-from tests.dashboard_site import Site, config_of, running
+from tests.support.camera_rig import CameraRig
+from tests.support.dashboard_site import Site, config_of, running
+from tests.support.live_stream import KeptBySite, LiveMessage, LiveParser, pictures
+from tests.support.scripted_sources import clip
+from tests.support.waiting import ANSWER_S, PATIENCE, until
 
 TOKEN = "a token of this test"
 BEHIND_S_MAX = 1.2  # of what has arrived; a player keeps 0.2 s more in hand

@@ -26,7 +26,7 @@ from tests.servers.mosquitto import Mosquitto, find_mosquitto
 from tests.servers.onvif_camera import OnvifCamera
 from tests.servers.receiver import Receiver
 from tests.servers.site import picture
-from tests.waiting import until
+from tests.support.waiting import until
 
 HTTP_STRANGE = tuple(
     head + body

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from waiting import until
 
 from appliance.demo.rtsp_server import RtspServer
 from tests.servers.mosquitto import Listener, Mosquitto, find_mosquitto
 from tests.servers.red_camera import alerts, red_box, red_film
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
-import hailo_files
 import numpy as np
 import pytest
-from tiny_networks import Thing, yolo
 
 from appliance.base.child_modules import JOB_FUNCTIONS, MEDIA_FUNCTIONS, SANDBOX
 from appliance.cli import COMMANDS
@@ -26,6 +24,8 @@ from tests.servers import network_stories, watched_network
 from tests.servers.nats import find_nats_servers
 from tests.servers.red_camera import red_film
 from tests.servers.watched_network import Watched, role, watch
+from tests.support import hailo_files
+from tests.support.tiny_networks import Thing, yolo
 
 PERSON = Thing((40, 20, 70, 110), 0.9, 0)
 RUNS = {"appliance run", "appliance.ingest", "appliance.demo.rtsp_server"}

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import until
 
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
-from tests.servers.box import Box
+from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.receiver import Receiver
 from tests.servers.red_camera import alerts, red_box, red_film, rows
 from tests.servers.worker import WorkerProcess
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 _NOTIFY = """
@@ -41,7 +41,7 @@ def phone() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def box(tmp_path: Path, cameras: RtspServerThread, phone: Receiver) -> Iterator[Box]:
+def box(tmp_path: Path, cameras: RtspServerThread, phone: Receiver) -> Iterator[ApplianceProcess]:
     made = red_box(tmp_path, cameras.url("gate"), "nats://127.0.0.1:9")
     made.config.write_text(made.config.read_text() + _NOTIFY.format(url=phone.url))
     with made as running:
@@ -49,7 +49,7 @@ def box(tmp_path: Path, cameras: RtspServerThread, phone: Receiver) -> Iterator[
 
 
 @pytest.mark.timeout(900)  # four starts of the appliance, each with an alert
-def test_every_alert_is_delivered_whatever_is_killed(box: Box, phone: Receiver) -> None:
+def test_every_alert_is_delivered_whatever_is_killed(box: ApplianceProcess, phone: Receiver) -> None:
     dice = random.Random(5)
     for _ in range(4):
         before = len(alerts(box))

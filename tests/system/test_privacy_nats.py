@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from waiting import until
 
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
@@ -15,6 +14,7 @@ from cloud_worker.engines.redetect import Redetect
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import Site, picture
 from tests.servers.worker import ScriptedDetector, worker
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(not find_nats_servers(), reason="no nats-server")
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import av
 import pytest
-from media import film, number
-from sample_rows import T0
 
 from appliance.base.clock import ManualClock
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
@@ -17,6 +15,8 @@ from appliance.media.recorded import RecordedSegment
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.media.stills import cut_still
 from appliance.types import SegmentRow
+from tests.support.numbered_footage import film, number
+from tests.support.sample_rows import T0
 
 FPS = 12.5
 

@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 
 import pytest
-from servers.nats import NatsServer
-from servers.site import picture, site
-from servers.worker import worker
-from waiting import until
 
 from appliance import wire
 from benchmarks import uplink_drain
 from benchmarks.verdict_latency import Instant
+from tests.servers.nats import NatsServer
+from tests.servers.site import picture, site
+from tests.servers.worker import worker
+from tests.support.waiting import until
 from tests.system.test_escalation_nats import left_in_queue, make_streams
 
 

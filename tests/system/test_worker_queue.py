@@ -29,7 +29,7 @@ from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import CONTENTS, openai_stub
 from tests.servers.site import picture, ref_of, site
 from tests.servers.worker import WorkerThread, worker
-from tests.waiting import Gate, until
+from tests.support.waiting import Gate, until
 
 
 class Steady:

@@ -9,10 +9,6 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from camera_rig import detect_stream
-from media import picture
-from places import Lookout, place
-from streams import CountingTracker, Heard, NumberReader
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
@@ -25,6 +21,10 @@ from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes, StreamHeader
+from tests.support.camera_rig import detect_stream
+from tests.support.numbered_footage import picture
+from tests.support.scripted_sources import CountingTracker, Heard, NumberReader
+from tests.support.walker_footage import Lookout, place
 
 
 def moving(n: int, size: tuple[int, int] = (320, 240)) -> DecodedFrame:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from walks import camera, fired, look, looks, person
 
 from appliance.rules.engine import RulesEngine
 from appliance.rules.zones_and_lines import DwellTimer
+from tests.support.sample_tracks import camera, fired, look, looks, person
 
 LOITER = {"name": "loiter", "kind": "dwell", "zone": "yard", "seconds": 5}
 IN = (0.6, 0.6)

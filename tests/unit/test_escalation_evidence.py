@@ -9,9 +9,7 @@ import av
 import cv2
 import numpy as np
 import pytest
-from media import film, number
 from numpy.typing import NDArray
-from sample_rows import BOX, T0, best, event, opened, sample_escalation, sample_frame, sample_verdict
 from test_evidence import Site
 
 from appliance import wire
@@ -25,6 +23,8 @@ from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
 from appliance.store.rows import MediaRow
 from appliance.types import Box
+from tests.support.numbered_footage import film, number
+from tests.support.sample_rows import BOX, T0, best, event, opened, sample_escalation, sample_frame, sample_verdict
 
 SETTINGS = EscalationConfig()
 

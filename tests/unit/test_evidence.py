@@ -15,9 +15,6 @@ import av
 import cv2
 import numpy as np
 import pytest
-from media import Film, film, number, record
-from sample_rows import BOX, T0, alert, best, ended, event, opened, sample_escalation, sample_frame
-from waiting import until
 
 from appliance import wire
 from appliance.base.clock import ManualClock, SystemClock
@@ -38,6 +35,9 @@ from appliance.store.escalations import EscalationStore
 from appliance.store.rows import AlertDetail
 from appliance.store.segments import SegmentStore
 from appliance.types import AlertChange, CameraState, SegmentRow, StreamHeader
+from tests.support.numbered_footage import Film, film, number, record
+from tests.support.sample_rows import BOX, T0, alert, best, ended, event, opened, sample_escalation, sample_frame
+from tests.support.waiting import until
 
 # Codec, B-frames. 10 fps, a key frame a second, segments of 4 s: frame n is at T0 + n / 10.
 KINDS = [("libx264", 0), ("libx264", 2), ("libx265", 0), ("libx265", 3)]

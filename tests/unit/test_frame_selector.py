@@ -9,9 +9,7 @@ import av
 import cv2
 import numpy as np
 import pytest
-from media import picture
 from numpy.typing import NDArray
-from streams import CountingTracker, FrameByFrame, NumberReader, clip
 
 from appliance import config
 from appliance.analysis import frame_selector, region_selector
@@ -24,6 +22,8 @@ from appliance.media.frames import upright_box
 from appliance.motion.region_mosaic import contained_share
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes, HealthEvent, TrackedObject
+from tests.support.numbered_footage import picture
+from tests.support.scripted_sources import CountingTracker, FrameByFrame, NumberReader, clip
 
 QUIET_AFTER_S, STOPPED_S = frame_selector.TUNING.active_s, frame_selector.TUNING.stopped_s
 WHOLE_EVERY_S = region_selector.TUNING.whole_every_s

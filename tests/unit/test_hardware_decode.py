@@ -24,11 +24,7 @@ import av
 import numpy as np
 import pytest
 from av.codec.hwaccel import HWAccel
-from devices import Device, FakeAccel, fake_ffmpeg
 from numpy.typing import NDArray
-from places import Lookout, place
-from streams import FrameByFrame, clip
-from waiting import until
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
@@ -57,6 +53,10 @@ from appliance.media.piped_codec import PipedCodec
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, with_hardware
 from appliance.track.tracker import Tracker
 from appliance.types import Detections
+from tests.support.decode_devices import Device, FakeAccel, fake_ffmpeg
+from tests.support.scripted_sources import FrameByFrame, clip
+from tests.support.waiting import until
+from tests.support.walker_footage import Lookout, place
 
 CUDA = DecodeConfig(hardware="cuda")
 CAMERA = CameraConfig(url="rtsp://camera/main")

@@ -9,10 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from camera_rig import detect_stream
-from media import picture
 from numpy.typing import NDArray
-from streams import Heard, NumberReader, clip
 
 from appliance import config
 from appliance.base.clock import ManualClock
@@ -23,6 +20,9 @@ from appliance.inference.inference_worker import InferenceWorker
 from appliance.ingest.file_source import FileSource
 from appliance.media.source import VideoPacket
 from appliance.types import AGE_EDGES_MS, Detections, FrameBoxes, StreamHeader
+from tests.support.camera_rig import detect_stream
+from tests.support.numbered_footage import picture
+from tests.support.scripted_sources import Heard, NumberReader, clip
 
 
 class Yard:

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from media import film, record
-from sample_rows import T0, event
 
 from appliance.base.errors import EvidenceError
 from appliance.config import AlertsConfig, CameraConfig
@@ -20,6 +18,8 @@ from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.store.rows import AlertDetail, AlertRow
 from appliance.types import FrameBoxes, TrackedObject
+from tests.support.numbered_footage import film, record
+from tests.support.sample_rows import T0, event
 
 CLIP = (T0, T0 + 60)
 

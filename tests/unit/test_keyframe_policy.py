@@ -11,8 +11,6 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from places import FPS, Lookout, place
-from streams import FrameByFrame
 
 from appliance import config
 from appliance.decode_policy.gop import GOP_BYTES_MAX, GOP_PACKETS_MAX, GopBuffer
@@ -22,6 +20,8 @@ from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.source import VideoPacket
 from appliance.track.tracker import Tracker
 from appliance.types import DecodeState, FrameBoxes
+from tests.support.scripted_sources import FrameByFrame
+from tests.support.walker_footage import FPS, Lookout, place
 
 HEARTBEAT_S = 2.0
 VISIT = (9.4, 12.0)

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from places import FPS, Lookout, place
-from streams import FrameByFrame
 
 from appliance import config
 from appliance.analysis import frame_selector
@@ -18,6 +16,8 @@ from appliance.analysis.session_tracks import InferenceRequest
 from appliance.ingest.clip_reader import ClipReader
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes
+from tests.support.scripted_sources import FrameByFrame
+from tests.support.walker_footage import FPS, Lookout, place
 
 VISIT = (6.0, 9.0)
 FRAME_S = 1 / FPS

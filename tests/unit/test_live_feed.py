@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_stream import LiveMessage, LiveParser, pictures
-from streams import clip
-from waiting import until
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.dashboard import live_feed
@@ -24,7 +21,10 @@ from appliance.dashboard.visitor import OWNER, Visitor
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.types import FrameBoxes, Gap, SegmentRow, TrackedObject
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
+from tests.support.live_stream import LiveMessage, LiveParser, pictures
+from tests.support.scripted_sources import clip
+from tests.support.waiting import until
 
 
 class Recording:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from statistics import median
 
 import pytest
-from walks import camera, header, look, looks, person
 
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.json_lines import decode_ingest, encode_ingest
 from appliance.config import AlertsConfig
 from appliance.types import FrameBoxes, PipelineStep
+from tests.support.sample_tracks import camera, header, look, looks, person
 
 RULES: tuple[dict[str, object], ...] = (
     {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert", "cooldown_s": 30, "at_start": "report"},

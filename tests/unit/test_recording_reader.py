@@ -10,8 +10,6 @@ from typing import Any
 
 import av
 import pytest
-from media import film, number, pixels, record
-from sample_rows import T0
 
 from appliance.base.errors import EvidenceError
 from appliance.media import recording_reader
@@ -20,6 +18,8 @@ from appliance.media.image_maker import GREY
 from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment, Redaction
 from appliance.media.recording_reader import LIMITS, READ_DIRECTLY, RecordingReader, SandboxedReader
 from appliance.sandbox.sandbox import SandboxUnavailable
+from tests.support.numbered_footage import film, number, pixels, record
+from tests.support.sample_rows import T0
 
 WHOLE = [ImageOrder()]
 

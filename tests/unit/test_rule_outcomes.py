@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from walks import YARD, camera, header, look, looks, person
 
 from appliance.alerts.pipeline import Pipeline
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.explain.rule_outcomes import STAGES, TEXTS
 from appliance.explain.span_explanation import SENTENCES, TRACKS_MAX, SpanExplainer, SpanExplanation
 from appliance.types import Event, FrameBoxes, Point
+from tests.support.sample_tracks import YARD, camera, header, look, looks, person
 
 IN: Point = (0.6, 0.6)
 OUT: Point = (0.2, 0.6)

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from walks import YARD, camera, fired, header, look, looks, person
 
 from appliance.config import Schedule
 from appliance.rules.engine import RulesEngine
 from appliance.rules.schedule import ArmedHours
 from appliance.rules.zones_and_lines import TUNING
 from appliance.types import Event, FrameBoxes, Point
+from tests.support.sample_tracks import YARD, camera, fired, header, look, looks, person
 
 INTRUDER = {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert", "at_start": "report"}
 LEAVER = {"name": "leaver", "kind": "exit", "zone": "yard"}

@@ -25,7 +25,7 @@ from appliance.types import (
     TrackedObject,
 )
 
-CLIPS = Path(__file__).parents[1] / "fixtures" / "clips"
+CLIPS = Path(__file__).parents[2] / "fixtures" / "clips"
 FPS, SIZE, FRAMES = 15, (960, 540), 930
 WALKER, FIRST, LAST = 1, 175, 235  # somebody crosses the yard in these frames
 AWAY = (0.0, -0.3)  # from where the walker is, to where nobody is

@@ -18,7 +18,7 @@ from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.conditions.frame_transform import frame_transform_of
 from appliance.types import HealthEvent
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CLIPS = ROOT / "fixtures" / "clips"
 FAMILY = ROOT / "fixtures" / "family"
 STEP_S = 0.2  # five frames a second, as the default

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import av
-from media import number
-from streams import Heard
 
 from appliance.types import CameraMeter, CameraState, FrameBoxes, Gap, IngestMessage, SegmentRow, StreamHeader
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
+from tests.support.numbered_footage import number
+from tests.support.scripted_sources import Heard
 
 _HEAD = struct.Struct(">cBI")
 

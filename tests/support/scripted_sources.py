@@ -8,7 +8,6 @@ from typing import Any
 
 import av
 import numpy as np
-from media import film, number
 from numpy.typing import NDArray
 
 from appliance import config
@@ -20,6 +19,7 @@ from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame
 from appliance.media.source import ReceivedBytes, StreamInfo, VideoPacket
 from appliance.types import Box, Detections, FrameBoxes, IngestMessage, TrackedObject
+from tests.support.numbered_footage import film, number
 
 
 def clip(

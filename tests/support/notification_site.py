@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sample_rows import T0, opened, sample_escalation, sample_verdict
-from waiting import until
-
 from appliance.base.clock import ManualClock, local_weekday_minute
 from appliance.base.errors import StoreUnavailable
 from appliance.config import SiteConfig
@@ -27,6 +24,8 @@ from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice, NoticeRow, NoticeState, NoticeStore, SentMessage
 from appliance.types import AlertChange, Event
+from tests.support.sample_rows import T0, opened, sample_escalation, sample_verdict
+from tests.support.waiting import until
 
 
 @dataclass(frozen=True)

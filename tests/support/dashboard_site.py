@@ -58,7 +58,7 @@ from appliance.types import (
     StreamHeader,
     TrackedObject,
 )
-from tests import media
+from tests.support import numbered_footage
 
 RUN = "run-1"
 PASSWORD = "four words to remember"
@@ -133,7 +133,7 @@ class Site:
 
     def record(self, camera: str, t0: float, seconds: float = 8.0) -> SegmentRow:
         """Eight seconds of pictures that say their number, and one person who walks from left to right."""
-        row = media.record(self.root, media.film(0, int(seconds * 10)), t0, camera=camera)
+        row = numbered_footage.record(self.root, numbered_footage.film(0, int(seconds * 10)), t0, camera=camera)
         self.keep(row, [walk(camera, t0, n) for n in range(int(seconds * 5))])
         return row
 

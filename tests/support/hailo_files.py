@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tiny_networks import SIDE, Thing
+from tests.support.tiny_networks import SIDE, Thing
 
-FAKE = Path(__file__).parent / "contract" / "fake_hailo"
+FAKE = Path(__file__).parents[1] / "contract" / "fake_hailo"
 BY_CLASS, BY_SCORE = "HAILO_NMS_BY_CLASS", "HAILO_NMS_BY_SCORE"
 NAMES = ["person", "car"]
 MOST = 20  # boxes of a class

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from streams import FrameByFrame
-
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
@@ -29,6 +27,7 @@ from appliance.store.rows import AlertRow
 from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
 from appliance.types import CameraState, PipelineStep, Review, SegmentRow, StreamHeader
+from tests.support.scripted_sources import FrameByFrame
 
 LIFE_T0 = 1_795_172_400.0  # 2026-11-20T11:00:00Z
 

@@ -6,8 +6,6 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
-from films import BrightBlock, film, site
-
 from appliance import wire
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import ManualClock
@@ -16,12 +14,13 @@ from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import replay
 from appliance.replay.verdict_source import VerdictSource
 from appliance.uplink.verdict_client import TimedVerdict
+from tests.support.block_footage import BrightBlock, film, site
 
 UPLINK = BrokerConfig(url="nats://127.0.0.1:4222")
 
 
 def asking(**camera: object) -> SiteConfig:
-    """The site of films.py with an uplink; it begins with whole pictures, as questions always did."""
+    """The site of block_footage.py with an uplink; it begins with whole pictures, as questions always did."""
     config = site(**camera)
     # A strange name must change no answer: nothing of it is part of what is asked.
     return config.model_copy(
