@@ -98,7 +98,7 @@ def film(db: Database, root: Path, now: float) -> float:
     t0 = now - 3600
     with db.transaction() as connection:
         connection.execute("DELETE FROM segment WHERE camera = 'cam3' AND t_end > ? AND t_start < ?", (t0, t0 + 40))
-    made = numbered_footage.film(0, FILM_S * 10, size=FILM_SIZE)
+    made = numbered_footage.encoded_footage(0, FILM_S * 10, size=FILM_SIZE)
     for n in range(5):
         SegmentStore(db).put(numbered_footage.record(root, made, t0 + FILM_S * n, camera="cam3", name=f"film{n}"))
     return t0

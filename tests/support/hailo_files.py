@@ -65,6 +65,6 @@ def write(
     proto = bytes([0x0A, len(header)]) + header
     path.write_bytes(struct.pack(">III", 0x01484546, 0, len(proto)) + bytes(20) + proto + json.dumps(network).encode())
     if names is not None or notes:
-        told = {"names": list(names)} if names is not None else {}
-        path.with_name(f"{path.name}.json").write_text(json.dumps({**told, **notes}))
+        reported = {"names": list(names)} if names is not None else {}
+        path.with_name(f"{path.name}.json").write_text(json.dumps({**reported, **notes}))
     return path

@@ -41,7 +41,7 @@ class LiveParser:
             yield LiveMessage(kind.decode(), index, content)
 
 
-def pictures(video: bytes) -> list[tuple[float, int]]:
+def numbered_frames(video: bytes) -> list[tuple[float, int]]:
     """(camera time, number) of the pictures in the `v` messages of one camera."""
     with av.open(io.BytesIO(video), format="mp4") as container:
         return [

@@ -118,9 +118,9 @@ class NotifyingSite:
     def escalate(self, name: str = "a1") -> None:
         """The alert grows."""
         before = opened(name, t=self.clock.now()).alert
-        told = Event(camera="yard", rule="intruder", kind="enter", track=9, label="person", t=self.clock.now(),
+        reported = Event(camera="yard", rule="intruder", kind="enter", track=9, label="person", t=self.clock.now(),
                      score=0.9, box=(0.1, 0.1, 0.2, 0.2), severity="alert")  # fmt: skip
-        self.write(AlertChange("extended", replace(before, severity="alert"), told))
+        self.write(AlertChange("extended", replace(before, severity="alert"), reported))
 
     def verdict(self, decision: str, name: str = "a1") -> None:
         assert self.alerts.apply_verdict(sample_verdict(f"q-{name}", of=name, decision=decision), self.clock.now())

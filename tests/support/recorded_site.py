@@ -58,11 +58,11 @@ class Life:
         self._eye = eye
         self._runs = 0
 
-    def live_through(self, film: Path, camera: str = "gate", seconds: float = float("inf")) -> None:
+    def live_through(self, clip: Path, camera: str = "gate", seconds: float = float("inf")) -> None:
         """The camera shows the film, or its first `seconds`, in a run of its own, and is away then for a minute."""
         self._runs += 1
         run, begin = f"run{self._runs}", self.clock.now()
-        source = FileSource(camera, f"file:{film}", self.clock)
+        source = FileSource(camera, f"file:{clip}", self.clock)
         info = source.open()
         recorder = SegmentRecorder(
             RecordTarget(self.root, camera, self.config.storage.segment_s, 0), self.clock, self._record

@@ -22,7 +22,7 @@ import pytest
 
 from appliance.cli import main
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
-from tests.support.numbered_footage import picture
+from tests.support.numbered_footage import numbered_image
 from tests.support.scripted_sources import clip
 
 VEDETTE = (sys.executable, "-m", "appliance")
@@ -171,7 +171,7 @@ def uneven(path: Path) -> Path:
         stream.codec_context.time_base = Fraction(1, 1000)
         stream.options = {"bf": "0"}
         for n in range(60):
-            frame = av.VideoFrame.from_ndarray(picture(n * 100), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(numbered_image(n * 100), format="rgb24")
             frame.pts, frame.time_base = n * 90 + (n * 37) % 29, Fraction(1, 1000)
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))

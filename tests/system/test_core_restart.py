@@ -14,14 +14,14 @@ import pytest
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers
-from tests.servers.red_camera import alerts, ingest_of, one, red_box, red_film, rows
+from tests.servers.red_camera import alerts, ingest_of, one, red_appliance, red_clip, rows
 from tests.servers.worker import WorkerProcess
 from tests.support.waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module")
 def cameras(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RtspServerThread]:
-    path = red_film(tmp_path_factory.mktemp("film") / "film.mp4")
+    path = red_clip(tmp_path_factory.mktemp("film") / "film.mp4")
     with RtspServer.in_thread({"gate": path}) as running:
         yield running
 
@@ -49,7 +49,7 @@ def worker(tmp_path: Path, broker: NatsServer) -> Iterator[None]:
 
 @pytest.fixture
 def box(tmp_path: Path, cameras: RtspServerThread, broker: NatsServer) -> Iterator[ApplianceProcess]:
-    with red_box(tmp_path, cameras.url("gate"), broker.url) as running:
+    with red_appliance(tmp_path, cameras.url("gate"), broker.url) as running:
         yield running
 
 

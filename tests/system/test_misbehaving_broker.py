@@ -18,7 +18,7 @@ from cloud_worker.judge import JudgeCase, Opinion
 from tests.servers.accelerated_loop import FastClock, FastLoop
 from tests.servers.jetstream_faults import FAULTS
 from tests.servers.scripted_jetstream import ScriptedJetStream
-from tests.servers.site import Site, picture
+from tests.servers.site import Site, evidence_image
 from tests.servers.worker import WorkerThread
 from tests.support.waiting import until
 
@@ -57,7 +57,7 @@ SCENES: dict[str, tuple[str, ...]] = {
         "site: STREAM.INFO of no stream",
     ),
 }  # fmt: skip
-IMAGE = picture(1, (64, 48))
+IMAGE = evidence_image(1, (64, 48))
 
 
 class Agreeing:

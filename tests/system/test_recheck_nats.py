@@ -23,7 +23,7 @@ from appliance.store.escalations import EscalationStore
 from appliance.types import RecheckCommand
 from cloud_worker.engines.redetect import Redetect
 from tests.servers.nats import NatsServer
-from tests.servers.site import RULE, Site, picture, site
+from tests.servers.site import RULE, Site, evidence_image, site
 from tests.servers.worker import ScriptedDetector, worker
 from tests.support.recheck_yard import alert_of, record
 from tests.support.waiting import until
@@ -98,7 +98,7 @@ def test_the_appliance_judges_during_the_outage_and_the_cloud_after_it(
                 ),
             )
             (asked,) = EscalationStore(here.db).waiting_for_evidence(2)
-            here.make_ready(asked.body, (picture(1),), (0.3, 0.3, 0.6, 0.9))
+            here.make_ready(asked.body, (evidence_image(1),), (0.3, 0.3, 0.6, 0.9))
             until(lambda: shown(here).alert.edge == "rechecked", 60)
         before = shown(here)
         assert (before.alert.standing, before.alert.verdict) == ("unverified", None)

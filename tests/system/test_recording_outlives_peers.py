@@ -26,10 +26,10 @@ from tests.servers.misbehaving_proxy import WAYS, MisbehavingProxy
 from tests.servers.mosquitto import Mosquitto, find_mosquitto
 from tests.servers.onvif_camera import OnvifCamera
 from tests.servers.receiver import Receiver
-from tests.servers.red_camera import FPS, one, red_box, red_film, rows
+from tests.servers.red_camera import FPS, one, red_appliance, red_clip, rows
 from tests.servers.s3 import S3Server, s3_server
 from tests.servers.scripted_jetstream import ScriptedJetStream
-from tests.servers.site import picture
+from tests.servers.site import evidence_image
 from tests.servers.worker import WorkerThread
 from tests.support.waiting import until
 from tests.system.test_misbehaving_broker import Agreeing
@@ -127,7 +127,7 @@ def peers_of(box: ApplianceProcess, servers: Servers, kept: S3Archive) -> list[P
     def keep() -> None:
         asked["kept"] += 1
         if asked["kept"] % 5 == 0:
-            kept.put(*case(picture(asked["kept"])))
+            kept.put(*case(evidence_image(asked["kept"])))
 
     def camera() -> None:
         asked["ok"] += ask_camera(box, f"http://127.0.0.1:{servers.onvif.port}/onvif/device_service")
@@ -168,11 +168,11 @@ def test_recording_has_no_gap_whatever_its_peers_do(tmp_path: Path, servers: Ser
     counted: Counter[str] = Counter()
     kept = archive(f"http://127.0.0.1:{servers.s3.port}", counted, timeout_s=1.0, tries=1)
     worker = WorkerThread(servers.nats.url, Agreeing(), archive=kept).start()
-    film = red_film(tmp_path / "film.mp4")
+    film = red_clip(tmp_path / "film.mp4")
     found: dict[str, tuple[float, float, float]] = {}
     try:
         with RtspServer.in_thread({"gate": film}) as cameras:
-            made = red_box(tmp_path, cameras.url("gate"), servers.nats.url)
+            made = red_appliance(tmp_path, cameras.url("gate"), servers.nats.url)
             made.config.write_text(
                 made.config.read_text() + _PEERS.format(mqtt=servers.mqtt.port, hook=servers.hook.port)
             )

@@ -21,7 +21,7 @@ from appliance.ingest.file_source import FileSource
 from appliance.media.source import VideoPacket
 from appliance.types import AGE_EDGES_MS, Detections, FrameBoxes, StreamHeader
 from tests.support.camera_rig import detect_stream
-from tests.support.numbered_footage import picture
+from tests.support.numbered_footage import numbered_image
 from tests.support.scripted_sources import Heard, NumberReader, clip
 
 
@@ -68,7 +68,7 @@ def still(path: Path) -> Path:
         stream.width, stream.height, stream.pix_fmt = 320, 240, "yuv420p"
         stream.options = {"bf": "0"}
         for n in range(60):
-            frame = av.VideoFrame.from_ndarray(picture(0), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(numbered_image(0), format="rgb24")
             frame.pts, frame.time_base = n, Fraction(1, 10)
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))

@@ -198,12 +198,14 @@ def test_the_recording_is_sampled_over_cameras_and_hours_of_the_day(
     store = SegmentStore(db)
     rare, busy = [2 * HOUR_S, 15 * HOUR_S, 22 * HOUR_S], [7 * HOUR_S + 60 * minute for minute in range(20)]
     rows = [
-        numbered_footage.record(tmp_path, numbered_footage.film(number, 2), DAY_S * 20 + t, camera="gate")
+        numbered_footage.record(tmp_path, numbered_footage.encoded_footage(number, 2), DAY_S * 20 + t, camera="gate")
         for number, t in enumerate([*rare, *busy])
     ]
     for row in [
         *rows,
-        numbered_footage.record(tmp_path, numbered_footage.film(99, 2), DAY_S * 20 + 5 * HOUR_S, camera="yard"),
+        numbered_footage.record(
+            tmp_path, numbered_footage.encoded_footage(99, 2), DAY_S * 20 + 5 * HOUR_S, camera="yard"
+        ),
     ]:
         store.put(row)
     shown = [numbered_footage.number(frame) for frame in calibration.recorded_frames(tmp_path, ["gate", "yard"], 24)]

@@ -35,7 +35,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path, ManualClock(T0 + 3600))
     for n in range(2):
         made.segments.put(
-            numbered_footage.record(made.root, numbered_footage.film(80 * n, 80), T0 + 8 * n, camera="gate")
+            numbered_footage.record(made.root, numbered_footage.encoded_footage(80 * n, 80), T0 + 8 * n, camera="gate")
         )
     yield made
     made.close()
@@ -152,7 +152,7 @@ def test_a_row_that_leads_out_of_the_recording_is_not_read(site: Site, client: T
 
 
 def test_what_a_camera_recorded_that_is_gone_from_the_site_file_is_not_shown(site: Site, client: TestClient) -> None:
-    site.segments.put(numbered_footage.record(site.root, numbered_footage.film(0, 20), T0, camera="old"))
+    site.segments.put(numbered_footage.record(site.root, numbered_footage.encoded_footage(0, 20), T0, camera="old"))
     for path in (f"frame?t={T0}", f"recording?from={T0}&to={T0 + 1}", f"recording.mp4?from={T0}&to={T0 + 1}"):
         answer = client.get(f"/api/v1/cameras/old/{path}")
         assert (answer.status_code, answer.json()["detail"]) == (404, "There is no such camera in the site file.")
@@ -267,7 +267,9 @@ def test_pictures_that_were_not_looked_at_for_longest_make_room(site: Site, monk
 
 @pytest.mark.parametrize("codec", ["libx264", "libx265"])
 def test_a_key_frame_comes_small_out_of_the_sandbox_as_it_does_directly(tmp_path: Path, codec: str) -> None:
-    row = numbered_footage.record(tmp_path, numbered_footage.film(0, 30, size=(640, 480), codec=codec, b_frames=2), T0)
+    row = numbered_footage.record(
+        tmp_path, numbered_footage.encoded_footage(0, 30, size=(640, 480), codec=codec, b_frames=2), T0
+    )
     segment = RecordedSegment(tmp_path / row.path, row.t_start, row.t_end)
     sandboxed = SandboxedReader(tmp_path)
     readers: list[RecordingReader] = [READ_DIRECTLY, sandboxed]

@@ -35,7 +35,7 @@ ASKED = f"/api/v1/cameras/gate/recording?from={T0 + 1.5}&to={T0 + 4}&codec=h264"
 def site(tmp_path: Path) -> Iterator[Site]:
     """Six seconds of H.265 of camera `gate`, with B-frames, a key frame each second."""
     made = Site(tmp_path, ManualClock(T0 + 3600))
-    film = numbered_footage.film(0, 60, size=(1280, 960), codec="libx265", b_frames=2)
+    film = numbered_footage.encoded_footage(0, 60, size=(1280, 960), codec="libx265", b_frames=2)
     made.segments.put(numbered_footage.record(made.root, film, T0, camera="gate"))
     yield made
     made.close()
@@ -110,7 +110,7 @@ def test_the_clip_of_an_alert_is_converted_too(site: Site, client: TestClient) -
     alert = site.raise_alert("walker", T0 + 2, seconds=1.0)
     assert client.get("/api/v1/alerts/walker/rendition").status_code == 404
     row = numbered_footage.record(
-        site.root, numbered_footage.film(0, 60, codec="libx265"), T0, camera="gate", name="again"
+        site.root, numbered_footage.encoded_footage(0, 60, codec="libx265"), T0, camera="gate", name="again"
     )
     site.recorded.append(row)
     site.cut(alert)

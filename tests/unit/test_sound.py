@@ -261,7 +261,7 @@ def test_sound_that_is_not_kept_is_refused_in_words(tmp_path: Path) -> None:
 
 
 def media_without_sound(tmp_path: Path) -> Path:
-    row = numbered_footage.record(tmp_path, numbered_footage.film(0, 40), 0.0)
+    row = numbered_footage.record(tmp_path, numbered_footage.encoded_footage(0, 40), 0.0)
     return tmp_path / row.path
 
 
