@@ -35,7 +35,7 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import Alert, AlertChange, BestView, Event
 from benchmarks.review_search import CAMERAS, NOW, TIMES, fill
-from tests.dashboard_site import running
+from tests.support.dashboard_site import running
 
 PAGES = (
     "/", "/?review=open", "/live", "/timeline", "/cameras", "/cameras/cam3", "/cameras/cam3/timeline", "/savings",

@@ -61,7 +61,7 @@ class CoreProbes:
     escalate: asks for the escalation of an alert, and answers within seconds; None: there is no uplink.
     arming: which rules report now, and the hands to change it; None: made anew of the store. log: the newest lines of a
     level and above. boxes: of a camera's last examined frames, also those not yet in the store.
-    snooze_links: of messages. push: the browsers that are notified. box: what its sensors say now;
+    snooze_links: of messages. push: the browsers that are notified. sensors: what they read now;
     shedding: what it does less of.
     """
 
@@ -78,7 +78,7 @@ class CoreProbes:
     log: Callable[[LogLevel, int], Sequence[LogLine]] | None = None
     snooze_links: SnoozeLinks | None = None
     push: PushMeans | None = None
-    box: Callable[[], SensorStatus] | None = None
+    sensors: Callable[[], SensorStatus] | None = None
     shedding: Callable[[], LoadShedding] | None = None
 
 

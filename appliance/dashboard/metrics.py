@@ -267,8 +267,8 @@ class ApplianceCollector:
         yield "vedette_storage_deleted_bytes_total", sorted(found.deleted_bytes.items())
 
     def _box(self, totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:
-        if self.probes.box is not None:
-            now = self.probes.box()
+        if self.probes.sensors is not None:
+            now = self.probes.sensors()
             found = [((each.name,), each.celsius) for each in now.reading.temperatures]
             yield "vedette_box_temperature_celsius", found
             throttling, memory = now.reading.throttling, now.memory

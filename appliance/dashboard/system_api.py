@@ -312,7 +312,7 @@ class SystemReader:
 
     def _machine(self) -> MachineItem:
         memory, clock, storage = machine.memory_bytes(), machine.clock_sync(), self._storage.read()
-        box = self._probes.box() if self._probes.box else None
+        box = self._probes.sensors() if self._probes.sensors else None
         heat = box.reading.temperatures if box else machine.temperatures()
         told = box.reading.throttling if box else None
         return MachineItem(

@@ -14,8 +14,8 @@ from appliance.config import SiteConfig, load
 from appliance.dashboard.server import DashboardServer
 from appliance.settings.settings_service import SettingsService
 from tests.browser.conftest import House
-from tests.dashboard_site import Site, running
-from tests.screenshots import shot
+from tests.support.dashboard_site import Site, running
+from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, expect

@@ -14,8 +14,8 @@ from appliance.base.telemetry import LogRing
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
-from tests.dashboard_site import Site, running
-from tests.screenshots import shot
+from tests.support.dashboard_site import Site, running
+from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, expect

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from streams import clip
 
 from appliance import config
 from appliance.base.clock import SystemClock
@@ -24,8 +23,9 @@ from appliance.ingest.probe_process import ProbeFailed, probe_camera
 from appliance.onvif.camera_client import inspect_camera
 from appliance.onvif.soap_client import OnvifAddress
 from appliance.settings.settings_service import SettingsService
-from tests.dashboard_site import Site
 from tests.servers.onvif_camera import OnvifCamera, Stream
+from tests.support.dashboard_site import Site
+from tests.support.scripted_sources import clip
 
 PASSWORD = "p@ss:w/ord"  # as people choose them
 

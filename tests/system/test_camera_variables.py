@@ -17,8 +17,8 @@ from appliance.config.secrets_file import secrets_path
 from appliance.dashboard.app import create_app
 from appliance.ingest.probe_process import ProbeFailed, probe_camera
 from appliance.settings.settings_service import SettingsService
-from tests.dashboard_site import Site
 from tests.servers.onvif_camera import OnvifCamera, Stream
+from tests.support.dashboard_site import Site
 
 TOKEN, PASSWORD = "box-token-7f3a9c", "gate-password-51d2"
 BAIT = "x-${VEDETTE_TOKEN:-none}-${CAMERA_GATE_PASSWORD:-none}"

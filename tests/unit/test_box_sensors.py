@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from hailo_files import FakeDevice
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.base.detector_config import HailoConfig
@@ -25,8 +23,10 @@ from appliance.sensors.memory_pressure import MemoryReading, MemorySensor
 from appliance.sensors.readings import EnergyReading, SensorReading
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
-from tests.box_files import heat, memory, write_files
-from tests.dashboard_site import Site, config_of
+from tests.support.dashboard_site import Site, config_of
+from tests.support.hailo_files import FakeDevice
+from tests.support.sensor_files import heat, memory, write_files
+from tests.support.waiting import until
 
 T0 = 1_700_000_000.0
 MB = 1024 * 1024

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 
 import pytest
-from waiting import until
 
 from appliance.base.json_lines import decode_ingest
 from appliance.ingest.channel import ChannelClosed, IngestChannel, signs_of_life
 from appliance.types import CameraMeter, CameraState, FrameBoxes, IngestHealth, IngestMessage, SegmentRow
+from tests.support.waiting import until
 
 
 def boxes(seq: int) -> FrameBoxes:

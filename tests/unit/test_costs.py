@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dashboard_site import Site, config_of
 from fastapi.testclient import TestClient
-from prometheus_text import samples
 
 from appliance.base.clock import ManualClock, local_day
 from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, PricesConfig
@@ -29,6 +27,8 @@ from appliance.savings.costs import (
 from appliance.store.meter import Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
 from appliance.wire import Verdict
+from tests.support.dashboard_site import Site, config_of
+from tests.support.prometheus_text import samples
 
 NOON = 1_700_000_000.0
 DAY_S = 86400.0

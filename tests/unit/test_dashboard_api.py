@@ -18,8 +18,6 @@ from urllib.parse import parse_qs
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from prometheus_text import samples
-from waiting import ANSWER_S, PATIENCE
 
 from appliance import wire
 from appliance.base.clock import ManualClock
@@ -41,7 +39,9 @@ from appliance.store.meter import Metric, MetricName
 from appliance.store.rows import AlertRow
 from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache, judge_work_since
 from appliance.types import CameraState, Gap, SegmentRow
-from tests.dashboard_site import Site, running
+from tests.support.dashboard_site import Site, running
+from tests.support.prometheus_text import samples
+from tests.support.waiting import ANSWER_S, PATIENCE
 
 T0 = 1_700_000_000.0
 SCRIPT = "<script>alert(1)</script>"

@@ -10,7 +10,6 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from waiting import ANSWER_S
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import MissingDependency
@@ -24,7 +23,8 @@ from appliance.dashboard.sign_in_throttle import LoginThrottle
 from appliance.store.alerts import AlertStore
 from appliance.store.sessions import SessionStore
 from appliance.store.users import UserRow, UserStore
-from tests.dashboard_site import Site, config_of, running
+from tests.support.dashboard_site import Site, config_of, running
+from tests.support.waiting import ANSWER_S
 
 TOKEN = "correct horse battery staple"
 T0 = 1_700_000_000.0

@@ -7,10 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from core_harness import CoreHarness
-from core_harness import site as core_site
 from fastapi.testclient import TestClient
-from sample_rows import sample_verdict
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
@@ -19,6 +16,9 @@ from appliance.router.calibration import Calibration, GroupFit, RecallClaim, Sur
 from appliance.router.decide import SystemLoad
 from appliance.store.decisions import TierCounts
 from appliance.uplink.pool_monitor import PoolState
+from tests.support.core_harness import CoreHarness
+from tests.support.core_harness import site as core_site
+from tests.support.sample_rows import sample_verdict
 
 START = 1_760_000_000.0 // 60 * 60
 KNOWN = GroupFit(

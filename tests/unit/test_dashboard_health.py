@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dashboard_site import Site
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
@@ -17,6 +16,7 @@ from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.events_api import changes_of
 from appliance.store.health_events import HealthEventStore
 from appliance.types import HealthEvent
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 MOVED = HealthEvent(camera="gate", id="m1", kind="moved", t=T0 + 6, t_start=T0, reason="it has moved by 8 %")

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dashboard_site import Site
 from fastapi.testclient import TestClient
-from prometheus_text import samples
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.notify.delivery import TargetStatus
 from appliance.store.notices import NewNotice, NoticeStore, SentMessage, write_notices
+from tests.support.dashboard_site import Site
+from tests.support.prometheus_text import samples
 
 T0 = 1_700_000_000.0
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
@@ -18,7 +17,8 @@ from appliance.dashboard.lab_jobs import LabJobs
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.sandbox.sandbox import SandboxUnavailable
 from appliance.scenario import scenario_loader
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
+from tests.support.waiting import until
 
 T0 = 1_700_000_000.0
 KEEP = "/api/v1/alerts/walker/keep"

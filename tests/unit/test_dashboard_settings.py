@@ -16,7 +16,7 @@ from appliance.dashboard.app import create_app
 from appliance.settings.change_limits import FILE_KEYS
 from appliance.settings.settings_service import SettingsService
 from appliance.settings.yaml_edit import SiteChange
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 ROOT = Path(__file__).parents[2]
 SITE = """\

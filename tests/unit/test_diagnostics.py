@@ -25,7 +25,7 @@ from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.settings_service import SettingsService
 from appliance.store.health_events import HealthEventStore
 from appliance.types import Gap, HealthEvent
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 SECRETS = {

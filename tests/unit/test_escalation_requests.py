@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from core_harness import CoreHarness, site
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
@@ -15,7 +14,8 @@ from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.router.escalation_requests import WAITING_MAX, EscalationRequests, RequestAnswer
-from tests.dashboard_site import Site
+from tests.support.core_harness import CoreHarness, site
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 Make = Callable[..., CoreHarness]

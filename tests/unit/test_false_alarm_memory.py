@@ -12,7 +12,7 @@ from appliance.dashboard.app import create_app
 from appliance.settings.false_alarm_memory import RuleProposal, propose
 from appliance.store.reviewed_boxes import ReviewedBox
 from appliance.types import Box, Event
-from tests.dashboard_site import Site, config_of
+from tests.support.dashboard_site import Site, config_of
 
 T0 = 1_700_000_000.0
 BUSH: Box = (0.7, 0.4, 0.76, 0.6)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core_harness import CoreHarness, site
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
+from tests.support.core_harness import CoreHarness, site
 
 
 def test_what_a_cooldown_holds_back_is_counted_and_shown(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from dashboard_site import Site
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -27,6 +26,7 @@ from appliance.sensors.memory_pressure import MemoryReading
 from appliance.sensors.readings import SensorReading
 from appliance.store.deletions import DeletionLedger
 from appliance.store.meter import Metric, MetricName
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import yaml
 from fastapi.testclient import TestClient
-from servers.push_service import PushedBrowser, base64url
-from servers.receiver import Receiver
 
 from appliance import config
 from appliance.base.clock import ManualClock
@@ -22,7 +20,9 @@ from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.settings.settings_service import SettingsService
 from appliance.store.audit import AuditStore
 from appliance.store.push_subscriptions import PushSubscriptionStore
-from tests.dashboard_site import Site
+from tests.servers.push_service import PushedBrowser, base64url
+from tests.servers.receiver import Receiver
+from tests.support.dashboard_site import Site
 
 SITE = """\
 site: {name: depot-7}

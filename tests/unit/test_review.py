@@ -19,7 +19,7 @@ from appliance.store.deletions import newest_deletions
 from appliance.store.health_events import HealthEventStore
 from appliance.store.retention import Retention
 from appliance.types import Event, HealthEvent
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 DAY = 86400.0

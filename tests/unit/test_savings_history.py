@@ -21,7 +21,7 @@ from appliance.store import verdict_stats
 from appliance.store.database import Database
 from appliance.store.meter import HOUR_S, HOURS_KEPT, Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 NOON = 1_700_000_000 // 86400 * 86400 + 43200.0
 DAY_S = 86400.0

@@ -21,7 +21,7 @@ from appliance.dashboard.setup_api import new_setup_code
 from appliance.dashboard.sign_in_throttle import FREE_TRIES
 from appliance.settings.settings_service import PutInForce, SettingsService
 from appliance.store.users import UserStore
-from tests.dashboard_site import Site, config_of
+from tests.support.dashboard_site import Site, config_of
 
 HERE = "http://127.0.0.1:8080"
 CODE = "ABCD-2345"

@@ -22,7 +22,7 @@ from appliance.core.app import build
 from appliance.dashboard.app import create_app
 from appliance.settings.settings_service import SettingsService
 from appliance.store.database import Database
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "vedette.example.yaml"
 HERE = {"Authorization": "Bearer MARK-dashboard-token"}

@@ -22,7 +22,7 @@ from appliance.store.access_log import AccessLog
 from appliance.store.arming import ArmingStore
 from appliance.store.database import Database
 from appliance.store.push_subscriptions import UsedLinkStore
-from tests.dashboard_site import Site, config_of
+from tests.support.dashboard_site import Site, config_of
 
 T0 = 1_700_000_000.0
 MESSAGE = NotificationMessage(

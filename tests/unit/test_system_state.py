@@ -21,7 +21,7 @@ from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.sandbox.confinement import missing_confinement
 from appliance.store.migrations import STEPS
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 

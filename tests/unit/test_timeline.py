@@ -19,7 +19,7 @@ from appliance.store.migrations import STEPS, migrate
 from appliance.store.retention import prune_boxes
 from appliance.store.timeline import ALERTS_MAX, SPANS_MAX, TimelineStore
 from appliance.types import FrameBoxes, Gap, HealthEvent, SegmentRow, TrackedObject
-from tests.dashboard_site import RUN, Site, config_of
+from tests.support.dashboard_site import RUN, Site, config_of
 
 T0 = 1_700_000_040.0  # a full minute
 PERSON = TrackedObject(track=1, label="person", score=0.9, box=(0.1, 0.1, 0.2, 0.5))

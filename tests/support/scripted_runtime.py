@@ -43,12 +43,12 @@ class ScriptedRuntime:
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         if self.closed:
             raise DetectorError(CLOSED)
-        pictures = feed["images"]
-        if pictures.shape[1:] != (3, SIDE, SIDE):
-            raise DetectorError(f"images: {list(pictures.shape)} is not [batch, 3, {SIDE}, {SIDE}]")
-        self.shapes.append(pictures.shape)
-        self._before(len(pictures))
-        return {"output0": self._answer([float(each[0].mean()) for each in pictures])}
+        images = feed["images"]
+        if images.shape[1:] != (3, SIDE, SIDE):
+            raise DetectorError(f"images: {list(images.shape)} is not [batch, 3, {SIDE}, {SIDE}]")
+        self.shapes.append(images.shape)
+        self._before(len(images))
+        return {"output0": self._answer([float(each[0].mean()) for each in images])}
 
     def close(self) -> None:
         self.closed += 1

@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sample_rows import T0, opened, sample_escalation, sample_verdict
-from waiting import until
-
 from appliance.base.clock import ManualClock, local_weekday_minute
 from appliance.base.errors import StoreUnavailable
 from appliance.config import SiteConfig
@@ -27,6 +24,8 @@ from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice, NoticeRow, NoticeState, NoticeStore, SentMessage
 from appliance.types import AlertChange, Event
+from tests.support.sample_rows import T0, opened, sample_escalation, sample_verdict
+from tests.support.waiting import until
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,9 @@ class NotifyingSite:
     def escalate(self, name: str = "a1") -> None:
         """The alert grows."""
         before = opened(name, t=self.clock.now()).alert
-        told = Event(camera="yard", rule="intruder", kind="enter", track=9, label="person", t=self.clock.now(),
+        reported = Event(camera="yard", rule="intruder", kind="enter", track=9, label="person", t=self.clock.now(),
                      score=0.9, box=(0.1, 0.1, 0.2, 0.2), severity="alert")  # fmt: skip
-        self.write(AlertChange("extended", replace(before, severity="alert"), told))
+        self.write(AlertChange("extended", replace(before, severity="alert"), reported))
 
     def verdict(self, decision: str, name: str = "a1") -> None:
         assert self.alerts.apply_verdict(sample_verdict(f"q-{name}", of=name, decision=decision), self.clock.now())

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tiny_networks import SIDE, Thing
+from tests.support.tiny_networks import SIDE, Thing
 
-FAKE = Path(__file__).parent / "contract" / "fake_hailo"
+FAKE = Path(__file__).parents[1] / "contract" / "fake_hailo"
 BY_CLASS, BY_SCORE = "HAILO_NMS_BY_CLASS", "HAILO_NMS_BY_SCORE"
 NAMES = ["person", "car"]
 MOST = 20  # boxes of a class
@@ -65,6 +65,6 @@ def write(
     proto = bytes([0x0A, len(header)]) + header
     path.write_bytes(struct.pack(">III", 0x01484546, 0, len(proto)) + bytes(20) + proto + json.dumps(network).encode())
     if names is not None or notes:
-        told = {"names": list(names)} if names is not None else {}
-        path.with_name(f"{path.name}.json").write_text(json.dumps({**told, **notes}))
+        reported = {"names": list(names)} if names is not None else {}
+        path.with_name(f"{path.name}.json").write_text(json.dumps({**reported, **notes}))
     return path

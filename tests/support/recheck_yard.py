@@ -25,7 +25,7 @@ from appliance.types import (
     TrackedObject,
 )
 
-CLIPS = Path(__file__).parents[1] / "fixtures" / "clips"
+CLIPS = Path(__file__).parents[2] / "fixtures" / "clips"
 FPS, SIZE, FRAMES = 15, (960, 540), 930
 WALKER, FIRST, LAST = 1, 175, 235  # somebody crosses the yard in these frames
 AWAY = (0.0, -0.3)  # from where the walker is, to where nobody is
@@ -72,7 +72,7 @@ def alert_of(
     ask: Callable[[Alert, Event], wire.Escalation] | None = None,
 ) -> Alert:
     """An alert about the walker that is over, written with its boxes as the core writes them; ask: its question."""
-    looks = walk(away=away)
+    inferences = walk(away=away)
     frames = [
         FrameBoxes(
             camera="gate",
@@ -82,7 +82,7 @@ def alert_of(
             looked=True,
             objects=(TrackedObject(track=track, label="person", score=0.7, box=box),),
         )
-        for n, (frame, box) in enumerate(looks.items())
+        for n, (frame, box) in enumerate(inferences.items())
     ]
     BoxStore(db).append("gate", f"r{track}", frames)
     first, middle = frames[0], frames[len(frames) // 2]
@@ -95,8 +95,8 @@ def alert_of(
         camera="gate", rule="intruder", kind="enter", track=track, label="person", t=first.t, score=0.7, zone="yard",
         severity=severity, id=f"e-{name}",
     )  # fmt: skip
-    alerts, priority, question = AlertStore(db), wire.PRIORITY_OF[severity], ask(alert, event) if ask else None
-    alerts.apply(AlertChange("opened", alert, event), escalation=question, priority=priority)
+    alerts, priority, escalation = AlertStore(db), wire.PRIORITY_OF[severity], ask(alert, event) if ask else None
+    alerts.apply(AlertChange("opened", alert, event), escalation=escalation, priority=priority)
     over = replace(alert, t_end=frames[-1].t, end_reason="quiet")
     alerts.apply(AlertChange("ended", over), escalation=None, priority=priority)
     return over

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import httpx
-from waiting import ANSWER_S
+
+from tests.support.waiting import ANSWER_S
 
 
 def address_of(url: str) -> tuple[str, int]:

@@ -59,13 +59,13 @@ class Once:
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return self._eye.preferred_size(width, height)
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        return [self._look(picture) for picture in pictures]
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        return [self._look(image) for image in images]
 
-    def _look(self, picture: NDArray[np.uint8]) -> Detections:
-        key = hashlib.blake2b(np.ascontiguousarray(picture).tobytes() + repr(picture.shape).encode()).digest()
+    def _look(self, image: NDArray[np.uint8]) -> Detections:
+        key = hashlib.blake2b(np.ascontiguousarray(image).tobytes() + repr(image.shape).encode()).digest()
         if key not in self._known:
-            (self._known[key],) = self._eye.detect([picture])
+            (self._known[key],) = self._eye.detect([image])
         return self._known[key]
 
 
@@ -82,8 +82,8 @@ class Less:
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return self._eye.preferred_size(width, height)
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        found = self._eye.detect(pictures)
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        found = self._eye.detect(images)
         return [Detections(each.boxes, each.scores * self._share, each.class_ids) for each in found]
 
 
@@ -100,8 +100,8 @@ class Truth:
         with ClipReader(str(FAMILY / f"{name}.mp4")) as clip:
             for frame in clip.frames():
                 width, height = self._SIZE
-                picture = frame.av_frame.to_ndarray(format="bgr24", width=width, height=height, interpolation="AREA")
-                self._frames.setdefault(picture.tobytes(), frame.index + 1)
+                image = frame.av_frame.to_ndarray(format="bgr24", width=width, height=height, interpolation="AREA")
+                self._frames.setdefault(image.tobytes(), frame.index + 1)
         self._rows: dict[int, list[Row]] = {}
         for row in read_rows(FAMILY / f"{name}.gt.txt"):
             if row.visibility >= visible_min:
@@ -110,8 +110,8 @@ class Truth:
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return self._SIZE
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        frames = [self._frames.get(np.ascontiguousarray(picture).tobytes()) for picture in pictures]
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        frames = [self._frames.get(np.ascontiguousarray(image).tobytes()) for image in images]
         assert None not in frames, "a picture that is none of the film's"
         return [self._known(frame) for frame in frames if frame is not None]
 
@@ -149,11 +149,11 @@ def _decided(before: RecordedLog, after: RecordedLog) -> bool:
     """Whether events and alerts differ: which, in what order; when, by more than a look."""
     one, other = ([line for line in log.lines if isinstance(line, Event | Alert)] for log in (before, after))
     return len(one) != len(other) or any(
-        _told(a) != _told(b) or abs(_t(a) - _t(b)) > TIME_TOLERANCE_S for a, b in zip(one, other, strict=True)
+        _reported(a) != _reported(b) or abs(_t(a) - _t(b)) > TIME_TOLERANCE_S for a, b in zip(one, other, strict=True)
     )
 
 
-def _told(line: Event | Alert) -> object:
+def _reported(line: Event | Alert) -> object:
     if isinstance(line, Event):
         return line.camera, line.rule, line.kind, line.label, line.zone, line.line, line.severity
     return line.camera, line.rules, line.severity, line.labels, len(line.tracks)

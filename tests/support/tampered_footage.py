@@ -18,7 +18,7 @@ from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.conditions.frame_transform import frame_transform_of
 from appliance.types import HealthEvent
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CLIPS = ROOT / "fixtures" / "clips"
 FAMILY = ROOT / "fixtures" / "family"
 STEP_S = 0.2  # five frames a second, as the default
@@ -50,19 +50,19 @@ def planes(
 @cache
 def _frames(path: Path) -> tuple[tuple[float, Image, Image], ...]:
     """Each examined frame of a clip, five a second: its time, its plane, and the image in `HALF` size."""
-    found, pictures, next_t = [], FrameConverter(), 0.0
+    found, converter, next_t = [], FrameConverter(), 0.0
     with ClipReader(str(path)) as clip:
         for frame in clip.frames():
             if frame.t >= next_t - 0.002:
                 next_t = frame.t + STEP_S
-                luma = pictures.planes(frame.av_frame)[0]
+                luma = converter.planes(frame.av_frame)[0]
                 half = np.asarray(cv2.resize(luma, HALF, interpolation=cv2.INTER_AREA), np.uint8)
-                found.append((round(frame.t, 3), pictures.small_luma(frame.av_frame).copy(), half))
+                found.append((round(frame.t, 3), converter.small_luma(frame.av_frame).copy(), half))
     return tuple(found)
 
 
 def _weathered(path: Path, seconds: float, weather: str, step_s: float) -> Iterator[Plane]:
-    lens, pictures, next_t = frame_transform_of(ConditionSet.parse(weather.split(","), 5)), FrameConverter(), 0.0
+    lens, converter, next_t = frame_transform_of(ConditionSet.parse(weather.split(","), 5)), FrameConverter(), 0.0
     assert lens is not None
     with ClipReader(str(path)) as clip:
         for frame in clip.frames():
@@ -70,7 +70,7 @@ def _weathered(path: Path, seconds: float, weather: str, step_s: float) -> Itera
                 return
             if frame.t >= next_t - 0.002:
                 next_t = frame.t + step_s
-                yield round(frame.t, 3), pictures.small_luma(lens(frame.index, frame.t, frame.av_frame)).copy()
+                yield round(frame.t, 3), converter.small_luma(lens(frame.index, frame.t, frame.av_frame)).copy()
 
 
 def _small(half: Image) -> Image:

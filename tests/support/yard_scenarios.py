@@ -1,4 +1,4 @@
-"""Scenario files around small films, for tests: a visit to the yard of films.py, and what should come of it."""
+"""Scenario files around small films, for tests: a visit to the yard of block_footage.py, and what should come of it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from films import film
 
 from appliance.scenario import scenario_loader
 from appliance.scenario import scenario_runner as scenario_run
 from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
+from tests.support.block_footage import block_clip
 
 YARD: dict[str, Any] = {
     "zones": {"yard": [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]},
@@ -44,7 +44,7 @@ def there_and_back(t: float) -> float | None:
 
 
 def visit_clip(folder: Path) -> Path:
-    return film(folder / "visit.mp4", 14, there_and_back)
+    return block_clip(folder / "visit.mp4", 14, there_and_back)
 
 
 def write(folder: Path, data: dict[str, Any], name: str = "visit") -> Path:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import av
-from media import number
-from streams import Heard
 
 from appliance.types import CameraMeter, CameraState, FrameBoxes, Gap, IngestMessage, SegmentRow, StreamHeader
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
+from tests.support.numbered_footage import number
+from tests.support.scripted_sources import Heard
 
 _HEAD = struct.Struct(">cBI")
 
@@ -41,7 +41,7 @@ class LiveParser:
             yield LiveMessage(kind.decode(), index, content)
 
 
-def pictures(video: bytes) -> list[tuple[float, int]]:
+def numbered_frames(video: bytes) -> list[tuple[float, int]]:
     """(camera time, number) of the pictures in the `v` messages of one camera."""
     with av.open(io.BytesIO(video), format="mp4") as container:
         return [

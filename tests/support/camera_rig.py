@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from streams import CountingTracker, Heard, NumberReader
-
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis, NewTracker
 from appliance.base.clock import Clock, SystemClock
@@ -19,6 +17,7 @@ from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.ingest.substream_ring import SubstreamRing
+from tests.support.scripted_sources import CountingTracker, Heard, NumberReader
 
 
 def detect_stream(

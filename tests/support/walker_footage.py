@@ -29,12 +29,12 @@ def place(path: Path, seconds: float, visits: Sequence[tuple[float, float]] = ()
         stream.codec_context.gop_size = gop
         stream.options = _options(codec, gop, options)
         for n in range(round(seconds * fps)):
-            picture = empty.picture(n)
+            image = empty.image(n)
             for begin, end in visits:
                 if begin <= n / fps < end:
                     x = round((n / fps - begin) / (end - begin) * (SIZE[0] - VISITOR[0]))
-                    picture[90 : 90 + VISITOR[1], x : x + VISITOR[0]] = 235
-            frame = av.VideoFrame.from_ndarray(cv2.cvtColor(picture, cv2.COLOR_GRAY2BGR), "bgr24")
+                    image[90 : 90 + VISITOR[1], x : x + VISITOR[0]] = 235
+            frame = av.VideoFrame.from_ndarray(cv2.cvtColor(image, cv2.COLOR_GRAY2BGR), "bgr24")
             frame.pts, frame.time_base = n, Fraction(1, fps)
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
@@ -49,13 +49,13 @@ class _Empty:
         self._chance, self._noise = np.random.default_rng(7), noise
         coarse = self._chance.integers(60, 120, (12, 16)).astype(np.float32)
         self._ground = cv2.resize(coarse, SIZE, interpolation=cv2.INTER_CUBIC)
-        self._pictures: list[NDArray[np.uint8]] = []
+        self._images: list[NDArray[np.uint8]] = []
 
-    def picture(self, n: int) -> NDArray[np.uint8]:
-        while len(self._pictures) <= n:
+    def image(self, n: int) -> NDArray[np.uint8]:
+        while len(self._images) <= n:
             noisy = self._ground + self._chance.normal(0, self._noise, self._ground.shape)
-            self._pictures.append(np.clip(noisy, 0, 255).astype(np.uint8))
-        return self._pictures[n].copy()
+            self._images.append(np.clip(noisy, 0, 255).astype(np.uint8))
+        return self._images[n].copy()
 
 
 _empty = functools.lru_cache(maxsize=2)(_Empty)
@@ -71,7 +71,7 @@ def _options(codec: str, gop: int, given: dict[str, str]) -> dict[str, str]:
     return {"preset": "veryfast", "x264-params": f"keyint={gop}:min-keyint={gop}:scenecut=0{more}"}
 
 
-class Lookout:
+class WalkerDetector:
     """A detector: what is bright is a person."""
 
     name = "scripted:lookout"
@@ -81,8 +81,8 @@ class Lookout:
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return width, height
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        return [self._look(picture[:, :, 1]) for picture in pictures]
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        return [self._look(image[:, :, 1]) for image in images]
 
     def _look(self, grey: NDArray[np.uint8]) -> Detections:
         ys, xs = np.nonzero(grey > 190)

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from streams import FrameByFrame
-
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
@@ -29,6 +27,7 @@ from appliance.store.rows import AlertRow
 from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
 from appliance.types import CameraState, PipelineStep, Review, SegmentRow, StreamHeader
+from tests.support.scripted_sources import FrameByFrame
 
 LIFE_T0 = 1_795_172_400.0  # 2026-11-20T11:00:00Z
 
@@ -59,11 +58,11 @@ class Life:
         self._eye = eye
         self._runs = 0
 
-    def live_through(self, film: Path, camera: str = "gate", seconds: float = float("inf")) -> None:
+    def live_through(self, clip: Path, camera: str = "gate", seconds: float = float("inf")) -> None:
         """The camera shows the film, or its first `seconds`, in a run of its own, and is away then for a minute."""
         self._runs += 1
         run, begin = f"run{self._runs}", self.clock.now()
-        source = FileSource(camera, f"file:{film}", self.clock)
+        source = FileSource(camera, f"file:{clip}", self.clock)
         info = source.open()
         recorder = SegmentRecorder(
             RecordTarget(self.root, camera, self.config.storage.segment_s, 0), self.clock, self._record

@@ -19,7 +19,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from waiting import PATIENCE, until
+
+from tests.support.waiting import PATIENCE, until
 
 # What a fresh profile would do beside the test: play nothing, ask the network, sound.
 _SETTINGS = {"media.autoplay.default": 0, "media.volume_scale": "0.0", "media.gmp-manager.updateEnabled": False}

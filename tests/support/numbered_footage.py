@@ -27,7 +27,7 @@ _FRAGMENTED = {"movflags": "empty_moov+default_base_moof", "frag_duration": "1"}
 
 
 @dataclass(frozen=True)
-class Film:
+class EncodedFootage:
     """An encoded film: packets in decode order with pts and dts in frames."""
 
     source: av.container.InputContainer  # kept open: its stream is the template for copies
@@ -37,7 +37,7 @@ class Film:
     codec: str
 
 
-def picture(n: int, size: tuple[int, int] = (320, 240)) -> NDArray[np.uint8]:
+def numbered_image(n: int, size: tuple[int, int] = (320, 240)) -> NDArray[np.uint8]:
     """Frame `n` as (H, W, 3) RGB."""
     width, height = size
     image = np.full((height, width, 3), 96 + n % 32, np.uint8)
@@ -64,7 +64,7 @@ def number(image: NDArray[np.uint8]) -> int:
 
 
 @functools.lru_cache(maxsize=16)  # the same film is recorded by many tests of a process
-def film(
+def encoded_footage(
     first: int,
     count: int,
     *,
@@ -73,7 +73,7 @@ def film(
     size: tuple[int, int] = (320, 240),
     codec: str = "libx264",
     b_frames: int = 0,
-) -> Film:
+) -> EncodedFootage:
     """Encode frames `first` .. `first + count - 1`; a key frame every `gop`."""
     rate = Fraction(fps).limit_denominator(1000)
     made = io.BytesIO()
@@ -85,7 +85,7 @@ def film(
         if codec == "libx265":
             stream.options = {"preset": "ultrafast", "x265-params": f"log-level=none:keyint={gop}:bframes={b_frames}"}
         for n in range(count):
-            frame = av.VideoFrame.from_ndarray(picture(first + n, size), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(numbered_image(first + n, size), format="rgb24")
             frame.pts, frame.time_base = n, 1 / rate
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
@@ -97,12 +97,12 @@ def film(
         for each in copy.demux(template)
         if each.size
     ]
-    return Film(copy, tuple(packets), fps, size, "hevc" if codec == "libx265" else "h264")
+    return EncodedFootage(copy, tuple(packets), fps, size, "hevc" if codec == "libx265" else "h264")
 
 
 def record(
     root: Path,
-    made: Film,
+    made: EncodedFootage,
     t0: float,
     *,
     camera: str = "yard",
@@ -142,7 +142,7 @@ def record(
 
 def beeping(path: Path, codec: str = "aac", *, rate: int = 16_000, seconds: int = 8, b_frames: int = 0) -> Path:
     """A film of pictures that say their number, ten a second, with a beep at the beginning of each second."""
-    made = film(0, 10 * seconds, b_frames=b_frames)
+    made = encoded_footage(0, 10 * seconds, b_frames=b_frames)
     with av.open(str(path), "w") as out:
         video = out.add_stream_from_template(made.source.streams.video[0], opaque=True)
         sound = out.add_stream(codec, rate=rate, layout="mono")

@@ -34,7 +34,9 @@ def look(t: float, *objects: TrackedObject, looked: bool = True, name: str = "ga
     return FrameBoxes(camera=name, seq=frame, frame=frame, t=round(t, 3), looked=looked, objects=objects)
 
 
-def looks(feet: Sequence[Point | None], t: float = 0.0, every_s: float = 0.2, score: float = 0.8) -> list[FrameBoxes]:
+def inferences(
+    feet: Sequence[Point | None], t: float = 0.0, every_s: float = 0.2, score: float = 0.8
+) -> list[FrameBoxes]:
     """One look after the other at one person; None: it is not found in that look."""
     return [
         look(t + index * every_s, *([] if foot is None else [person(foot, score=score)]))

@@ -8,7 +8,6 @@ from typing import Any
 
 import av
 import numpy as np
-from media import film, number
 from numpy.typing import NDArray
 
 from appliance import config
@@ -20,6 +19,7 @@ from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame
 from appliance.media.source import ReceivedBytes, StreamInfo, VideoPacket
 from appliance.types import Box, Detections, FrameBoxes, IngestMessage, TrackedObject
+from tests.support.numbered_footage import encoded_footage, number
 
 
 def clip(
@@ -34,7 +34,7 @@ def clip(
     size: tuple[int, int] = (320, 240),
 ) -> Path:
     """A file whose frames say their number (`media.number`); the container by the suffix of `path`."""
-    made = film(first, count, fps=fps, gop=gop, b_frames=b_frames, codec=codec, size=size)
+    made = encoded_footage(first, count, fps=fps, gop=gop, b_frames=b_frames, codec=codec, size=size)
     source = made.source  # stays open: the film is kept for the next test that wants it
     source.seek(0)
     template = source.streams.video[0]
@@ -116,11 +116,11 @@ class NumberReader:
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return width, height
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        return [self._look(picture) for picture in pictures]
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        return [self._look(image) for image in images]
 
-    def _look(self, picture: NDArray[np.uint8]) -> Detections:
-        n = number(picture)
+    def _look(self, image: NDArray[np.uint8]) -> Detections:
+        n = number(image)
         self.seen.append(n)
         if self._fail(n):
             raise DetectorError(f"frame {n} is too much for me")

@@ -18,8 +18,8 @@ START_S_MAX = 120.0
 STOP_S_MAX = 100.0
 
 
-class Box:
-    """`with Box(folder, site) as box:`; `site` is the site file's text without storage and dashboard.
+class ApplianceProcess:
+    """`with ApplianceProcess(folder, site) as box:`; `site` is the site file's text without storage and dashboard.
 
     kill() is kill -9 of the core alone; start() begins again on the same folder. The log of all lives is `log`.
     """
@@ -84,7 +84,7 @@ class Box:
             self._process.send_signal(signal.SIGTERM)
         return self._process.wait(STOP_S_MAX)
 
-    def __enter__(self) -> Box:
+    def __enter__(self) -> ApplianceProcess:
         self.start()
         return self
 

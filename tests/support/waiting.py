@@ -27,8 +27,8 @@ def until(
     deadline = time.monotonic() + seconds * PATIENCE
     while not condition():
         if time.monotonic() >= deadline:
-            told = what() if callable(what) else what
-            raise AssertionError(f"it did not happen within {seconds * PATIENCE:.0f} s: {told or condition}")
+            reported = what() if callable(what) else what
+            raise AssertionError(f"it did not happen within {seconds * PATIENCE:.0f} s: {reported or condition}")
         threading.Event().wait(every_s)
 
 

@@ -58,7 +58,7 @@ from appliance.types import (
     StreamHeader,
     TrackedObject,
 )
-from tests import media
+from tests.support import numbered_footage
 
 RUN = "run-1"
 PASSWORD = "four words to remember"
@@ -133,7 +133,9 @@ class Site:
 
     def record(self, camera: str, t0: float, seconds: float = 8.0) -> SegmentRow:
         """Eight seconds of pictures that say their number, and one person who walks from left to right."""
-        row = media.record(self.root, media.film(0, int(seconds * 10)), t0, camera=camera)
+        row = numbered_footage.record(
+            self.root, numbered_footage.encoded_footage(0, int(seconds * 10)), t0, camera=camera
+        )
         self.keep(row, [walk(camera, t0, n) for n in range(int(seconds * 5))])
         return row
 
@@ -193,16 +195,16 @@ class Site:
             camera=camera, rule=rules[0], kind="enter", track=tracks[0], label=labels[0], t=t, score=0.87,
             box=(0.3, 0.4, 0.4, 0.8), zone="yard", severity=severity,
         )  # fmt: skip
-        question = self._question(alert, first) if ask else None
+        escalation = self._escalation(alert, first) if ask else None
         for n, event in enumerate(events or (first,)):
             change = AlertChange("extended" if n else "opened", alert, event)
-            self.alerts.apply(change, escalation=None if n else question, priority="high")
+            self.alerts.apply(change, escalation=None if n else escalation, priority="high")
         if seconds is not None:
             alert = replace(alert, t_end=t + seconds)
             self.alerts.apply(AlertChange("ended", alert), escalation=None, priority="high")
         return alert
 
-    def _question(self, alert: Alert, event: Event) -> wire.Escalation:
+    def _escalation(self, alert: Alert, event: Event) -> wire.Escalation:
         return wire.Escalation(
             id=f"e-{alert.id}", site=self.config.site.name, camera=alert.camera, alert=alert.id, rule="intruder",
             kind=event.kind, label=event.label, severity=alert.severity, t=alert.t_start, created_t=self.clock.now(),
@@ -220,8 +222,8 @@ class Site:
         (folder / "still.jpg").write_bytes(encode_jpeg(still.image))
         clip = cut_clip(recording, alert.t_start - 2, alert.t_end + 2, folder / "clip.mp4")
         frames = self.boxes.span(alert.camera, clip.t_start, clip.t_end)
-        looks = [{"t": each.t, "objects": [asdict(found) for found in each.objects]} for each in frames]
-        (folder / "boxes.json").write_text(json.dumps({"schema": 1, "frames": looks}))
+        inferences = [{"t": each.t, "objects": [asdict(found) for found in each.objects]} for each in frames]
+        (folder / "boxes.json").write_text(json.dumps({"schema": 1, "frames": inferences}))
         self.evidence.put(
             self._piece(alert.id, "still", still.t, still.t),
             *(self._piece(alert.id, name, clip.t_start, clip.t_end) for name in ("clip", "boxes")),

@@ -17,19 +17,19 @@ WIDTH, HEIGHT, FPS = 320, 240, 10
 BLOCK = (24, 60)
 
 
-def film(path: Path, seconds: float, left_of: Callable[[float], float | None]) -> Path:
+def block_clip(path: Path, seconds: float, left_of: Callable[[float], float | None]) -> Path:
     """A film in which a block stands at x = left_of(t) (share of the width); None: it is not there."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("mpeg4", rate=FPS)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         stream.options = {"qscale": "2"}
         for index in range(round(seconds * FPS)):
-            picture = np.full((HEIGHT, WIDTH, 3), 40, np.uint8)
+            image = np.full((HEIGHT, WIDTH, 3), 40, np.uint8)
             left = left_of(index / FPS)
             if left is not None:
                 x = round(left * WIDTH)
-                picture[100 : 100 + BLOCK[1], x : x + BLOCK[0]] = 230
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, "bgr24")))
+                image[100 : 100 + BLOCK[1], x : x + BLOCK[0]] = 230
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, "bgr24")))
         container.mux(stream.encode(None))
     return path
 
@@ -47,17 +47,17 @@ class BrightBlock:
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return width, height
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         self._fails -= 1
         if self._fails >= 0:
             raise DetectorError("scripted to fail")
-        return [self._look(picture) for picture in pictures]
+        return [self._look(image) for image in images]
 
-    def _look(self, picture: NDArray[np.uint8]) -> Detections:
-        ys, xs = np.nonzero(picture[:, :, 1] > 150)
+    def _look(self, image: NDArray[np.uint8]) -> Detections:
+        ys, xs = np.nonzero(image[:, :, 1] > 150)
         if len(xs) == 0:
             return Detections.empty()
-        height, width = picture.shape[:2]
+        height, width = image.shape[:2]
         box = [xs.min() / width, ys.min() / height, (xs.max() + 1) / width, (ys.max() + 1) / height]
         return Detections(np.array([box], np.float32), np.array([0.9], np.float32), np.zeros(1, np.int32))
 

@@ -6,8 +6,6 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
-from films import BrightBlock, film, site
-
 from appliance import wire
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import ManualClock
@@ -16,12 +14,13 @@ from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import replay
 from appliance.replay.verdict_source import VerdictSource
 from appliance.uplink.verdict_client import TimedVerdict
+from tests.support.block_footage import BrightBlock, block_clip, site
 
 UPLINK = BrokerConfig(url="nats://127.0.0.1:4222")
 
 
 def asking(**camera: object) -> SiteConfig:
-    """The site of films.py with an uplink; it begins with whole pictures, as questions always did."""
+    """The site of block_footage.py with an uplink; it begins with whole pictures, as questions always did."""
     config = site(**camera)
     # A strange name must change no answer: nothing of it is part of what is asked.
     return config.model_copy(
@@ -38,7 +37,7 @@ def visits(path: Path, starts: tuple[float, ...] = (1.0, 20.0), seconds: float =
                 return left + 0.02 * starts.index(start) + 0.25 * min(t - start, 2.4)
         return None
 
-    return film(path, seconds, where)
+    return block_clip(path, seconds, where)
 
 
 class ScriptedCloud:
@@ -55,19 +54,19 @@ class ScriptedCloud:
         self.files: list[int] = []
 
     def ask(
-        self, question: wire.Escalation, priority: str, files: list[tuple[wire.MediaRef, bytes]]
+        self, escalation: wire.Escalation, priority: str, files: list[tuple[wire.MediaRef, bytes]]
     ) -> TimedVerdict | None:
-        self.asked.append(question)
+        self.asked.append(escalation)
         self.files.append(len(files))
-        said = self._script.pop(0)
-        if said is None:
+        decision = self._script.pop(0)
+        if decision is None:
             return None
         verdict = wire.Verdict(
-            escalation=question.id,
-            site=question.site,
-            alert=question.alert,
-            decision="unsure" if said.startswith("need:") else said,
-            reason=f"It is {said}.",
+            escalation=escalation.id,
+            site=escalation.site,
+            alert=escalation.alert,
+            decision="unsure" if decision.startswith("need:") else decision,
+            reason=f"It is {decision}.",
             kind="simulated",
             engine="scripted",
             model=self._model,
@@ -75,8 +74,8 @@ class ScriptedCloud:
             seconds=1.0,
             timings={"queue": 0.1, "model": 1.0},
             judged_t=1_700_000_000.0,
-            need=said.removeprefix("need:") if said.startswith("need:") else None,
-            step=question.step,
+            need=decision.removeprefix("need:") if decision.startswith("need:") else None,
+            step=escalation.step,
         )
         return TimedVerdict(verdict, 0.25, self._seconds, 1000)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
-from life import Life, site_of
-from replay.family import Once
 
 from appliance.config import DetectorConfig, SiteConfig
 from appliance.detect import detector
+from tests.support.recorded_site import Life, site_of
+from tests.support.render_family import Once
 
 ROOT = Path(__file__).parents[2]
 GATE = ROOT / "fixtures" / "clips" / "gate.mp4"
