@@ -53,7 +53,10 @@ def filled(alerts: int, clock: ManualClock | SystemClock) -> Iterator[tuple[Data
         config = SiteConfig.model_validate({"site": {"name": "bench"}, "cameras": cameras, "dashboard": {"port": 0}})
         CameraStore(db).ensure({name: camera.url for name, camera in config.cameras.items()})
         fill(db, alerts)
-        yield db, create_app(db=db, meter=Meter(db, "core"), root=Path(folder), config=config, clock=clock)
+        yield (
+            db,
+            create_app(db=db, meter=Meter(db, "core"), root=Path(folder), config=config.for_dashboard(), clock=clock),
+        )
         db.close()
 
 

@@ -71,7 +71,7 @@ def filled(folder: Path, clock: Clock, alerts: int) -> tuple[Database, SiteConfi
 
 def dashboard(db: Database, config: SiteConfig, root: Path, clock: Clock) -> FastAPI:
     """One for each event loop."""
-    return create_app(db=db, meter=Meter(db, "core"), root=root, config=config, clock=clock)
+    return create_app(db=db, meter=Meter(db, "core"), root=root, config=config.for_dashboard(), clock=clock)
 
 
 def measure_api(app: FastAPI, now: float) -> None:

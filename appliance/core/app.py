@@ -189,7 +189,7 @@ class Appliance:
         self._lasting.monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
         background.preroll.shrink(self._preroll_share())
         if self._dashboard is not None:
-            self._dashboard.configure(config, background.dashboard_probes)
+            self._dashboard.configure(config.for_dashboard(), background.dashboard_probes)
         return waiting
 
     def warm_up(self) -> None:
@@ -359,7 +359,7 @@ def _build_dashboard(
     app = create_app(
         db=lasting.db,
         root=lasting.root,
-        config=config,
+        config=config.for_dashboard(),
         clock=lasting.clock,
         meter=lasting.stores.meter,
         probes=background.dashboard_probes,

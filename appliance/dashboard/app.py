@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI, Request
 from starlette.responses import Response
 
 from appliance.base.clock import Clock
-from appliance.config import DashboardConfig, SiteConfig
+from appliance.config import DashboardConfig, DashboardSections
 from appliance.dashboard import (
     account_api,
     account_page,
@@ -110,7 +110,7 @@ def create_app(
     db: Database,
     meter: Meter,
     root: Path,
-    config: SiteConfig,
+    config: DashboardSections,
     clock: Clock,
     cut: CutSnapshot | None = None,
     reader: RecordingReader = READ_DIRECTLY,
@@ -139,10 +139,10 @@ def create_app(
     serve_openapi(app)
     methods = RouteMethods([route for router in ROUTERS for route in router.routes])
 
-    def configure(config: SiteConfig, probes: CoreProbes) -> None:
+    def configure(config: DashboardSections, probes: CoreProbes) -> None:
         """Answer by these sections of the site file and with these parts of the core from the next request on."""
         app.state.on_bug = problems.install(app, parts.configure(app, config, probes), methods)
-        app.state.language = config.site.language
+        app.state.language = config.decisions.site.language
 
     configure(config, probes)
     app.state.configure = configure

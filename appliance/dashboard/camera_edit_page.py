@@ -44,7 +44,7 @@ def camera_edit_page(
     return templates.page(
         "camera_edit.html", here="/cameras", rev=rev, camera=camera, labels=COMMON_LABELS,
         proposals=alarms.proposals(name), stretches=list(_stretches(alerts, name)), trials=page_of(name),
-        networks=installed_networks(settings.service.running.config),
+        networks=installed_networks(settings.service.running.config.detector),
     )  # fmt: skip
 
 

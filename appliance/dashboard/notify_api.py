@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from appliance.base.errors import UsageError
-from appliance.config import PushTarget, SiteConfig, Target
+from appliance.config import PushTarget, Target
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
@@ -46,8 +47,8 @@ Text = Annotated[str, Field(max_length=2000)]
 class NotifyContext:
     """What the routes of this page need. Owner: the dashboard, made anew with each state of the site file."""
 
-    def __init__(self, config: SiteConfig, probes: CoreProbes, db: Database, meter: Meter) -> None:
-        self.config = config
+    def __init__(self, targets: Mapping[str, Target], probes: CoreProbes, db: Database, meter: Meter) -> None:
+        self.targets = targets
         self.probes = probes
         self.db = db
         self.meter = meter
@@ -62,9 +63,7 @@ class NotifyContext:
     @property
     def push_target(self) -> str:
         """The name of the first one that is enabled; '': there is none."""
-        return next(
-            (name for name, each in self.config.notify.items() if isinstance(each, PushTarget) and each.enabled), ""
-        )
+        return next((name for name, each in self.targets.items() if isinstance(each, PushTarget) and each.enabled), "")
 
     @property
     def links(self) -> SnoozeLinks:
@@ -186,7 +185,7 @@ class Subscribe(BaseModel):
 def _items(context: NotifyContext) -> list[TargetItem]:
     statuses = {each.name: each for each in context.probes.targets()}
     found = []
-    for name, target in context.config.notify.items():
+    for name, target in context.targets.items():
         status = statuses.get(name)
         quiet = ", ".join(target.quiet_hours.hours) if target.quiet_hours else ""
         facts: dict[str, Any] = {
@@ -248,7 +247,7 @@ def test_target(context: Context, target: str) -> TestOutcome:
     """Send a test message, and say what came back."""
     from appliance.notify.target_check import send_test  # it brings an HTTP client: only where somebody asks
 
-    chosen = context.config.notify.get(target)
+    chosen = context.targets.get(target)
     if chosen is None:
         raise Problem(404, "There is no such target.")
     try:
@@ -310,7 +309,7 @@ def subscribe(request: Request, context: Context, wanted: Subscribe) -> BrowserL
     """Notify this browser, of the cameras that the visitor may see."""
     from appliance.notify.push_crypto import browser_key
 
-    push, target = context.push, context.config.notify[context.push_target]
+    push, target = context.push, context.targets[context.push_target]
     assert isinstance(target, PushTarget)
     with refused_as({UsageError: 422, ValueError: 422}):
         target.check_endpoint(wanted.endpoint)

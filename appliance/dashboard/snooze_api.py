@@ -41,7 +41,7 @@ def snooze(request: Request, context: Context, arming: Armed, token: str, wanted
     offer = offer_of(context, token)
     rule = offer.rule if wanted.rule_only else ""
     until = arming.now + wanted.minutes * 60
-    if offer.target not in context.config.notify:
+    if offer.target not in context.targets:
         raise Problem(410, "The target of this link is no more.")
     if not context.links.use(offer):
         raise Problem(410, "This link was used already.")

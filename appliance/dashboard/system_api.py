@@ -23,7 +23,7 @@ from appliance.base.clock import Clock
 from appliance.base.detector_config import Backend
 from appliance.base.errors import ModelError
 from appliance.base.telemetry import RING_LINES_MAX, LogLevel, LogLine, log_text
-from appliance.config import SiteConfig
+from appliance.config import DecisionConfig
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.headroom_api import HeadroomReader, sentence
 from appliance.dashboard.health_api import HealthReader
@@ -213,7 +213,7 @@ class SystemReader:
     """
 
     def __init__(
-        self, config: SiteConfig, root: Path, clock: Clock, probes: CoreProbes,
+        self, config: DecisionConfig, root: Path, clock: Clock, probes: CoreProbes,
         readers: tuple[HealthReader, HeadroomReader, StorageReportCache, CameraStore, Meter],
     ) -> None:  # fmt: skip
         """readers: of faults, headroom, storage, cameras and counters."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.base.errors import ModelError
-from appliance.config import CameraConfig, SiteConfig
+from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.lab_jobs import JobRunning, JobState, LabJob, LabJobs, model_places
 from appliance.dashboard.problems import Problem
@@ -197,7 +197,7 @@ class WhyReader:
     """Explains spans of the cameras' time. Any thread may call."""
 
     def __init__(
-        self, db: Database, config: SiteConfig, clock: Clock, timelines: TimelineReader, jobs: LabJobs, root: str
+        self, db: Database, config: DecisionConfig, clock: Clock, timelines: TimelineReader, jobs: LabJobs, root: str
     ) -> None:
         self._boxes, self._cameras, self._segments = BoxStore(db), CameraStore(db), SegmentStore(db)
         self._timeline_store = TimelineStore(db)

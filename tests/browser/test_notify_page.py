@@ -53,11 +53,11 @@ class NotifyingHouse:
         service = SettingsService(self.path, folder, self.site.clock, self._take)
         self.probes = CoreProbes(push=self.push, snooze_links=self.links)
         self.app = self.site.app(service)
-        self.app.state.configure(first, self.probes)
+        self.app.state.configure(first.for_dashboard(), self.probes)
         self.url = ""
 
     def _take(self, changed: SiteConfig) -> tuple[str, ...]:
-        self.app.state.configure(changed, self.probes)
+        self.app.state.configure(changed.for_dashboard(), self.probes)
         return ()
 
 

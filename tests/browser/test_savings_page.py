@@ -83,7 +83,7 @@ def test_a_price_is_edited_on_the_page_and_counts_at_once(browser: Browser, tmp_
     apps: list[FastAPI] = []
 
     def take(config: SiteConfig) -> tuple[str, ...]:
-        apps[0].state.configure(config, site.probes())
+        apps[0].state.configure(config.for_dashboard(), site.probes())
         return ()
 
     apps.append(site.app(SettingsService(path, site.root, clock, take)))

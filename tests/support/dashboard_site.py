@@ -261,7 +261,7 @@ class Site:
     def app(self, settings: SettingsService | None = None, certificate: DashboardCertificate | None = None) -> FastAPI:
         """The dashboard of this site."""
         return create_app(
-            db=self.db, meter=self.meter, root=self.root, config=self.config, clock=self.clock,
+            db=self.db, meter=self.meter, root=self.root, config=self.config.for_dashboard(), clock=self.clock,
             probes=self.probes(), settings=settings, certificate=certificate,
         )  # fmt: skip
 

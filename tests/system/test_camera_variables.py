@@ -60,7 +60,12 @@ class Box:
         site = Site(folder / "data", SystemClock())
         service = SettingsService(self.file, folder, site.clock, self._take)
         app = create_app(
-            db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, settings=service
+            db=site.db,
+            meter=site.meter,
+            root=site.root,
+            config=site.config.for_dashboard(),
+            clock=site.clock,
+            settings=service,
         )
         self.http = TestClient(app, base_url="http://127.0.0.1")
 

@@ -42,7 +42,9 @@ NO_FACTOR = {"state": "none", "wanted": False, "recovery": 0}
 
 
 def app_of(site: Site) -> FastAPI:
-    return create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    return create_app(
+        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock
+    )
 
 
 def client_of(app: FastAPI, address: str = "192.168.1.7") -> TestClient:

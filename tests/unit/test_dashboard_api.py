@@ -271,7 +271,7 @@ def test_ten_viewers_cost_one_cut(site: Site) -> None:
         return Snapshot(b"\xff\xd8\xff", t)
 
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, cut=slow_cut
+        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock, cut=slow_cut
     )  # fmt: skip
     with TestClient(app, base_url="http://127.0.0.1") as client, ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda _: client.get("/api/v1/cameras/gate/picture").status_code, range(10)))
@@ -287,7 +287,9 @@ def test_a_slow_appliance_cuts_less_often(site: Site) -> None:
         site.clock.advance(2.0)  # type: ignore[attr-defined]
         raise EvidenceError("the disk is slow")
 
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, cut=cut)
+    app = create_app(
+        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock, cut=cut
+    )
     with TestClient(app, base_url="http://127.0.0.1") as client:
         for _ in range(5):
             assert client.get("/api/v1/cameras/gate/picture").status_code == 503

@@ -58,7 +58,7 @@ def client(site: Site) -> TestClient:
         db=site.db,
         meter=site.meter,
         root=site.root,
-        config=site.config,
+        config=site.config.for_dashboard(),
         clock=site.clock,
         probes=CoreProbes(health=lambda: site.health),
     )

@@ -119,7 +119,7 @@ def test_the_api_says_why_not_and_notes_who_did(tmp_path: Path) -> None:
     made.raise_alert("kept", T0, ask=False)
     answers = {"kept": RequestAnswer(False, "the privacy rule of this camera forbids it")}
     app = create_app(
-        db=made.db, meter=made.meter, root=made.root, config=made.config, clock=made.clock,
+        db=made.db, meter=made.meter, root=made.root, config=made.config.for_dashboard(), clock=made.clock,
         probes=CoreProbes(escalate=lambda alert: answers[alert]),
     )  # fmt: skip
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:

@@ -239,11 +239,18 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ),
         mqtt=lambda: MqttStatus(connected=True, messages=55, dropped=56),
         shedding=lambda: LoadShedding(heat=SheddingStep(2, "cpu 90 °C"), memory=SheddingStep(1, "stalled")),
-        box=lambda: SensorStatus(
+        sensors=lambda: SensorStatus(
             SensorReading((Temperature("cpu", 50.0),), throttling=("cpu",)), MemoryReading(10**9, 4 * 10**9, 0.25), 6.5
         ),
     )  # fmt: skip
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, probes=probes)
+    app = create_app(
+        db=site.db,
+        meter=site.meter,
+        root=site.root,
+        config=site.config.for_dashboard(),
+        clock=site.clock,
+        probes=probes,
+    )
     parts = app.state.parts
     parts[SnapshotCache].cuts, parts[FrameCache].cuts = 71, 72
     parts[RecordingCuts].cuts, parts[RecordingCuts].bytes_cut = 73, 74_000
