@@ -148,7 +148,7 @@ class DashboardParts:
                 self._root, decisions, config.storage.disk_free_min_mb, self._clock, reader=self._reader
             ),
             self._settings, self._backups,
-            NotifyContext(config.notify, probes, self._db, self._meter),
+            NotifyContext(config, probes, self._db, self._meter),
             probes.arming or Arming(config.arming, cameras, self._arming, self._clock, local_weekday_minute),
             self._prober, self._finder, self.ptz,
             RuleTrials(self._boxes, self._cameras, decisions, self._clock),

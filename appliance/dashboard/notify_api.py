@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Mapping
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
@@ -13,7 +12,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from appliance.base.errors import UsageError
-from appliance.config import PushTarget, Target
+from appliance.config import DashboardSections, PushTarget
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
@@ -47,8 +46,9 @@ Text = Annotated[str, Field(max_length=2000)]
 class NotifyContext:
     """What the routes of this page need. Owner: the dashboard, made anew with each state of the site file."""
 
-    def __init__(self, targets: Mapping[str, Target], probes: CoreProbes, db: Database, meter: Meter) -> None:
-        self.targets = targets
+    def __init__(self, config: DashboardSections, probes: CoreProbes, db: Database, meter: Meter) -> None:
+        self.config = config
+        self.targets = config.notify
         self.probes = probes
         self.db = db
         self.meter = meter
@@ -253,7 +253,11 @@ def test_target(context: Context, target: str) -> TestOutcome:
     try:
         result = asyncio.run(
             send_test(
-                context.config.site.name, context.config.dashboard.public_url, target, chosen, context.probes.push
+                context.config.decisions.site.name,
+                context.config.dashboard.public_url,
+                target,
+                chosen,
+                context.probes.push,
             )
         )
     except UsageError as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from appliance.config import SiteConfig
+from appliance.config import CameraConfig, DecisionConfig, HealthConfig
 from appliance.types import Event, Gap, SegmentRow
 
 Task = TypeVar("Task")
@@ -28,7 +28,7 @@ class SpanTask:
     t0: float
     t1: float
     lead_s: float
-    site: SiteConfig
+    site: DecisionConfig
     rows: tuple[SegmentRow, ...]
     gaps: tuple[Gap, ...]
     reported: tuple[Event, ...]
@@ -73,17 +73,12 @@ class TaskCodec(Generic[Task]):
 SPAN_TASK = TaskCodec(SpanTask)
 
 
-def without_secrets(config: SiteConfig, camera: str) -> SiteConfig:
+def without_secrets(config: DecisionConfig, camera: str) -> DecisionConfig:
     """Return the sections that decide about one camera, without address, password, token or other cameras."""
     plan = config.cameras[camera].model_copy(update={"url": "rtsp://recorded/", "detect_url": None})
-    detector = config.detector.model_copy(update={"device": "cpu"})
-    return SiteConfig.model_validate(
-        {
-            "site": config.site.model_dump(mode="json"),
-            "detector": detector.model_dump(mode="json"),
-            "cameras": {camera: plan.model_dump(mode="json")},
-            "alerts": config.alerts.model_dump(mode="json"),
-            "escalation": config.escalation.model_dump(mode="json"),
-            **({"uplink": {"url": "nats://127.0.0.1:4222"}} if config.uplink is not None else {}),
-        }
+    return replace(
+        config,
+        detector=config.detector.model_copy(update={"device": "cpu"}),
+        cameras={camera: CameraConfig.model_validate(plan.model_dump(mode="json"))},
+        health=HealthConfig(),
     )

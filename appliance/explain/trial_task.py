@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.config import SiteConfig
+from appliance.config import DecisionConfig
 from appliance.explain.span_task import TaskCodec
 from appliance.types import Gap, SegmentRow
 
@@ -27,7 +27,7 @@ class TrialSetup:
     site: see `span_task.without_secrets`. model_folder: where the network's file lies; "": it has none.
     """
 
-    site: SiteConfig
+    site: DecisionConfig
     model_folder: str = ""
 
 

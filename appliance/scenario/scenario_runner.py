@@ -75,7 +75,7 @@ class DetectorCache:
 
     def detector_threads(self, config: SiteConfig) -> int:
         """How many threads may call the detector at once; 1 for a loader that was passed in."""
-        return replay_runner.workers_for(config) if self._own_loader else 1
+        return replay_runner.workers_for(config.for_decisions()) if self._own_loader else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def run_scenario(
                 spool = stack.enter_context(BoxesSpool())
                 result = replay_runner.replay(
                     part.clip,
-                    config,
+                    config.for_decisions(),
                     part.camera,
                     detector,
                     spool,

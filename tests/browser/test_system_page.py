@@ -43,7 +43,8 @@ class Box:
         probes = CoreProbes(link=lambda: self.site.link, health=lambda: self.site.health, log=self.ring.tail)
         self.server = DashboardServer(
             create_app(
-                db=self.site.db, meter=self.site.meter, root=folder, config=self.site.config.for_dashboard(), clock=self.site.clock,
+                db=self.site.db, meter=self.site.meter, root=folder, config=self.site.config.for_dashboard(),
+                clock=self.site.clock,
                 probes=probes,
             ), "127.0.0.1", 0,
         )  # fmt: skip

@@ -33,7 +33,7 @@ def looks(tmp_path_factory: pytest.TempPathFactory) -> list[FrameBoxes]:
     """What a replay says of fixtures/family/ir_rain.mp4: dusk, at 4 s infrared, at 5.5 s rain, then a person."""
     scenario, log = loaded("ir_rain"), io.BytesIO()
     part = scenario.parts[0]
-    replay(part.clip, scenario.config, part.camera, Once(detector.load(DetectorConfig())), log)
+    replay(part.clip, scenario.config.for_decisions(), part.camera, Once(detector.load(DetectorConfig())), log)
     path = tmp_path_factory.mktemp("ir_rain") / "log.jsonl"
     path.write_bytes(log.getvalue())
     return [line for line in read_log(path).lines if isinstance(line, FrameBoxes)]

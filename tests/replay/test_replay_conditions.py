@@ -65,7 +65,15 @@ def run(
     log, made = io.BytesIO(), ConditionSet.parse([conditions], seed)
     clock = ManualClock()
     result = replay(
-        clip, site(), "gate", BrightBlock(), log, clock=clock, speed=speed, workers=workers, conditions=made
+        clip,
+        site().for_decisions(),
+        "gate",
+        BrightBlock(),
+        log,
+        clock=clock,
+        speed=speed,
+        workers=workers,
+        conditions=made,
     )
     return result, log.getvalue()
 
@@ -88,14 +96,26 @@ def test_on_the_machine_s_own_clock_too(clip: Path) -> None:
     logs, made = set(), ConditionSet.parse(["rain,shake,drop:20%,jitter"], 9)
     for speed in (40.0, None, 40.0, None, None):
         log = io.BytesIO()
-        replay(clip, site(), "gate", BrightBlock(), log, clock=SystemClock(), speed=speed, workers=2, conditions=made)
+        replay(
+            clip,
+            site().for_decisions(),
+            "gate",
+            BrightBlock(),
+            log,
+            clock=SystemClock(),
+            speed=speed,
+            workers=2,
+            conditions=made,
+        )
         logs.add(log.getvalue())
     assert len(logs) == 1
 
 
 def test_a_killed_replay_continues_in_the_same_conditions(clip: Path, tmp_path: Path) -> None:
     def go(log: Path, detector: Mortal, conditions: str, *, resume: bool = False) -> None:
-        plan = ReplayPlan((clip_input(clip, site(), "gate", detector),), site(), detector)
+        plan = ReplayPlan(
+            (clip_input(clip, site().for_decisions(), "gate", detector),), site().for_decisions(), detector
+        )
         plan = with_conditions(plan, ConditionSet.parse([conditions], 4))
         with open_log(log, plan.header(), resume=resume) as file:
             play(plan, file.sink, ReplayOptions(ManualClock(), detections=file.detections))

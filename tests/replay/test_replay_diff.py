@@ -96,7 +96,7 @@ Writes = Callable[..., Path]
 def written(tmp_path: Path) -> Writes:
     def write(name: str, *lines: LogLine, config: SiteConfig | None = None, ended: bool = True) -> Path:
         replayed = Replayed(camera="gate", kind="clip", clip="door.mp4", run="r")
-        first = opening([replayed], settings_of(config or site(), ["gate"], BrightBlock()))
+        first = opening([replayed], settings_of((config or site()).for_decisions(), ["gate"], BrightBlock()))
         begun = first.begun_by(StreamHeader(camera="gate", clip="door.mp4", model="m", size=(320, 240), run="r"))
         path = tmp_path / f"{name}.jsonl"
         tail = [encode_log(end(20.0))] if ended else []
@@ -222,7 +222,7 @@ def test_a_changed_zone_on_real_footage(tmp_path: Path) -> None:
     narrow = site(zones={"yard": [[0.75, 0], [1, 0], [1, 1], [0.75, 1]]})
     for name, config in (("a", site()), ("b", narrow)):
         with (tmp_path / f"{name}.jsonl").open("wb") as log:
-            replay(clip, config, "gate", BrightBlock(), log, clock=ManualClock())
+            replay(clip, config.for_decisions(), "gate", BrightBlock(), log, clock=ManualClock())
     found = difference(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
     assert [(each.rule, each.change) for each in found.events] == [("intruder", "missing"), ("loiterer", "missing")]
     assert [each.what for each in found.alerts] == [("is warning instead of alert", "without intruder, loiterer")]

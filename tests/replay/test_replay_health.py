@@ -18,7 +18,7 @@ YARD = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
 def run(conditions: str, **camera: object) -> tuple[bytes, tuple[HealthEvent, ...]]:
     log = io.BytesIO()
     made = ConditionSet.parse([conditions] if conditions else [])
-    result = replay(YARD, site(**camera), "gate", BrightBlock(), log, conditions=made)
+    result = replay(YARD, site(**camera).for_decisions(), "gate", BrightBlock(), log, conditions=made)
     return log.getvalue(), result.health
 
 

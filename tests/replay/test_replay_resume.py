@@ -56,7 +56,7 @@ def run(
     clip: Path, log: Path, detector: Mortal, *, resume: bool = False, config: SiteConfig | None = None
 ) -> tuple[ReplayResult, ...]:
     config = config or site()
-    plan = ReplayPlan((clip_input(clip, config, "gate", detector),), config, detector)
+    plan = ReplayPlan((clip_input(clip, config.for_decisions(), "gate", detector),), config.for_decisions(), detector)
     with open_log(log, plan.header(), resume=resume) as file:
         if file.finished is not None:
             return file.finished

@@ -52,7 +52,7 @@ def linked(config: SiteConfig, **rule: Any) -> SiteConfig:
 
 
 def routes(clip: Path, config: SiteConfig) -> tuple[Route, ...]:
-    return replay(clip, config, "gate", BrightBlock(), io.BytesIO(), clock=ManualClock()).routes
+    return replay(clip, config.for_decisions(), "gate", BrightBlock(), io.BytesIO(), clock=ManualClock()).routes
 
 
 @pytest.mark.parametrize("first", ["facts", "crops", "frames"])
@@ -175,7 +175,7 @@ def test_more_frames_than_are_kept_in_memory_make_a_marked_guess(tmp_path: Path)
 
 def test_the_log_has_the_route_after_its_event_and_before_the_alert_ends(clip: Path) -> None:
     log = io.BytesIO()
-    replay(clip, linked(site()), "gate", BrightBlock(), log, clock=ManualClock())
+    replay(clip, linked(site()).for_decisions(), "gate", BrightBlock(), log, clock=ManualClock())
     kinds = [json.loads(line)["type"] for line in log.getvalue().splitlines()]
     assert kinds.index("event") < kinds.index("route") < kinds.index("alert") < kinds.index("end")
     assert all(json_lines.decode_log(line) for line in log.getvalue().splitlines())
@@ -187,8 +187,8 @@ def test_cameras_of_one_replay_share_one_budget(clip: Path) -> None:
     settings = one.escalation.model_copy(update={"budget": BudgetConfig(mb_day=0.0235, alert_reserve=0.0)})
     gate = one.cameras["gate"]
     both = one.model_copy(update={"escalation": settings, "cameras": {"gate": gate, "yard": gate}})
-    reels = tuple(clip_input(clip, both, camera, BrightBlock()) for camera in ("gate", "yard"))
-    results = play(ReplayPlan(reels, both, BrightBlock()), io.BytesIO(), ReplayOptions(ManualClock()))
+    reels = tuple(clip_input(clip, both.for_decisions(), camera, BrightBlock()) for camera in ("gate", "yard"))
+    results = play(ReplayPlan(reels, both.for_decisions(), BrightBlock()), io.BytesIO(), ReplayOptions(ManualClock()))
     first, second = (result.routes[0] for result in results)
     assert (first.when, first.evidence) == ("now", "crops")
     assert (second.when, second.evidence) == ("now", "facts")
@@ -202,7 +202,7 @@ def test_what_is_postponed_names_what_it_waits_for_and_still_counts_its_bytes(cl
         update={"escalation": config.escalation.model_copy(update={"off_peak": OffPeakConfig(hours=("22:00-06:00",))})}
     )
     (route,) = replay(
-        clip, config, "gate", BrightBlock(), clock=ManualClock(), local_time=lambda t: (4, 12 * 60)
+        clip, config.for_decisions(), "gate", BrightBlock(), clock=ManualClock(), local_time=lambda t: (4, 12 * 60)
     ).routes
     assert (route.when, route.ask, route.wait) == ("later", True, "off-peak")
     assert route.until_t == pytest.approx(10 * 3600, abs=10)

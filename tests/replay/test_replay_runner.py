@@ -33,7 +33,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(clip: Path, detector: BrightBlock | None = None) -> tuple[ReplayResult, bytes]:
     log = io.BytesIO()
-    return replay(clip, site(), "gate", detector or BrightBlock(), log), log.getvalue()
+    return replay(clip, site().for_decisions(), "gate", detector or BrightBlock(), log), log.getvalue()
 
 
 def test_a_visit_is_replayed_event_by_event(clip: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_log_names_no_place_and_no_time_of_this_machine(clip: Path, tmp_path
     elsewhere.write_bytes(clip.read_bytes())
     clock = ManualClock(now=5.0)
     log = io.BytesIO()
-    result = replay(elsewhere, site(), "gate", BrightBlock(), log, clock=clock)
+    result = replay(elsewhere, site().for_decisions(), "gate", BrightBlock(), log, clock=clock)
     assert log.getvalue() == run(clip)[1]
     assert str(tmp_path).encode() not in log.getvalue()
     assert result.wall_s == 0.0
@@ -98,7 +98,9 @@ def test_a_detector_that_fails_is_counted_and_is_not_an_empty_yard(clip: Path) -
 
 def test_progress_is_reported_in_seconds_of_footage(clip: Path) -> None:
     reported: list[tuple[float, float | None]] = []
-    replay(clip, site(), "gate", BrightBlock(), progress=lambda done, total: reported.append((done, total)))
+    replay(
+        clip, site().for_decisions(), "gate", BrightBlock(), progress=lambda done, total: reported.append((done, total))
+    )
     assert [done for done, _ in reported] == [index / 10 for index in range(140)]
     assert {total for _, total in reported} == {14.0}
 
@@ -144,7 +146,7 @@ def test_a_full_disk_leaves_whole_lines(clip: Path) -> None:
 
     full = Full()
     with pytest.raises(OSError, match="No space left"):
-        replay(clip, site(), "gate", BrightBlock(), full)
+        replay(clip, site().for_decisions(), "gate", BrightBlock(), full)
     assert all(decode_log(line) for line in full.getvalue().splitlines())
     assert full.getvalue().endswith(b"\n")
 

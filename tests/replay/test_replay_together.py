@@ -36,8 +36,8 @@ def together(
     clips: dict[str, Path], config: SiteConfig, order: tuple[str, ...] = ("gate", "yard")
 ) -> tuple[tuple[ReplayResult, ...], bytes]:
     detector, log = BrightBlock(), io.BytesIO()
-    inputs = tuple(clip_input(clips[name], config, name, detector) for name in order)
-    return play(ReplayPlan(inputs, config, detector), log, ReplayOptions(ManualClock())), log.getvalue()
+    inputs = tuple(clip_input(clips[name], config.for_decisions(), name, detector) for name in order)
+    return play(ReplayPlan(inputs, config.for_decisions(), detector), log, ReplayOptions(ManualClock())), log.getvalue()
 
 
 def lines(log: bytes) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ def test_each_camera_decides_what_it_decides_alone(clips: dict[str, Path], both:
     results, log = together(clips, both)
     for result in results:
         alone = io.BytesIO()
-        replay(clips[result.camera], both, result.camera, BrightBlock(), alone, clock=ManualClock())
+        replay(clips[result.camera], both.for_decisions(), result.camera, BrightBlock(), alone, clock=ManualClock())
         ours = [line for line in log.splitlines() if json.loads(line)["camera"] == result.camera]
         assert ours[1:] == alone.getvalue().splitlines()[1:]
     assert [(result.camera, result.frames) for result in results] == [("gate", 50), ("yard", 30)]

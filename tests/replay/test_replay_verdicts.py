@@ -199,7 +199,10 @@ def test_a_cloud_that_never_answers_is_not_waited_for_again_and_again(clip: Path
 def run(clip: Path, log: Path, cassette: Path, *, resume: bool = False) -> tuple[ReplayResult, ...]:
     config, bright_block = asking(), BrightBlock()
     replay_plan = ReplayPlan(
-        (clip_input(clip, config, "gate", bright_block),), config, bright_block, verdict_source=CassettePlayer(cassette)
+        (clip_input(clip, config.for_decisions(), "gate", bright_block),),
+        config.for_decisions(),
+        bright_block,
+        verdict_source=CassettePlayer(cassette),
     )
     with open_log(log, replay_plan.header(), resume=resume) as file:
         if file.finished is not None:

@@ -71,7 +71,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def log_of(clip: Path, workers: int, detector: BrightBlock) -> bytes:
     log = io.BytesIO()
-    replay(clip, site(), "gate", detector, log, clock=ManualClock(), workers=workers)
+    replay(clip, site().for_decisions(), "gate", detector, log, clock=ManualClock(), workers=workers)
     return log.getvalue()
 
 
@@ -99,7 +99,7 @@ def test_a_frame_whose_selection_depends_on_detections_before_waits_for_them(tmp
 
     def examined_at(workers: int) -> list[float]:
         log = io.BytesIO()
-        replay(standing, config, "gate", Slow(), log, clock=ManualClock(), workers=workers)
+        replay(standing, config.for_decisions(), "gate", Slow(), log, clock=ManualClock(), workers=workers)
         rows = [json.loads(line) for line in log.getvalue().splitlines()]
         return [row["t"] for row in rows if row["type"] == "boxes"]
 
@@ -114,8 +114,13 @@ def test_cameras_together_with_several_workers_leave_the_same_log(clip: Path, tm
 
     def together(workers: int) -> bytes:
         log, bright_block = io.BytesIO(), BrightBlock()
-        inputs = (clip_input(clip, config, "gate", bright_block), clip_input(other, config, "yard", bright_block))
-        play(ReplayPlan(inputs, config, bright_block), log, ReplayOptions(ManualClock(), workers=workers))
+        inputs = (
+            clip_input(clip, config.for_decisions(), "gate", bright_block),
+            clip_input(other, config.for_decisions(), "yard", bright_block),
+        )
+        play(
+            ReplayPlan(inputs, config.for_decisions(), bright_block), log, ReplayOptions(ManualClock(), workers=workers)
+        )
         return log.getvalue()
 
     alone = together(1)
@@ -213,7 +218,7 @@ def test_what_waits_is_dropped_when_an_error_leaves() -> None:
 def test_the_machine_s_cores_are_divided_by_the_threads_of_a_detector() -> None:
     def of(threads: int) -> int:
         detector = site().detector.model_copy(update={"threads": threads})
-        return workers_for(site().model_copy(update={"detector": detector}))
+        return workers_for(site().model_copy(update={"detector": detector}).for_decisions())
 
     assert of(1) >= 1
     assert of(64) == 1

@@ -84,7 +84,9 @@ def play(clip: Path, config: SiteConfig, source: VerdictSource | None, **how: ob
     """One replay of camera gate and its log."""
     log = io.BytesIO()
     replay_: Callable[..., ReplayResult] = replay
-    result = replay_(clip, config, "gate", BrightBlock(), log, clock=ManualClock(), verdict_source=source, **how)
+    result = replay_(
+        clip, config.for_decisions(), "gate", BrightBlock(), log, clock=ManualClock(), verdict_source=source, **how
+    )
     return result, log.getvalue()
 
 

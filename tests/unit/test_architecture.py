@@ -93,23 +93,18 @@ KNOW_THE_SITE_FILE = {
     "appliance.settings.site_editor",
 }  # fmt: skip
 STILL_KNOW_THE_SITE_FILE = {
-    "appliance.dashboard.app", "appliance.dashboard.app_parts", "appliance.dashboard.notify_api",
-    "appliance.dashboard.server", "appliance.dashboard.settings_api", "appliance.dashboard.system_api",
-    "appliance.dashboard.trials_api", "appliance.dashboard.why_api",
-    "appliance.explain.span_task", "appliance.explain.trial_task",
     "appliance.lab.cassette.cassette_command", "appliance.lab.curve.curve_footage",
     "appliance.lab.curve.incident_labels", "appliance.lab.export.alert_exporter",
     "appliance.lab.export.export_command", "appliance.lab.replay.replay_command", "appliance.lab.tune.sweep_settings",
-    "appliance.replay.camera_replay", "appliance.replay.replay_log_writer", "appliance.replay.replay_routing",
-    "appliance.replay.replay_runner", "appliance.scenario.scenario_loader", "appliance.scenario.scenario_runner",
+    "appliance.scenario.scenario_loader", "appliance.scenario.scenario_runner",
     "appliance.scenario.scenario_verdicts",
 }  # fmt: skip
 PARAMETERS_MAX = 8
 MANY_PARAMETERS = {
-    "appliance.analysis.camera_analysis:CameraAnalysis.__init__", "appliance.dashboard.alerts_api:AlertFilter.__init__",
+    "appliance.analysis.camera_analysis:CameraAnalysis.__init__", "appliance.dashboard.alert_filter:AlertFilter.__init__",
     "appliance.dashboard.app:create_app", "appliance.dashboard.app_parts:DashboardParts.__init__",
-    "appliance.dashboard.pages:alert_page", "appliance.dashboard.pages:alerts_page",
-    "appliance.dashboard.pages:savings_page", "appliance.dashboard.why_page:why_page",
+    "appliance.dashboard.alert_page:alert_page", "appliance.dashboard.alerts_page:alerts_page",
+    "appliance.dashboard.savings_page:savings_page", "appliance.dashboard.why_page:why_page",
     "appliance.ingest.camera_runner:CameraRunner.__init__", "appliance.ingest.detect_stream:DetectStream.__init__",
     "appliance.ingest.process:IngestProcess.__init__",
     "appliance.ingest.reconnecting_reader:ReconnectingReader.__init__",

@@ -26,7 +26,7 @@ class Street:
 
     def __init__(self, config: SiteConfig | None = None) -> None:
         self.config = config or site()
-        self.context = router_context_of(self.config)
+        self.context = router_context_of(self.config.for_decisions())
         self.planner = EscalationPlanner("gate", self.config.cameras["gate"].rules, self.context)
         self.planner.begin(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r1"))
         self.t = 0.0

@@ -283,7 +283,7 @@ def test_ingest_ends_with_2_before_anything_runs_when_the_hardware_is_not_there(
 def test_a_replay_is_decoded_in_software_unless_asked_and_its_first_line_tells(film: Path) -> None:
     asking = site(hardware="cuda")
     detector = WalkerDetector()
-    plan = ReplayPlan((clip_input(film, asking, "gate", detector),), asking, detector)
+    plan = ReplayPlan((clip_input(film, asking.for_decisions(), "gate", detector),), asking.for_decisions(), detector)
     device = Device()
     lines = {}
     for name, each in (("software", plan), ("cuda", with_hardware(plan, device.decoders(CUDA), "cuda"))):
@@ -300,7 +300,7 @@ def test_a_replay_is_decoded_in_software_unless_asked_and_its_first_line_tells(f
 
 def test_a_device_that_fails_ends_a_replay_and_nothing_takes_its_place(film: Path) -> None:
     asking, detector = site(), WalkerDetector()
-    plan = ReplayPlan((clip_input(film, asking, "gate", detector),), asking, detector)
+    plan = ReplayPlan((clip_input(film, asking.for_decisions(), "gate", detector),), asking.for_decisions(), detector)
     (result,) = play(
         with_hardware(plan, Device(fails_at=20).decoders(CUDA), "cuda"), None, ReplayOptions(ManualClock())
     )

@@ -103,7 +103,7 @@ class TestNever:
     def test_the_router_escalates_nothing_and_gives_the_reason(self) -> None:
         rule = {"name": "r", "kind": "enter", "zone": "left", "severity": "alert"}
         config = site(privacy={"never": [{"zones": ["left"]}]}, rules=[rule])
-        planner = EscalationPlanner("yard", config.cameras["yard"].rules, router_context_of(config))
+        planner = EscalationPlanner("yard", config.cameras["yard"].rules, router_context_of(config.for_decisions()))
         planner.begin(StreamHeader(camera="yard", clip="", model="m", size=(640, 480), run="r1"))
         alert = Alert(
             camera="yard",

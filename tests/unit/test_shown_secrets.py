@@ -98,7 +98,8 @@ class Shown:
         self.service.replace(self.text, self.service.status().digest, "anna", "other secrets")
         self.site = Site(root, self.clock, config.load(self.path))
         app = create_app(
-            db=self.site.db, meter=self.site.meter, root=root, config=self.site.config.for_dashboard(), clock=self.clock,
+            db=self.site.db, meter=self.site.meter, root=root, config=self.site.config.for_dashboard(),
+            clock=self.clock,
             settings=self.service,
         )  # fmt: skip
         self.http = TestClient(app, base_url="http://127.0.0.1:8080", headers=HERE)

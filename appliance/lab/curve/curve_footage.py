@@ -75,7 +75,7 @@ class BaselineRecorder:
         self._camera = camera
         self._model = model
         self._rules = config.cameras[camera].rules
-        self._history = FrameHistory(config, camera)
+        self._history = FrameHistory(config.for_decisions(), camera)
         first = plan_evidence(config.escalation.first, None, 0).images
         self._images_per_escalation = {"crops": config.escalation.crops, "frames": config.escalation.frames}.get(
             first, 1
@@ -225,9 +225,9 @@ def replay_footage(
         for part in plan.parts:
             recorder = BaselineRecorder(config, part.camera, detector.name)
             spool = stack.enter_context(BoxesSpool())
-            replay_input = replay_runner.clip_input(part.clip, config, part.camera, detector)
+            replay_input = replay_runner.clip_input(part.clip, config.for_decisions(), part.camera, detector)
             replay_plan = replay_runner.with_conditions(
-                ReplayPlan((replay_input,), config, detector, verdict_source=answers), plan.conditions
+                ReplayPlan((replay_input,), config.for_decisions(), detector, verdict_source=answers), plan.conditions
             )
             options = ReplayOptions(
                 clock, progress=progress, workers=models.detector_threads(config), observer=recorder.record

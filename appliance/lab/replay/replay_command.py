@@ -86,13 +86,15 @@ class ReplayTarget:
         """Raises SourceError, StoreError."""
         if self.span is None:
             inputs = [
-                clip_input(clip, config, camera, detector)
+                clip_input(clip, config.for_decisions(), camera, detector)
                 for camera, clip in zip(self.cameras, self.clips, strict=True)
             ]
-            return ReplayPlan(tuple(inputs), config, detector)
+            return ReplayPlan(tuple(inputs), config.for_decisions(), detector)
         span = self.span
         inputs = [_recording(camera, config, span, detector) for camera in self.cameras]
-        return ReplayPlan(tuple(inputs), config, detector, local_time=lambda t: local_weekday_minute(span.t0 + t))
+        return ReplayPlan(
+            tuple(inputs), config.for_decisions(), detector, local_time=lambda t: local_weekday_minute(span.t0 + t)
+        )
 
 
 def replay_targets(selection: ReplaySelection, config: SiteConfig, site_file: Path) -> list[ReplayTarget]:
@@ -367,7 +369,11 @@ def _play(plan: ReplayPlan, file: OpenLog | None, name: str, setup: _Setup) -> t
     with _progress(name, quiet=setup.options.as_json) as bar:
         setup.verdicts.show = bar.show_status
         options = ReplayOptions(
-            SystemClock(), setup.options.speed, bar.advance, file.detections if file else None, workers_for(setup.site)
+            SystemClock(),
+            setup.options.speed,
+            bar.advance,
+            file.detections if file else None,
+            workers_for(setup.site.for_decisions()),
         )
         return play(plan, file.sink if file else None, options)
 
