@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from appliance.config.sensors_config import SensorsConfig as SensorsConfig
     from appliance.config.site_file import AlertsConfig as AlertsConfig
     from appliance.config.site_file import DashboardConfig as DashboardConfig
+    from appliance.config.site_file import DashboardSections as DashboardSections
     from appliance.config.site_file import DecisionConfig as DecisionConfig
     from appliance.config.site_file import SiteConfig as SiteConfig
     from appliance.config.site_file import SiteIdentity as SiteIdentity
@@ -94,7 +95,9 @@ _HOMES = {
         "AppriseTarget HttpTarget NtfyTarget PushTarget Target TargetName WebhookTarget signing_key"
     ),
     "appliance.config.sensors_config": "SensorsConfig",
-    "appliance.config.site_file": "AlertsConfig DashboardConfig DecisionConfig SiteConfig SiteIdentity load loads",
+    "appliance.config.site_file": (
+        "AlertsConfig DashboardConfig DashboardSections DecisionConfig SiteConfig SiteIdentity load loads"
+    ),
     "appliance.config.storage_config": "CameraQuotaConfig QuotaConfig RecordingMode StorageConfig",
     "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint",
     "appliance.base.detector_config": "DetectorConfig",

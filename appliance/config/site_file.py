@@ -150,6 +150,18 @@ class DecisionConfig:
         return (own or self.escalation.severity_on_verdict).after(severity, decision)
 
 
+@dataclass(frozen=True, slots=True)
+class DashboardSections:
+    """The sections that the dashboard serves by."""
+
+    decisions: DecisionConfig
+    storage: StorageConfig
+    notify: Mapping[str, Target]
+    arming: ArmingConfig
+    costs: CostsConfig
+    dashboard: DashboardConfig
+
+
 class SiteConfig(ConfigModel):
     """The whole site file."""
 
@@ -246,6 +258,16 @@ class SiteConfig(ConfigModel):
             health=self.health,
             escalation=self.escalation,
             has_uplink=self.uplink is not None,
+        )
+
+    def for_dashboard(self) -> DashboardSections:
+        return DashboardSections(
+            decisions=self.for_decisions(),
+            storage=self.storage,
+            notify=self.notify,
+            arming=self.arming,
+            costs=self.costs,
+            dashboard=self.dashboard,
         )
 
 

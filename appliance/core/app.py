@@ -34,7 +34,7 @@ from appliance.core.core_settings import CoreStores
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
 from appliance.dashboard.server import DashboardServer
-from appliance.dashboard.setup_page import new_setup_code
+from appliance.dashboard.setup_api import new_setup_code
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.settings.settings_service import SettingsService
@@ -189,7 +189,7 @@ class Appliance:
         self._lasting.monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
         background.preroll.shrink(self._preroll_share())
         if self._dashboard is not None:
-            self._dashboard.configure(config, background.dashboard_probes)
+            self._dashboard.configure(config.for_dashboard(), background.dashboard_probes)
         return waiting
 
     def warm_up(self) -> None:
@@ -359,7 +359,7 @@ def _build_dashboard(
     app = create_app(
         db=lasting.db,
         root=lasting.root,
-        config=config,
+        config=config.for_dashboard(),
         clock=lasting.clock,
         meter=lasting.stores.meter,
         probes=background.dashboard_probes,

@@ -253,7 +253,7 @@ def _dashboard_probes(lasting: LastingParts, parts: _BackgroundParts) -> CorePro
         boxes=stores.boxes.noted,
         snooze_links=parts.links,
         push=parts.push,
-        box=lambda: monitor.status,
+        sensors=lambda: monitor.status,
         shedding=lambda: monitor.shed,
     )
 

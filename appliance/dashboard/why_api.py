@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.base.errors import ModelError
-from appliance.config import CameraConfig, SiteConfig
+from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.lab_jobs import JobRunning, JobState, LabJob, LabJobs, model_places
 from appliance.dashboard.problems import Problem
@@ -197,7 +197,7 @@ class WhyReader:
     """Explains spans of the cameras' time. Any thread may call."""
 
     def __init__(
-        self, db: Database, config: SiteConfig, clock: Clock, timelines: TimelineReader, jobs: LabJobs, root: str
+        self, db: Database, config: DecisionConfig, clock: Clock, timelines: TimelineReader, jobs: LabJobs, root: str
     ) -> None:
         self._boxes, self._cameras, self._segments = BoxStore(db), CameraStore(db), SegmentStore(db)
         self._timeline_store = TimelineStore(db)
@@ -225,7 +225,7 @@ class WhyReader:
         rows = self._segments.covering(name, begin, t1)
         if not rows or rows[-1].t_end < t0:
             raise Problem(404, "Nothing is recorded of this time, so it cannot be decided again.")
-        site = without_secrets(self._config.for_decisions(), name)
+        site = without_secrets(self._config, name)
         lead = [each for each in self._timeline_store.events(name, t0 - RECALL_S_MAX, begin) if each.alert]
         try:
             folder, models = model_places(site.detector)

@@ -11,7 +11,7 @@ from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Metric, MetricName
 from appliance.types import DecodeStatus, HealthEvent
 from tests.browser.conftest import House
-from tests.screenshots import shot
+from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Page, expect

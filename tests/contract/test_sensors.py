@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hailo_files import FakeDevice
-from waiting import until
 
 from appliance.base.machine import Temperature
 from appliance.detect.hailo_bindings import start_helper
@@ -22,7 +20,9 @@ from appliance.sensors.jetson_sensors import JetsonOvercurrentCounters, JetsonPo
 from appliance.sensors.linux_sensors import CpuThrottleCounters, RaplCounters, ThermalZones
 from appliance.sensors.pi_sensors import SYSFS_FLAGS, RaspberryPiFirmware
 from appliance.sensors.readings import NOTHING, EnergyReading, SensorReader, SensorReading
-from tests.box_files import VCGENCMD, write_files
+from tests.support.hailo_files import FakeDevice
+from tests.support.sensor_files import VCGENCMD, write_files
+from tests.support.waiting import until
 
 X86 = "sys/devices/system/cpu/cpu0/thermal_throttle"
 HWMON = "sys/class/hwmon"

@@ -18,9 +18,6 @@ from typing import Any
 import cv2
 import pytest
 import yaml
-from life import LIFE_T0, Life
-from replay.family import Once
-from replay.lived import FIRST, THIRD, config_of, live, our_eye
 
 from appliance.base.errors import PreconditionError, UsageError
 from appliance.cli import main
@@ -30,6 +27,9 @@ from appliance.lab.export.coco_yolo_formats import ExportReport
 from appliance.lab.export.export_command import ExportOptions, export_settings
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.archive import StorageArchive
+from tests.support.gate_site import FIRST, THIRD, config_of, live, our_eye
+from tests.support.recorded_site import LIFE_T0, Life
+from tests.support.render_family import Once
 
 ROOT = Path(__file__).parents[2]
 

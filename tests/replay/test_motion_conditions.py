@@ -8,8 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from family import Once, loaded
-from streams import FrameByFrame
 
 from appliance import config
 from appliance.base.detector_config import DetectorConfig
@@ -22,6 +20,8 @@ from appliance.replay.replay_result import read_log
 from appliance.replay.replay_runner import replay
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes
+from tests.support.render_family import Once, loaded
+from tests.support.scripted_sources import FrameByFrame
 
 HEARTBEAT_S = config.DetectConfig().heartbeat_s
 SWITCH_S, RAIN_S, END_S = 4, 6, 19

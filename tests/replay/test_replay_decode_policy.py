@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from films import site
-from places import FPS, Lookout, place
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
@@ -19,6 +17,8 @@ from appliance.replay.footage import RecordingSource, TimeSpan
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import ReplayInput, ReplayOptions, ReplayPlan, clip_input, play, replay
 from appliance.types import Gap, SegmentRow
+from tests.support.block_footage import site
+from tests.support.walker_footage import FPS, WalkerDetector, place
 
 VISITS = ((12.4, 16.0), (27.3, 31.0))
 SECONDS = 44
@@ -35,7 +35,9 @@ def at(latency: str) -> SiteConfig:
 
 def run(clip: Path, latency: str, **how: object) -> tuple[ReplayResult, bytes]:
     log = io.BytesIO()
-    return replay(clip, at(latency).for_decisions(), "gate", Lookout(), log, clock=ManualClock(), **how), log.getvalue()  # type: ignore[arg-type]
+    return replay(
+        clip, at(latency).for_decisions(), "gate", WalkerDetector(), log, clock=ManualClock(), **how
+    ), log.getvalue()  # type: ignore[arg-type]
 
 
 def events_of(result: ReplayResult) -> list[tuple[str, float]]:
@@ -65,9 +67,10 @@ def test_one_source_beside_another_decides_for_itself(clip: Path, tmp_path: Path
     base = at("normal")
     config = base.model_copy(update={"cameras": dict.fromkeys(("gate", "yard"), base.cameras["gate"])})
     inputs = tuple(
-        clip_input(path, config.for_decisions(), name, Lookout()) for path, name in ((clip, "gate"), (quiet, "yard"))
+        clip_input(path, config.for_decisions(), name, WalkerDetector())
+        for path, name in ((clip, "gate"), (quiet, "yard"))
     )
-    gate, yard = play(ReplayPlan(inputs, config.for_decisions(), Lookout()), None, ReplayOptions(ManualClock()))
+    gate, yard = play(ReplayPlan(inputs, config.for_decisions(), WalkerDetector()), None, ReplayOptions(ManualClock()))
     assert events_of(gate) == events_of(run(clip, "normal")[0])
     assert (yard.events, yard.frames) == ((), 30 * FPS)
     assert yard.skipped > 0.6 * yard.frames
@@ -96,7 +99,7 @@ def test_a_recording_has_no_gaps_where_nothing_was_decoded(clip: Path, tmp_path:
             recorder.take(packet)
         recorder.end()
         source.close()
-    config, detector = at("normal"), Lookout()
+    config, detector = at("normal"), WalkerDetector()
     span = TimeSpan(t0, t0 + 2 * SECONDS + 10)
     film = RecordingSource(tmp_path, "gate", span, sorted(rows.values(), key=lambda row: row.t_start), ())
     entry = ReplayInput(film, clip_input(clip, config.for_decisions(), "gate", detector).replayed)

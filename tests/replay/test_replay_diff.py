@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from films import BrightBlock, film, site
 
 from appliance.base.clock import ManualClock
 from appliance.base.json_lines import encode_log
@@ -20,6 +19,7 @@ from appliance.replay.replay_log_writer import Replayed, encode_header, opening,
 from appliance.replay.replay_result import read_log
 from appliance.replay.replay_runner import replay
 from appliance.types import Alert, Box, Event, FrameBoxes, LogEnd, LogLine, Route, StreamHeader, TrackedObject
+from tests.support.block_footage import BrightBlock, block_clip, site
 
 LEFT: Box = (0.1, 0.2, 0.2, 0.6)
 RIGHT: Box = (0.55, 0.2, 0.65, 0.6)
@@ -218,7 +218,7 @@ def test_a_log_that_breaks_off_is_not_taken_for_whole(written: Writes) -> None:
 
 
 def test_a_changed_zone_on_real_footage(tmp_path: Path) -> None:
-    clip = film(tmp_path / "walk.mp4", 6, lambda t: 0.1 + 0.25 * min(t, 2.4))
+    clip = block_clip(tmp_path / "walk.mp4", 6, lambda t: 0.1 + 0.25 * min(t, 2.4))
     narrow = site(zones={"yard": [[0.75, 0], [1, 0], [1, 1], [0.75, 1]]})
     for name, config in (("a", site()), ("b", narrow)):
         with (tmp_path / f"{name}.jsonl").open("wb") as log:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from films import BrightBlock, film, site
 
 from appliance.base.clock import ManualClock, parse_moment
 from appliance.base.errors import SourceError, UsageError
@@ -25,6 +24,7 @@ from appliance.store.database import Database
 from appliance.store.paths import DATABASE
 from appliance.store.segments import SegmentStore
 from appliance.types import Event, FrameBoxes, Gap, SegmentRow, StreamHeader
+from tests.support.block_footage import BrightBlock, block_clip, site
 
 T0 = 1_795_172_400.0  # 2026-11-20T11:00:00Z
 NOON = "2026-11-20T11:00:00Z"
@@ -68,7 +68,7 @@ class Box:
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return film(tmp_path_factory.mktemp("films") / "visit.mp4", 14, there_and_back)
+    return block_clip(tmp_path_factory.mktemp("films") / "visit.mp4", 14, there_and_back)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from films import BrightBlock, film, site
 from test_replay_recording import NOON, T0, Box, run
 
 from appliance import wire
@@ -27,7 +26,8 @@ from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
 from appliance.uplink.nats_messages import chunk_message
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.send_queue import SendQueue
-from tests.core_harness import make_core
+from tests.support.block_footage import BrightBlock, block_clip, site
+from tests.support.core_harness import make_core
 
 
 def coming(t: float) -> float | None:
@@ -36,7 +36,7 @@ def coming(t: float) -> float | None:
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return film(tmp_path_factory.mktemp("films") / "coming.mp4", 8, coming)
+    return block_clip(tmp_path_factory.mktemp("films") / "coming.mp4", 8, coming)
 
 
 def linked(config: SiteConfig, **rule: Any) -> SiteConfig:
@@ -161,7 +161,7 @@ def test_without_an_uplink_the_route_gives_that_reason_and_counts_nothing(clip: 
 
 def test_more_frames_than_are_kept_in_memory_make_a_marked_guess(tmp_path: Path) -> None:
     """Somebody strolls there for 9 s at 10 looks a second: of the 90 pictures the first 26 are no longer there."""
-    stands = film(tmp_path / "stands.mp4", 11, lambda t: 0.6 + 0.01 * t)
+    stands = block_clip(tmp_path / "stands.mp4", 11, lambda t: 0.6 + 0.01 * t)
     config = linked(site(detect={"fps": 10}, rules=[{"name": "l", "kind": "dwell", "zone": "yard", "seconds": 9}]))
     whole = config.escalation.model_copy(update={"first": "frames"})
     config = config.model_copy(update={"escalation": whole})

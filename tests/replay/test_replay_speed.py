@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from films import BrightBlock, film, site
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import replay
+from tests.support.block_footage import BrightBlock, block_clip, site
 
 
 def walk(t: float) -> float:
@@ -20,7 +20,7 @@ def walk(t: float) -> float:
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return film(tmp_path_factory.mktemp("films") / "walk.mp4", 4, walk)
+    return block_clip(tmp_path_factory.mktemp("films") / "walk.mp4", 4, walk)
 
 
 class SlowDetector(BrightBlock):

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from films import BrightBlock, film, site
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.replay.replay_result import ReplayResult, read_log
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
+from tests.support.block_footage import BrightBlock, block_clip, site
 
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("films")
     return {
-        "gate": film(folder / "gate.mp4", 5, lambda t: 0.1 + 0.25 * min(t, 2.4)),
-        "yard": film(folder / "yard.mp4", 3, lambda t: 0.7 - 0.25 * min(t, 2.4)),
+        "gate": block_clip(folder / "gate.mp4", 5, lambda t: 0.1 + 0.25 * min(t, 2.4)),
+        "yard": block_clip(folder / "yard.mp4", 3, lambda t: 0.7 - 0.25 * min(t, 2.4)),
     }
 
 

@@ -12,10 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import yaml
-from films import BrightBlock
 from numpy.typing import NDArray
 from test_replay_recording import NOON, T0, Box
-from verdicts import ScriptedCloud, after_header, asking, play, visits
 
 from appliance import wire
 from appliance.base import json_lines
@@ -40,7 +38,9 @@ from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
 from appliance.types import Detections, FrameBoxes, LogVerdict, StreamHeader
-from tests.core_harness import make_core
+from tests.support.block_footage import BrightBlock
+from tests.support.core_harness import make_core
+from tests.support.scripted_verdicts import ScriptedCloud, after_header, asking, play, visits
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from films import BrightBlock, film, site
 from numpy.typing import NDArray
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.replay.ordered_executor import QUEUED_PER_WORKER, OrderedExecutor
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay, workers_for
 from appliance.types import Detections
+from tests.support.block_footage import BrightBlock, block_clip, site
+from tests.support.waiting import until
 
 
 class Uneven(BrightBlock):
@@ -66,7 +66,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
             return None
         return 0.1 + 0.25 * min(t - 1, 2.0) if t < 8 else 0.6 - 0.25 * (t - 8)
 
-    return film(tmp_path_factory.mktemp("films") / "stand.mp4", 14, left)
+    return block_clip(tmp_path_factory.mktemp("films") / "stand.mp4", 14, left)
 
 
 def log_of(clip: Path, workers: int, detector: BrightBlock) -> bytes:
@@ -94,7 +94,7 @@ class Slow(BrightBlock):
 
 def test_a_frame_whose_selection_depends_on_detections_before_waits_for_them(tmp_path: Path) -> None:
     """Who has always stood there is followed though nothing moves, and looked at each second while the gate is calm."""
-    standing = film(tmp_path / "standing.mp4", 12, lambda t: 0.6)
+    standing = block_clip(tmp_path / "standing.mp4", 12, lambda t: 0.6)
     config = site(detect={"fps": 1, "heartbeat_s": 30})
 
     def examined_at(workers: int) -> list[float]:
@@ -110,7 +110,7 @@ def test_a_frame_whose_selection_depends_on_detections_before_waits_for_them(tmp
 
 def test_cameras_together_with_several_workers_leave_the_same_log(clip: Path, tmp_path: Path) -> None:
     config = two_cameras()
-    other = film(tmp_path / "other.mp4", 5, lambda t: 0.8 - 0.1 * t)
+    other = block_clip(tmp_path / "other.mp4", 5, lambda t: 0.8 - 0.1 * t)
 
     def together(workers: int) -> bytes:
         log, bright_block = io.BytesIO(), BrightBlock()

@@ -6,7 +6,6 @@ import io
 from pathlib import Path
 
 import pytest
-from family import FAMILY, Truth
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import UsageError
@@ -22,6 +21,7 @@ from appliance.replay.replay_runner import (
 from appliance.replay.stood_before import digest_of, read_stood_before
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
 from appliance.track.parked_vehicle_memory import StationaryObject
+from tests.support.render_family import FAMILY, Truth
 
 WHOLE = [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]
 CLIP = FAMILY / "parked.mp4"

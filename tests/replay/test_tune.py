@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from replay.films import BrightBlock, film
 
 from appliance.base.errors import UsageError
 from appliance.lab.tune.sweep_runner import MemoizedDetectors
@@ -17,6 +16,7 @@ from appliance.lab.tune.tune_command import TuneOptions, tune_command
 from appliance.scenario.scenario_loader import load_scenario
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.types import Detections
+from tests.support.block_footage import BrightBlock, block_clip
 
 
 class Unsure(BrightBlock):
@@ -52,7 +52,7 @@ others: never
 @pytest.fixture
 def footage(tmp_path: Path) -> Path:
     """A block walks in at 2 s and is gone at 4 s; then the ghost comes."""
-    film(tmp_path / "clip.mp4", 8, lambda t: 0.3 + t / 10 if t < 4 else None)
+    block_clip(tmp_path / "clip.mp4", 8, lambda t: 0.3 + t / 10 if t < 4 else None)
     (tmp_path / "door.scenario.yaml").write_text(SCENARIO)
     return tmp_path
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import quiet_port
+from tests.support.ports import quiet_port
 
 ROOT = Path(__file__).parents[2]
 BEFORE = "a6ec629"  # the last commit with the modules loose in appliance/

@@ -11,10 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from notifying import NotifyingSite, notifying
-from sample_rows import T0
-from servers.receiver import Receiver
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError, MissingDependency, UsageError
@@ -23,6 +19,10 @@ from appliance.cli import main
 from appliance.config import AppriseTarget, SiteConfig
 from appliance.notify.target_check import TargetFinding, check_targets
 from appliance.store.audit import AuditStore
+from tests.servers.receiver import Receiver
+from tests.support.notification_site import NotifyingSite, notifying
+from tests.support.sample_rows import T0
+from tests.support.waiting import until
 
 pytest.importorskip("apprise", reason="the extra `notify` is not installed")
 

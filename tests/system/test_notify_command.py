@@ -7,11 +7,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from servers.receiver import Receiver
 
 from appliance.cli import main
 from appliance.config import SiteConfig
 from appliance.notify.target_check import check_targets
+from tests.servers.receiver import Receiver
 
 SITE = """
 site: {name: depot-7}

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from streams import CountingTracker, clip
-from waiting import until
 
 from appliance.base.clock import SystemClock
 from appliance.base.json_lines import decode_ingest
@@ -18,6 +16,8 @@ from appliance.config import SiteConfig
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
 from appliance.types import CameraMeter, Detections, HealthEvent, IngestMessage
+from tests.support.scripted_sources import CountingTracker, clip
+from tests.support.waiting import until
 
 PACE = 5.0  # a second here is a fifth of one
 CAMERAS = ("door", "gate", "yard")

@@ -93,23 +93,19 @@ KNOW_THE_SITE_FILE = {
     "appliance.settings.site_editor",
 }  # fmt: skip
 STILL_KNOW_THE_SITE_FILE = {
-    "appliance.dashboard.app", "appliance.dashboard.app_parts", "appliance.dashboard.notify_api",
-    "appliance.dashboard.server", "appliance.dashboard.settings_api", "appliance.dashboard.system_api",
-    "appliance.dashboard.trials_api", "appliance.dashboard.why_api",
-
     "appliance.lab.cassette.cassette_command", "appliance.lab.curve.curve_footage",
     "appliance.lab.curve.incident_labels", "appliance.lab.export.alert_exporter",
     "appliance.lab.export.export_command", "appliance.lab.replay.replay_command", "appliance.lab.tune.sweep_settings",
-
     "appliance.scenario.scenario_loader", "appliance.scenario.scenario_runner",
     "appliance.scenario.scenario_verdicts",
 }  # fmt: skip
 PARAMETERS_MAX = 8
 MANY_PARAMETERS = {
-    "appliance.analysis.camera_analysis:CameraAnalysis.__init__", "appliance.dashboard.alerts_api:AlertFilter.__init__",
+    "appliance.analysis.camera_analysis:CameraAnalysis.__init__",
+    "appliance.dashboard.alert_filter:AlertFilter.__init__",
     "appliance.dashboard.app:create_app", "appliance.dashboard.app_parts:DashboardParts.__init__",
-    "appliance.dashboard.pages:alert_page", "appliance.dashboard.pages:alerts_page",
-    "appliance.dashboard.pages:savings_page", "appliance.dashboard.why_page:why_page",
+    "appliance.dashboard.alert_page:alert_page", "appliance.dashboard.alerts_page:alerts_page",
+    "appliance.dashboard.savings_page:savings_page", "appliance.dashboard.why_page:why_page",
     "appliance.ingest.camera_runner:CameraRunner.__init__", "appliance.ingest.detect_stream:DetectStream.__init__",
     "appliance.ingest.process:IngestProcess.__init__",
     "appliance.ingest.reconnecting_reader:ReconnectingReader.__init__",
@@ -288,6 +284,28 @@ def test_the_design_page_names_every_package_and_module() -> None:
             assert f"{path.name}/" in listed, f"docs/design.md does not name the package {path.name}/"
         elif path.suffix == ".py" and path.stem != "__init__":
             assert re.search(rf"\b{path.stem}\b", listed), f"docs/design.md does not name {path.name}"
+
+
+def test_only_a_page_and_an_api_serve_and_each_serves_one_kind() -> None:
+    """`<subject>_page.py` answers with HTML, `<subject>_api.py` with anything else; nobody else answers."""
+    for path in sorted((ROOT / "appliance" / "dashboard").glob("*.py")):
+        text = path.read_text()
+        tree = ast.parse(text)
+        handlers = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and any("router." in ast.unparse(each) for each in node.decorator_list)
+        ]
+        kind = path.stem.rpartition("_")[2]
+        assert bool(handlers) == (kind in {"page", "api"}), f"{path.name} serves {[each.name for each in handlers]}"
+        for handler in handlers:
+            answers = ast.unparse(handler.returns) if handler.returns else ""
+            is_page = answers in {"HTMLResponse", "Response", "RedirectResponse"} and "_api" not in path.stem
+            assert is_page == (kind == "page"), f"{path.name}: {handler.name} answers with {answers or 'nothing'}"
+            asked = "\n".join(ast.unparse(each) for each in handler.decorator_list)
+            assert kind == "api" or "/api/" not in asked, f"{path.name}: {handler.name} lies under /api"
+        assert kind != "api" or "templates.page(" not in text, f"{path.name} renders a page"
 
 
 def test_few_modules_lie_beside_the_packages() -> None:

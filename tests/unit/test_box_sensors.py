@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from hailo_files import FakeDevice
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.base.detector_config import HailoConfig
@@ -25,8 +23,10 @@ from appliance.sensors.memory_pressure import MemoryReading, MemorySensor
 from appliance.sensors.readings import EnergyReading, SensorReading
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
-from tests.box_files import heat, memory, write_files
-from tests.dashboard_site import Site, config_of
+from tests.support.dashboard_site import Site, config_of
+from tests.support.hailo_files import FakeDevice
+from tests.support.sensor_files import heat, memory, write_files
+from tests.support.waiting import until
 
 T0 = 1_700_000_000.0
 MB = 1024 * 1024
@@ -127,8 +127,8 @@ def test_the_page_the_api_and_the_metrics_say_it_and_where_it_is_from(tmp_path: 
     site = Site(tmp_path, ManualClock(T0))
     status, shed = SensorStatus(SensorReading(), MemoryReading(), None), LoadShedding()
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock,
-        probes=CoreProbes(box=lambda: status, shedding=lambda: shed),
+        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock,
+        probes=CoreProbes(sensors=lambda: status, shedding=lambda: shed),
     )  # fmt: skip
     with TestClient(app, base_url="http://127.0.0.1:8080") as http:
         bare = http.get("/api/v1/system").json()["machine"]

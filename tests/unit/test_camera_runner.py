@@ -10,10 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from camera_rig import CameraRig
 from numpy.typing import NDArray
-from streams import NumberReader, ScriptedSource, clip
-from waiting import until
 
 from appliance import config
 from appliance.base.backoff import Backoff
@@ -23,6 +20,9 @@ from appliance.inference.detector_watchdog import STUCK_S
 from appliance.ingest.reconnecting_reader import REFUSED_WAIT_S, RETRY_S_MAX, ReconnectingReader
 from appliance.media.source import ReceivedBytes, SourceStalled, StreamInfo, VideoPacket
 from appliance.types import CameraMeter, CameraState, Detections, FrameBoxes, Gap, SegmentRow, StreamHeader
+from tests.support.camera_rig import CameraRig
+from tests.support.scripted_sources import NumberReader, ScriptedSource, clip
+from tests.support.waiting import until
 
 CUT = SourceLost("camera gate: 10.0.0.9 ended the stream")
 REFUSED = SourceRefused("camera gate: rtsp://10.0.0.9/main refused the password (401)")
@@ -331,7 +331,8 @@ def test_boxes_have_the_time_of_the_recording(tmp_path: Path) -> None:
 
 def number_at(path: Path, seconds: float) -> int:
     import av
-    from media import number
+
+    from tests.support.numbered_footage import number
 
     with av.open(str(path)) as container:
         for frame in container.decode(video=0):

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 
 import pytest
-from waiting import until
 
 from appliance.base.json_lines import decode_ingest
 from appliance.ingest.channel import ChannelClosed, IngestChannel, signs_of_life
@@ -22,6 +21,7 @@ from appliance.types import (
     SegmentRow,
     StreamTraffic,
 )
+from tests.support.waiting import until
 
 
 def boxes(seq: int) -> FrameBoxes:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_harness import CoreHarness, settings_of, site
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.core.core_settings import CoreDeps
 from appliance.store.arming import ArmingRow
 from appliance.types import HealthEvent, TrackedObject
+from tests.support.core_harness import CoreHarness, settings_of, site
 
 
 @pytest.fixture

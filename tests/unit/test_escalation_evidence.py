@@ -9,9 +9,7 @@ import av
 import cv2
 import numpy as np
 import pytest
-from media import film, number
 from numpy.typing import NDArray
-from sample_rows import BOX, T0, best, event, opened, sample_escalation, sample_frame, sample_verdict
 from test_evidence import Site
 
 from appliance import wire
@@ -25,6 +23,8 @@ from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
 from appliance.store.rows import MediaRow
 from appliance.types import Box
+from tests.support.numbered_footage import encoded_footage, number
+from tests.support.sample_rows import BOX, T0, best, event, opened, sample_escalation, sample_frame, sample_verdict
 
 SETTINGS = EscalationConfig()
 
@@ -232,7 +232,7 @@ class TestSteps:
     def test_the_clip_is_waited_for_until_its_end_is_on_disk(self, make_site: Callable[..., Site]) -> None:
         site = make_site()
         site.see([n / 5 for n in range(16)])
-        site.put(film(0, 40), T0, until=T0 + 3.5)
+        site.put(encoded_footage(0, 40), T0, until=T0 + 3.5)
         site.apply(opened(t=T0 + 3, view=best(T0 + 3)), sample_escalation(t=T0 + 3))
         site.maker.run_once()
         wants(site, "clip", 0)

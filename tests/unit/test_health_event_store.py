@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from core_harness import CoreHarness, site
 
 from appliance.base.clock import ManualClock
 from appliance.store.database import Database
 from appliance.store.health_events import ROWS_MAX, HealthEventStore
 from appliance.types import HealthEvent, TrackedObject
+from tests.support.core_harness import CoreHarness, site
 
 BEGAN = HealthEvent(camera="gate", id="e1", kind="frozen", t=107.0, t_start=100.0, reason="it stands still")
 

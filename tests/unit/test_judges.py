@@ -8,8 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from core_harness import CoreHarness, site
-from sample_rows import T0, alert, ended, opened, sample_escalation, sample_verdict
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
@@ -24,6 +22,8 @@ from appliance.store.rechecks import RecheckStore
 from appliance.store.rows import AlertRow, Standing, is_firm, to_json
 from appliance.types import AlertChange, Decision, EdgeVerdict, JudgeKind, Severity
 from appliance.wire import Verdict
+from tests.support.core_harness import CoreHarness, site
+from tests.support.sample_rows import T0, alert, ended, opened, sample_escalation, sample_verdict
 
 UNSURE_HERE = EdgeVerdict(
     decision="unsure", confidence=0.2, reason="A second look did not find it again.", model="m", why="late", looks=4,

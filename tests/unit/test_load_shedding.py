@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from camera_rig import NumberReader
-from core_harness import CoreHarness, site
-from streams import CountingTracker, FrameByFrame
 from test_frame_selector import Blind, moving
 from test_router import SETTINGS, bytes_a_day, case, told
 
@@ -34,7 +31,10 @@ from appliance.store.escalations import EscalationStore
 from appliance.store.meter import Meter
 from appliance.track.tracker import Tracker
 from appliance.types import ShedLoadCommand
-from tests import box_files
+from tests.support import sensor_files
+from tests.support.camera_rig import NumberReader
+from tests.support.core_harness import CoreHarness, site
+from tests.support.scripted_sources import CountingTracker, FrameByFrame
 
 MB = 1_000_000
 HOT = {"temperature_max_c": 80, "temperature_clear_c": 74, "hold_s": 10, "step_s": 60, "clear_s": 120}
@@ -150,7 +150,7 @@ class Ingest:
 def test_the_monitor_tells_ingest_and_tells_a_new_one_again(tmp_path: Path) -> None:
     clock, ingest, shed = ManualClock(), Ingest(), []
     db = Database(tmp_path / "vedette.db", clock)
-    box_files.memory(tmp_path, available_mb=2000)
+    sensor_files.memory(tmp_path, available_mb=2000)
     monitor = ApplianceMonitor(tmp_path, Meter(db, "core"), clock, lambda: 1, ingest)
     settings = LoadSheddingConfig(hold_s=0)
     monitor.configure(settings, ("memory",), shed.append)
@@ -161,7 +161,7 @@ def test_the_monitor_tells_ingest_and_tells_a_new_one_again(tmp_path: Path) -> N
 
     look()
     assert ingest.told == [], "there is nothing to say"
-    box_files.write_files(tmp_path, {"sys/class/thermal/thermal_zone0/temp": "85000", "proc/x": ""})
+    sensor_files.write_files(tmp_path, {"sys/class/thermal/thermal_zone0/temp": "85000", "proc/x": ""})
     monitor = ApplianceMonitor(tmp_path, Meter(db, "core"), clock, lambda: 1, ingest)
     monitor.configure(settings, ("memory",), shed.append)
     ingest.runs = False
@@ -173,7 +173,7 @@ def test_the_monitor_tells_ingest_and_tells_a_new_one_again(tmp_path: Path) -> N
     ingest.starts += 1
     look()
     assert ingest.told == [ShedLoadCommand(fps_share=0.5)] * 2
-    box_files.memory(tmp_path, available_mb=100)
+    sensor_files.memory(tmp_path, available_mb=100)
     monitor.configure(settings, ("memory",), shed.append)
     look()
     assert ingest.told[-1] == ShedLoadCommand(fps_share=0.5, memory_step=1)

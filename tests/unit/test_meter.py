@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from core_harness import CoreHarness, site
-from sample_rows import T0
 
 from appliance.base.clock import ManualClock, local_day
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
 from appliance.types import CameraMeter, DecodeStatus, StreamTraffic
+from tests.support.core_harness import CoreHarness, site
+from tests.support.sample_rows import T0
 
 DAY = local_day(T0)
 CAMERA_BYTES, UPLINK_BYTES = Metric(MetricName.CAMERA_BYTES), Metric(MetricName.UPLINK_BYTES)

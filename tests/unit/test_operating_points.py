@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from replay.films import site
 
 from appliance.base.errors import UsageError
 from appliance.lab.tune.operating_points import (
@@ -16,6 +15,7 @@ from appliance.lab.tune.operating_points import (
 )
 from appliance.lab.tune.sweep_settings import SweepSetting, SweepValue, apply_setting, read_sweep, sweep_grid
 from appliance.lab.tune.trade_off_report import choice_sentences
+from tests.support.block_footage import site
 
 
 def outcome(name: str, filled: list[bool], wrong: int = 0, alerts: int = 1) -> ScenarioOutcome:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import yaml
 from numpy.typing import NDArray
-from sample_rows import BOX, T0, best, opened, sample_escalation
 from test_escalation_evidence import asked, last_word, media, state, wants
 from test_evidence import Site
 
@@ -30,6 +29,7 @@ from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.types import Alert, AlertChange, Box, Event, FrameBoxes, StreamHeader, TrackedObject
+from tests.support.sample_rows import BOX, T0, best, opened, sample_escalation
 
 LEFT = [[0.0, 0.0], [0.5, 0.0], [0.5, 1.0], [0.0, 1.0]]
 MONDAY_NOON, MONDAY_NIGHT = (0, 12 * 60), (0, 23 * 60)

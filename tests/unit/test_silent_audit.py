@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_harness import CoreHarness, site
-from sample_rows import T0, sample_verdict
 from test_evidence import Site
 
 from appliance import wire
@@ -24,6 +22,8 @@ from appliance.store.escalations import EscalationStore
 from appliance.store.rechecks import RecheckStore
 from appliance.store.silent_frames import SilentFrameCounts, SilentFrameStore
 from appliance.types import EdgeVerdict, FrameBoxes, TrackedObject
+from tests.support.core_harness import CoreHarness, site
+from tests.support.sample_rows import T0, sample_verdict
 
 START = 1_760_000_000.0 // SLOT_S * SLOT_S
 PERSON = TrackedObject(track=1, label="person", score=0.9, box=(0.4, 0.2, 0.5, 0.6))

@@ -12,9 +12,6 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from camera_rig import CameraRig
-from streams import Heard
-from waiting import until
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import SourceLost
@@ -35,9 +32,12 @@ from appliance.media.segment_recovery import recover_segment
 from appliance.media.sound import SoundPacket, SoundTrack
 from appliance.media.source import SourceStalled
 from appliance.types import CameraMeter, SegmentRow
-from tests import media
-from tests.dashboard_site import Site
-from tests.media import BEEP_S, beeping
+from tests.support import numbered_footage
+from tests.support.camera_rig import CameraRig
+from tests.support.dashboard_site import Site
+from tests.support.numbered_footage import BEEP_S, beeping
+from tests.support.scripted_sources import Heard
+from tests.support.waiting import until
 
 OFF_S_MAX = 0.12
 
@@ -62,7 +62,7 @@ def seconds_shown(mp4: Path | io.BytesIO) -> list[float]:
         return [
             float(frame.pts * frame.time_base)
             for frame in opened.decode(video=0)
-            if media.number(frame.to_ndarray(format="rgb24")) % 10 == 0
+            if numbered_footage.number(frame.to_ndarray(format="rgb24")) % 10 == 0
         ]
 
 
@@ -261,7 +261,7 @@ def test_sound_that_is_not_kept_is_refused_in_words(tmp_path: Path) -> None:
 
 
 def media_without_sound(tmp_path: Path) -> Path:
-    row = media.record(tmp_path, media.film(0, 40), 0.0)
+    row = numbered_footage.record(tmp_path, numbered_footage.encoded_footage(0, 40), 0.0)
     return tmp_path / row.path
 
 

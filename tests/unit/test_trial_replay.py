@@ -19,7 +19,7 @@ from appliance.explain.span_task import without_secrets
 from appliance.explain.trial_task import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask
 from appliance.replay.trial_replay import settings_compared
 from appliance.types import Detections
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "gate.mp4"
 T0 = 1_795_172_400.0

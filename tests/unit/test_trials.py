@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import waiting
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
@@ -18,7 +17,8 @@ from appliance.dashboard.trial_store import KEPT_MAX, TrialHead, TrialStore
 from appliance.dashboard.trials_api import RESTARTED, SettingsTrials
 from appliance.sandbox.sandbox import SandboxUnavailable
 from appliance.settings.settings_service import SettingsService
-from tests.dashboard_site import Site
+from tests.support import waiting
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 FILE = """\

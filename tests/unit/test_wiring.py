@@ -22,7 +22,7 @@ from appliance.core.app import build, recover, storage_folder
 from appliance.media.segment_recovery import recover_segment
 from appliance.store.arming import ArmingRow
 from appliance.store.database import Database
-from tests.box_files import heat
+from tests.support.sensor_files import heat
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "appliance").rglob("*.py"))
