@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from appliance.base.errors import UsageError
-from appliance.config import DashboardSections, PushTarget
+from appliance.config import DashboardSections, PushTarget, Target
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
