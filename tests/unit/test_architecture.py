@@ -112,7 +112,7 @@ MANY_FIELDS = {
     "appliance.motion.motion_gate:MotionTuning", "appliance.notify.message:NotificationMessage",
     "appliance.replay.replay_result:ReplayResult", "appliance.store.notices:NoticeRow",
     "appliance.store.rows:AlertRow", "appliance.store.rows:EscalationRow", "appliance.track.track_state:Track",
-    "appliance.track.tracker_tuning:TrackerTuning", "appliance.types.ingest_messages:CameraMeter",
+    "appliance.track.tracker_tuning:TrackerTuning",
 }  # fmt: skip
 
 
