@@ -60,10 +60,12 @@ if TYPE_CHECKING:
     from appliance.config.site_file import DashboardConfig as DashboardConfig
     from appliance.config.site_file import DashboardSections as DashboardSections
     from appliance.config.site_file import DecisionConfig as DecisionConfig
+    from appliance.config.site_file import ReplaySections as ReplaySections
     from appliance.config.site_file import SiteConfig as SiteConfig
     from appliance.config.site_file import SiteIdentity as SiteIdentity
     from appliance.config.site_file import load as load
     from appliance.config.site_file import loads as loads
+    from appliance.config.site_file import of_cameras as of_cameras
     from appliance.config.storage_config import CameraQuotaConfig as CameraQuotaConfig
     from appliance.config.storage_config import QuotaConfig as QuotaConfig
     from appliance.config.storage_config import RecordingMode as RecordingMode
@@ -96,7 +98,8 @@ _HOMES = {
     ),
     "appliance.config.sensors_config": "SensorsConfig",
     "appliance.config.site_file": (
-        "AlertsConfig DashboardConfig DashboardSections DecisionConfig SiteConfig SiteIdentity load loads"
+        "AlertsConfig DashboardConfig DashboardSections DecisionConfig ReplaySections SiteConfig SiteIdentity "
+        "load loads of_cameras"
     ),
     "appliance.config.storage_config": "CameraQuotaConfig QuotaConfig RecordingMode StorageConfig",
     "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint",

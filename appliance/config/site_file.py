@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.base import yamlfile
+from appliance.base.broker_config import BrokerConfig
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
 from appliance.config.arming_config import ArmingConfig
@@ -151,6 +152,16 @@ class DecisionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaySections:
+    """The sections that a replay of clips or of the recording needs."""
+
+    decisions: DecisionConfig
+    storage: StorageConfig
+    decode: DecodeConfig
+    uplink: BrokerConfig | None
+
+
+@dataclass(frozen=True, slots=True)
 class DashboardSections:
     """The sections that the dashboard serves by."""
 
@@ -260,6 +271,11 @@ class SiteConfig(ConfigModel):
             has_uplink=self.uplink is not None,
         )
 
+    def for_replay(self) -> ReplaySections:
+        return ReplaySections(
+            decisions=self.for_decisions(), storage=self.storage, decode=self.decode, uplink=self.uplink
+        )
+
     def for_dashboard(self) -> DashboardSections:
         return DashboardSections(
             decisions=self.for_decisions(),
@@ -274,6 +290,11 @@ class SiteConfig(ConfigModel):
 def load(path: Path) -> SiteConfig:
     """Read and check the site file. Raises ConfigError with every fault, each with its line and remedy."""
     return yamlfile.load(path, SiteConfig, variables(path))
+
+
+def of_cameras(cameras: Mapping[str, object]) -> SiteConfig:
+    """Return a site of these cameras, all else by default. Raise pydantic's ValidationError."""
+    return SiteConfig.model_validate({"cameras": cameras})
 
 
 def loads(text: str, name: str, variables: Mapping[str, str] | None = None) -> SiteConfig:

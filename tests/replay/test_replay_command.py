@@ -195,5 +195,5 @@ def test_help_teaches_with_examples(words: list[str], capsys: pytest.CaptureFixt
 
 
 def test_a_camera_s_name_is_checked_before_anything_is_read() -> None:
-    (item,) = replay_targets(ReplaySelection(paths=(Path("x.mp4"),)), site(), Path("one.yaml"))
+    (item,) = replay_targets(ReplaySelection(paths=(Path("x.mp4"),)), site().for_replay(), Path("one.yaml"))
     assert (item.name, item.cameras) == ("x.mp4", ("gate",))

@@ -82,8 +82,10 @@ def run(
     box: Box, log: Path, t_from: str, t_to: str | None = None, cameras: tuple[str, ...] = ("gate",)
 ) -> tuple[tuple[ReplayResult, ...], RecordedLog]:
     config = box.config()
-    (item,) = replay_targets(ReplaySelection(cameras=cameras, t_from=t_from, t_to=t_to), config, Path("site.yaml"))
-    replay_plan = item.plan(config, BrightBlock())
+    (item,) = replay_targets(
+        ReplaySelection(cameras=cameras, t_from=t_from, t_to=t_to), config.for_replay(), Path("site.yaml")
+    )
+    replay_plan = item.plan(config.for_replay(), BrightBlock())
     with open_log(log, replay_plan.header(), resume=False) as file:
         results = play(replay_plan, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
         file.complete()
@@ -202,8 +204,8 @@ def test_times_without_a_recording_report_what_there_is(box: Box, clip: Path, tm
 def test_schedules_go_by_the_time_of_the_recording(box: Box, clip: Path, tmp_path: Path) -> None:
     box.record(clip, T0, "r1")
     config = box.config()
-    (item,) = replay_targets(ReplaySelection(cameras=("gate",), t_from=NOON), config, Path("site.yaml"))
-    replay_plan = item.plan(config, BrightBlock())
+    (item,) = replay_targets(ReplaySelection(cameras=("gate",), t_from=NOON), config.for_replay(), Path("site.yaml"))
+    replay_plan = item.plan(config.for_replay(), BrightBlock())
     assert replay_plan.local_time is not None
     assert replay_plan.local_time(3600.0) != replay_plan.local_time(0.0)
     assert replay_plan.header().settings.scheduled

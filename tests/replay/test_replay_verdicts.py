@@ -363,12 +363,14 @@ def test_the_verdicts_in_an_appliance_s_store_answer_the_replay_of_its_recording
     copied = cassette_from_store(box.root, tmp_path / "c.jsonl", float("-inf"), float("inf"), SystemClock())
     assert (copied.questions, copied.lines) == (1, len(steps))
     player = CassettePlayer(tmp_path / "c.jsonl")
-    replay_plan = replay_targets(recording, config, Path("site.yaml"))[0].plan(config, BrightBlock())
+    replay_plan = replay_targets(recording, config.for_replay(), Path("site.yaml"))[0].plan(
+        config.for_replay(), BrightBlock()
+    )
     (result,) = play_show(replace(replay_plan, verdict_source=player), None, ReplayOptions(ManualClock()))
     (found,) = result.verdicts
     assert (found.decision, found.reason, found.match, found.step) == ("rejected", "A fox.", "exact", len(steps) - 1)
     assert found.t == pytest.approx(result.routes[0].t + 4.0, abs=1.0)
-    wider = replay_targets(recording, config, Path("site.yaml"))[0].plan(config, WiderBlock())
+    wider = replay_targets(recording, config.for_replay(), Path("site.yaml"))[0].plan(config.for_replay(), WiderBlock())
     ways: list[tuple[Literal["exact"] | None, list[str]]] = [(None, ["nearest"]), ("exact", [])]
     for match, how in ways if first == "crops" else [(None, ["exact"])]:
         playing = replace(wider, verdict_source=CassettePlayer(tmp_path / "c.jsonl", match))
@@ -399,8 +401,8 @@ def test_the_verdicts_of_a_judge_that_confirms_nothing_are_counted() -> None:
 def run_box(config: SiteConfig, asked: ReplaySelection) -> list[Any]:
     """The boxes of a bare replay of the recording."""
     log = io.BytesIO()
-    (item,) = replay_targets(asked, config, Path("site.yaml"))
-    play_show(item.plan(config, BrightBlock()), log, ReplayOptions(ManualClock()))
+    (item,) = replay_targets(asked, config.for_replay(), Path("site.yaml"))
+    play_show(item.plan(config.for_replay(), BrightBlock()), log, ReplayOptions(ManualClock()))
     return [line for line in map(json_lines.decode_log, log.getvalue().splitlines()) if isinstance(line, FrameBoxes)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,7 @@ def test_every_point_equals_a_run_with_that_setting(footage: Path, capsys: pytes
     for told in points:
         fps = told["setting"].get("detect.fps", camera.detect.fps)
         detect = camera.detect.model_copy(update={"fps": fps})
-        tried = plan.config.model_copy(update={"cameras": {"gate": camera.model_copy(update={"detect": detect})}})
+        tried = replace(plan.config, cameras={"gate": camera.model_copy(update={"detect": detect})})
         verdict = run_scenario(plan, DetectorCache(load=lambda _: Unsure()), override=tried)
         assert verdict.events is not None
         assert told["alerts"] == verdict.events.alerts

@@ -16,7 +16,7 @@ from appliance import wire
 from appliance.alerts.best_view import view_of
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock
-from appliance.config import Rule, SiteConfig
+from appliance.config import DecisionConfig, Rule
 from appliance.evidence.frame_selection import EvidenceMoment, plan_evidence, select_moments
 from appliance.evidence.image_encoder import encoded_image, order_image
 from appliance.lab.curve.incident_labels import CameraTruth, IncidentLabels, could_come, label_incidents, may_escalate
@@ -70,12 +70,12 @@ class BaselineRecorder:
     escalation of the site begins with, so that the baselines pay what the router would pay.
     """
 
-    def __init__(self, config: SiteConfig, camera: str, model: str) -> None:
+    def __init__(self, config: DecisionConfig, camera: str, model: str) -> None:
         self._config = config
         self._camera = camera
         self._model = model
         self._rules = config.cameras[camera].rules
-        self._history = FrameHistory(config.for_decisions(), camera)
+        self._history = FrameHistory(config, camera)
         first = plan_evidence(config.escalation.first, None, 0).images
         self._images_per_escalation = {"crops": config.escalation.crops, "frames": config.escalation.frames}.get(
             first, 1
@@ -225,9 +225,9 @@ def replay_footage(
         for part in plan.parts:
             recorder = BaselineRecorder(config, part.camera, detector.name)
             spool = stack.enter_context(BoxesSpool())
-            replay_input = replay_runner.clip_input(part.clip, config.for_decisions(), part.camera, detector)
+            replay_input = replay_runner.clip_input(part.clip, config, part.camera, detector)
             replay_plan = replay_runner.with_conditions(
-                ReplayPlan((replay_input,), config.for_decisions(), detector, verdict_source=answers), plan.conditions
+                ReplayPlan((replay_input,), config, detector, verdict_source=answers), plan.conditions
             )
             options = ReplayOptions(
                 clock, progress=progress, workers=models.detector_threads(config), observer=recorder.record
