@@ -111,7 +111,7 @@ def watched(folder: Path, url: str, **options: object) -> Iterator[WatchedSite]:
     folder.mkdir(parents=True, exist_ok=True)
     made = WatchedSite(folder, url, **options)  # type: ignore[arg-type]
     try:
-        yield made.film().connect()  # type: ignore[misc]
+        yield made.encoded_footage().connect()  # type: ignore[misc]
     finally:
         made.close()
 

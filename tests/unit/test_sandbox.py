@@ -35,6 +35,12 @@ from tests.support import waiting
 LIMITS = SandboxLimits(wall_s=20.0, memory_bytes=64 << 20, file_bytes_max=1 << 20, reply_bytes_max=8 << 20)
 
 
+@pytest.fixture(autouse=True)
+def _attacks_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the child import the attacks: it may read modules of folders on the search path, and nothing beside them."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "support"))
+
+
 @pytest.fixture
 def media(tmp_path: Path) -> Path:
     folder = tmp_path / "media"
@@ -44,7 +50,7 @@ def media(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sandbox(media: Path) -> Iterator[Sandbox]:
-    sandbox = Sandbox("sandboxed", LIMITS, SandboxFolders(writable=(media,)), raises=(EvidenceError,))
+    sandbox = Sandbox("sandbox_attacks", LIMITS, SandboxFolders(writable=(media,)), raises=(EvidenceError,))
     yield sandbox
     sandbox.close()
 
@@ -70,7 +76,7 @@ def test_it_serves_a_process_with_many_open_files(sandbox: Sandbox) -> None:
 
 
 def test_it_starts_the_child_when_first_called_and_again_after_it_was_idle(media: Path) -> None:
-    sandbox = Sandbox("sandboxed", SandboxLimits(idle_s=0.05))
+    sandbox = Sandbox("sandbox_attacks", SandboxLimits(idle_s=0.05))
     assert sandbox.pid == 0
     assert sandbox.call("echo", 1) == 1
     waiting.until(lambda: sandbox.pid == 0, what="it ends")
@@ -312,7 +318,7 @@ def test_a_long_call_says_how_far_it_is_and_keeps_to_its_limit(sandbox: Sandbox)
 
 def test_an_endless_call_ends_by_itself_when_its_parent_can_end_it_no_more(media: Path) -> None:
     """As when the parent is stopped in the middle of a call: the kernel's limit of processor time is the last wall."""
-    sandbox = Sandbox("sandboxed", LIMITS, SandboxFolders(writable=(media,)))
+    sandbox = Sandbox("sandbox_attacks", LIMITS, SandboxFolders(writable=(media,)))
     sandbox.call("echo", 1)
     stopped, goes_on = threading.Event(), threading.Event()
 
@@ -347,7 +353,7 @@ def test_a_child_that_cannot_begin_is_told_apart_from_bad_data(monkeypatch: pyte
         with pytest.raises(SandboxUnavailable, match="for no_such_module does not start"):
             Sandbox("no_such_module", LIMITS).call("echo", 1)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    sandbox = Sandbox("sandboxed", LIMITS)
+    sandbox = Sandbox("sandbox_attacks", LIMITS)
     with pytest.raises(SandboxUnavailable, match="cannot be started: No such file"):
         sandbox.call("echo", 1)
     assert (sandbox.pid, sandbox.starts) == (0, 0)

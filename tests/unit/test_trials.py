@@ -80,7 +80,12 @@ class Fixture:
         self.jobs = LabJobs(site.root, site.clock, make=self._make)  # type: ignore[arg-type]
         parts = self.app.state.parts
         self.trials = SettingsTrials(
-            site.db, site.config.for_decisions(), self.jobs, TrialStore(site.root), parts[TimelineReader], str(site.root)
+            site.db,
+            site.config.for_decisions(),
+            self.jobs,
+            TrialStore(site.root),
+            parts[TimelineReader],
+            str(site.root),
         )
         parts[LabJobs], parts[SettingsTrials] = self.jobs, self.trials
         self.http = TestClient(self.app, base_url="http://127.0.0.1")
