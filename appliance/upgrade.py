@@ -141,7 +141,7 @@ def wait_until(site_file: Path, wanted: State, wait_s: float, clock: Clock) -> S
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: done. 1: it is not (yet) as wanted. 2: it cannot be done, with the reason."""
+    """Run one verb. 0: done. 1: it is not (yet) as wanted. 2: it cannot be done, with the reason."""
     parser = argparse.ArgumentParser(prog="python -m appliance.upgrade", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("files")

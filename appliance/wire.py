@@ -30,7 +30,7 @@ STORED_FAULTS_MAX = 64  # more wrong values than a message has
 
 
 def _blanked(text: str) -> str:
-    """`text`, as long as it is, with a blank for each character that a terminal or a log would obey."""
+    """Return `text`, as long as it is, with a blank for each character that a terminal or a log would obey."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 

@@ -171,7 +171,7 @@ class BackupReader:
         return sum(each.bytes for each in self.manifest.files)
 
     def read(self, name: str, bytes_max: int) -> bytes:
-        """One small file. Raises PreconditionError."""
+        """Return one small file. Raises PreconditionError."""
         item = next((each for each in self.manifest.files if each.path == name), None)
         if item is None or item.bytes > bytes_max:
             raise PreconditionError(f"there is no {name} in it" if item is None else f"its {name} is too long")
@@ -267,7 +267,7 @@ def _version_files(root: Path) -> list[Path]:
 
 
 def _plain_versions(root: Path) -> Iterator[tuple[Path, bytes]]:
-    """Those without a secret in them."""
+    """Yield the versions without a secret in them."""
     for path in _version_files(root):
         try:
             data = path.read_bytes()
@@ -287,7 +287,7 @@ def _evidence(root: Path, name: str) -> Path | None:
 
 
 def _size(path: Path) -> int:
-    """0: it is gone."""
+    """Return the size in bytes; 0: the file is gone."""
     with contextlib.suppress(FileNotFoundError):
         return path.stat().st_size
     return 0

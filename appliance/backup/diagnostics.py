@@ -53,7 +53,7 @@ class DiagnosticsSource:
     live: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
     def parts(self) -> dict[str, Callable[[], Any]]:
-        """All files by name."""
+        """Return all files by name."""
 
         def rows(make: Callable[[Any], Any]) -> Callable[[], Any]:
             def read() -> Any:

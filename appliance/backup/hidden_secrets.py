@@ -28,7 +28,7 @@ def hide_secrets(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def fill_secrets(text: str, present: str) -> str:
-    """`text` with each hidden value taken from the same key of `present`.
+    """Return `text` with each hidden value taken from the same key of `present`.
 
     Raises PreconditionError with the keys that are not there.
     """

@@ -50,7 +50,7 @@ class CircuitBreaker:
         self._turn("open", why)
 
     def half_open(self) -> None:
-        """One call is tried."""
+        """Let one call through to try the service."""
         self._turn("half_open", self.state.why)
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ _CLOSING = ".,:;!)"
 
 
 def redact(text: str) -> str:
-    """`text` without the secrets of URLs in it: no user, no password, no query; of a camera's URL the host alone.
+    """Return `text` without the secrets of URLs: no user, no password, no query; only the host of a camera's URL.
 
     Cameras take passwords in the path and in the query as well (`/user=admin_password=x`).
     """
@@ -115,7 +115,7 @@ class MissingDependency(UsageError):
 
 
 class PreconditionError(UsageError):
-    """It cannot be done yet; the message names what must be done first."""
+    """The action cannot be done yet; the message names what must be done first."""
 
 
 class SourceError(VedetteError):

@@ -18,7 +18,7 @@ class WireError(VedetteError):
 
 
 def encode_ingest(message: IngestMessage) -> bytes:
-    """One JSON line, newline included."""
+    """Return one JSON line, newline included."""
     return _ingest().dump_json(message, exclude=_omitted_fields(message)) + b"\n"
 
 
@@ -29,7 +29,7 @@ def decode_ingest(line: bytes) -> IngestMessage:
 
 
 def encode_command(command: Command) -> bytes:
-    """One JSON line to the ingest process, newline included."""
+    """Return one JSON line to the ingest process, newline included."""
     return _command().dump_json(command) + b"\n"
 
 

@@ -63,7 +63,7 @@ class _Timex(ctypes.Structure):
 
 
 def load_per_core() -> float | None:
-    """1 minute mean of running tasks per core; None: the system does not tell."""
+    """Return the 1 minute mean of running tasks per core; None: the system does not report it."""
     try:
         return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
     except OSError:
@@ -91,7 +91,7 @@ def temperatures(thermal: Path = THERMAL) -> list[Temperature]:
 
 
 def memory_bytes(proc: Path = PROC) -> tuple[int, int] | None:
-    """How much memory the machine has, and how much of it programs could still get; None: it does not tell."""
+    """Return the machine's memory and what programs could still get, in bytes; None: the kernel does not report it."""
     try:
         lines = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
         return int(lines["MemTotal"].split()[0]) * 1024, int(lines["MemAvailable"].split()[0]) * 1024
@@ -109,7 +109,7 @@ def disk_bytes(folder: Path) -> dict[str, int] | None:
 
 
 def uptime_s(proc: Path = PROC) -> float | None:
-    """Since the machine started."""
+    """Return the seconds since the machine started."""
     try:
         return float((proc / "uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -117,12 +117,12 @@ def uptime_s(proc: Path = PROC) -> float | None:
 
 
 def kernel() -> str:
-    """Name, release and machine, such as `Linux 6.12.25 aarch64`."""
+    """Return name, release and machine, such as `Linux 6.12.25 aarch64`."""
     return f"{platform.system()} {platform.release()} {platform.machine()}"
 
 
 def process_family(pid: int, proc: Path = PROC) -> list[int]:
-    """`pid` and all that it started, directly or not, parents before children."""
+    """Return `pid` and all that it started, directly or not, parents before children."""
     parents: dict[int, list[int]] = {}
     try:
         names = [int(each.name) for each in proc.iterdir() if each.name.isdigit()]
@@ -162,7 +162,7 @@ def process_usage(pid: int, proc: Path = PROC) -> ProcessUsage | None:
 
 
 def clock_sync() -> ClockSync:
-    """As the kernel was told by chrony, ntpd or systemd-timesyncd. Nothing is changed."""
+    """Read the kernel's state as set by chrony, ntpd or systemd-timesyncd. Nothing is changed."""
     asked = _Timex(modes=0)
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(asked))

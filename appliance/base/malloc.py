@@ -1,6 +1,6 @@
-"""Has glibc's malloc hold less: large blocks go back at once, free pages now and then; threads share heaps.
+"""Settings of glibc's malloc and Python's collector that keep the memory of a long-lived process small.
 
-And has Python's collector look at less.
+Large blocks go back at once, free pages now and then; threads share heaps; the collector leaves out what stays.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h of g
 
 
 def hold_little() -> bool:
-    """All of it, for a process that lives long: call it before threads are started. False: not glibc."""
+    """Apply all of it to a long-lived process, before threads are started. False: not glibc."""
     return return_large_blocks() and share_heaps()
 
 

@@ -73,7 +73,7 @@ class WireBytes:
 
 
 def bytes_on_wire(counted: TcpBytes, *, version: int, segment_max: int, ended: bool) -> WireBytes | None:
-    """All that a connection put on the wire, never too little; None where the system does not say.
+    """Return all bytes that a connection put on the wire, never too few; None if the system does not report them.
 
     version: of the Internet Protocol, 4 or 6. segment_max: payload bytes of a full segment. ended: it is being closed.
     """
@@ -101,7 +101,7 @@ def dns_lookup_bytes(host: str) -> WireBytes:
 
 
 def ip_version(tcp: socket.socket | TransportSocket) -> int:
-    """4 or 6; IPv4 over an IPv6 socket counts as 6, which is the more."""
+    """Return 4 or 6; IPv4 over an IPv6 socket counts as 6, which is the more."""
     return 4 if tcp.family == socket.AF_INET else 6
 
 

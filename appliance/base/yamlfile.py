@@ -177,7 +177,7 @@ def _keys(node: yaml.Node | None, parent: _Key = ()) -> Iterator[tuple[_Key, int
 
 
 def _expand(value: Any, key: _Key, expand_text: Callable[[str, _Key], str]) -> Any:
-    """`value` with every text in it expanded."""
+    """Return `value` with every text in it expanded."""
     if isinstance(value, dict):
         return {name: _expand(item, (*key, str(name)), expand_text) for name, item in value.items()}
     if isinstance(value, list):
@@ -240,7 +240,7 @@ def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data:
 
 
 def _without_values(text: str, used: Mapping[str, str]) -> str:
-    """`text` with what the file says where the value of a variable stands, which may be a secret."""
+    """Return `text` with what the file says in place of a variable's value, which may be a secret."""
     values = {value.lower(): written for value, written in used.items() if value}
     words = "|".join(rf"(?<!\w){re.escape(each)}(?!\w)" for each in sorted(values, key=len, reverse=True))
     return re.sub(words, lambda found: values.get(found[0].lower(), "…"), text, flags=re.IGNORECASE) if values else text

@@ -127,7 +127,7 @@ compared with the file. Exit code 0: done. 1: the storage folder cannot be read.
     option("--from", dest="t_from", metavar="TIME", help="only what left from then on (2026-11-20T10:00)"),
     option("--to", dest="t_to", metavar="TIME", help="only what left before then"),
     option("--camera", metavar="NAME", help="only of this camera"),
-    switch("--pictures", help="only what had pixels in it"),
+    switch("--pictures", dest="with_pixels", help="only what had pixels in it"),
     json_switch("JSON lines, one for each thing that left"),
 )
 def egress(options: argparse.Namespace) -> int:

@@ -83,7 +83,7 @@ def calibration_report(
     error_max: float = ERROR_MAX,
     decided: Sequence[DecidedAlert] = (),
 ) -> CalibrationReport:
-    """All alerts first, then each label of each camera. Deterministic: the bootstrap's seed is fixed."""
+    """Report all alerts first, then each label of each camera. Deterministic: the bootstrap's seed is fixed."""
     calibration = fit(outcomes, recall, error_max, decided)
     before = np.array([each.stability.score for each in outcomes], np.float64)
     after = held_out(outcomes)

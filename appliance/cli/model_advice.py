@@ -93,7 +93,7 @@ def _kinds(bundle: ModelBundle, cameras: Mapping[str, CameraConfig]) -> list[str
 
 
 def _mean(bundle: ModelBundle, kinds: list[str]) -> float:
-    """0 where one of them was not measured."""
+    """Return the mean; 0 if one of them was not measured."""
     if not kinds or not set(kinds) <= set(bundle.unseen):
         return 0.0
     return statistics.fmean(bundle.unseen[kind] for kind in kinds)

@@ -21,7 +21,7 @@ _VERDICTS = "verdicts (docs/replay.md)"
 
 
 def _speed(text: str) -> float | None:
-    """`max` is None."""
+    """Read a speed; `max` is None."""
     if text == "max":
         return None
     try:

@@ -90,7 +90,7 @@ def check(path: Path, *, probe: bool, as_json: bool) -> int:
 
 
 def exit_code(findings: list[Finding]) -> int:
-    """2 when the file must be changed, 1 when something did not answer, else 0."""
+    """Return 2 when the file must be changed, 1 when something did not answer, else 0."""
     levels = {finding.level for finding in findings}
     if "wrong" in levels:
         return 2

@@ -122,7 +122,10 @@ def _known_database(site_file: Path) -> Path:
 
 
 def _password(name: str) -> str:
-    """Asked for twice at a terminal; else the first line of standard input. Never an argument: others can see those."""
+    """Return the password from a prompt at a terminal, typed twice; else from the first line of standard input.
+
+    It is never an argument, since others can see those.
+    """
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\r\n")
     first = getpass.getpass(f"Password for {name}: ")

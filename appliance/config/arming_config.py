@@ -55,7 +55,7 @@ class ArmingConfig(ConfigModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All profiles, those that every site has first and last."""
+        """The names of all profiles; those that every site has come first and last."""
         return (ARMED, *self.profiles, DISARMED)
 
     def profile(self, name: str) -> ProfileConfig:
@@ -63,7 +63,7 @@ class ArmingConfig(ConfigModel):
         return _BUILT_IN[name] if name in _BUILT_IN else self.profiles[name]
 
     def unknown_profile(self) -> str:
-        """One that the schedule or the default names and nobody defines; '': there is none."""
+        """Return a profile that the schedule or the default names and nobody defines; '': there is none."""
         named = (self.default, *(each.profile for each in self.schedule))
         return next((name for name in named if name not in self.names), "")
 

@@ -20,7 +20,7 @@ def secrets_path(site_file: Path) -> Path:
 
 
 def read_secrets(site_file: Path) -> dict[str, str]:
-    """`NAME=value` lines; empty ones and those that begin with # do not count. {}: there is no such file.
+    """Read `NAME=value` lines; empty ones and those that begin with # do not count. {}: there is no such file.
 
     Raises ConfigError with the line, never with a value.
     """

@@ -23,7 +23,7 @@ class QuotaConfig(ConfigModel):
 
 
 class CameraQuotaConfig(ConfigModel):
-    """The same for one camera; None: the site's hours and pre-roll, and no limit of its own in bytes."""
+    """The limits of one camera; None: the site's hours and pre-roll, and no limit of its own in bytes."""
 
     continuous_hours: Annotated[float | None, Field(gt=0, le=24 * 3650)] = None
     continuous_gb: Gigabytes | None = None

@@ -77,7 +77,7 @@ class ApplianceMonitor:
     def configure(
         self, settings: LoadSheddingConfig, ignored: Collection[HealthKind], shed_memory: Callable[[LoadShedding], None]
     ) -> None:
-        """From the next reading on; what was shed by the same settings goes on. Any thread.
+        """Use these settings from the next reading on; shedding by equal settings goes on. Any thread.
 
         ignored: kinds that are not reported. shed_memory: called by the monitor's thread when the step of memory
         changes.

@@ -170,10 +170,6 @@ def _build_parts(config: BackgroundConfig, lasting: LastingParts) -> _Background
     )
     reader = SandboxedReader(root)  # not the dashboard's: a long clip must not keep the live view waiting
     sources = StatusSources(probes.appliance, probes.cloud, lambda: context.calibration)
-    notifier = None
-    if any(each.enabled for each in config.notify.values()):
-        means = _NoticeMeans(notices_due, links, push, reader)
-        notifier = _build_notifier(config, privacy, lasting, probes, means)
     return _BackgroundParts(
         context=context,
         arming=arming,
@@ -181,8 +177,8 @@ def _build_parts(config: BackgroundConfig, lasting: LastingParts) -> _Background
         uplink=uplink,
         links=links,
         push=push,
-        notifier=notifier,
-        publisher=_build_mqtt(config, privacy, lasting, probes) if config.mqtt and config.mqtt.enabled else None,
+        notifier=_build_notifier(config, privacy, lasting, probes, _NoticeMeans(notices_due, links, push, reader)),
+        publisher=_build_mqtt(config, privacy, lasting, probes),
         evidence=EvidenceMaker(db, root, decisions, clock, ready=uplink.wake if uplink else None, reader=reader),
         reader=reader,
         recheck=RecheckService(
@@ -309,7 +305,10 @@ class _NoticeMeans:
 
 def _build_notifier(
     config: BackgroundConfig, privacy: PrivacyRules, lasting: LastingParts, probes: SystemProbes, means: _NoticeMeans
-) -> Notifier:
+) -> Notifier | None:
+    """Build the notifier; None: no target is enabled."""
+    if not any(each.enabled for each in config.notify.values()):
+        return None
     from appliance.notify.notifier import (  # it brings an HTTP client: only where people are notified
         Notifier,
         new_sender,
@@ -354,7 +353,10 @@ def _contact(public_url: str) -> str:
 
 def _build_mqtt(
     config: BackgroundConfig, privacy: PrivacyRules, lasting: LastingParts, probes: SystemProbes
-) -> MqttPublisher:
+) -> MqttPublisher | None:
+    """Build the publisher; None: there is no broker, or it is switched off."""
+    if config.mqtt is None or not config.mqtt.enabled:
+        return None
     from appliance.mqtt.publisher import MqttDeps, MqttPublisher  # only where home automation listens
 
     stores = lasting.stores
@@ -373,7 +375,6 @@ def _build_mqtt(
         warning=probes.warning,
         detector_load=lambda: probes.appliance().detector_load,
     )
-    assert config.mqtt is not None
     return MqttPublisher(config.mqtt, config.decisions.site.name, config.decisions.cameras, config.public_url, deps)
 
 

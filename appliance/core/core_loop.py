@@ -337,7 +337,7 @@ class Core:
             self._health(replace(self._own_faults.pop(kind), t=now, t_end=now))
 
     def _health(self, event: HealthEvent) -> None:
-        """Written, counted when it is new, and logged at each turn."""
+        """Write the event, count it when it is new, and log each of its changes."""
         self._backlog.write(partial(self._stores.health.put, event), key=f"health {event.id}")
         who = f"camera {event.camera}" if event.camera else "the appliance"
         known, key = self._faults.get(event.id), event.id

@@ -51,7 +51,7 @@ class CameraContext:
     planner: EscalationPlanner
     silence: SilentFrameAudit
     header: StreamHeader | None = None
-    """Of the present session."""
+    """The header of the present session."""
     last_t: float | None = None
     """Time of the last frame by the camera's clock, UTC seconds."""
     last_at: float = 0.0
@@ -99,12 +99,12 @@ class CoreSettings:
     alerts: AlertsConfig
     notices: NoticePlanner
     maintenance: RouterMaintenance | None
-    """Of the router; None: there is no uplink."""
+    """Maintenance of the router; None: there is no uplink."""
     listener: CoreListener
     severity_after: SeverityAfter
     """Returns the severity that a verdict makes of another."""
     language: str
-    """In which reasons are written."""
+    """The language of reasons."""
     arming: Arming
     appliance_faults: Callable[[], Mapping[HealthKind, str]]
     """Returns the lasting faults of the appliance itself, a sentence each."""

@@ -128,7 +128,7 @@ class IngestSupervisor:
                 self._clock.sleep(self._backoff.next_s(), self._stop)
 
     def run_once(self, listener: IngestListener) -> None:
-        """One life of the child. Raises IngestDied when it ends, unless asked to stop.
+        """Run one life of the child. Raises IngestDied when it ends, unless asked to stop.
 
         Raises IngestRefused when no child has ever sent anything and this one ends with 2: wrong use does not pass by
         itself. One that has worked is started again whatever it says: the appliance goes on without detection and shows
@@ -258,7 +258,7 @@ class IngestSupervisor:
             child.stdin.flush()
 
     def _lines(self, child: subprocess.Popen[bytes], channel: int) -> Iterator[bytes]:
-        """All lines until the child has closed its end; after `stop()` it is asked to end, and given STOP_S_MAX."""
+        """Yield all lines until the child has closed its end; after `stop()` ask it to end within STOP_S_MAX."""
         pending = b""
         received_at, silence_s_max = self._clock.monotonic(), START_S_MAX
         end_by: float | None = None

@@ -287,7 +287,7 @@ class WhyReader:
         return WhyReport(
             camera=name, t_start=t0, t_end=t1, source="stored" if replay is None else "replay", sentence=words,
             sentence_key=key, sentence_values=dict(values), because=OutcomeItem.of(because) if because else None,
-            looks=found.looks,
+            looks=found.examined,
             tracks=[
                 TrackItem(
                     track=each.track, label=each.label, t_start=each.t_start, t_end=each.t_end, score=each.score,

@@ -69,12 +69,12 @@ class ReportedEvent:
 
 @dataclass(slots=True)
 class SpanExplanation:
-    """All of a span. looks: times of examined frames and whether the detector answered; tracks: by their beginning.
+    """All of a span. examined: times of examined frames and whether the detector answered; tracks: by their beginning.
 
     tracks_left_out: beyond TRACKS_MAX.
     """
 
-    looks: list[tuple[float, bool]] = field(default_factory=list)
+    examined: list[tuple[float, bool]] = field(default_factory=list)
     tracks: list[TrackLife] = field(default_factory=list)
     events: list[ReportedEvent] = field(default_factory=list)
     tracks_left_out: int = 0
@@ -90,14 +90,14 @@ class SpanExplanation:
         if reported:
             what = dict.fromkeys(f"{each.label} ({each.rule})" for each in reported)
             return "reported", {"what": ", ".join(what)}, None
-        if not self.looks:
+        if not self.examined:
             return "not_examined", {}, None
-        if not any(answered for _, answered in self.looks):
+        if not any(answered for _, answered in self.examined):
             return "failed", {}, None
         if not camera.rules:
             return "no_rules", {}, None
         if not self.tracks:
-            return "nobody", {"looks": str(len(self.looks))}, None
+            return "nobody", {"looks": str(len(self.examined))}, None
         best = max(self.tracks, key=lambda each: (each.furthest.rank if each.furthest else -1, each.score))
         assert best.furthest is not None  # there are rules
         return "held", {"label": best.label, "track": str(best.track), "rule": best.furthest.rule}, best.furthest
@@ -134,7 +134,7 @@ class SpanExplainer:
         outcomes = self._explainer.judge(frame, step, off=off) if frame.looked else []
         if not self._span[0] <= frame.t <= self._span[1]:
             return step
-        self.explanation.looks.append((frame.t, frame.looked))
+        self.explanation.examined.append((frame.t, frame.looked))
         for each in frame.objects:
             self._live(frame.t, each.track, each.label, each.score, each.box)
         furthest: dict[int, RuleOutcome] = {}

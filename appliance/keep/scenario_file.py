@@ -124,7 +124,7 @@ def _optional(each: KnownEvent, clip: tuple[float, float]) -> KeptExpectation:
 def _barred(
     false: Sequence[KnownEvent], right: Sequence[KeptExpectation], clip: tuple[float, float]
 ) -> list[KeptExpectation]:
-    """One entry for each kind, from before its first event until the incident was over; clear of what is right."""
+    """Return an entry for each kind, from before its first event to the end of the incident, clear of what is right."""
     kinds: dict[tuple[str, str], list[KnownEvent]] = {}
     for each in false:
         kinds.setdefault((each.event.rule, each.event.label), []).append(each)
@@ -250,7 +250,7 @@ def _entry_yaml(entry: KeptExpectation) -> dict[str, Any]:
 
 
 def _literal(value: Any) -> Any:
-    """`value` with every `${` in a text written so that it is read as it stands."""
+    """Return `value` with every `${` in a text escaped, so that it is read as it stands."""
     if isinstance(value, Mapping):
         return {key: _literal(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -153,7 +153,7 @@ class ScenarioStore:
 
 
 def _stored(folder: Path) -> StoredScenario | None:
-    """None: it is none, or was deleted just now."""
+    """Return the scenario in a folder; None: it is none, or was deleted just now."""
     if folder.is_symlink() or not folder.is_dir():
         return None
     try:

@@ -47,7 +47,7 @@ class SandboxError(VedetteError):
 
 
 class SandboxTimeout(SandboxError):
-    """It did not answer within the limit, and was killed."""
+    """The child did not answer within the limit, and was killed."""
 
 
 class SandboxDied(SandboxError):

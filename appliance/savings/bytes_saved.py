@@ -138,7 +138,7 @@ class EnergyAccount:
 
     @classmethod
     def of(cls, totals: Iterable[MeterTotal]) -> EnergyAccount | None:
-        """None: nothing was measured."""
+        """Build the account; None: nothing was measured."""
         amounts: Counter[MetricName] = Counter()
         sources = set()
         for each in totals:

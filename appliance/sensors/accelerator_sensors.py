@@ -30,7 +30,7 @@ NVML_THROTTLING = {
 
 
 class NvidiaGpus:
-    """All GPUs that NVML knows: degrees, slow-downs, millijoules, milliwatts. Owner of the NVML session."""
+    """Reads all GPUs that NVML knows: degrees, slow-downs, millijoules, milliwatts. Owner of the NVML session."""
 
     def __init__(self, load: Callable[[], Any] | None = None) -> None:
         """load: imports pynvml, of the package nvidia-ml-py."""
@@ -72,7 +72,7 @@ class NvidiaGpus:
         return SensorReading(tuple(temperatures), tuple(dict.fromkeys(throttling)) if reported else None, tuple(energy))
 
     def _ask(self, function: str, *arguments: object) -> Any:
-        """None: this GPU, this driver or this package does not tell."""
+        """Return the answer; None: this GPU, this driver or this package does not report it."""
         try:
             return getattr(self._nvml, function)(*arguments)
         except Exception:  # noqa: BLE001 - NVMLError has a class for each code; AttributeError: an older package

@@ -12,7 +12,7 @@ from appliance.sensors.sysfs import number_of, text_of
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """None: the kernel does not tell.
+    """The memory of the machine and of our control group. None: the kernel does not report it.
 
     available_bytes, total_bytes: of the machine. stalled: the share of the last ten seconds in which some task waited
     for memory, 0..1. group_bytes: what the control group holds that cannot be dropped at once; group_max_bytes: from
@@ -49,7 +49,7 @@ class MemorySensor:
         return MemoryReading(available, total, stalled, held, limit)
 
     def _group_bytes(self) -> tuple[int | None, int | None]:
-        """Held and allowed; both None without a limit."""
+        """Return the bytes held and the bytes allowed; both None without a limit."""
         if self._group is None:
             return None, None
         limits = [number_of(self._group / f"memory.{name}") for name in ("high", "max")]  # "max" is no number

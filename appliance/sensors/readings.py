@@ -35,7 +35,7 @@ class SensorReading:
 
     @property
     def hottest(self) -> Temperature | None:
-        """None: no temperature is known."""
+        """The highest temperature; None: no temperature is known."""
         return max(self.temperatures, key=lambda each: each.celsius, default=None)
 
 
@@ -51,7 +51,7 @@ class SensorReader(Protocol):
 
 
 def merged(readings: list[SensorReading]) -> SensorReading:
-    """All of them as one."""
+    """Merge the readings into one."""
     reported = [each.throttling for each in readings if each.throttling is not None]
     return SensorReading(
         tuple(each for reading in readings for each in reading.temperatures),

@@ -32,7 +32,7 @@ def text_of(path: Path) -> str | None:
 
 
 def number_of(path: Path, base: int = 10) -> int | None:
-    """None: it is not there, cannot be read, or is no number."""
+    """Return the number in a file; None: it is not there, cannot be read, or is no number."""
     text = text_of(path)
     try:
         return None if text is None else int(text, base)
@@ -41,7 +41,7 @@ def number_of(path: Path, base: int = 10) -> int | None:
 
 
 def matching(folder: Path, pattern: str, at_most: int = 256) -> list[Path]:
-    """Sorted; []: there are none, or no file descriptor is left to look with."""
+    """Return the matching paths, sorted; []: there are none, or no file descriptor is left to list them with."""
     try:
         return sorted(folder.glob(pattern))[:at_most]
     except OSError:

@@ -50,7 +50,7 @@ class RuleProposal:
 
     @property
     def words(self) -> str:
-        """As a sentence for a person."""
+        """Return the proposal as a sentence for a person."""
         many = f"{len(self.alarms)} false alarms of {self.label}"
         text = f"{many} at this place and size, scores up to {self.score_high:.2f}."
         kept = f"of {self.right} that you called right, {self.lost or 'none'} would be missed" if self.right else ""

@@ -331,7 +331,7 @@ _Dumper.add_representer(tuple, _list)
 
 
 def _is_inline(value: Any) -> bool:
-    """Written on the line of its key: a value, an empty section, a list without sections in it."""
+    """Return True for what stands on the line of its key: a value, an empty section, a list without sections."""
     if isinstance(value, list | tuple):
         return all(not isinstance(item, dict) and _is_inline(item) for item in value)
     return not isinstance(value, dict) or not value
@@ -345,7 +345,7 @@ def _inline(value: Any) -> str:
 
 
 def _block(value: Any, column: int) -> str:
-    """`value` in lines that begin at `column`."""
+    """Return `value` in lines that begin at `column`."""
     dumped = yaml.dump(
         value,
         Dumper=_Dumper,

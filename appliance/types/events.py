@@ -83,7 +83,7 @@ class AlertChange:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStep:
-    """All that one message made the pipeline decide, in order."""
+    """The decisions of the pipeline about one message, in order."""
 
     events: tuple[Event, ...] = ()
     changes: tuple[AlertChange, ...] = ()
@@ -127,7 +127,7 @@ class RouteInputs:
     audit_share: float = 0.0
     """Above 0 it is escalated only as one of an audit sample of this share."""
     audit_of: AuditSide = ""
-    """What the audit is a sample of."""
+    """The population that the audit samples."""
     chance_max: float = 1.0
     """From it on the appliance is sure; 1: too little is known to be sure of anything."""
     error_high: float = 1.0
@@ -179,16 +179,16 @@ class Route:
     value: float = 0.0
     """Rank of what the verdict is worth for the bytes it costs (router/decide.py)."""
     wait: str = ""
-    """What an escalation of "later" waits for, and not before `until_t` where that is known."""
+    """The reason why an escalation of "later" waits, not before `until_t` where that is known."""
     until_t: float | None = None
     gpu_s: float = 0.0
     """Expected GPU time of the verdict."""
     money: float = 0.0
     """Expected cost of the verdict."""
     tier: Tier = "edge"
-    """Who answers."""
+    """The tier that answers."""
     edge: EdgeAnswer = ""
-    """What the appliance itself says of the alert."""
+    """The appliance's own verdict."""
     certainty: float = 0.0
     """Probability that `edge` is right."""
     flagged: str = ""

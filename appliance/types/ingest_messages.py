@@ -153,7 +153,7 @@ class DecodeStatus:
     examined_fps: float | None = None
     """Inferences a second that came in the last seconds; None: not known."""
     decoder: str = "software"
-    """What decodes now, `software` or a kind of hardware; '': nothing does."""
+    """The decoder now, `software` or a kind of hardware; '': nothing decodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ class StreamTraffic:
     exact: bool
     packets: int
     detect_bytes: int = 0
-    """Of `bytes`, those of a second stream to detect on; 0 where there is one stream."""
+    """Part of `bytes`: a second stream to detect on; 0 where there is one stream."""
 
     def __add__(self, other: StreamTraffic) -> StreamTraffic:
         return StreamTraffic(

@@ -116,7 +116,7 @@ def test_the_core_writes_counts_and_logs(tmp_path: Path, caplog: pytest.LogCaptu
         "camera gate is ill (frozen): it stands still",
         "tried: connecting to the camera again (1)",
         "camera gate is well again: frozen ended after 25 s",
-        "the box is ill (detector): it hangs",
+        "the appliance is ill (detector): it hangs",
     ):
         assert text in caplog.text
     assert [row.id for row in box.health.open()] == ["e2"]

@@ -133,7 +133,7 @@ def test_what_came_before_the_span_is_fed_and_not_shown() -> None:
     explainer.begin(header())
     for frame in inferences(GOES_IN * 2):
         explainer.feed(frame)
-    assert all(1.0 <= t <= 2.0 for t, _ in explainer.explanation.looks)
+    assert all(1.0 <= t <= 2.0 for t, _ in explainer.explanation.examined)
     assert explainer.explanation.tracks[0].t_start == 1.0
 
 
