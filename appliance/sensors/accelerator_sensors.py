@@ -82,7 +82,7 @@ class NvidiaGpus:
 class HailoChips:
     """The hotter of the two sensors of each Hailo chip, as `hailo_helper` reports it.
 
-    HailoRT's bindings come for the system's Python alone (docs/decisions.md, 116).
+    HailoRT's bindings come for the system's Python alone (decision 116).
 
     State: the helper; since when it has been asked; until when none is started after one that failed. Owner of the
     helper, which ends with this object.
