@@ -277,7 +277,7 @@ def value_of(inputs: RouteInputs, cost: EscalationCost) -> float:
 
 
 def in_sample(alert: str, share: float) -> bool:
-    """Return True if the alert is one of a sample of this share. Its id decides, so that a replay draws the same ones."""
+    """Return True if the alert is one of a sample of this share. Its id decides, so a replay draws the same ones."""
     drawn = int.from_bytes(hashlib.sha256(f"audit|{alert}".encode()).digest()[:8], "big")
     return drawn < share * 2.0**64
 

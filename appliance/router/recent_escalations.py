@@ -87,7 +87,7 @@ class RecentEscalations:
         del self._objects[: -TUNING.objects_max]
 
     def is_repeat(self, rule: str, severity: Severity, track: TrackStats) -> bool:
-        """Return True if this very object was escalated by the same rule, no less gravely, and stands there for long."""
+        """Return True if this very object was escalated by the same rule, no less gravely, and has stood there long."""
         rank = SEVERITIES.index(severity)
         return track.moved < TUNING.moved_max and any(
             known.rule == rule

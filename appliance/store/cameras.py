@@ -62,7 +62,7 @@ class CameraStore:
                     _open_gap(connection, name, min(last_t, self._db.clock.now()), NOT_RUNNING)
 
     def configure(self, sources: Mapping[str, str]) -> None:
-        """Update the cameras while the appliance runs: removed ones go, new ones come, the state of the others stays."""
+        """Update the cameras while the appliance runs: removed ones go, new ones come, the others keep their state."""
         with self._db.transaction() as connection:
             known = {row["name"] for row in connection.execute("SELECT name FROM camera").fetchall()}
             for name in known - set(sources):

@@ -1,4 +1,4 @@
-"""The offset of the wall clock from the monotonic one, kept over a restart of the core to notice a step of the clock."""
+"""The offset of the wall clock from the monotonic one, kept over a restart of the core to notice a clock step."""
 
 from __future__ import annotations
 

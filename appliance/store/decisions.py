@@ -250,7 +250,7 @@ class DecisionStore:
         return token_usage(self._db, day_t, month_t)
 
     def escalated(self, camera: str, since_t: float) -> list[EscalatedTrackRow]:
-        """Return the tracks of a camera that were to be escalated since `since_t`, the oldest first. Raise StoreError."""
+        """Return the tracks of a camera that were to be escalated since `since_t`, oldest first. Raise StoreError."""
         with self._db.read() as connection:
             rows = connection.execute(
                 """SELECT event.rule, alert.severity, event.track, alert.run, event.t, camera.width, camera.height

@@ -268,7 +268,7 @@ class EscalationStore:
         return "more"
 
     def close_unsure(self, row: EscalationRow, why: str) -> bool:
-        """Let the `unsure` verdict stand, with the reason: the requested evidence cannot be sent. False: it is settled."""
+        """Let the `unsure` verdict stand, as the requested evidence cannot be sent. False: it is settled."""
         with self._db.transaction() as connection:
             found = connection.execute(
                 """SELECT answer FROM step WHERE escalation = ?1 AND n = ?2

@@ -176,7 +176,7 @@ class Meter:
             self._hour = hour
 
     def total_of_day(self, metric: Metric, day: str) -> int:
-        """Return how much of a metric was written to the account of `day`, by all cameras and runs. Raise StoreError."""
+        """Return the amount of a metric in the account of `day`, by all cameras and runs. Raises StoreError."""
         with self._db.read() as connection:
             row = connection.execute(
                 "SELECT coalesce(sum(amount), 0) AS amount FROM meter WHERE day = ? AND kind = ?", (day, metric.kind)

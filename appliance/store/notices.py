@@ -109,7 +109,7 @@ class NoticeStore:
             return [_open_notice(row) for row in rows]
 
     def changed(self) -> tuple[list[OpenNotice], int]:
-        """Return the next delivered notices whose alert changed since the last `mark_changed`, and up to which change."""
+        """Return the next delivered notices whose alert changed since `mark_changed`, and up to which change."""
         with self._db.read() as connection:
             since = connection.execute("SELECT value FROM counter WHERE name = 'notice'").fetchone()[0]
             numbers = connection.execute(
@@ -124,7 +124,7 @@ class NoticeStore:
             return [_open_notice(row) for row in rows], upto
 
     def mark_changed(self, again: Iterable[NoticeRow], upto: int, expire_s: float) -> None:
-        """Mark the notices that need an update within `expire_s`; changes up to `upto` are examined. Raise StoreError."""
+        """Mark notices that need an update within `expire_s`; examine changes up to `upto`. Raise StoreError."""
         rows = list(again)
         with self._db.transaction(durable=bool(rows)) as connection:
             for row in rows:

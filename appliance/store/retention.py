@@ -138,7 +138,7 @@ class Retention:
         return self.last
 
     def _clock_is_trusted(self) -> bool:
-        """Return False for ten minutes after the wall clock was stepped: a wrong date must not empty the disk at once."""
+        """Return False for ten minutes after the wall clock was stepped: a wrong date must not empty the disk."""
         step_s = self._steps.step_s()
         if step_s:
             logger.warning("the clock was stepped by %+.0f s: nothing is deleted for its age", step_s)

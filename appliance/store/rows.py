@@ -257,7 +257,7 @@ class DecisionRow:
     """The router's last decision about an alert: who answers, the appliance's own answer and how sure it is.
 
     Attributes:
-        chance: probability that the alert is right. error_high: upper bound, with 95 % confidence, of the share of wrong
+        chance: probability that the alert is right. error_high: upper bound (95 % confidence) of the share of wrong
             alerts among those that the appliance is sure of; 1: nothing is claimed.
         flagged: why the appliance's own answer stands for now although the cloud is asked.
     """
