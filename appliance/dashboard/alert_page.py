@@ -143,7 +143,10 @@ class AlertPageView:
         }
 
     def _waiting_text(self, row: AlertRow, escalation: EscalationRow | None, decision: DecisionRow | None) -> str:
-        """Return what holds until there is a verdict, and what is wrong meanwhile: here, on the way, or in the cloud."""
+        """Return what holds until there is a verdict, and what is wrong meanwhile.
+
+        The fault may be here, on the way, or in the cloud.
+        """
         if escalation is None:
             return f"Not asked: this alert was settled on the edge.{_edge_text(decision)}"
         texts = [f"Unverified: the edge saw it ({score(row.score)} sure). {_DELIVERY_TEXTS[escalation.state]}"]

@@ -148,7 +148,10 @@ class CascadeReader:
         return [everything, *(CascadeClaim.of(camera, label, fit) for (camera, _, label), fit in named)]
 
     def _counts(self, days: int) -> tuple[TierCounts, SilentMisses]:
-        """Return the counts; they are made anew when an alert has changed, and each minute, since each alert is read."""
+        """Return the counts.
+
+        They are made anew when an alert has changed, and each minute, since each alert is read.
+        """
         since_t = self._db.clock.now() - days * DAY_S
         key = (self._db.rev(), days, int(since_t // 60))
         held = self._held

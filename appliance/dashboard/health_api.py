@@ -141,7 +141,10 @@ class HealthReader:
         return found
 
     def mark_seen(self, event: str) -> HealthItem:
-        """Note that a person has seen it; where that can be learnt, the camera's view is right as it is. Raise Problem."""
+        """Note that a person has seen it; where that can be learnt, the camera's view is right as it is.
+
+        Raise Problem if there is no such event.
+        """
         self._events.mark_seen(event, self._clock.now())
         row = self.row(event)
         if row.t_end is None and row.kind in LEARNABLE and self._probes.rebaseline is not None:

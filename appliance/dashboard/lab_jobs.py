@@ -174,7 +174,10 @@ class LabJobs:
 
 
 def model_places(settings: DetectorConfig) -> tuple[str, tuple[Path, ...]]:
-    """Return the folder of the network's file ("": none), and all that must be readable to load it. Raise ModelError."""
+    """Return the folder of the network's file ("": none), and all that must be readable to load it.
+
+    Raise ModelError if it cannot run in a sandbox.
+    """
     if settings.backend == "hailo":
         raise ModelError(
             "it runs on a Hailo device, which a job in a sandbox does not get; vedette replay decides again "

@@ -81,7 +81,10 @@ class Catalogue:
 
 
 def read(text: str) -> Iterator[Message]:
-    """Yield the entries of a translation file (gettext's PO format), the header first. Raise ValueError if it is none."""
+    """Yield the entries of a translation file (gettext's PO format), the header first.
+
+    Raise ValueError if it is none.
+    """
     for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
         lines = [line for line in block.splitlines() if line and not line.startswith("#~")]
         if not any(line.startswith("msgid") for line in lines):
