@@ -20,12 +20,12 @@ _SHUTDOWN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What a client may cost before it has shown a token.
+    """Limits on what a client may cost before it has shown a token.
 
-    connections_max: beyond it one connection is closed for each new one, see `Admission`; per_address_max: the same for
-    one address (not for a trusted proxy, which is everybody). request_s: for a whole request, from the first byte or
-    the connection on, and before it for the TLS handshake. stall_s: for taking the answer; a browser that has buffered
-    enough of a clip reads on, or asks again.
+    connections_max: beyond it one connection is closed for each new one, see `Admission`. per_address_max: the same for
+    one address; a trusted proxy is exempt, since all its visitors share its address. request_s: for a whole request,
+    from the first byte or from the connection on, and before it for the TLS handshake. stall_s: for taking the
+    response; a browser that has buffered enough of a clip reads on later, or requests the rest.
     """
 
     connections_max: int = 200
@@ -45,11 +45,11 @@ class Connection:
 
 
 class Admission:
-    """Counts connections, and ends one for each that is too many: of the address that holds most, the oldest on which
-    nobody is signed in.
+    """Count connections, and end one for each that is too many.
 
-    So who opens many ends their own, and one visitor more is served at once. State: the connections, oldest first.
-    Owner: the event loop.
+    The one that ends belongs to the address that holds most: it is the oldest on which nobody is signed in. A client
+    that opens many therefore ends its own, and one visitor more is served at once. State: the connections, oldest
+    first. Owner: the event loop.
     """
 
     def __init__(self, limits: ConnectionLimits, proxies: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ class Admission:
         return new
 
     def leave(self, connection: Connection) -> None:
-        """It is closed. May be called twice."""
+        """Forget a closed connection. May be called twice."""
         self._connections.pop(connection, None)
 
     def _weights(self, weight: Callable[[Connection], int]) -> Counter[str]:
@@ -80,8 +80,10 @@ class Admission:
         return found
 
     def _largest(self) -> str:
-        """The address that holds most; where nobody is signed in counts twice. A trusted proxy may have those of one
-        address for nothing."""
+        """Return the address that holds most connections; those on which nobody is signed in count twice.
+
+        A trusted proxy is not charged for as many connections as one address may have.
+        """
         found = self._weights(lambda each: 1 if each.signed_in else 2)
         for address in found:
             if any(is_inside(address, each) for each in self._proxies):
@@ -96,7 +98,7 @@ class Admission:
 
 
 def plain_address(host: str) -> str:
-    """An IPv4 address that came over an IPv6 socket (`::ffff:192.0.2.1`) as itself; others as they are."""
+    """Return an IPv4 address that came over an IPv6 socket (`::ffff:192.0.2.1`) as itself, others unchanged."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -105,7 +107,7 @@ def plain_address(host: str) -> str:
 
 
 def counted_address(host: str) -> str:
-    """An address as limits count it: an IPv6 one cut to its /64, which one visitor usually has whole."""
+    """Return an address as limits count it: an IPv6 one is cut to its /64, which one visitor usually has whole."""
     plain = plain_address(host)
     if ":" not in plain:
         return plain
@@ -116,7 +118,7 @@ def counted_address(host: str) -> str:
 
 
 def is_inside(host: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
-    """Whether `host` is an address of `network`; False for what is no address."""
+    """Return whether `host` is an address of `network`; False if it is no address."""
     try:
         return ipaddress.ip_address(host) in network
     except ValueError:

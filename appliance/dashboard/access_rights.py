@@ -1,4 +1,4 @@
-"""Who may what: one table of all routes, and the one place that holds every request against it."""
+"""The access rights of all routes in one table, and the one place that checks each request against it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _WHERE = {"camera": "name", "alert": "alert_id", "health": "event"}
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What a route needs. role None: it is open to everybody. logged: the word for the access log; '': none."""
+    """The right that a route requires.
+
+    role None: the route is open to everybody. logged: the word for the access log; '': none.
+    """
 
     role: Role | None
     shows: Shows = "site"
@@ -194,7 +197,10 @@ RIGHTS: dict[tuple[str, str], Right] = {
 
 
 def may(method: str, path: str) -> bool:
-    """Whether the visitor's role opens a route of the table, with something of theirs in its path. Raises KeyError."""
+    """Return whether the visitor's role opens a route of the table, with something of theirs in its path.
+
+    Raise KeyError if the route is not in the table.
+    """
     right, who = RIGHTS[method, path], visitor()
     return right.role is None or (who.may(right.role) and (who.cameras is None or right.shows != "site"))
 
@@ -222,8 +228,10 @@ async def authorise(
     cameras: Annotated[CameraOf, Depends(provided(CameraOf))],
     log: Annotated[AccessLog, Depends(provided(AccessLog))],
 ) -> AsyncIterator[None]:
-    """Refuse what the visitor may not, before the handler runs; log a change after it, before the answer leaves: who
-    has the answer finds the change in the log. Depended on with the scope "function". Raises Problem.
+    """Refuse what the visitor may not do, before the handler runs, and log a change after it.
+
+    The change is logged before the response leaves: a client that has the response finds the change in the log.
+    Depended on with the scope "function". Raise Problem if the visitor may not.
     """
     route: Route = request.scope["route"]
     right = RIGHTS.get((request.method, route.path), _ADMIN)

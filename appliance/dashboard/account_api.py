@@ -33,7 +33,10 @@ class SecondFactorItem(ApiModel):
 
 
 class Me(ApiModel):
-    """Who asks. name '': the site's token, or this machine while there are neither users nor token."""
+    """The account that sends the request.
+
+    name '': the site's token, or this machine while there are neither users nor token.
+    """
 
     name: str
     role: Role
@@ -74,7 +77,7 @@ class GivenCode(BaseModel):
 
 
 def me_of(access: Access) -> Me:
-    """Who asks, and what they may."""
+    """Return the account that sends the request, and what it may do."""
     who, row = visitor(), access.second_factor(visitor().name)
     factor = SecondFactorItem(
         state="none" if row is None else "on" if row.confirmed else "begun", wanted=access.wants_second_factor(who),
@@ -92,7 +95,10 @@ def _own(access: Access) -> UserRow:
 
 
 def _checked(access: Access, given: SecretStr) -> UserRow:
-    """The user who asks, if this is their password: a session that was left open changes none of it."""
+    """Return the user who sends the request, if this is their password.
+
+    A session that was left open can therefore change nothing of the account.
+    """
     user = _own(access)
     if wait_s := access.throttle.codes.wait_s(f"{user.name} {_WITHIN}"):
         raise too_many_tries(wait_s)
@@ -104,7 +110,7 @@ def _checked(access: Access, given: SecretStr) -> UserRow:
 
 @router.get("")
 def me(access: AccessPart) -> Me:
-    """Who asks, and what they may."""
+    """Return the account that sends the request, and what it may do."""
     return me_of(access)
 
 
@@ -157,7 +163,7 @@ def begin_second_factor(access: AccessPart, given: GivenPassword, response: Resp
 
 @router.get("/second-factor/qr.svg", response_class=Response, responses=media("image/svg+xml", etag=False))
 def second_factor_qr(access: AccessPart, templates: TemplatesPart) -> Response:
-    """The secret that waits for its first code, as a picture. 404: there is none."""
+    """Return the secret that waits for its first code, as an image. 404: there is none."""
     row = access.second_factor(visitor().name)
     if row is None or row.confirmed:
         raise Problem(404, "No second factor is being set up.")

@@ -31,7 +31,7 @@ router = APIRouter(prefix=f"{API}/alerts", tags=["alerts"])
 def evidence_file(
     alerts: Reader, request: Request, alert_id: str, name: Literal["still.jpg", "clip.mp4", "boxes.json"]
 ) -> Response:
-    """The still, the clip (with HTTP ranges) or the boxes of an alert."""
+    """Return the still, the clip (with HTTP ranges) or the boxes of an alert."""
     detail = alerts.detail(alert_id)
     row = detail.piece(_KINDS[name])
     if row is None or row.state != "ready":

@@ -53,14 +53,16 @@ class AlertFilter:
 
     @property
     def listed(self) -> AlertQuery:
-        """As the list on the page has it: what a verdict rejected and nobody has reviewed only when it is searched
-        for."""
+        """Return the query of the list on the page.
+
+        It leaves out what a verdict rejected and nobody has reviewed, unless that is searched for.
+        """
         asked = self.wanted.verdict == "rejected" or self.wanted.review == "deleted" or self.wanted.text is not None
         return replace(self.wanted, set_aside=asked)
 
     @property
     def is_for_alerts(self) -> bool:
-        """Whether something is chosen that only alerts have."""
+        """Return whether something is chosen that only alerts have."""
         return bool(self.query.keys() - {"camera", "from", "to"})
 
 
@@ -82,7 +84,7 @@ def _time_of(name: str, text: str, end: int) -> float | None:
 
 
 def cursor_of(before: str) -> AlertCursor | None:
-    """The cursor that `before` spells; "" is the newest page. Raises Problem."""
+    """Return the cursor that `before` spells; "" is the newest page. Raise Problem if it spells none."""
     if not before:
         return None
     t_start, _, alert = before.partition("~")

@@ -1,4 +1,4 @@
-"""What the page of one alert shows, in sentences."""
+"""The page of one alert, in sentences."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class AlertPageView:
         self._roll = roll
 
     def values(self, detail: AlertDetail, now: float) -> dict[str, Any]:
-        """The variables. now: UTC seconds."""
+        """Return the variables of the template. now: UTC seconds."""
         row, escalation = detail.alert, detail.escalation
         clip, boxes = detail.piece("clip"), detail.piece("boxes")
         start, end = self._shown_time(row, clip, now)
@@ -143,7 +143,10 @@ class AlertPageView:
         }
 
     def _waiting_text(self, row: AlertRow, escalation: EscalationRow | None, decision: DecisionRow | None) -> str:
-        """What holds until there is a verdict, and what is wrong meanwhile: here, on the way, or in the cloud."""
+        """Return what holds until there is a verdict, and what is wrong meanwhile.
+
+        The fault may be here, on the way, or in the cloud.
+        """
         if escalation is None:
             return f"Not asked: this alert was settled on the edge.{_edge_text(decision)}"
         texts = [f"Unverified: the edge saw it ({score(row.score)} sure). {_DELIVERY_TEXTS[escalation.state]}"]
@@ -160,7 +163,7 @@ class AlertPageView:
         return " ".join(texts)
 
     def _shown_time(self, row: AlertRow, clip: EvidenceRow | None, now: float) -> tuple[float, float]:
-        """The time that the page shows: the clip's, or the alert's with its roll while there is no clip."""
+        """Return the time that the page shows: the clip's, or the alert's with its roll while there is no clip."""
         if clip is not None and clip.state == "ready":
             return clip.t_start, clip.t_end
         return row.t_start - self._roll.pre_roll_s, (row.t_end or now) + self._roll.post_roll_s
@@ -180,7 +183,7 @@ class AlertPageView:
 
 
 def _steps(detail: AlertDetail) -> list[tuple[str, int]]:
-    """The messages of the newest escalation: what each brought, in words, and its bytes."""
+    """Return the messages of the newest escalation: what each brought, in words, and its bytes."""
     escalation = detail.escalation
     return [
         (_STEP_TEXTS[step.evidence], step.bytes_sent)

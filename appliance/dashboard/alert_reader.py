@@ -124,7 +124,7 @@ class AlertReader:
         return [AlertItem.of(row) for row in rows[:limit]], older
 
     def is_listed(self, alert_id: str, wanted: AlertFilter) -> bool:
-        """Whether the list on the page has this alert."""
+        """Return whether the list on the page has this alert."""
         return self._alerts.is_wanted(alert_id, wanted.listed)
 
     def detail(self, alert_id: str) -> AlertDetail:
@@ -139,12 +139,12 @@ class AlertReader:
         return AlertWithNotices(**dict(AlertFull.of(self.detail(alert_id))), notices=self.notices(alert_id))
 
     def notices(self, alert_id: str) -> list[NoticeItem]:
-        """The notices of an alert, by the name of the target."""
+        """Return the notices of an alert, by the name of the target."""
         now = self._clock.now()
         return [NoticeItem.of(row, now) for row in self._notices.of(alert_id)]
 
     def neighbours(self, row: AlertRow) -> tuple[str | None, str | None]:
-        """The pages of the next newer and the next older alert; None: there is none."""
+        """Return the pages of the next newer and the next older alert; None: there is none."""
         mine = visitor().cameras
         older = self._alerts.page(AlertCursor.after(row), 1, AlertQuery(cameras=mine))
         newer = self._alerts.newer_id(row, mine)
@@ -195,14 +195,14 @@ class AlertReader:
         )
 
     def clip(self, alert_id: str) -> Path:
-        """The file of an alert's clip. Raises Problem when there is none."""
+        """Return the file of an alert's clip. Raise Problem if there is none."""
         row = self.detail(alert_id).piece("clip")
         if row is None or row.state != "ready":
             raise Problem(404, why_not(row))
         return self.file(row)
 
     def file(self, row: EvidenceRow) -> Path:
-        """The file of a ready piece of evidence. Raises Problem when it is not there."""
+        """Return the file of a ready piece of evidence. Raise Problem if it is missing."""
         try:
             path = inside(self._root, row.path, EVIDENCE)
         except StoreError:

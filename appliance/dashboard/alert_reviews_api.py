@@ -27,8 +27,11 @@ def review_alerts(alerts: Reader, change: BulkReview) -> BulkResult:
 
 @router.post("/delete")
 def delete_alerts(alerts: Reader, change: BulkDeletion) -> BulkResult:
-    """Delete several alerts: no list shows them from now on, and after `storage.undo_delete_hours` their evidence is
-    deleted from the disk. Until then `restore` takes it back."""
+    """Delete several alerts.
+
+    No list shows them from now on, and after `storage.undo_delete_hours` their evidence is deleted from the disk. Until
+    then `restore` takes it back.
+    """
     return alerts.delete_many(change)
 
 

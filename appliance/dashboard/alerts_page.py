@@ -47,7 +47,7 @@ def alerts_page(
     before: Before = "",
     show: ShowFilter = "",
 ) -> HTMLResponse:
-    """The list of alerts, newest first, and the site at a glance."""
+    """Return the list of alerts, newest first, and the site at a glance."""
     items, older = timeline_of(alerts, health, wanted, show, before, PAGE_LENGTH)
     counted = alert_counts.read()
     counts = counted.counts
@@ -138,7 +138,7 @@ def timeline_of(
 
 
 def takes_health(wanted: AlertFilter, show: str, row: HealthEventRow | None = None) -> bool:
-    """Whether health events (or this one) belong in the list: they have no severity, review or verdict."""
+    """Return whether health events (or this one) belong in the list: they have no severity, review or verdict."""
     if show == "alerts" or wanted.is_for_alerts:
         return False
     asked = wanted.wanted

@@ -121,10 +121,11 @@ def create_app(
     setup_code: str = "",
     certificate: DashboardCertificate | None = None,
 ) -> FastAPI:
-    """The dashboard of one site. `root` is the storage folder; `meter` is the core's own; settings None: read only.
+    """Return the dashboard of one site.
 
-    certificate: of a server that speaks HTTPS; None: it speaks HTTP. reader: of the recording; cutter: another one for
-    stretches of it, which may take long; converter: a third one that encodes them; None: the same.
+    root: the storage folder. meter: the core's own. settings None: read only. certificate: of a server that speaks
+    HTTPS; None: it speaks HTTP. reader: of the recording; cutter: another one for stretches of it, which may take long;
+    converter: a third one that encodes them; None: the same.
     """
     parts = DashboardParts(
         db=db, meter=meter, root=root, config=config, clock=clock, cut=cut, reader=reader, cutter=cutter,
@@ -164,7 +165,7 @@ def _guard(
     certificate: DashboardCertificate | None,
     methods: RouteMethods,
 ) -> None:
-    """What each request passes before its handler, the last one first."""
+    """Add what each request passes before its handler, the last one first."""
     app.add_middleware(
         RequestGuard, hosts=AllowedHosts.of(served), access=parts.access, clock=clock,
         on_bug=partial(_answer_bug, app), certificate=certificate, methods=methods,

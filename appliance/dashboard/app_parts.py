@@ -114,8 +114,10 @@ class DashboardParts:
         self._work.since(self._clock.now() - COST_DAYS * DAY_S)
 
     def configure(self, app: FastAPI, config: DashboardSections, probes: CoreProbes) -> Templates:
-        """Let the handlers of `app` work by these sections of the site file and with these parts of the core from the
-        next request on. Returns the templates of that state."""
+        """Let the handlers of `app` work with these sections and these parts of the core from the next request on.
+
+        Return the templates of that state.
+        """
         decisions, cameras = config.decisions, config.decisions.cameras
         templates = Templates(
             decisions.site.name, guarded=lambda: self.access.guarded, may=may, editable=self._editable

@@ -74,8 +74,11 @@ class ArmingReport(ApiModel):
 
 
 class ChooseProfile(BaseModel):
-    """profile null: what the week says. until: when it ends: after `minutes`, at `until_t` (UTC seconds), with `turn`
-    when the week turns to the next profile; none of them: when somebody changes it."""
+    """The choice of a profile, and when it ends.
+
+    profile null: the week decides. until: when it ends: after `minutes`, at `until_t` (UTC seconds), with `turn` when
+    the week turns to the next profile; none of them: when a person changes it.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -99,7 +102,7 @@ class PauseCamera(BaseModel):
 
 @router.get("/arming")
 def arming_state(arming: Armed) -> ArmingReport:
-    """The profile in force, until when, and what is paused."""
+    """Return the profile in force, until when, and what is paused."""
     return ArmingReport.of(arming)
 
 
@@ -137,7 +140,7 @@ def pause_camera(request: Request, arming: Armed, name: str, wanted: PauseCamera
 
 
 def _end(arming: Arming, minutes: float | None, until_t: float | None) -> float | None:
-    """Raises Problem: the time is past."""
+    """Return the UTC seconds when a choice ends; None: no time is given. Raise Problem if it is not ahead."""
     if minutes is not None:
         return arming.now + minutes * 60
     if until_t is not None and not arming.now < until_t < arming.now + 10 * 365 * 86400:

@@ -21,7 +21,7 @@ _IMPORT = re.compile(r'^import .*?"\./([\w.]+)";$', re.MULTILINE)
 
 @cache
 def version() -> str:
-    """The digest of all of them, of when this process began."""
+    """Return the digest of all of them, taken when this process began."""
     found = sha256()
     for file in sorted(STATIC.rglob("*")):
         if file.is_file():

@@ -67,7 +67,7 @@ class SessionCookies:
         return self._token is not None and hmac.compare_digest(hashlib.sha256(given.encode()).digest(), self._token)
 
     def issue(self, user: str = "", address: str = "") -> str:
-        """A new cookie value, good for `SESSION_S`. Raises StoreError."""
+        """Return a new cookie value, good for `SESSION_S`. Raise StoreError if it cannot be stored."""
         expiry, nonce = int(self._clock.now()) + SESSION_S, secrets.token_urlsafe(18)
         self._store.add(_digest(nonce), user, expiry, address)
         self.reread()
@@ -85,7 +85,7 @@ class SessionCookies:
         self.reread()
 
     def find(self, cookie: str) -> SessionRow | None:
-        """The session of a cookie of ours that has not expired and was not signed out; None: it is none."""
+        """Return the session of a cookie of ours that has not expired and was not signed out; None: it is none."""
         try:
             expiry, _, nonce = self._signer.unsign(cookie).decode().partition(".")
         except BadSignature:
@@ -111,10 +111,10 @@ def _digest(nonce: str) -> str:
 
 
 class Access:
-    """What decides who may look, and as whom.
+    """Decide whether a request is let in, and as which visitor.
 
-    State: users, tokens and sessions as the store has them, read again each second for what another process changed.
-    Owner: the event loop's thread and those that answer its requests.
+    State: users, tokens and sessions as the store has them, read each second for what another process changed. Owner:
+    the event loop's thread and those that answer its requests.
     """
 
     def __init__(
@@ -125,8 +125,11 @@ class Access:
         setup_code: str = "",
         second_factor_for: Collection[Role] = (),
     ) -> None:
-        """setup_code: what the first user must know; '': there need be none. second_factor_for: roles that must have
-        one. Raises StoreError."""
+        """Read users, tokens and sessions. Raise StoreError if they cannot be read.
+
+        setup_code: the code that the first user must know; '': none is needed. second_factor_for: roles that must have
+        one.
+        """
         self._second_factor_for = frozenset(second_factor_for)
         self.setup_code = setup_code
         self.has_token = token is not None
@@ -147,12 +150,12 @@ class Access:
 
     @property
     def guarded(self) -> bool:
-        """Whether one must sign in. Else loopback is trusted."""
+        """True if one must sign in. Otherwise loopback is trusted."""
         return self.has_token or bool(self._users) or bool(self._tokens)
 
     @property
     def in_setup(self) -> bool:
-        """Whether nothing but the set-up page is served."""
+        """Return whether nothing but the set-up page is served."""
         return bool(self.setup_code) and not self._users
 
     @property
@@ -174,19 +177,19 @@ class Access:
                 self.reread()
 
     def user(self, name: str) -> UserRow | None:
-        """The user of that name who is enabled."""
+        """Return the user of that name who is enabled."""
         found = self._users.get(name)
         return found if found is not None and found.enabled else None
 
     def of_proxy(self, name: str) -> Visitor:
-        """The user whom a reverse proxy has let in. Raises Problem: there is none of that name here."""
+        """Return the user whom a reverse proxy has let in. Raise Problem if there is none of that name here."""
         user = self.user(name)
         if user is None:
             raise Problem(403, "The proxy has let you in, but here is no user of that name: an admin adds users.")
         return replace(visitor_of(user), by_proxy=True)
 
     def is_new_by_proxy(self, name: str, address: str) -> bool:
-        """Whether this is the first time that a proxy brings this user from there, since the start."""
+        """Return whether a proxy brings this user from that address for the first time since the start."""
         key = (name, address)
         is_new = key not in self._by_proxy
         self._by_proxy[key] = None
@@ -200,16 +203,16 @@ class Access:
         return self._clock.now()
 
     def second_factor(self, name: str) -> SecondFactorRow | None:
-        """The second factor of a user, confirmed or not yet."""
+        """Return the second factor of a user, confirmed or not yet."""
         return self._factors.get(name)
 
     def has_second_factor(self, name: str) -> bool:
-        """Whether sign-ins of a user ask for a code."""
+        """Return whether sign-ins of a user require a code."""
         found = self._factors.get(name)
         return found is not None and found.confirmed
 
     def wants_second_factor(self, who: Visitor) -> bool:
-        """Whether a user must set one up before they may do anything else. Programs have none."""
+        """Return whether a user must set one up before they may do anything else. Programs have none."""
         return who.role in self._second_factor_for and who.name in self._users and not self.has_second_factor(who.name)
 
     def takes_code(self, name: str, given: str) -> bool:
@@ -234,14 +237,14 @@ class Access:
         return Guess(name, address, browser, at_home, exists=user is not None)
 
     def sign_in_code(self, name: str, given: str) -> SignInCodeRow | None:
-        """What `given` is, if it is the code that `vedette users unlock` has printed for a user."""
+        """Return the code that `vedette users unlock` has printed for a user, if `given` is it."""
         row = self._sign_in_codes.get(name)
         if row is None or row.expires_t <= self._clock.now() or self.user(name) is None:
             return None
         return row if hmac.compare_digest(row.digest, code_digest(given)) else None
 
     def of_cookie(self, cookie: str) -> Visitor | None:
-        """Who is signed in with a cookie."""
+        """Return the visitor who is signed in with a cookie."""
         session = self.sessions.find(cookie) if cookie else None
         if session is None:
             return None
@@ -251,9 +254,9 @@ class Access:
         return OWNER if self.has_token and not self._users else None
 
     def sign_in(self, name: str, address: str, password: str) -> str:
-        """The cookie of a new session of a user whose password was right when its hash was this.
+        """Return the cookie of a new session of a user whose checked password has this hash.
 
-        Raises Problem: it was changed, or the user disabled or removed, while it was checked; StoreError.
+        Raise Problem if it was changed, or the user disabled or removed, while it was checked, and StoreError.
         """
         cookie = self.sessions.issue(name, address)
         self.reread()  # from here on such a change finds the session, and ends it
@@ -264,7 +267,10 @@ class Access:
         return cookie
 
     def still(self, request: Request) -> Callable[[], Visitor | None]:
-        """Who a stream that a visitor opened with this request is for now; None: they may not any more."""
+        """Return a function that names the visitor of an open stream now; None: they may not see it any more.
+
+        request: the one that opened the stream.
+        """
         cookie, (scheme, _, given) = (
             request.cookies.get(COOKIE, ""),
             request.headers.get("authorization", "").partition(" "),
@@ -283,7 +289,7 @@ class Access:
         return now
 
     def session_of(self, cookies: Mapping[str, str]) -> SessionRow | None:
-        """The session that a request with these cookies belongs to."""
+        """Return the session that a request with these cookies belongs to."""
         return self.sessions.find(cookies.get(COOKIE, ""))
 
     def of_bearer(self, given: str) -> Visitor | None:
@@ -295,7 +301,7 @@ class Access:
 
 
 def visitor_of(user: UserRow) -> Visitor:
-    """What a user may."""
+    """Return the visitor that a user is, with what they may do."""
     return Visitor(user.name, user.role, None if user.cameras is None else frozenset(user.cameras))
 
 
@@ -310,20 +316,20 @@ def too_many_tries(wait_s: float) -> Problem:
 
 
 def address_of(scope: Scope) -> str:
-    """The peer's address as it is counted; see `counted_address`."""
+    """Return the peer's address as it is counted; see `counted_address`."""
     return counted_address(str((scope.get("client") or ("unknown", 0))[0]))
 
 
 class SignedIn(BaseModel):
-    """Whether the session cookie that came with this answer is one."""
+    """The result of a sign-in: whether the session cookie that came with this response is one."""
 
     signed_in: bool
 
 
 async def signed_in(request: Request, access: Access, user: str, password: str | None = None) -> JSONResponse:
-    """The answer that carries a new session of `user` ('': of the token). password: the hash that was checked.
+    """Return the response that carries a new session of `user` ('': of the token).
 
-    Raises Problem: that is not the user's any more.
+    password: the hash that was checked. Raise Problem if it is not the user's any more.
     """
     address = address_of(request.scope)
     answer = JSONResponse({"signed_in": True})

@@ -102,7 +102,7 @@ class SiteBackups:
         return BackupReport(backups=found, ready=ready_restore(self._root))
 
     def make(self, wanted: MakeBackup) -> BackupReport:
-        """Raises Problem."""
+        """Begin to make a backup. Raise Problem if it cannot begin."""
         with self._alone(), refused_as(REFUSALS):
             path, now = self._settings.service.path, self._clock.now()
             site = self._settings.service.running.config.site.name
@@ -117,7 +117,7 @@ class SiteBackups:
         return self.report()
 
     def path(self, name: str) -> Path:
-        """Of a backup. Raises Problem."""
+        """Return the path of a backup. Raise Problem if there is none of that name."""
         path = self._root / BACKUPS / name
         if not _NAME.fullmatch(name) or not path.is_file():
             raise Problem(404, "There is no such backup.")
@@ -218,15 +218,17 @@ def delete_backup(part: Backups, backup: str) -> BackupReport:
 async def upload_backup(
     request: Request, part: Backups, at: Annotated[int, Query(ge=0, le=BYTES_MAX)] = 0
 ) -> UploadReport:
-    """A piece of a backup, at most 1 MiB of `application/octet-stream`, that belongs at byte `at`."""
+    """Take a piece of a backup, at most 1 MiB of `application/octet-stream`, that belongs at byte `at`."""
     data = await request.body()
     return UploadReport(bytes=await asyncio.to_thread(part.receive, at, data))
 
 
 @router.post("/restore")
 def restore_backup(part: Backups, access: AccessPart, wanted: StartRestore) -> BackupReport:
-    """Check what was uploaded, wholly; it takes its place at the next start. 422 says what is wrong with it. It brings
-    users: 403 for a token."""
+    """Check the whole upload; it takes its place at the next start.
+
+    422 states what is wrong with it. It brings users: 403 for a token.
+    """
     refuse_token(access)
     return part.restore(wanted)
 

@@ -49,7 +49,7 @@ def camera_edit_page(
 
 
 def _stretches(alerts: AlertReader, name: str) -> Iterator[tuple[str, str]]:
-    """What of the recording a trial may take: of a request as JSON, and in words."""
+    """Yield the stretches of the recording that a trial may take: of a request as JSON, and in words."""
     for minutes in MINUTES:
         yield json.dumps({"minutes": minutes}), _("%(n)s minutes") % {"n": minutes}
     reviews: tuple[Review | Literal[""], ...] = ("", "false_alarm", "reviewed")

@@ -58,7 +58,7 @@ class AskCamera(BaseModel):
     password: Annotated[SecretStr, Field(max_length=200)] = SecretStr("")
 
     def parsed(self) -> OnvifAddress:
-        """Raises SourceRefused."""
+        """Return the address. Raise SourceRefused if it is none."""
         found = OnvifAddress.parse(self.address)
         return replace(found, user=self.user or found.user, password=self.password.get_secret_value() or found.password)
 
@@ -85,9 +85,10 @@ class OnvifStreamItem(ApiModel):
 
 
 class OnvifReport(ApiModel):
-    """What a camera says of itself, and which streams to take: `main` for recording, `sub` for detection ('': main).
+    """A camera's description of itself, and which streams to take.
 
-    ahead_s: what its clock is ahead; null: it does not say. notes: what it said that was not followed.
+    The streams are `main` for recording and `sub` for detection ('': main). ahead_s: by how many seconds its clock is
+    ahead; null: it does not report it. notes: what it reported that was not followed.
     """
 
     address: str
@@ -128,7 +129,10 @@ class CameraFinder:
         self._busy = threading.Lock()
 
     def found(self) -> FoundList:
-        """Who answers in the local network, within some seconds. Raises Problem: somebody is asking already."""
+        """Return the cameras that answer in the local network within some seconds.
+
+        Raise Problem if another search is running.
+        """
         found = self._alone(lambda: self._discover(self._clock))
         return FoundList(
             cameras=[
@@ -141,7 +145,7 @@ class CameraFinder:
         )  # fmt: skip
 
     def ask(self, wanted: AskCamera) -> OnvifReport:
-        """Raises Problem with the reason and what to do."""
+        """Return a camera's report. Raise Problem with the reason and what to do."""
         try:
             return OnvifReport.of(
                 self._alone(lambda: inspect_camera(wanted.parsed(), self._clock)), network_side(self.model)
@@ -168,7 +172,7 @@ class CameraFinder:
 
 
 def network_side(model: str) -> int:
-    """The longer side, in pixels, of what the detector is shown."""
+    """Return the longer side, in pixels, of the detector's input."""
     bundle = model_bundles().get(OWN_MODEL if model == AUTO_MODEL else model)
     return max(bundle.input) if bundle else SIDE_USUAL
 

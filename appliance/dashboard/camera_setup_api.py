@@ -81,7 +81,7 @@ class CameraAddress(BaseModel):
     password: Annotated[SecretStr, Field(max_length=200)] = SecretStr("")
 
     def parts(self) -> tuple[str, str, str]:
-        """The address without its secrets, the user and the password. Raises Problem."""
+        """Return the address without its secrets, the user and the password. Raise Problem if it is no address."""
         try:
             given = urlsplit(self.url)
             host = given.hostname or ""
@@ -143,7 +143,10 @@ class AddCamera(CameraStreams):
 
 
 class StreamFacts(ApiModel):
-    """What a stream sent in some seconds. keyframe_s: the longest time between key frames; null: only one came."""
+    """The facts of what a stream sent in some seconds.
+
+    keyframe_s: the longest time between key frames; null: only one came.
+    """
 
     codec: str
     width: int
@@ -195,7 +198,7 @@ class CameraProber:
         self._images: OrderedDict[str, bytes] = OrderedDict()
 
     def probe(self, wanted: CameraStreams) -> ProbeItem:
-        """What the camera sent. Raises Problem: it cannot be shown; another is tried."""
+        """Return what the camera sent. Raise Problem if it cannot be shown, or if another one is being tried."""
         onvif, second = wanted.onvif_address(), wanted.second()
         if not self._busy.acquire(blocking=False):
             raise Problem(429, "Another camera is being tried now; wait some seconds.", {"Retry-After": "10"})
@@ -245,7 +248,7 @@ def probe(prober: Prober, wanted: CameraStreams) -> ProbeItem:
 
 @router.get("/pictures/{key}", response_class=Response, responses=media("image/jpeg", etag=False))
 def probed_image(prober: Prober, key: str) -> Response:
-    """The picture of a camera that was just tried."""
+    """Return the image of a camera that was just tried."""
     found = prober.image(key)
     if found is None:
         raise Problem(404, "That picture is no longer kept; try the camera again.")
@@ -299,7 +302,10 @@ def second_stream(url: str) -> str:
 
 
 def advice(report: CameraReport, detect: CameraReport | None = None) -> list[str]:
-    """What would make this camera cheaper or surer to watch. detect: its second stream; None: it is not given."""
+    """Return what would make this camera cheaper or surer to watch.
+
+    detect: the report of its second stream; None: there is none.
+    """
     found = []
     examined = detect or report
     if examined.size[0] * examined.size[1] > 1280 * 960:

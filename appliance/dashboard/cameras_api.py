@@ -112,7 +112,7 @@ class CameraReader:
         meter: Meter,
         configured: Mapping[str, CameraConfig],
     ) -> None:
-        """configured: the cameras of the site file, by name."""
+        """Take the stores and `configured`, the cameras of the site file by name."""
         self._cameras = cameras
         self._segments = segments
         self._boxes = boxes
@@ -124,7 +124,7 @@ class CameraReader:
         return [CameraItem.of(row) for row in self._cameras.all() if visitor().sees(row.name)]
 
     def full(self, name: str) -> CameraFull:
-        """The camera with its gaps, its rates and today's sums. Raises Problem when there is none."""
+        """Return the camera with its gaps, its rates and today's sums. Raise Problem if there is none."""
         row = self._row(name)
         segment = newest_readable(self._segments, name)
         today = Counter({each.metric: each.amount for each in self._meter.totals("today") if each.camera == name})
@@ -161,7 +161,10 @@ class CameraReader:
         )
 
     def boxes_at(self, name: str, t: float) -> FrameItem | None:
-        """The examined frame nearest to camera time `t`; None: none is near. Raises Problem for an unknown camera."""
+        """Return the examined frame nearest to camera time `t`; None: none is near.
+
+        Raise Problem for an unknown camera.
+        """
         self._row(name)
         near = self._boxes.span(name, t - BOXES_OFF_S_MAX, t + BOXES_OFF_S_MAX)
         if not near:
@@ -213,7 +216,7 @@ def one_camera(cameras: Cameras, name: str) -> CameraFull:
 async def latest_image(
     cameras: Cameras, snapshots: Annotated[SnapshotCache, Depends(provided(SnapshotCache))], name: str
 ) -> Response:
-    """The latest frame as JPEG; `X-Frame-Time` is the camera's time of it, for `boxes?t=`.
+    """Return the latest frame as JPEG; `X-Frame-Time` is the camera's time of it, for `boxes?t=`.
 
     204: nothing is recorded of this camera yet, as just after the start. 503: its recording could not be read.
     """
@@ -231,7 +234,7 @@ async def latest_image(
 
 @router.get("/{name}/boxes")
 def boxes_at(cameras: Cameras, name: str, t: Annotated[float, Query(allow_inf_nan=False)]) -> FrameItem | None:
-    """What was detected in the examined frame at camera time `t`, the nearest one, at most half a second away.
+    """Return the detections of the examined frame nearest to camera time `t`, at most half a second away.
 
     null: no frame was examined then. A frame without objects: examined, and empty.
     """

@@ -22,12 +22,12 @@ router = APIRouter(prefix=API, tags=["savings"])
 
 
 class CascadeClaim(ApiModel):
-    """What is claimed of the alerts of one label on one camera ("": of all). known: answers by people and language
-    models; right: how many of them said that it was.
+    """The claim about the alerts of one label on one camera ("": of all).
 
-    sure_from: from this chance on an alert stays at the edge as sure; error_high: with 95 % confidence no larger share
-    of these is wrong. doubtful_below: below this chance it stays as doubtful; recall_low: with 95 % confidence no
-    smaller share of the right ones lies above. null: nothing is claimed (yet); needed: so many answers it takes.
+    known: answers by people and language models; right: how many of them confirmed the alert. sure_from: from this
+    chance on an alert stays at the edge as sure; error_high: with 95 % confidence no larger share of these is wrong.
+    doubtful_below: below this chance it stays as doubtful; recall_low: with 95 % confidence no smaller share of the
+    right ones lies above. null: nothing is claimed (yet); needed: so many answers it takes.
     """
 
     camera: str
@@ -57,9 +57,11 @@ class CascadeClaim(ApiModel):
 
 
 class SilentMisses(ApiModel):
-    """Frames in which nothing was reported that were sent all the same. known: those of which somebody said whether
-    something was missed, by who said it; missed_high: with 95 % confidence in no larger share of such frames something
-    was; null: nobody said anything."""
+    """Frames in which nothing was reported and which were sent all the same.
+
+    known: those for which there is an answer whether something was missed, by who gave it. missed_high: with 95 %
+    confidence something was missed in no larger share of such frames; null: there are no answers.
+    """
 
     sent: int
     known: int
@@ -79,9 +81,12 @@ class PoolItem(ApiModel):
 
 
 class CascadeReport(ApiModel):
-    """The last decision about each alert of the last `days`. kept: stayed at the edge, of these sure and doubtful by
-    the appliance's own estimate; asked: escalated, of these audited only as one of a sample, and flagged while the
-    appliance's own answer stood. labels: answers that count, by who gave them."""
+    """The last decision about each alert of the last `days`.
+
+    kept: stayed at the edge, of these sure and doubtful by the appliance's own estimate. asked: escalated, of these
+    audited only as one of a sample, and flagged while the appliance's own answer stood. labels: answers that count, by
+    who gave them.
+    """
 
     days: int
     alerts: int
@@ -109,7 +114,7 @@ class CascadeReader:
         self._held: tuple[tuple[int, int, int], TierCounts, SilentMisses] | None = None
 
     def report(self, days: int = CASCADE_DAYS) -> CascadeReport:
-        """Raises StoreError."""
+        """Return the report. Raise StoreError."""
         tiers, silent = self._counts(days)
         pool = self._probes.pool() if self._probes.pool is not None else None
         return CascadeReport(
@@ -143,7 +148,10 @@ class CascadeReader:
         return [everything, *(CascadeClaim.of(camera, label, fit) for (camera, _, label), fit in named)]
 
     def _counts(self, days: int) -> tuple[TierCounts, SilentMisses]:
-        """Counted again when an alert has changed, and each minute: it looks at each of them."""
+        """Return the counts.
+
+        They are made anew when an alert has changed, and each minute, since each alert is read.
+        """
         since_t = self._db.clock.now() - days * DAY_S
         key = (self._db.rev(), days, int(since_t // 60))
         held = self._held
@@ -168,5 +176,5 @@ CascadePart = Annotated[CascadeReader, Depends(provided(CascadeReader))]
 
 @router.get("/cascade")
 def cascade(reader: CascadePart, days: Annotated[int, Query(ge=1, le=366)] = CASCADE_DAYS) -> CascadeReport:
-    """What the router kept at the edge in the last days, and what it claims of that."""
+    """Return what the router kept at the edge in the last days, and what it claims of that."""
     return reader.report(days)

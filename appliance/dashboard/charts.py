@@ -62,7 +62,7 @@ def line_chart(lines: Sequence[ChartLine], labels: Sequence[str], name: str, uni
 
 
 def round_up(amount: float) -> float:
-    """The next of 1, 2, 2.5, 5 times a power of ten, for the top of an axis; 1 for nothing."""
+    """Return the next of 1, 2, 2.5, 5 times a power of ten, for the top of an axis; 1 for nothing."""
     if amount <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(amount))
@@ -81,7 +81,7 @@ def _level(share: float) -> float:
 
 
 def _words(labels: Sequence[tuple[float, str]], top: float, unit: Callable[[float], str]) -> Markup:
-    """What stands at the axes: two amounts, and some of the labels, each with its place in per cent."""
+    """Return the texts at the axes: two amounts, and some of the labels, each with its place in per cent."""
     drawn = [
         Markup('<text class="axis" x="0" y="{:.1f}">{}</text>').format(_level(share) - 4, unit(share * top))
         for share in (1.0, 0.5)

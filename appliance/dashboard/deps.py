@@ -53,16 +53,15 @@ def _no_boxes(camera: str) -> Sequence[FrameBoxes]:
 
 @dataclass(frozen=True, slots=True)
 class CoreProbes:
-    """What the dashboard asks of the core that it runs in, besides the store. None: there is no such part.
+    """The parts of the core that the dashboard reads besides the store. None: there is no such part.
 
     link: the uplink now. health: the ingest process now. targets: the notification targets now. mqtt: the broker of
-    home automation now. rebaseline: called with a camera and a kind of fault when a person says that what the camera
-    shows is right as it is. calibration: what the router has learnt; pool: the workers as they announce themselves.
-    escalate: asks for the escalation of an alert, and answers within seconds; None: there is no uplink.
-    arming: which rules report now, and the hands to change it; None: made anew of the store. log: the newest lines of a
-    level and above. boxes: of a camera's last examined frames, also those not yet in the store.
-    snooze_links: of messages. push: the browsers that are notified. sensors: what they read now;
-    shedding: what it does less of.
+    home automation now. rebaseline: called with a camera and a kind of fault when a person confirms that the view is
+    right as it is. calibration: what the router has learnt. pool: the workers as they announce themselves. escalate:
+    requests the escalation of an alert, and answers within seconds; None: there is no uplink. arming: which rules
+    report now, and how to change it; None: made anew of the store. log: the newest lines of a level and above. boxes:
+    those of a camera's last examined frames, also of frames not yet in the store. snooze_links: those in messages.
+    push: the browsers that are notified. sensors: what they read now. shedding: what is done less of.
     """
 
     link: Callable[[], LinkState] | None = None
@@ -91,7 +90,7 @@ def provide(app: FastAPI, *parts: object) -> None:
 
 
 def provided(kind: type[Part]) -> Callable[[Request], Coroutine[Any, Any, Part]]:
-    """The dependency on the part of a class: `Annotated[Templates, Depends(provided(Templates))]`."""
+    """Return the dependency on the part of a class: `Annotated[Templates, Depends(provided(Templates))]`."""
 
     async def find(request: Request) -> Part:  # a coroutine, so that FastAPI takes no thread for it
         part: Part = request.app.state.parts[kind]
@@ -104,7 +103,10 @@ DatabasePart = Annotated[Database, Depends(provided(Database))]
 
 
 def current_rev(db: DatabasePart) -> int:
-    """The number of the last change, read before the rest of a page: what changes meanwhile comes over the stream."""
+    """Return the number of the last change.
+
+    It is read before the rest of a page: what changes meanwhile comes over the stream.
+    """
     return db.rev()
 
 

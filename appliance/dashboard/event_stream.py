@@ -1,5 +1,6 @@
-"""`/api/v1/stream`: changed alerts, cameras and health events as server-sent events, from one task that watches the
-change counter and one ring that every viewer reads.
+"""`/api/v1/stream`: changed alerts, cameras and health events as server-sent events.
+
+They come from one task that watches the change counter and one ring that every viewer reads.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ _FULL, _OWN = "too many pages are open; close some", "you have too many pages op
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """One message: what changed (`alert`, `camera`), its change number, its JSON (one line), and which camera's it is
-    ('': the appliance's)."""
+    """One message: what changed (`alert`, `camera`), its change number, its JSON (one line) and its camera ('': none).
+
+    An event without a camera is the appliance's own.
+    """
 
     kind: str
     rev: int
@@ -151,9 +154,9 @@ class StreamHub:
         self._wake()
 
     def join(self, since: int | None, still: StillMay = lambda: OWNER) -> StreamViewer:
-        """A new viewer, of changes after `since` (None: from now on); call its `leave`. Raises TooManyViewers.
+        """Return a new viewer of changes after `since` (None: from now on); call its `leave`. Raise TooManyViewers.
 
-        still: whom it is for, asked before each message; None ends the stream.
+        still: returns the visitor it is for, called before each message; None ends the stream.
         """
         give_back = self._slots.take()
         self._joined.set()
@@ -195,7 +198,7 @@ class StreamHub:
 
 
 async def within(event: asyncio.Event, seconds: float) -> bool:
-    """Whether `event` is set before `seconds` are over."""
+    """Wait for `event`, at most `seconds`. Return whether it is set."""
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
         return True

@@ -25,10 +25,11 @@ router = APIRouter(prefix=API, tags=["stream"])
 def changes_of(
     last_rev: Callable[[], int], alerts: AlertStore, cameras: CameraStore, health: HealthEventStore | None = None
 ) -> Callable[[int, int], list[StreamEvent]]:
-    """A reader of everything that changed after a change number, in the order of the changes.
+    """Return a reader of everything that changed after a change number, in the order of the changes.
 
-    last_rev: the number of the last change. Asked first: what changes while the stores are read, one after the other,
-    would else be sent from one store before what came earlier in another, which would never be sent.
+    last_rev: the number of the last change. It is read first. A change that happens while the stores are read, one
+    after the other, would otherwise be sent from one store before an earlier change in another, which would never be
+    sent.
     """
 
     def read(rev: int, limit: int) -> list[StreamEvent]:

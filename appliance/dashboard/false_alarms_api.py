@@ -21,9 +21,12 @@ router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
 
 
 class ProposalItem(ApiModel):
-    """False alarms at one place propose a change of a rule: `score_min` (null: that would cost too much), else a limit
-    of height that nothing right meets, else (all null) to ignore the place. `right`, `lost`: what a person called
-    right, and what of it would be missed. `editor`: the page where it can be tried, the change made and not saved."""
+    """False alarms at one place propose a change of a rule.
+
+    The change is `score_min` (null: that would cost too much), else a limit of height that nothing right meets, else
+    (all null) to ignore the place. `right`, `lost`: what a person confirmed, and how much of it would be missed.
+    `editor`: the page where it can be tried, with the change made and not saved.
+    """
 
     rule: str
     label: str
@@ -50,14 +53,14 @@ class ProposalItem(ApiModel):
 
 
 class FalseAlarmReader:
-    """What the false alarms of each camera propose. Any thread may call."""
+    """Propose changes of rules from the false alarms of each camera. Any thread may call."""
 
     def __init__(self, db: Database, cameras: Mapping[str, CameraConfig]) -> None:
         self._db = db
         self._cameras = cameras
 
     def proposals(self, camera: str) -> list[ProposalItem]:
-        """Of a camera, the most false alarms first; none for one that is not in the site file."""
+        """Return the proposals of a camera, the most false alarms first; none if it is not in the site file."""
         config = self._cameras.get(camera)
         if config is None:
             return []
@@ -69,5 +72,8 @@ FalseAlarms = Annotated[FalseAlarmReader, Depends(provided(FalseAlarmReader))]
 
 @router.get("/{name}/proposals")
 def camera_proposals(alarms: FalseAlarms, name: str) -> list[ProposalItem]:
-    """What the alerts that were called false alarms in the last 30 days propose for the rules. Nothing is changed."""
+    """Return what the alerts that were called false alarms in the last 30 days propose for the rules.
+
+    Nothing is changed.
+    """
     return alarms.proposals(name)

@@ -156,7 +156,10 @@ class RequestGuard:
             await answer(scope, receive, send_with_headers)
 
     def _speak(self, scope: Scope, headers: Headers) -> None:
-        """The language of the answer. A program that asks for none is answered in English, whatever the site speaks."""
+        """Set the language of the response.
+
+        A program that requests none is answered in English, whatever the site speaks.
+        """
         site = "" if scope["path"].startswith("/api/") else self._language()
         chosen = _cookie(headers, texts.COOKIE)
         texts.set_language(texts.choose_language(chosen, headers.get("accept-language", ""), site))
@@ -299,9 +302,10 @@ def _is_foreign(origin: str | None, host: str) -> bool:
 
 
 def _is_from_here(scope: Scope, headers: Headers) -> bool:
-    """A program or person on this machine, as far as one can tell: a proxy on it comes from loopback, too.
+    """Return whether a program or person on this machine sends the request, as far as one can tell.
 
-    nginx passes requests on as HTTP/1.0 and without a header of its own, unless it is told otherwise.
+    A proxy on it comes from loopback, too. nginx passes requests on as HTTP/1.0 and without a header of its own, unless
+    it is configured otherwise.
     """
     if scope.get("http_version") == "1.0" or any(name.startswith(_PROXY_HEADERS) for name in headers):
         return False

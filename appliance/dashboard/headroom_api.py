@@ -20,8 +20,10 @@ router = APIRouter(prefix=f"{API}/headroom", tags=["cameras"])
 
 
 class CameraHeadroom(ApiModel):
-    """One camera, inferences a second: `configured` in the site file, `promised` over the last seconds (what motion,
-    tracks and heartbeat asked for, at most as configured), `examined` of them. null: not known now.
+    """The headroom of one camera, in inferences a second. null: not known now.
+
+    `configured`: in the site file. `promised`: over the last seconds, what motion, tracks and heartbeat required, at
+    most as configured. `examined`: how many of them were made.
     """
 
     camera: str
@@ -32,9 +34,10 @@ class CameraHeadroom(ApiModel):
 
 
 class HeadroomReport(ApiModel):
-    """The detector of the site. `load`: the share of its time in use; `inference_ms`: what one takes, in the mean;
-    `room`: so many more a second would fit; `load_all_moving`: the load if something moved on every camera at once,
-    above 1 more than it can do. null: not known yet.
+    """The detector of the site. null: not known yet.
+
+    `load`: the share of its time in use. `inference_ms`: the mean time of one inference. `room`: so many more a second
+    would fit. `load_all_moving`: the load if something moved on every camera at once; above 1 it cannot do them all.
     """
 
     load: float | None
@@ -94,7 +97,7 @@ def headroom(reader: Headroom) -> HeadroomReport:
 
 
 def sentence(found: HeadroomReport) -> str:
-    """What follows from it, for people."""
+    """Return what follows from it, for people."""
     if found.load is None or found.room is None or found.load_all_moving is None:
         return "Not yet known: the detector has not worked yet."
     if short := [each.camera for each in found.cameras if each.overloaded]:

@@ -116,29 +116,35 @@ class HealthReader:
         return [HealthItem.of(row) for row in rows[:limit]], None if last is None else f"{last.t_start!r}~{last.id}"
 
     def row(self, event: str) -> HealthEventRow:
-        """The event. Raises Problem when there is none."""
+        """Return the event. Raise Problem if there is none."""
         row = self.find(event)
         if row is None:
             raise Problem(404, "There is no such health event; only the newest are kept.")
         return row
 
     def find(self, event: str) -> HealthEventRow | None:
-        """The event; None: there is none."""
+        """Return the event; None: there is none."""
         return self._events.get(event)
 
     def open(self, camera: str) -> list[HealthItem]:
-        """What lasts now of a camera and of the appliance itself."""
+        """Return the faults that last now, of a camera and of the appliance itself."""
         return [HealthItem.of(row) for row in self._events.open() if row.camera in {camera, ""}]
 
     def open_titles(self) -> dict[str, list[str]]:
-        """The titles of what lasts now, by camera that the visitor may see; "" is the appliance itself."""
+        """Return the titles of the faults that last now, by camera that the visitor may see.
+
+        "" is the appliance itself.
+        """
         found: dict[str, list[str]] = {}
         for row in filter(lambda each: visitor().sees(each.camera), self._events.open()):
             found.setdefault(row.camera, []).append(HEALTH_TITLES[row.kind])
         return found
 
     def mark_seen(self, event: str) -> HealthItem:
-        """A person has seen it; where that can be learnt, what the camera shows is right. Raises Problem."""
+        """Note that a person has seen it; where that can be learnt, the camera's view is right as it is.
+
+        Raise Problem if there is no such event.
+        """
         self._events.mark_seen(event, self._clock.now())
         row = self.row(event)
         if row.t_end is None and row.kind in LEARNABLE and self._probes.rebaseline is not None:
@@ -146,7 +152,7 @@ class HealthReader:
         return HealthItem.of(row)
 
     def reasons(self) -> list[str]:
-        """What is not as it should be, the most important first."""
+        """Return what is not as it should be, the most important first."""
         return [*self.unwatched(), *_link_reasons(self._probes.link), *self.failing_targets()]
 
     def unwatched(self) -> list[str]:
@@ -166,7 +172,7 @@ class HealthReader:
         return [*self.unwatched(), *(f"camera {name} was not reached yet" for name in new)]
 
     def failing_targets(self) -> list[str]:
-        """A sentence for each notification target that has not taken a message for long."""
+        """Return a sentence for each notification target that has not taken a message for long."""
         return failing_targets(self._probes.targets(), self._clock.now())
 
 
@@ -214,29 +220,34 @@ def one_health_event(health: HealthPart, event: str) -> HealthItem:
 
 @router.post(f"{EVENTS}/{{event}}/seen")
 def see_health_event(health: HealthPart, event: str, change: SeenChange) -> HealthItem:
-    """A person has seen it. Of a view that moved, is covered or black: what is seen now is right, and is learnt."""
+    """Note that a person has seen it. If a view moved, is covered or black, the present view is learnt as right."""
     return health.mark_seen(event)
 
 
 @router.get("/healthz")
 def healthz(health: HealthPart, request: Request) -> HealthReport:
-    """200 with `ok` or `degraded`: a degraded appliance still watches, so nothing should kill it. 503: the store is
-    gone."""
+    """Return 200 with `ok` or `degraded`: a degraded appliance still watches, so nothing should kill it.
+
+    503: the store is gone.
+    """
     found = health.reasons()
     return HealthReport(status="degraded" if found else "ok", reasons=found if request.state.known else [])
 
 
 @router.get("/readyz", responses={503: {"model": ReadyReport}})
 def readyz(health: HealthPart, request: Request, response: Response) -> ReadyReport:
-    """200 with `ready` while every camera is watched as promised, else 503 with `degraded`: a camera that is lost, a
-    view that is covered, a detector that has too much to do. For monitors; a degraded appliance still watches."""
+    """Return 200 with `ready` while every camera is watched as promised, else 503 with `degraded`.
+
+    Degraded means a camera that is lost, a view that is covered, or a detector that has too much to do. For monitors; a
+    degraded appliance still watches.
+    """
     found = health.not_ready()
     response.status_code = 503 if found else 200
     return ReadyReport(status="degraded" if found else "ready", reasons=found if request.state.known else [])
 
 
 def failing_targets(targets: Sequence[TargetStatus], now: float) -> list[str]:
-    """A sentence for each notification target that has not taken a message for long."""
+    """Return a sentence for each notification target that has not taken a message for long."""
     return [
         f"notify: {each.name} cannot be told for {(now - each.failing_since) / 60:.0f} min, {each.waiting} waiting: "
         f"{each.error}"

@@ -59,7 +59,7 @@ class LabJob:
 
 
 class JobSandbox(Protocol):
-    """What a job needs of a `Sandbox`."""
+    """The part of a `Sandbox` that a job uses."""
 
     def call(
         self, function: str, *values: Any, wall_s: float | None = None, progress: Progress | None = None
@@ -121,7 +121,7 @@ class LabJobs:
         return job
 
     def find(self, camera: str, job_id: str) -> LabJob | None:
-        """The job of a camera, running or over."""
+        """Return the job of a camera, running or over."""
         with self._lock:
             job = self._jobs.get(job_id)
         return job if job is not None and job.camera == camera else None
@@ -137,7 +137,7 @@ class LabJobs:
         running[2].join(10.0)
 
     def close(self) -> None:
-        """The dashboard stops: the job that runs is cancelled, and none begins any more."""
+        """Cancel the job that runs and begin no further one: the dashboard stops."""
         with self._lock:
             self._closed = True
             running = self._running
@@ -174,7 +174,10 @@ class LabJobs:
 
 
 def model_places(settings: DetectorConfig) -> tuple[str, tuple[Path, ...]]:
-    """The folder of the network's file ("": none), and all that must be readable to load it. Raises ModelError."""
+    """Return the folder of the network's file ("": none), and all that must be readable to load it.
+
+    Raise ModelError if it cannot run in a sandbox.
+    """
     if settings.backend == "hailo":
         raise ModelError(
             "it runs on a Hailo device, which a job in a sandbox does not get; vedette replay decides again "

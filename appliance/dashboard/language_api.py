@@ -29,7 +29,7 @@ class LanguageKept(BaseModel):
 
 @router.get("/static/texts/{language}.js", include_in_schema=False)
 def script_texts(language: str) -> Response:
-    """What the scripts say, in a language. The page asks for it with the digest of its content."""
+    """Return the texts of the scripts, in a language. The page requests it with the digest of its content."""
     if language not in texts.catalogues():
         raise Problem(404, "There is no such language.")
     script, digest = texts.script_of(language)

@@ -52,8 +52,10 @@ NewestBoxes = Callable[[str], Sequence[FrameBoxes]]
 
 
 def message(kind: bytes, index: int, content: bytes = b"") -> bytes:
-    """One message of the stream: kind, number of the camera among those asked for, length of the content (32 bits,
-    network order), content. See docs/dashboard.md."""
+    """Return one message of the stream: kind, camera, length of the content (32 bits, network order), content.
+
+    index: the number of the camera among those requested. See docs/dashboard.md.
+    """
     return _MESSAGE.pack(kind, index, len(content)) + content
 
 
@@ -286,8 +288,10 @@ class _Position:
 
 
 class LiveViewer:
-    """Who watches some cameras over one connection. State: a position in each feed, and what was `skipped`, in
-    fragments. Owner: the event loop."""
+    """A viewer of some cameras over one connection.
+
+    State: a position in each feed, and how many fragments were `skipped`. Owner: the event loop.
+    """
 
     def __init__(self, feeds: Sequence[LiveFeed], *, only_active: bool, still: StillMay, hub: LiveHub) -> None:
         self.wake = asyncio.Event()
@@ -316,7 +320,7 @@ class LiveViewer:
                 yield message(b"p", 0)
 
     def _next(self, index: int, position: _Position) -> list[bytes]:
-        """What there is for this viewer of one camera now, about `TURN_BYTES_MAX`."""
+        """Return what there is of one camera for this viewer now, about `TURN_BYTES_MAX`."""
         feed, parts, size = position.feed, [], 0
         note = (feed.active, feed.problem)
         if note != position.note:
@@ -339,7 +343,7 @@ class LiveViewer:
         return parts
 
     def _catch_up(self, position: _Position, wants: bool) -> None:
-        """Who begins, or is too late, goes on with the newest key frame; what is left out is counted."""
+        """Move a viewer that begins, or is too late, to the newest key frame; count what is left out."""
         feed, key = position.feed, position.feed.newest_key
         if not wants:
             position.playing = False
@@ -362,8 +366,10 @@ class LiveViewer:
 
 
 class LiveHub:
-    """The feeds that are watched now. Counts viewers, bytes and what late viewers were not sent. `newest_boxes` knows
-    of frames that are not in the store yet.
+    """The feeds that are watched now.
+
+    It counts viewers, bytes and what late viewers were not sent. `newest_boxes` knows of frames that are not in the
+    store yet.
 
     Invariant: at most `VIEWERS_MAX` viewers, one feed a camera and stream, one open file a feed. Owner: the event loop.
     """
@@ -385,10 +391,10 @@ class LiveHub:
     def join(
         self, cameras: Sequence[str], still: StillMay, *, only_active: bool = False, substream: bool = False
     ) -> StreamViewer:
-        """A viewer of these cameras; call its `leave`. Raises TooManyViewers.
+        """Return a viewer of these cameras; call its `leave`. Raise TooManyViewers.
 
-        still: see `StreamHub.join`. only_active: of each camera, video only while something moves before it.
-        substream: of its detect stream, where it has one.
+        still: see `StreamHub.join`. only_active: video of each camera only while something moves before it. substream:
+        of its detect stream, where it has one.
         """
         if self.closed:
             raise TooManyViewers(_FULL)

@@ -16,7 +16,7 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 @router.get("/live")
 def live_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, health: HealthPart, arming: Armed) -> HTMLResponse:
-    """A wall of all cameras: live where something moves."""
+    """Return a wall of all cameras: live where something moves."""
     paused: dict[str, list[str]] = {}
     for row in arming.paused():
         paused.setdefault(row.camera, []).append(row.rule)

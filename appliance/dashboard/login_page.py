@@ -18,7 +18,7 @@ router = APIRouter(tags=["session"])
 def login_page(
     templates: TemplatesPart, access: AccessPart, wanted: Annotated[str, Query(alias="next")] = "/"
 ) -> HTMLResponse:
-    """The sign-in page; afterwards it leads to `next`, if that is a page of ours."""
+    """Return the sign-in page; afterwards it leads to `next`, if that is a page of ours."""
     return templates.page("login.html", next=local_path(wanted), by_name=access.has_users)
 
 

@@ -1,4 +1,4 @@
-"""What makes the dashboard an app on a phone: its manifest and its service worker; nothing of the site is in them."""
+"""The manifest and the service worker that make the dashboard an app on a phone; they hold nothing of the site."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class ApplianceCollector:
         return generate_latest(self).decode()
 
     def collect(self) -> Iterator[Family]:
-        """The families that have samples. Raises StoreError."""
+        """Yield the families that have samples. Raise StoreError."""
         totals = self.meter.totals("start")
         sources = (
             self._cameras(), _metered(totals), self._alerts(), self._targets(), self._services(), self._box(totals)
@@ -337,7 +337,7 @@ def _metered(totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:
 
 
 def _frame_ages(totals: Iterable[MeterTotal]) -> Family:
-    """A histogram per camera, see `types.AGE_EDGES_MS`."""
+    """Return a histogram per camera, see `types.AGE_EDGES_MS`."""
     text = "Age of a frame when the tracker hears of it."
     family = HistogramMetricFamily("vedette_frame_age_seconds", text, labels=["camera"])
     found: dict[str, dict[str, int]] = {}

@@ -44,7 +44,7 @@ Text = Annotated[str, Field(max_length=2000)]
 
 
 class NotifyContext:
-    """What the routes of this page need. Owner: the dashboard, made anew with each state of the site file."""
+    """The parts that the routes of this page use. Owner: the dashboard, made anew with each state of the site file."""
 
     def __init__(self, config: DashboardSections, probes: CoreProbes, db: Database, meter: Meter) -> None:
         self.config = config
@@ -73,7 +73,7 @@ class NotifyContext:
         return self.probes.snooze_links
 
     def account(self, name: str, target: Target, result: SendResult) -> None:
-        """A test message leaves the site like any other. Raises StoreError."""
+        """Account for a test message, which leaves the site like any other. Raise StoreError."""
         if target.local:
             self.meter.add("", Metric(MetricName.NOTICE_LOCAL_BYTES), result.sent)
             return
@@ -124,8 +124,11 @@ class TargetList(ApiModel):
 
 
 class SaveTarget(BaseModel):
-    """A target's settings. A secret that is left empty stays as it is: url, topic, token, secret, authorization.
-    Keys of the site file that are not here stay as well."""
+    """A target's settings.
+
+    A secret that is left empty stays as it is: url, topic, token, secret, authorization. Keys of the site file that are
+    not here stay as well.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -146,7 +149,7 @@ class SaveTarget(BaseModel):
 
 
 class TestOutcome(ApiModel):
-    """What came of a test message; message: a sentence for a person."""
+    """The outcome of a test message; message: a sentence for a person."""
 
     ok: bool
     status: int | None
@@ -208,7 +211,7 @@ def report_of(context: NotifyContext, settings: Settings) -> TargetList:
 
 @router.get("/notify")
 def list_targets(context: Context, settings: Settings) -> TargetList:
-    """Who is notified, and how each target does."""
+    """Return the notification targets and the state of each."""
     return report_of(context, settings)
 
 
@@ -268,7 +271,7 @@ def test_target(context: Context, target: str) -> TestOutcome:
 
 
 def _section(name: str, wanted: SaveTarget, *, new: bool) -> tuple[dict[str, Any], dict[str, str]]:
-    """The keys of the site file, and the secrets beside it."""
+    """Return the keys of the site file, and the secrets beside it."""
     stem, kept = f"NOTIFY_{name.upper().replace('-', '_')}", {}
     at = SEVERITIES.index(wanted.severity)
     section: dict[str, Any] = {"kind": wanted.kind} if new else {}
@@ -294,7 +297,7 @@ def _section(name: str, wanted: SaveTarget, *, new: bool) -> tuple[dict[str, Any
 
 @router.get("/push")
 def list_browsers(context: Context) -> BrowserList:
-    """What a browser needs to subscribe, and those of the visitor that did."""
+    """Return what a browser needs to subscribe, and those of the visitor's browsers that did."""
     return browsers_of(context)
 
 

@@ -16,7 +16,7 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 @router.get("/notify")
 def notify_page(templates: TemplatesPart, context: Context, settings: Settings) -> HTMLResponse:
-    """This browser, the targets, and what is snoozed."""
+    """Return the page of this browser, the targets, and what is snoozed."""
     return templates.page(
         "notify.html", here="/notify", rev=0, report=report_of(context, settings), browsers=browsers_of(context),
         kinds=tuple(SECRET_KEYS), health_kinds=len(HEALTH_TITLES), apprise=AppriseTarget.__name__,

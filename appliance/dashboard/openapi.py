@@ -20,7 +20,7 @@ _BINARY = {"type": "string", "format": "binary"}
 
 
 def media(*types: str, ranges: bool = False, etag: bool = True) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that answers a file: its types, and with what headers and ranges."""
+    """Return the `responses` of a route that answers with a file: its types, headers and ranges."""
     headers: dict[str, Any] = {}
     if etag:
         headers["ETag"] = _header("Send it as If-None-Match; 304: it is still the same.")
@@ -37,7 +37,7 @@ def media(*types: str, ranges: bool = False, etag: bool = True) -> dict[int | st
 
 
 def operation_id(route: APIRoute) -> str:
-    """The name of the handler: clients that are made from the OpenAPI call their functions so."""
+    """Return the name of the handler: clients that are made from the OpenAPI name their functions after it."""
     return route.name
 
 

@@ -76,7 +76,7 @@ class Problem(Exception):
 
 
 def sentence(error: object) -> str:
-    """What an error says, as a sentence: a capital first, a full stop last."""
+    """Return an error's text as a sentence: a capital first, a full stop last."""
     text = str(error)
     return f"{text[:1].upper()}{text[1:]}."
 

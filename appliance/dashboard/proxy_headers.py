@@ -1,4 +1,4 @@
-"""What a reverse proxy says of its visitor: address, protocol, user. Only those that are named are believed."""
+"""Headers in which a reverse proxy names its visitor: address, protocol, user. Only named proxies are believed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class ProxyHeaders:
             self._ignored[self._user_header] += 1
 
     def _visitor_of(self, values: Sequence[str]) -> str:
-        """The last address that none of our proxies is: each appends whom it has seen. '': there is none."""
+        """Return the last address that belongs to none of our proxies; '': there is none.
+
+        Each proxy appends the address that it has seen.
+        """
         for each in reversed([part.strip() for value in values for part in value.split(",")]):
             try:
                 address = str(ipaddress.ip_address(each.strip("[]")))

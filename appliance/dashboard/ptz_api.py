@@ -94,7 +94,7 @@ class PtzControl:
         self._turned: dict[str, _TurnedCamera] = {}
 
     async def presets(self, name: str) -> tuple[PtzPreset, ...]:
-        """Raises Problem."""
+        """Return a camera's presets. Raise Problem if it cannot be asked for them."""
         camera = await self._camera(name)
         with _in_words():
             async with camera.lock:
@@ -104,7 +104,7 @@ class PtzControl:
         return name in self._turned and self._turned[name].turning
 
     async def move(self, name: str, command: PtzCommand) -> None:
-        """Raises Problem."""
+        """Move a camera. Raise Problem if it cannot be moved."""
         camera = await self._camera(name)
         with _in_words():
             async with camera.lock:
@@ -115,7 +115,7 @@ class PtzControl:
                 self._stop_in(name, camera, command.seconds)
 
     async def stop(self, name: str) -> None:
-        """Raises Problem: it is tried further all the same."""
+        """Stop a camera. Raise Problem if that fails; it is retried all the same."""
         camera = await self._camera(name)
         with _in_words():
             async with camera.lock:

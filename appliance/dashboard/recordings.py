@@ -51,7 +51,7 @@ class _Turn:
 
     @contextlib.asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
-        """Raises TooBusy."""
+        """Wait for a turn and hold it. Raise TooBusy if too many wait."""
         give_back = self._slots.take()
         try:
             async with self._lock:
@@ -86,9 +86,9 @@ class FrameCache:
         self.cuts = 0
 
     async def at(self, camera: str, t: float, side_max: int) -> RecordedFrame:
-        """The key frame of `t` (the last before it in its file), its longer side at most `side_max` pixels.
+        """Return the key frame of `t` (the last before it in its file), its longer side at most `side_max` pixels.
 
-        Raises EvidenceError when nothing is recorded within `FRAME_OFF_S_MAX` of `t`, and TooBusy.
+        Raise EvidenceError if nothing is recorded within `FRAME_OFF_S_MAX` of `t`, and TooBusy.
         """
         row = await asyncio.to_thread(self._nearest, camera, t)
         key = (row.path, int((t - row.t_start) // SLOT_S), side_max)
@@ -163,7 +163,7 @@ class KeptFiles(Generic[Kept]):
         self._files: OrderedDict[Hashable, _KeptFile[Kept]] = OrderedDict()
 
     def take(self, key: Hashable) -> Kept | None:
-        """What is kept under `key`, used just now."""
+        """Return what is kept under `key`, and mark it as used just now."""
         kept = self._files.get(key)
         if kept is None:
             return None
@@ -221,9 +221,9 @@ class RecordingCuts:
         shutil.rmtree(root / CUTS, ignore_errors=True)  # of an earlier run
 
     async def get(self, camera: str, t0: float, t1: float) -> RecordingCut:
-        """What is recorded of t0..t1, at most `SPAN_S_MAX`, from the key frame at or before `t0`.
+        """Return what is recorded of t0..t1, at most `SPAN_S_MAX`, from the key frame at or before `t0`.
 
-        Raises EvidenceError when there is nothing or it cannot be read, DiskWriteError, TooBusy.
+        Raise EvidenceError if there is nothing or it cannot be read, DiskWriteError, and TooBusy.
         """
         key = (camera, t0, t1)
         if (kept := self._kept.take(key)) is not None:
@@ -240,7 +240,7 @@ class RecordingCuts:
         return made
 
     def check_room(self, size: int) -> None:
-        """Raises DiskWriteError when `size` bytes more would take the room that recording needs."""
+        """Raise DiskWriteError if `size` bytes more would take the room that recording needs."""
         if self._free_bytes(self._root) - size < self.keep_free:
             raise DiskWriteError("the disk is too full to cut a recording; take a shorter span, or free some space")
 

@@ -1,5 +1,7 @@
-"""`/api/v1/cameras/{name}/frame` and `…/recording`: a moment of the recording as a picture, a stretch of it as MP4;
-`/api/v1/alerts/{alert_id}/rendition`: an alert's clip in H.264.
+"""Moments and stretches of the recording, and an alert's clip in H.264.
+
+`/api/v1/cameras/{name}/frame` is a moment as an image, `…/recording` a stretch as MP4, and
+`/api/v1/alerts/{alert_id}/rendition` the clip.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ RENDITION_RESPONSES: dict[int | str, dict[str, Any]] = {202: {"model": Rendition
 
 @asynccontextmanager
 async def as_problems() -> AsyncIterator[None]:
-    """What keeps a recording from being read, as an answer."""
+    """Turn what keeps a recording from being read into a response."""
     try:
         yield
     except TooBusy as error:
@@ -95,7 +97,7 @@ async def recorded_frame(
     t: Annotated[float, Query(ge=0, le=T_MAX, allow_inf_nan=False)],
     size: Literal["small", "large"] = "small",
 ) -> Response:
-    """The key frame at camera time `t` as JPEG (the last one before it); `X-Frame-Time` is its own time.
+    """Return the key frame at camera time `t` as JPEG (the last one before it); `X-Frame-Time` is its own time.
 
     small: at most 320 pixels, large: 960. 404: nothing is recorded within five seconds of `t`.
     """
@@ -117,10 +119,10 @@ async def recorded_frame(
 async def recording(
     cameras: Cameras, cuts: Cuts, renditions: RenditionsPart, name: str, t0: From, t1: To, codec: Codec = "as_recorded"
 ) -> RecordingItem | Response:
-    """A stretch of the recording, at most 15 minutes, made ready to play: where it is, and what is missing of it.
+    """Make a stretch of the recording ready to play, at most 15 minutes: where it is, and what is missing of it.
 
-    With `codec=h264` a smaller copy for browsers that cannot play the camera's codec, of at most two minutes: 202 with
-    `progress` while it is made, and only while it is asked for.
+    With `codec=h264` it is a smaller copy for browsers that cannot play the camera's codec, of at most two minutes: 202
+    with `progress` while it is made. It is made only while it is requested.
     """
     cut = await _cut(cameras, cuts, name, t0, t1)
     query = {"from": repr(t0), "to": repr(t1)}
@@ -169,10 +171,10 @@ async def recording_file(
     name: str,
     asked: Annotated[_StretchQuery, Depends()],
 ) -> Response:
-    """The stretch itself, copied without encoding it again; `download` makes it an attachment with a name of its own.
+    """Return the stretch itself, copied without encoding it; `download` makes it an attachment with a name of its own.
 
-    `X-Recording-Start` is the camera's time of its first frame, `X-Recording-Note` says what is missing of it. With
-    `codec=h264` the copy that `recording` has made; 404 if it was not asked for.
+    `X-Recording-Start` is the camera's time of its first frame, `X-Recording-Note` names what is missing of it. With
+    `codec=h264` it is the copy that `recording` has made; 404 if that was not requested.
     """
     cut = await _cut(cameras, cuts, name, asked.t0, asked.t1)
     path, etag = cut.path, cut.etag
@@ -205,8 +207,10 @@ class ClipRenditionItem(ApiModel):
 
 @alert_router.get("/{alert_id}/rendition", response_model=ClipRenditionItem, responses=RENDITION_RESPONSES)
 async def clip_rendition(alerts: Reader, renditions: RenditionsPart, alert_id: str) -> ClipRenditionItem | Response:
-    """A smaller copy of the alert's clip in H.264, for browsers that cannot play the camera's codec: 202 with
-    `progress` while it is made, and only while it is asked for."""
+    """Make a smaller copy of the alert's clip in H.264, for browsers that cannot play the camera's codec.
+
+    202 with `progress` while it is made. It is made only while it is requested.
+    """
     path = await asyncio.to_thread(alerts.clip, alert_id)
 
     async def source() -> Path:
@@ -221,7 +225,7 @@ async def clip_rendition(alerts: Reader, renditions: RenditionsPart, alert_id: s
 
 @alert_router.get("/{alert_id}/rendition.mp4", response_class=FileResponse, responses=media("video/mp4", ranges=True))
 async def clip_rendition_file(request: Request, alerts: Reader, renditions: RenditionsPart, alert_id: str) -> Response:
-    """The copy that `rendition` has made, with ranges; 404 if it was not asked for."""
+    """Return the copy that `rendition` has made, with ranges; 404 if it was not requested."""
     await asyncio.to_thread(alerts.clip, alert_id)
     made = renditions.kept(("alert", alert_id))
     if made is None:

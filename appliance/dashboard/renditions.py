@@ -71,13 +71,13 @@ class Renditions:
         self.seconds = 0.0
 
     def kept(self, key: Hashable) -> Rendition | None:
-        """The copy, if it is there."""
+        """Return the copy, if it is there."""
         return self._kept.take(key)
 
     async def ask(self, key: Hashable, source: Callable[[], Awaitable[Path]]) -> Rendition | float:
-        """The copy of `source`, or how much of it is done (0..1). To be asked again until it is there.
+        """Return the copy of `source`, or how much of it is done (0..1). Call it repeatedly until the copy is there.
 
-        source: called when its turn comes. Raises TooBusy, and what `source` and the reader raise, once.
+        source: called when its turn comes. Raise TooBusy, and what `source` and the reader raise, once.
         """
         if (kept := self._kept.take(key)) is not None:
             return kept

@@ -118,7 +118,7 @@ class MoneyItem(ApiModel):
 
 
 class CameraCost(ApiModel):
-    """What asking about one camera took in one day. judge_s: seconds of the judge, not of the wall."""
+    """The cost of one camera's escalations in one day. judge_s: seconds of the judge, not of the wall clock."""
 
     camera: str
     verdicts: int
@@ -138,7 +138,7 @@ class DayCost(ApiModel):
 
 
 class EdgeMoney(ApiModel):
-    """What the appliance itself cost: the device amortised, power, connectivity, maintenance, operations."""
+    """The cost of the appliance itself: the device amortised, power, connectivity, maintenance, operations."""
 
     device: float
     power: float
@@ -149,7 +149,7 @@ class EdgeMoney(ApiModel):
 
 
 class AllToCloudMoney(ApiModel):
-    """What it would have cost to send the main streams up and to look at the same frames there."""
+    """The cost if the main streams were sent up and the same frames examined there."""
 
     gpu: float
     uplink: float
@@ -207,13 +207,13 @@ class SavingsReader:
     """Balances what came from the cameras against what was sent up. Any thread may call."""
 
     def __init__(self, meter: Meter, cameras: CameraStore, configured: Mapping[str, CameraConfig]) -> None:
-        """configured: the cameras of the site file, by name."""
+        """Take the stores and `configured`, the cameras of the site file by name."""
         self._meter = meter
         self._cameras = cameras
         self._configured = configured
 
     def report(self, since: Since) -> SavingsReport:
-        """The sums since this core started, since midnight, or ever."""
+        """Return the sums since this core started, since midnight, or ever."""
         # No rates here: the store does not know how long the core ran today, and a wrong rate is worse than none.
         totals = self._meter.totals(since)
         found = account_for(totals, 0.0, (row.name for row in self._cameras.all()))
@@ -257,7 +257,7 @@ class CostReader:
         self._work = work
 
     def report(self, days: int = COST_DAYS) -> CostReport:
-        """The last `days` days, the newest first."""
+        """Return the last `days` days, the newest first."""
         since_t = self._db.clock.now() - days * DAY_S
         rows = self._work.since(since_t)
         found, whole, verdicts = [], Bill(), 0
@@ -354,5 +354,5 @@ def savings(reader: SavingsPart, since: Annotated[Since, Query()] = "today") -> 
 
 @router.get("/costs")
 def costs(reader: CostPart, days: Annotated[int, Query(ge=1, le=366)] = COST_DAYS) -> CostReport:
-    """What judging took and cost in the last days, and the whole site beside all to the cloud."""
+    """Return what judging took and cost in the last days, and the whole site beside all to the cloud."""
     return reader.report(days)

@@ -57,7 +57,7 @@ class SavingsHistory(ApiModel):
 
 
 class DayMoney(ApiModel):
-    """What a day cost, and all days up to it: this site as it is (edge and asking) and all to the cloud instead."""
+    """The cost of a day, and of all days up to it: this site (edge and escalations) and all to the cloud instead."""
 
     day: str
     hours: float
@@ -87,7 +87,7 @@ class HistoryReader:
     work: JudgeWorkCache
 
     def savings(self, by: PeriodKind, camera: str = "", count: int | None = None) -> SavingsHistory:
-        """The last `count` hours or days (None: as many as a chart shows), the one that runs included."""
+        """Return the last `count` hours or days (None: as many as a chart shows), the one that runs included."""
         found = [_period(each, camera, by) for each in self._periods(by, count or DEFAULT_COUNT[by])]
         return SavingsHistory(by=by, camera=camera, periods=found)
 
@@ -98,7 +98,7 @@ class HistoryReader:
                 yield name, _period(each, name, by)
 
     def money(self, days: int = COST_DAYS) -> MoneyHistory:
-        """The last `days` days, so that the sums of the last one are those of `/api/v1/costs`."""
+        """Return the last `days` days; the sums of the last one are those of `/api/v1/costs`."""
         since_t = self.db.clock.now() - days * DAY_S
         work: dict[str, list[DailyJudgeWork]] = {}
         for row in self.work.since(since_t):
@@ -148,7 +148,7 @@ def _period(found: PeriodTotals, camera: str, by: PeriodKind) -> PeriodItem:
 
 @dataclass(frozen=True, slots=True)
 class SavingsCharts:
-    """What the page draws. received: main streams with what was sent in them; sent: alone, on its own scale."""
+    """The charts of the page. received: main streams with what was sent in them; sent: alone, on its own scale."""
 
     history: SavingsHistory
     received: str
@@ -158,7 +158,7 @@ class SavingsCharts:
 
 
 def draw(reader: HistoryReader, by: PeriodKind, camera: str) -> SavingsCharts:
-    """The charts of the page."""
+    """Draw the charts of the page."""
     found, spent = reader.savings(by, camera), reader.money()
     where, which = camera or "the site", "hour" if by == "hour" else "day"
     short = [each.begin[-5:] for each in found.periods]
@@ -195,7 +195,7 @@ def savings_history(
 
 @router.get("/costs/history")
 def costs_history(reader: History, days: Annotated[int, Query(ge=1, le=DAYS_MAX)] = COST_DAYS) -> MoneyHistory:
-    """What this site cost beside all to the cloud, day by day and summed up."""
+    """Return what this site cost beside all to the cloud, day by day and summed up."""
     return reader.money(days)
 
 
@@ -232,7 +232,7 @@ def _count(by: PeriodKind, count: int | None) -> int:
 
 
 def csv_file(name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:
-    """A CSV (RFC 4180) to download. A text that a spreadsheet would run as a formula gets a quote before it."""
+    """Return a CSV (RFC 4180) to download. A text that a spreadsheet would run as a formula gets a quote before it."""
     text = io.StringIO()
     out = csv.writer(text)
     out.writerow(header)

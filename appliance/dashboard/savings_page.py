@@ -37,7 +37,10 @@ def savings_page(
     by: By = "day",
     camera: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
-    """What came from the cameras against what was sent up; charts of the site or of one camera."""
+    """Return the page of what came from the cameras against what was sent up.
+
+    It has charts of the site or of one camera.
+    """
     names = sorted(cameras.configured)
     editable = settings.is_editable and may("POST", f"{API}/settings")
     return templates.page(

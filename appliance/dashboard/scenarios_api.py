@@ -100,14 +100,14 @@ Jobs = Annotated[LabJobs, Depends(provided(LabJobs))]
 
 
 def listed(exporter: ScenarioExporter) -> ScenarioList:
-    """What is kept on this appliance."""
+    """Return what is kept on this appliance."""
     exporter.store.sweep()
     items = [ScenarioItem.of(each) for each in exporter.store.all()]
     return ScenarioList(folder=str(exporter.store.folder), bytes=sum(each.bytes for each in items), scenarios=items)
 
 
 def panel(exporter: ScenarioExporter, detail: AlertDetail) -> dict[str, object]:
-    """The variables of the panel "Keep as a scenario". state: lets a script notice when to show the panel anew."""
+    """Return the variables of the panel "Keep as a scenario". state: shows a script when to load the panel anew."""
     stored = exporter.find(detail.alert.id)
     if stored is not None:
         state = f"kept {stored.name} {stored.card.proof if stored.card else ''}"
@@ -123,7 +123,7 @@ def panel(exporter: ScenarioExporter, detail: AlertDetail) -> dict[str, object]:
 
 @router.get("/scenarios")
 def list_scenarios(exporter: Exporter) -> ScenarioList:
-    """The scenarios that were kept on this appliance, the newest first."""
+    """Return the scenarios that were kept on this appliance, the newest first."""
     return listed(exporter)
 
 
@@ -131,8 +131,10 @@ def list_scenarios(exporter: Exporter) -> ScenarioList:
 def keep_alert(
     exporter: Exporter, alerts: Reader, jobs: Jobs, alert_id: str, request: Annotated[KeepRequest, Body()]
 ) -> ScenarioItem:
-    """Keep a reviewed alert as a scenario, and run that in the background. 409 says what has to be done first, 410 that
-    its footage is gone."""
+    """Keep a reviewed alert as a scenario, and run that in the background.
+
+    409 states what has to be done first, 410 that its footage is gone.
+    """
     alerts.detail(alert_id)
     options = KeepOptions(name=request.name, note=request.note, truth=request.truth, complete=request.complete)
     with refused_as(REFUSALS):
@@ -173,7 +175,7 @@ def delete_scenario(exporter: Exporter, name: str) -> ScenarioList:
 
 @router.get("/scenarios/{name}/clip.mp4", response_class=FileResponse, responses=media("video/mp4", ranges=True))
 def scenario_clip(exporter: Exporter, name: str) -> FileResponse:
-    """The clip of a kept scenario."""
+    """Return the clip of a kept scenario."""
     kept = next((each for each in exporter.store.all() if each.name == name and each.card), None)
     path = None if kept is None else kept.folder / f"{kept.name}.mp4"
     if path is None or path.is_symlink() or not path.is_file():

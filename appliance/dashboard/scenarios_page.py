@@ -15,5 +15,5 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 @router.get("/scenarios")
 def scenarios_page(rev: Rev, templates: TemplatesPart, exporter: Exporter) -> HTMLResponse:
-    """What was kept of alerts, to prove changes on."""
+    """Return the page of alerts that were kept to prove changes on."""
     return templates.page("scenarios.html", here="/scenarios", rev=rev, kept=scenarios_api.listed(exporter))

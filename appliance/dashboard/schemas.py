@@ -237,10 +237,12 @@ class SecondLookItem(ApiModel):
 
 
 class DecisionItem(ApiModel):
-    """What the router decided last: who answers (`tier`), what the appliance itself says (`edge`) and the probability
-    that this is right (`certainty`). error_high: of the alerts that the appliance is sure of no larger share is wrong,
-    with 95 % confidence; null: nothing is claimed. flagged: why its own answer stands for now although the cloud is
-    asked."""
+    """The router's last decision: who answers (`tier`), the appliance's own answer (`edge`) and how sure it is.
+
+    `certainty`: the probability that `edge` is right. error_high: of the alerts that the appliance is sure of no larger
+    share is wrong, with 95 % confidence; null: nothing is claimed. flagged: why its own answer stands for now although
+    the alert is escalated.
+    """
 
     made_t: float
     when: SendTiming
@@ -276,8 +278,11 @@ class AlertChangeItem(ApiModel):
 
 
 class AlertFull(ApiModel):
-    """Everything about one alert. `verdict`, `delivery`, `second_look`, `decision` null: there is none.
-    `changes`: what people did with it, newest first, at most 50."""
+    """Everything about one alert.
+
+    `verdict`, `delivery`, `second_look`, `decision` null: there is none. `changes`: what people did with it, newest
+    first, at most 50.
+    """
 
     alert: AlertItem
     events: list[EventItem]
@@ -359,7 +364,7 @@ class NoteChange(BaseModel):
 
 
 class FrameItem(ApiModel):
-    """What is known of one examined frame. `looked` false: the detector gave no result, and `objects` means nothing."""
+    """One examined frame. `looked` false: the detector gave no result, and `objects` means nothing."""
 
     t: float
     looked: bool

@@ -1,5 +1,6 @@
-"""Serves the dashboard over HTTP: binds first, reports where, stops without waiting for viewers, and closes
-connections that are too many, too slow to ask or too slow to read.
+"""Serve the dashboard over HTTP: bind first, report where, stop without waiting for viewers.
+
+Connections that are too many, too slow to send a request or too slow to read are closed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class _BoundedProtocol(H11Protocol):
     """One connection that cannot be held open for nothing. uvicorn bounds neither requests nor answers in time."""
 
     def __init__(self, admission: Admission, *values: Any, counted: Connection | None = None, **named: Any) -> None:
-        """counted: the connection, where the acceptor has counted it."""
+        """Serve one connection. counted: the connection, where the acceptor has counted it."""
         super().__init__(*values, **named)
         self._admission = admission
         self._counted = counted
@@ -66,7 +67,7 @@ class _BoundedProtocol(H11Protocol):
             self._request_timer.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """What came behind a request is none: the answer that is still being made has nowhere to go."""
+        """Refuse bytes behind a request that are no request; a response that is still being made has nowhere to go."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -153,7 +154,7 @@ class _Server(uvicorn.Server):
             self._ended.set()
 
     async def main_loop(self) -> None:
-        """A tick a second is enough: it makes the date header."""
+        """Tick once a second, which is enough: a tick makes the date header."""
         self._ended = asyncio.Event()
         while not await self.on_tick(0):
             if self._certificate is not None and self._certificate.is_due:
@@ -247,7 +248,7 @@ class DashboardServer:
 
     @property
     def started(self) -> bool:
-        """Are connections answered? (They are accepted, and wait, from the beginning.)"""
+        """Return whether connections are answered. They are accepted, and wait, from the beginning."""
         return bool(self._server.started)
 
     async def _serve(self) -> None:

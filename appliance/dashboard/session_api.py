@@ -75,7 +75,7 @@ async def _check_password(access: Access, given: SignIn, guess: Guess, user: Use
 
 
 async def _check_code(access: Access, given: SignIn, guess: Guess) -> None:
-    """Raises Problem of the type CODE_WANTED: none was given, or a wrong or used one."""
+    """Raise Problem of the type CODE_WANTED if no code was given, or a wrong or used one."""
     if not given.code:
         raise Problem(401, "Now the code of your authenticator app, or a recovery code.", type_=CODE_WANTED)
     codes, key = access.throttle.codes, f"{guess.account} {guess.place}"

@@ -62,7 +62,7 @@ Settings = Annotated[SettingsPart, Depends(provided(SettingsPart))]
 
 
 async def editable_settings(part: Settings) -> SettingsService:
-    """Raises Problem where there is nothing to change."""
+    """Return the settings. Raise Problem where there is nothing to change."""
     return part.service
 
 
@@ -150,7 +150,7 @@ class ChangeSettings(BaseModel):
     why: Annotated[str, Field(max_length=200)] = ""
 
     def parsed(self) -> list[SiteChange]:
-        """Raises Problem: a secret that was not given came back as it was shown."""
+        """Return the changes. Raise Problem if a secret that was not given came back as it was shown."""
         for change in self.changes:
             if _holds_hidden(change.value):
                 raise Problem(422, f"{_dotted(change.path)}: {HIDDEN} is no value; leave a secret out to keep it.")
@@ -158,7 +158,7 @@ class ChangeSettings(BaseModel):
 
 
 class SettingsDiff(ApiModel):
-    """What a change would do to the file, as a unified difference without secrets; '': nothing."""
+    """The change of the file, as a unified difference without secrets; '': nothing changes."""
 
     diff: str
 
@@ -214,7 +214,7 @@ class TrialAlertItem(ApiModel):
 
 
 class TrialSideItem(ApiModel):
-    """What one set of rules would have reported: `alerts` lists the first 500 of `count`; `events` by rule."""
+    """The reports that one set of rules would have made: `alerts` lists the first 500 of `count`; `events` by rule."""
 
     count: int
     alerts: list[TrialAlertItem]
@@ -249,7 +249,7 @@ class RuleTrials:
         self._one_at_a_time = threading.Lock()
 
     def run(self, name: str, then: DecisionConfig, hours: float) -> TrialReport:
-        """Raises Problem: there is no such camera, before or after the change."""
+        """Try the rules of a camera. Raise Problem if there is no such camera, before or after the change."""
         row = next((each for each in self._cameras.all() if each.name == name), None)
         now_camera, then_camera = self._config.cameras.get(name), then.cameras.get(name)
         if row is None or now_camera is None or then_camera is None:
@@ -268,25 +268,25 @@ class RuleTrials:
 
 @router.get("")
 def settings(part: Settings) -> SettingsReport:
-    """The site file and how it stands to what runs."""
+    """Return the site file and how it stands to what runs."""
     return SettingsReport.of(part.service)
 
 
 @router.get("/connection")
 def connection(part: Settings) -> ConnectionReport:
-    """The certificate that browsers are shown."""
+    """Return the certificate that browsers are shown."""
     return ConnectionReport.of(part.certificate)
 
 
 @router.get("/networks")
 def networks(part: Settings) -> NetworkList:
-    """The networks that can be chosen."""
+    """Return the networks that can be chosen."""
     return installed_networks(part.service.running.config.detector)
 
 
 @router.post("/check")
 def check_change(part: Settings, wanted: ChangeSettings) -> SettingsDiff:
-    """What a change would do, without doing it. 422 with every fault of what the file would be."""
+    """Return what a change would do, without doing it. 422 names every fault of what the file would be."""
     with settings_problems():
         return SettingsDiff(diff=part.service.propose(wanted.parsed(), wanted.base).diff)
 
@@ -295,7 +295,10 @@ def check_change(part: Settings, wanted: ChangeSettings) -> SettingsDiff:
 def try_change(
     part: Settings, trials: Annotated[RuleTrials, Depends(provided(RuleTrials))], wanted: TryRules
 ) -> TrialReport:
-    """What changed rules would have reported of the last hours, on stored boxes, beside those in force."""
+    """Return the reports that changed rules would have made in the last hours, beside those of the rules in force.
+
+    The rules decide on stored boxes.
+    """
     with settings_problems():
         then = part.service.propose(wanted.parsed(), wanted.base).after.config
         return trials.run(wanted.camera, then.for_decisions(), wanted.hours)
@@ -318,13 +321,13 @@ def take_edit(request: Request, part: Settings) -> SettingsReport:
 
 @router.get("/versions")
 def versions(part: Settings) -> VersionList:
-    """The last texts of the site file."""
+    """Return the last texts of the site file."""
     return VersionList(versions=[VersionItem.model_validate(each) for each in part.service.versions()])
 
 
 @router.get("/versions/{number}")
 def version_diff(part: Settings, number: int) -> SettingsDiff:
-    """What going back to a version would change."""
+    """Return what going back to a version would change."""
     with settings_problems():
         return SettingsDiff(diff=part.service.version_diff(number))
 
@@ -338,7 +341,7 @@ def restore(request: Request, part: Settings, number: int, wanted: Base) -> Sett
 
 
 def installed_networks(detector: DetectorConfig) -> NetworkList:
-    """Raises Problem."""
+    """Return the networks that are installed. Raise Problem if one cannot be read."""
     try:
         found = present_models()
     except ModelError as error:
@@ -348,7 +351,7 @@ def installed_networks(detector: DetectorConfig) -> NetworkList:
 
 
 def without_secrets(value: Any, path: tuple[str | int, ...] = ("",)) -> Any:
-    """A part of the site file as pages may show it. What only names a variable is no secret."""
+    """Return a part of the site file as pages may show it. A key that only names a variable is no secret."""
     if isinstance(value, dict):
         return {str(name): without_secrets(item, (*path, str(name))) for name, item in value.items()}
     if isinstance(value, list):
@@ -367,7 +370,7 @@ def _dotted(path: list[str | int]) -> str:
 
 
 def user_of(request: Request) -> str:
-    """Who changes something, for the record."""
+    """Return the name of the visitor who changes something, for the record."""
     return str(getattr(request.state, "user", "") or "dashboard")
 
 

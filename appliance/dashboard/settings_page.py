@@ -14,7 +14,7 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 @router.get("/settings")
 def settings_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTMLResponse:
-    """The site file: whether it is in force as it stands, and its versions."""
+    """Return the page of the site file: whether it is in force as it stands, and its versions."""
     service = settings.service
     return templates.page(
         "settings.html", here="/settings", rev=rev, report=SettingsReport.of(service), versions=service.versions(),

@@ -58,7 +58,7 @@ async def set_up(request: Request, access: AccessPart, settings: Settings, given
 
 
 def _make(access: Access, settings: SettingsPart, given: FirstUser, address: str) -> None:
-    """Raises Problem, also for the second of two at once."""
+    """Make the first user. Raise Problem, also for the second of two at once."""
     with _ONE_AT_A_TIME, refusals(access):
         if not access.in_setup:
             raise Problem(409, SET_UP)

@@ -14,7 +14,7 @@ router = APIRouter(tags=["session"])
 
 @router.get("/setup", response_class=HTMLResponse)
 def setup_page(templates: TemplatesPart, access: AccessPart, settings: Settings) -> Response:
-    """Who and where; afterwards it is gone."""
+    """Return the page of the first run; once there is a user, redirect to the start page."""
     if not access.in_setup:
         return RedirectResponse("/", 303)
     site = settings.service.running.config.site.name

@@ -71,7 +71,10 @@ class LoginThrottle:
         return tries.wrong == self._free_tries
 
     def take_back(self, key: str) -> None:
-        """The last try was not wrong. Those before it count on: who has an account of their own gains nothing."""
+        """Forget the last try, which was not wrong.
+
+        Those before it still count: a visitor with an account of their own gains nothing.
+        """
         if tries := self._tries.get(key):
             tries.wrong, tries.blocked_until = max(0, tries.wrong - 1), 0.0
 
@@ -82,8 +85,11 @@ class LoginThrottle:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A try to sign in. account: its name, '': a token. device: of the browser, where it has signed in to the account
-    before, else ''. at_home: the account is signed in at this address, or it is this machine's. exists: the account."""
+    """A try to sign in.
+
+    account: its name, '': a token. device: of the browser, where it has signed in to the account before, else ''.
+    at_home: the account is signed in at this address, or it is this machine's. exists: the account.
+    """
 
     account: str
     address: str
@@ -93,7 +99,7 @@ class Guess:
 
     @property
     def place(self) -> str:
-        """What tells the owner from strangers, who all have the same: ''."""
+        """The mark that separates the owner from strangers, who all have the same: ''."""
         return self.device or (self.address if self.at_home else "")
 
 
@@ -122,13 +128,16 @@ class SignInThrottle:
         return len(held) > 1 and held[-1]
 
     def right(self, guess: Guess) -> None:
-        """It was not wrong, though it was noted."""
+        """Take back a try that was noted as wrong and was right."""
         self._pairs.forgive(_pair(guess))
         for throttle, key in self._shared(guess):
             throttle.take_back(key)
 
     def _shared(self, guess: Guess) -> list[tuple[LoginThrottle, str]]:
-        """What others count for, too. A token is long: what guesses at one holds nobody who has an account."""
+        """Return the counts to which tries by others are added, too.
+
+        A token is long: a client that guesses at one delays nobody who has an account.
+        """
         if guess.device or not guess.account:
             return []
         strange = [] if guess.at_home else [(self._accounts[guess.exists], guess.account)]
@@ -140,13 +149,16 @@ def _pair(guess: Guess) -> str:
 
 
 def new_device(account: str, password: str) -> str:
-    """A cookie for a browser that has signed in. password: the hash; with another one the cookie says nothing."""
+    """Return a cookie for a browser that has signed in.
+
+    password: the hash; with another one the cookie is worth nothing.
+    """
     nonce = secrets.token_urlsafe(12)
     return f"{nonce}.{_signature(account, password, nonce)}"
 
 
 def device_of(cookie: str, account: str, password: str) -> str:
-    """The name of the browser that shows this cookie; '': it is none of ours for this account."""
+    """Return the name of the browser that shows this cookie; '': it is none of ours for this account."""
     nonce, _, signature = cookie.partition(".")
     wanted = _signature(account, password, nonce)
     return f"browser {nonce}" if hmac.compare_digest(signature.encode(), wanted.encode()) else ""

@@ -1,5 +1,6 @@
-"""The latest frame of a camera as JPEG, cut from its newest segment: one cut at a time, however many viewers there
-are.
+"""The latest frame of a camera as JPEG, cut from its newest segment.
+
+One is cut at a time, however many viewers there are.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ CutSnapshot = Callable[[Path, SegmentRow, float], Snapshot]
 
 
 def cut_snapshot(reader: RecordingReader, root: Path, segment: SegmentRow, t: float) -> Snapshot:
-    """The frame at `t` as JPEG, at most `SIDE_MAX` wide. Raises EvidenceError."""
+    """Return the frame at `t` as JPEG, at most `SIDE_MAX` wide. Raise EvidenceError if it cannot be cut."""
     try:
         path = inside(root, segment.path, SEGMENTS)
     except StoreError as error:
@@ -50,7 +51,7 @@ def cut_snapshot(reader: RecordingReader, root: Path, segment: SegmentRow, t: fl
 
 
 def jpeg_snapshot(made: FrameImages) -> Snapshot:
-    """The one image that was made of a frame. Raises EvidenceError where it could not be made."""
+    """Return the one image that was made of a frame. Raise EvidenceError if it could not be made."""
     image = made.images[0]
     if image.problem:
         raise EvidenceError(image.problem)
@@ -66,7 +67,10 @@ class _Last:
 
 
 def newest_readable(segments: SegmentStore, camera: str) -> SegmentRow | None:
-    """The newest segment with a frame on disk; None: nothing is recorded. One that has just begun has none yet."""
+    """Return the newest segment with a frame on disk; None: nothing is recorded.
+
+    A segment that has just begun has no frame yet.
+    """
     newest = segments.latest(camera)
     if newest is None or newest.frames:
         return newest
@@ -93,9 +97,9 @@ class SnapshotCache:
         self.cuts = 0
 
     async def latest(self, camera: str) -> Snapshot | None:
-        """The newest frame of `camera`, a known camera's name; None: nothing is recorded of it yet.
+        """Return the newest frame of `camera`, a known camera's name; None: nothing is recorded of it yet.
 
-        Raises EvidenceError when the recording cannot be read.
+        Raise EvidenceError if the recording cannot be read.
         """
         last = self._last.setdefault(camera, _Last())
         if self._clock.monotonic() >= last.fresh_until:

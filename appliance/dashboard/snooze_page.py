@@ -15,5 +15,5 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 @router.get("/snooze/{token}")
 def snooze_page(templates: TemplatesPart, context: Context, token: str) -> HTMLResponse:
-    """What a link in a message offers. Opening it does nothing: messengers open links, too."""
+    """Return the page that a link in a message leads to. Opening it does nothing: messengers open links, too."""
     return templates.page("snooze.html", nav=False, offer=offer_of(context, token), lengths=SNOOZE_MINUTES, token=token)

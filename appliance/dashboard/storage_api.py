@@ -44,9 +44,11 @@ router = APIRouter(prefix=f"{API}/storage", tags=["storage"])
 
 
 class ForecastItem(ApiModel):
-    """What is to be expected. `outlook`: `unknown` (less than an hour of video was measured), `age` (recording is
-    deleted when its time is up; no limit is reached before), `fills` (in `days_left` days `limit` begins to delete it
-    sooner; 0: it does so now), `off`. `keeps_s`: how far back the recording will then reach.
+    """The forecast of the storage.
+
+    `outlook`: `unknown` (less than an hour of video was measured), `age` (recording is deleted when its time is up; no
+    limit is reached before), `fills` (in `days_left` days `limit` begins to delete it sooner; 0: it does so now),
+    `off`. `keeps_s`: how far back the recording will then reach.
     """
 
     outlook: ForecastKind
@@ -62,8 +64,10 @@ class ForecastItem(ApiModel):
 
 
 class CameraStorageItem(ApiModel):
-    """One camera. `taken`: bytes by class. `bytes_a_day`: at the rate measured over the last day of video (`measured_s`
-    seconds of it); null: not yet known. `quota_bytes` null: no quota of its own. `preroll_s`: what its ring holds.
+    """The storage of one camera.
+
+    `taken`: bytes by class. `bytes_a_day`: at the rate measured over the last day of video (`measured_s` seconds of
+    it); null: not yet known. `quota_bytes` null: no quota of its own. `preroll_s`: seconds that its ring holds.
     """
 
     camera: str
@@ -101,7 +105,7 @@ class CameraStorageItem(ApiModel):
 
 
 class DeletedItem(ApiModel):
-    """What was deleted of a camera and class on one day for one reason; `until_t`: its newest moment."""
+    """The deletions of a camera and class on one day for one reason; `until_t`: the newest deleted moment."""
 
     day: str
     camera: str
@@ -114,7 +118,7 @@ class DeletedItem(ApiModel):
 
 
 class DeletedSum(ApiModel):
-    """What was deleted of a class for a reason, in all (a ledger of 400 days)."""
+    """The deletions of a class for a reason, in all (a ledger of 400 days)."""
 
     what: StorageClass
     reason: DeletionReason
@@ -123,8 +127,10 @@ class DeletedSum(ApiModel):
 
 
 class StorageReport(ApiModel):
-    """The storage folder. `unreviewed_bytes`: evidence that no limit deletes, only its age. `scenarios_bytes`: deleted
-    by a person only. `unknown`: cameras that the forecast leaves out because their rate is not yet known.
+    """The storage folder.
+
+    `unreviewed_bytes`: evidence that no limit deletes, only its age. `scenarios_bytes`: deleted by a person only.
+    `unknown`: cameras that the forecast leaves out because their rate is not yet known.
     """
 
     taken: dict[StorageClass, int]
@@ -170,7 +176,7 @@ StoragePart = Annotated[StorageReportCache, Depends(provided(StorageReportCache)
 
 @router.get("")
 def storage(cache: StoragePart) -> StorageReport:
-    """What everything takes, per camera and class; how many days that lasts; what was deleted, when and why."""
+    """Return what everything takes, per camera and class; how many days that lasts; what was deleted, when and why."""
     return StorageReport.of(cache.read())
 
 
@@ -184,7 +190,7 @@ def days(left: float) -> str:
 
 
 def sentence(forecast: ForecastItem) -> str:
-    """What is to be expected of the site."""
+    """Return the forecast of the site in words."""
     if forecast.outlook == "unknown":
         return "Not yet known: it takes an hour of recorded video to measure."
     if forecast.outlook == "off":

@@ -15,7 +15,7 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 @router.get("/storage")
 def storage_page(rev: Rev, templates: TemplatesPart, cache: StoragePart) -> HTMLResponse:
-    """What the recording takes, how long that lasts, and what was deleted."""
+    """Return the page of what the recording takes, how long that lasts, and what was deleted."""
     found = StorageReport.of(cache.read())
     return templates.page(
         "storage.html",

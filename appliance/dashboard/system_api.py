@@ -82,9 +82,11 @@ class ProcessItem(ApiModel):
 
 
 class DetectorItem(ApiModel):
-    """The detector. network: as the streams' headers name it ('' before the first). precision: `as the file` unless the
-    site file or a measurement says otherwise. Rates are inferences a second; null: not known now. sentence: what
-    follows for the cameras. hardware_decoding: what of it there is, and its sessions in use; empty: it is off.
+    """The detector. Rates are inferences a second; null: not known now.
+
+    network: as the streams' headers name it ('' before the first). precision: `as the file` unless the site file or a
+    measurement sets another. sentence: what follows for the cameras. hardware_decoding: what of it there is, and its
+    sessions in use; empty: it is off.
     """
 
     network: str
@@ -117,8 +119,11 @@ class TemperatureItem(ApiModel):
 
 
 class EnergyItem(ApiModel):
-    """What the box drew since the core started, all its programs, as far as it is measured. sources: where. watts: now;
-    joules_per_camera_hour: for an hour of one live camera. null: not known, or there was none."""
+    """The energy that the appliance drew since the core started, all its programs, as far as it is measured.
+
+    sources: where. watts: now. joules_per_camera_hour: for an hour of one live camera. null: not known, or there was
+    none.
+    """
 
     joules: int
     sources: list[str]
@@ -128,8 +133,10 @@ class EnergyItem(ApiModel):
 
 
 class SheddingItem(ApiModel):
-    """What the box does less of, against heat or lack of memory. step: 0: nothing; see docs/power.md. reasons: why and
-    what, a sentence each. fps_share, input_share: of detections a second, and of the sides of what the detector sees.
+    """The work that the appliance sheds, against heat or lack of memory.
+
+    step: 0: nothing; see docs/power.md. reasons: why and what, a sentence each. fps_share, input_share: of detections a
+    second, and of the sides of the detector's input.
     """
 
     heat_step: int
@@ -177,9 +184,12 @@ class LinkItem(ApiModel):
 
 
 class SystemReport(ApiModel):
-    """The appliance now. faults: a sentence each. confinement_missing: what keeps processes that decode video from
-    files, ports and other processes, and this kernel does not have, a sentence each. versions: of Vedette, Python, the
-    kernel, the schema and packages."""
+    """The appliance now.
+
+    faults: a sentence each. confinement_missing: what keeps processes that decode video from files, ports and other
+    processes, and this kernel does not have, a sentence each. versions: of Vedette, Python, the kernel, the schema and
+    packages.
+    """
 
     faults: list[str]
     processes: list[ProcessItem]
@@ -233,7 +243,7 @@ class SystemReader:
         )  # fmt: skip
 
     def log(self, level: LogLevel, count: int) -> list[LogItem]:
-        """The newest lines, oldest first."""
+        """Return the newest lines, oldest first."""
         return [LogItem.model_validate(each) for each in self.lines(level, count)]
 
     def lines(self, level: LogLevel, count: int) -> Sequence[LogLine]:
@@ -354,7 +364,7 @@ class SystemReader:
 
 
 def versions() -> dict[str, str]:
-    """Of Vedette, Python, the kernel, SQLite, the schema, and the packages that are installed."""
+    """Return the versions of Vedette, Python, the kernel, SQLite, the schema, and the packages that are installed."""
     found = {
         "vedette": version() or "not installed", "python": platform.python_version(), "kernel": machine.kernel(),
         **database_versions(),
@@ -396,7 +406,7 @@ Level = Annotated[LogLevel, Query(description="this level and graver ones")]
 
 @router.get("")
 def system(reader: System) -> SystemReport:
-    """Processes, detector, frames not examined, machine, links and versions, now."""
+    """Return processes, detector, frames not examined, machine, links and versions, now."""
     return reader.report()
 
 
@@ -404,7 +414,7 @@ def system(reader: System) -> SystemReport:
 def system_log(
     reader: System, level: Level = "debug", limit: Annotated[int, Query(ge=1, le=2000)] = LOG_SHOWN
 ) -> list[LogItem]:
-    """The newest lines of the log, oldest first, of the core and the ingest process, without secrets of URLs."""
+    """Return the newest lines of the log of the core and the ingest process, oldest first, without secrets of URLs."""
     return reader.log(level, limit)
 
 

@@ -51,17 +51,17 @@ class Templates:
 
 
 def when(t: float, style: str = "clock") -> Markup:
-    """A `<time>` element. The page's script rewrites it in the viewer's zone; without it, UTC stands there.
+    """Return a `<time>` element. The page's script rewrites it in the viewer's zone; without it, it shows UTC.
 
-    style: clock (12:01:10), ago (2 min ago), recent (12:01, 2 min ago), since (12:01, or yesterday 12:01),
-    moment (12:01:10, or yesterday 12:01:10), full (21 Nov, 12:01:10).
+    style: clock (12:01:10), ago (2 min ago), recent (12:01, 2 min ago), since (12:01, or yesterday 12:01), moment
+    (12:01:10, or yesterday 12:01:10), full (21 Nov, 12:01:10).
     """
     stamp = iso_utc(t)
     return Markup('<time datetime="{}" data-style="{}">{} UTC</time>').format(stamp, style, stamp[11:19])
 
 
 def diff(text: str) -> Markup:
-    """A unified difference, its lines marked as new or gone."""
+    """Return a unified difference with its lines marked as new or gone."""
     kinds = {"+": "new", "-": "gone"}
     return Markup("").join(
         Markup('<span class="{}">{}\n</span>').format(kinds.get(line[:1], ""), line) for line in text.splitlines()
@@ -81,7 +81,7 @@ def size(amount: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration in at most two units: `32 s`, `4 min 10 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Return a duration in at most two units: `32 s`, `4 min 10 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 9.95:
         return number(f"{seconds:.1f} s")
     whole = round(seconds)
@@ -107,12 +107,12 @@ def money(amount: float) -> str:
 
 
 def figure(value: float, digits: int = 0) -> str:
-    """A number with its thousands set apart and so many decimals."""
+    """Return a number with its thousands set apart and this many decimals."""
     return number(f"{value:,.{digits}f}")
 
 
 def score(value: float) -> str:
-    """A detector's score as the boxes show it: `91 %`."""
+    """Return a detector's score as the boxes show it: `91 %`."""
     return f"{value:.0%}".replace("%", " %")
 
 
@@ -125,7 +125,7 @@ def joules(amount: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share with the digits that matter: `0.42 %`, `12 %`."""
+    """Return a share with the digits that matter: `0.42 %`, `12 %`."""
     amount = share * 100
     if amount < 0:
         return f"−{percent(-share)}"

@@ -34,7 +34,7 @@ class Message:
 
     @property
     def is_translated(self) -> bool:
-        """Whether each form has a text."""
+        """True if each form has a text."""
         return bool(self.texts) and all(self.texts)
 
 
@@ -48,26 +48,29 @@ class Catalogue:
     plural_rule: str = "n != 1"
 
     def text(self, english: str, context: str = "") -> str:
-        """The translation, or the English text where there is none. A word of the appliance's own is one, too."""
+        """Return the translation, or the English text where there is none.
+
+        A word that the appliance made itself is translated, too.
+        """
         found = self.messages.get((context, english)) or self.messages.get(("sentence", english))
         return found.texts[0] if found and found.is_translated else english
 
     def counted(self, one: str, many: str, n: float) -> str:
-        """The form of a text that fits the number n."""
+        """Return the form of a text that fits the number n."""
         found = self.messages.get(("", one))
         if found and found.plural and found.is_translated:
             return found.texts[min(_plural(self.plural_rule)(abs(int(n)) if n == int(n) else 2), len(found.texts) - 1)]
         return one if n == 1 else many
 
     def number(self, text: str) -> str:
-        """A number as Python writes it (`1,234.5`), as the language does."""
+        """Return a number in the form of the language, from the form that Python writes (`1,234.5`)."""
         if self.language == ENGLISH:
             return text
         swapped = {".": self.text(".", "number"), ",": self.text(",", "number")}
         return "".join(swapped.get(each, each) for each in text)
 
     def script(self) -> str:
-        """What static/texts.js looks its texts up in: a classic script, so that it has run before every module."""
+        """Return the script with the texts of static/texts.js: a classic script, which runs before every module."""
         found = {
             key: list(message.texts) if message.plural else message.texts[0]
             for (context, key), message in self.messages.items()
@@ -78,7 +81,10 @@ class Catalogue:
 
 
 def read(text: str) -> Iterator[Message]:
-    """The entries of a translation file (gettext's PO format), the header first. Raises ValueError."""
+    """Yield the entries of a translation file (gettext's PO format), the header first.
+
+    Raise ValueError if it is none.
+    """
     for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
         lines = [line for line in block.splitlines() if line and not line.startswith("#~")]
         if not any(line.startswith("msgid") for line in lines):
@@ -127,7 +133,7 @@ def _plural(rule: str) -> Callable[[int], int]:
 
 @cache
 def script_of(language: str) -> tuple[str, str]:
-    """The texts of the scripts as a script, and its digest."""
+    """Return the texts of the scripts as a script, and its digest."""
     text = catalogues()[language].script()
     return text, sha256(text.encode()).hexdigest()[:12]
 
@@ -138,7 +144,7 @@ _CATALOGUE: ContextVar[Catalogue | None] = ContextVar("catalogue", default=None)
 
 
 def catalogue() -> Catalogue:
-    """The language of the request that is being answered; outside of one, English."""
+    """Return the language of the request that is being answered; outside of one, English."""
     return _CATALOGUE.get() or catalogues()[ENGLISH]
 
 
@@ -148,7 +154,7 @@ def set_language(language: str) -> None:
 
 
 def choose_language(chosen: str, accepted: str, site: str) -> str:
-    """What the person chose, else what their browser asks for (Accept-Language), else what the site speaks."""
+    """Return the person's choice, else what their browser requests (Accept-Language), else the site's language."""
     known = catalogues()
     for language in (chosen, *_wanted(accepted), site):
         short = language.partition("-")[0].lower()
@@ -158,7 +164,7 @@ def choose_language(chosen: str, accepted: str, site: str) -> str:
 
 
 def _wanted(accepted: str) -> list[str]:
-    """The languages of an Accept-Language header, the dearest first."""
+    """Return the languages of an Accept-Language header, the preferred first."""
     weighed = []
     for part in accepted[:500].split(","):
         language, _, parameter = part.partition(";")
@@ -170,7 +176,7 @@ def _wanted(accepted: str) -> list[str]:
 
 
 def gettext(english: str) -> str:
-    """The text in the language of the request."""
+    """Return the text in the language of the request."""
     return catalogue().text(english)
 
 
@@ -178,24 +184,24 @@ _ = gettext
 
 
 def ngettext(one: str, many: str, n: float) -> str:
-    """The form of a text that fits n, in the language of the request."""
+    """Return the form of a text that fits n, in the language of the request."""
     return catalogue().counted(one, many, n)
 
 
 def N_(english: str) -> str:  # noqa: N802 (gettext's name for it)
-    """Marks a text that is translated where it is shown."""
+    """Mark a text that is translated where it is shown."""
     return english
 
 
 def number(text: str) -> str:
-    """A number as Python writes it, as the language of the request does."""
+    """Return a number in the form of the request's language, from the form that Python writes."""
     return catalogue().number(text)
 
 
 def tell(sentence: str) -> str:
-    """A sentence that the appliance made, which may hold names and numbers, in the language of the request.
+    """Return a sentence that the appliance made, with names and numbers in it, in the language of the request.
 
-    What no translation knows (an error's own words, say) stays as it is.
+    A sentence without a translation (an error's own words, say) stays as it is.
     """
     return _sentence(catalogue().language, sentence)
 
@@ -218,13 +224,16 @@ def _sentence(language: str, sentence: str) -> str:
 
 
 def _gap(spoken: Catalogue, name: str, value: str) -> str:
-    """What stands in a gap: a sentence of its own, or a number as the language writes it; versions stay as they are."""
+    """Return the text of a gap: a sentence of its own, or a number as the language writes it.
+
+    Versions stay as they are.
+    """
     return spoken.number(value) if name in _MEASURED and _NUMBER.fullmatch(value) else _sentence(spoken.language, value)
 
 
 @cache
 def _sentences(language: str) -> list[tuple[re.Pattern[str], str]]:
-    """The sentences with {gaps}, as what matches them and how they are told."""
+    """Return the sentences with {gaps}: a pattern that matches each, and its translation."""
     found = []
     for (context, key), message in catalogues()[language].messages.items():
         if context == "sentence" and "{" in key and message.is_translated:

@@ -142,7 +142,7 @@ class TimelineReader:
     def __init__(
         self, store: TimelineStore, cameras: CameraStore, configured: Mapping[str, CameraConfig], clock: Clock
     ) -> None:
-        """configured: the cameras of the site file, by name."""
+        """Take the stores and `configured`, the cameras of the site file by name."""
         self._store = store
         self._cameras = cameras
         self._configured = configured
@@ -208,7 +208,7 @@ def _missing(found: CameraTimeline, configured: CameraConfig | None, now: float)
 
 
 def _between(known: list[tuple[float, float]], t0: float, t1: float) -> Iterator[tuple[float, float]]:
-    """What of t0..t1 none of the known stretches, oldest first, covers."""
+    """Yield the parts of t0..t1 that none of the known stretches, oldest first, covers."""
     until = t0
     for begin, end in known:
         if begin - until >= HOLE_S_MIN:
@@ -232,5 +232,5 @@ def _why(found: CameraTimeline, configured: CameraConfig | None, t: float) -> tu
 
 @router.get("/cameras/{name}/timeline")
 def camera_timeline(timelines: Timelines, name: str, t0: From, t1: To) -> TimelineReport:
-    """What one camera recorded, missed and reported between two times, at most two days apart."""
+    """Return what one camera recorded, missed and reported between two times, at most two days apart."""
     return timelines.report(name, t0, t1)

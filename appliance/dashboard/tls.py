@@ -30,7 +30,10 @@ LOOK_EVERY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class CertificateFacts:
-    """What a person compares or must know. fingerprint: SHA-256 as browsers show it. own: made by this box."""
+    """The facts of a certificate that a person compares or must know.
+
+    fingerprint: SHA-256 as browsers show it. own: made by this appliance.
+    """
 
     fingerprint: str
     names: tuple[str, ...]
@@ -77,7 +80,7 @@ class DashboardCertificate:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for `refresh`."""
+        """Return whether it is time for `refresh`."""
         return self._clock.monotonic() - self._looked_at >= LOOK_EVERY_S
 
     def refresh(self) -> None:
@@ -120,7 +123,10 @@ class DashboardCertificate:
         return context, _facts(first, own=bool(self._own_names))
 
     def _stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """What changes with the files, also where a link leads to others (certbot). Raises MissingDependency."""
+        """Return a stamp that changes with the files, also where a link leads to others (certbot).
+
+        Raise MissingDependency if a file cannot be read.
+        """
         found = []
         for path in (self._certificate, self._key):
             try:
@@ -215,7 +221,7 @@ def _is_dns_name(name: str) -> bool:
 
 
 def _addresses() -> list[str]:
-    """The addresses by which this box would speak to others; nothing is sent."""
+    """Return the addresses by which this appliance would speak to others; nothing is sent."""
     found = []
     for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         try:

@@ -23,7 +23,7 @@ def new_secret() -> str:
 
 
 def code_at(secret: str, step: int, digits: int = DIGITS) -> str:
-    """The code of a step of 30 s (RFC 4226, 5.3)."""
+    """Return the code of a step of 30 s (RFC 4226, 5.3)."""
     digest = hmac.new(base64.b32decode(secret), step.to_bytes(8, "big"), hashlib.sha1).digest()
     at = digest[-1] & 0x0F
     number = int.from_bytes(digest[at : at + 4], "big") & 0x7FFFFFFF
@@ -31,7 +31,7 @@ def code_at(secret: str, step: int, digits: int = DIGITS) -> str:
 
 
 def step_of(secret: str, given: str, now: float) -> int | None:
-    """The step around `now` whose code was given; None: it is none of them."""
+    """Return the step around `now` whose code was given; None: it is none of them."""
     code = given.replace(" ", "")
     here = int(now) // STEP_S
     found = [here + n for n in _AROUND if hmac.compare_digest(code_at(secret, here + n).encode(), code.encode())]
@@ -39,7 +39,7 @@ def step_of(secret: str, given: str, now: float) -> int | None:
 
 
 def qr_code(secret: str, user: str, site: str) -> bytes:
-    """An SVG from which an app takes the secret, made here: no page elsewhere ever sees it."""
+    """Return an SVG from which an app takes the secret, made here: no page elsewhere ever sees it."""
     label = quote(f"Vedette {site}:{user}")
     issuer = quote(f"Vedette {site}")
     address = f"otpauth://totp/{label}?secret={secret}&issuer={issuer}&period={STEP_S}&digits={DIGITS}"

@@ -70,8 +70,11 @@ class TriedEvent(ApiModel):
 
 
 class TriedTrack(ApiModel):
-    """A track that is not the same with both. begin_s, end_s: by how much later with the changed settings; near: the
-    middle of its box; goes_on: the track of the other side in whose place it is."""
+    """A track that differs between the two runs.
+
+    begin_s, end_s: by how many seconds later with the changed settings. near: the middle of its box. goes_on: the track
+    of the other side in whose place it is.
+    """
 
     change: TrialChange
     track: int
@@ -112,8 +115,11 @@ class LeftOut(ApiModel):
 
 
 class TrialResult(ApiModel):
-    """What differs, as `vedette replay diff` says it. totals, models: with the settings in force, then with the changed
-    ones. settings: what differs between them. unread: what of the recording could not be read. replayed: stretches."""
+    """The differences, in the form of `vedette replay diff`.
+
+    totals, models: with the settings in force, then with the changed ones. settings: what differs between them. unread:
+    what of the recording could not be read. replayed: stretches.
+    """
 
     same: bool
     settings: tuple[str, ...]
@@ -166,7 +172,7 @@ class TrialStore:
                 self._path(old.id).unlink(missing_ok=True)
 
     def all(self, camera: str) -> list[TrialHead]:
-        """Of a camera, newest first."""
+        """Return the trials of a camera, newest first."""
         with self._lock:
             return [each for each in self._heads() if each.camera == camera]
 
@@ -186,7 +192,7 @@ class TrialStore:
                 return None
 
     def delete(self, trial: str) -> None:
-        """Of a trial that `get` found."""
+        """Delete a trial that `get` found."""
         with self._lock:
             self._path(trial).unlink(missing_ok=True)
 

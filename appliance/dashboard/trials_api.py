@@ -51,8 +51,10 @@ class TrialSpanItem(BaseModel):
 
 
 class TrySettings(ChangeSettings):
-    """What to change, and on which of the recording to try it: `spans`, the seconds around `alerts`, or the newest
-    `minutes`; one of these, at most an hour together."""
+    """The changes to try, and the part of the recording to try them on.
+
+    The part is `spans`, the seconds around `alerts`, or the newest `minutes`; one of these, at most an hour together.
+    """
 
     spans: Annotated[list[TrialSpanItem], Field(max_length=SPANS_MAX)] = []
     alerts: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=SPANS_MAX)] = []
@@ -68,8 +70,11 @@ class TrialItem(TrialHead):
 
 
 class TriedAlertItem(TriedAlertPair):
-    """alert: the one that was really raised at that time, with what a person said of it. still: a picture of the
-    recording, null: it is gone. timeline: the page of that moment."""
+    """An alert that a trial would raise.
+
+    alert: the one that was really raised at that time, with a person's review of it. still: an image of the recording,
+    null: it is gone. timeline: the page of that moment.
+    """
 
     alert: AlertMarkItem | None
     still: str | None
@@ -110,7 +115,7 @@ class SettingsTrials:
         self._beginning = threading.Lock()
 
     def begin(self, name: str, then: DecisionConfig, diff: str, wanted: TrySettings, who: str) -> TrialItem:
-        """Raises Problem."""
+        """Begin a trial. Raise Problem if it cannot begin."""
         self._known(name)
         if name not in then.cameras:
             raise Problem(422, f"The changed settings have no camera {name}.")
@@ -150,12 +155,12 @@ class SettingsTrials:
         return self._item(_head(job))
 
     def all(self, name: str) -> list[TrialItem]:
-        """Of one camera, newest first. Raises Problem."""
+        """Return the trials of one camera, newest first. Raise Problem for an unknown camera."""
         self._known(name)
         return [self._item(each) for each in self._store.all(name)]
 
     def report(self, name: str, trial: str) -> TriedReport:
-        """Raises Problem."""
+        """Return a trial with what it found. Raise Problem if there is none."""
         head, result = self._found(name, trial)
         item = self._item(head)
         if item.state != "done":  # it is kept already, and its job is not quite over
@@ -164,7 +169,7 @@ class SettingsTrials:
         return TriedReport.model_validate({**item.model_dump(), "result": result, "alerts": alerts})
 
     def delete(self, name: str, trial: str) -> None:
-        """A trial that runs is ended before. Raises Problem."""
+        """Delete a trial; if it runs, it is ended before. Raise Problem if there is none."""
         self._found(name, trial)
         if (job := self._jobs.find(name, trial)) is not None:
             self._jobs.cancel(job)
@@ -181,7 +186,11 @@ class SettingsTrials:
         return found
 
     def _spans(self, name: str, wanted: TrySettings) -> list[tuple[float, float]]:
-        """The stretches that are asked for, oldest first, none twice. Raises Problem."""
+        """Return the requested stretches, oldest first, none twice.
+
+        Raise Problem if there is not exactly one kind of request, an alert is not of this camera, a span is empty, or
+        they are too long together.
+        """
         if (bool(wanted.spans) + bool(wanted.alerts) + (wanted.minutes is not None)) != 1:
             raise Problem(422, "Say what to try it on: `spans`, `alerts` or `minutes`, one of them.")
         asked = [(each.t_start, each.t_end) for each in wanted.spans]
@@ -263,7 +272,7 @@ Trials = Annotated[SettingsTrials, Depends(provided(SettingsTrials))]
 
 
 def page_of(name: str) -> str:
-    """The page that lists a camera's trials."""
+    """Return the page that lists a camera's trials."""
     return f"/cameras/{quote(name, safe='')}/trials"
 
 
@@ -277,14 +286,17 @@ def _head(job: LabJob) -> TrialHead:
 
 @router.get("/{name}/trials")
 def trials(reader: Trials, name: str) -> TrialList:
-    """The trials of a camera."""
+    """Return the trials of a camera."""
     return TrialList(trials=reader.all(name))
 
 
 @router.post("/{name}/trials", status_code=202)
 def begin_trial(request: Request, reader: Trials, part: Settings, name: str, wanted: TrySettings) -> TrialItem:
-    """Replay the recording with the settings in force and with changed ones: a job. 409: another job is at work. 404:
-    nothing is recorded of that time. 422: what cannot be, such as a network that is not here."""
+    """Replay the recording with the settings in force and with changed ones: a job.
+
+    409: another job is at work. 404: nothing is recorded of that time. 422: what cannot be, such as a network that is
+    not installed.
+    """
     with settings_problems():
         proposal = part.service.propose(wanted.parsed(), wanted.base)
     return reader.begin(name, proposal.after.config.for_decisions(), proposal.diff, wanted, user_of(request))
@@ -292,7 +304,7 @@ def begin_trial(request: Request, reader: Trials, part: Settings, name: str, wan
 
 @router.get("/{name}/trials/{trial}")
 def trial_report(reader: Trials, name: str, trial: TrialId) -> TriedReport:
-    """A trial with what it found."""
+    """Return a trial with what it found."""
     return reader.report(name, trial)
 
 

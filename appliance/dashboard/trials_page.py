@@ -15,7 +15,7 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 @router.get("/cameras/{name}/trials")
 def trials_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, reader: Trials, name: str) -> HTMLResponse:
-    """What was tried on a camera's recording."""
+    """Return the page of what was tried on a camera's recording."""
     return templates.page("trials.html", here="/cameras", rev=rev, camera=cameras.full(name), trials=reader.all(name))
 
 

@@ -31,8 +31,10 @@ CameraNames = Annotated[list[Annotated[str, Field(max_length=64)]] | None, Field
 
 
 class UserItem(ApiModel):
-    """A user. cameras: those that they may see; null: all. sessions: how many they have. second_factor: sign-ins ask
-    for one."""
+    """A user.
+
+    cameras: those that they may see; null: all. sessions: how many they have. second_factor: sign-ins require one.
+    """
 
     name: str
     role: Role
@@ -90,7 +92,10 @@ class AddUser(BaseModel):
 
 
 class ChangeUser(BaseModel):
-    """What is left out stays. `cameras: null` means all. second_factor false removes it: the phone is lost."""
+    """The changes of a user; what is left out stays.
+
+    `cameras: null` means all. second_factor false removes it: the phone is lost.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -110,7 +115,7 @@ class AddToken(BaseModel):
 
 @contextmanager
 def refusals(access: Access) -> Iterator[None]:
-    """What the store refuses as problems; afterwards `access` knows what was changed."""
+    """Turn the store's refusals into problems; afterwards `access` knows what was changed."""
     try:
         with refused_as({UsageError: 422}):
             yield
@@ -119,7 +124,10 @@ def refusals(access: Access) -> Iterator[None]:
 
 
 def refuse_token(access: Access) -> None:
-    """Raises Problem: a token asks for what outlasts it. The site's own may, as long as there are no users."""
+    """Raise Problem if a token asks for what outlasts it.
+
+    The site's own token may, as long as there are no users.
+    """
     who = visitor().name
     if who.startswith("token ") or (not who and access.has_users):
         raise Problem(
@@ -183,8 +191,10 @@ def list_users(access: AccessPart) -> list[UserItem]:
 
 @router.post("/users", status_code=201)
 def add_user(request: Request, access: AccessPart, cameras: Cameras, wanted: AddUser) -> list[UserItem]:
-    """Add a user. The first must be an admin; from then on everybody signs in. A token adds no admin. Answers with
-    all."""
+    """Add a user. Return all.
+
+    The first must be an admin; from then on everybody signs in. A token adds no admin.
+    """
     if wanted.role == "admin":
         refuse_token(access)
     with refusals(access):
@@ -199,8 +209,10 @@ def add_user(request: Request, access: AccessPart, cameras: Cameras, wanted: Add
 
 @router.post("/users/{user}")
 def change_user(access: AccessPart, cameras: Cameras, user: str, change: ChangeUser) -> list[UserItem]:
-    """Change a user's role, cameras or password, or whether they may sign in. Of an admin, and to one, a token changes
-    nothing but the last to no. Answers with all."""
+    """Change a user's role, cameras or password, or whether they may sign in. Return all users.
+
+    For an admin, and when the new role is admin, a token may change nothing but the sign-in to no.
+    """
     if "admin" in (_known(access, user).role, change.role) and change.enabled is not False:
         refuse_token(access)
     with refusals(access):
@@ -228,7 +240,7 @@ def remove_user(access: AccessPart, user: str) -> list[UserItem]:
 
 @router.get("/sessions")
 def list_sessions(request: Request, access: AccessPart) -> list[SessionItem]:
-    """Who is signed in, newest first."""
+    """Return the sessions of those who are signed in, newest first."""
     return sessions_of(access, request)
 
 
@@ -241,14 +253,16 @@ def end_session(request: Request, access: AccessPart, session: str) -> list[Sess
 
 @router.get("/tokens")
 def list_tokens(access: AccessPart) -> list[TokenItem]:
-    """The tokens of programs, by name."""
+    """Return the tokens of programs, by name."""
     return tokens_of(access)
 
 
 @router.post("/tokens", status_code=201)
 def add_token(request: Request, access: AccessPart, wanted: AddToken, response: Response) -> NewToken:
-    """Make a token for a program. It is in this answer and nowhere else. From then on everybody signs in. A token makes
-    none of an admin's scope."""
+    """Make a token for a program. It is in this response and nowhere else.
+
+    From then on everybody signs in. A token makes none of an admin's scope.
+    """
     if wanted.scope == "admin":
         refuse_token(access)
     token = f"vdt_{secrets.token_urlsafe(30)}"
@@ -273,7 +287,7 @@ def revoke_token(access: AccessPart, token: str) -> list[TokenItem]:
 def access_log(
     log: Annotated[AccessLog, Depends(provided(AccessLog))], limit: Annotated[int, Query(ge=1, le=1000)] = LOG_SHOWN
 ) -> list[AccessLogItem]:
-    """The last logins and changes, newest first."""
+    """Return the last logins and changes, newest first."""
     return [logged(row) for row in log.newest(limit)]
 
 

@@ -1,4 +1,4 @@
-"""Who asks: the person or program that a request is answered for, and what they may."""
+"""The visitor: the person or program that a request is answered for, and what they may do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from appliance.store.users import ROLES, Role
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who a request comes from.
+    """The visitor that a request comes from.
 
     name: of a user, `token NAME` of a program; '' for the site's own token and, while there is neither token nor user,
     for this machine. cameras: those that they may see; None: all. by_proxy: a reverse proxy has let them in.
@@ -22,11 +22,11 @@ class Visitor:
     by_proxy: bool = False
 
     def may(self, role: Role) -> bool:
-        """Whether they may what `role` may."""
+        """Return whether they may do what `role` may."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
     def sees(self, camera: str) -> bool:
-        """Whether they may see this camera; '' is the appliance itself, which everybody may."""
+        """Return whether they may see this camera; '' is the appliance itself, which everybody may."""
         return self.cameras is None or not camera or camera in self.cameras
 
 
@@ -37,7 +37,7 @@ _ADDRESS: ContextVar[str] = ContextVar("address", default="")
 
 
 def visitor() -> Visitor:
-    """Who the request that is being answered comes from, in any thread that answers it; outside of one, the owner."""
+    """Return the visitor of the request that is being answered, in any thread; outside of one, the owner."""
     return _VISITOR.get()
 
 

@@ -1,4 +1,7 @@
-"""So many slots of a kind for all visitors, of which one account or address has a share: others still get theirs."""
+"""A number of slots of a kind for all visitors.
+
+One account or address has a share of them, so the others still get theirs.
+"""
 
 from __future__ import annotations
 

@@ -109,8 +109,11 @@ class MomentItem(ApiModel):
 
 
 class DetectionItem(ApiModel):
-    """A detection, and what the tracker made of it: of a reported object (confirmed), of one seen too seldom
-    (unconfirmed) or too doubtful (tentative) to be reported, or nothing (unused)."""
+    """A detection, and what the tracker made of it.
+
+    It is of a reported object (confirmed), of one seen too seldom (unconfirmed) or too doubtful (tentative) to be
+    reported, or of nothing (unused).
+    """
 
     t: float
     label: str
@@ -120,7 +123,7 @@ class DetectionItem(ApiModel):
 
 
 class RouteItem(ApiModel):
-    """What the router would decide about an alert of the span."""
+    """The router's decision about an alert of the span, as it would be."""
 
     t: float
     alert: str
@@ -129,8 +132,10 @@ class RouteItem(ApiModel):
 
 
 class ReplayedItem(ApiModel):
-    """What only deciding again tells. skipped: packets that were not decoded; unread: what could not be read, in
-    words; model: the network."""
+    """The facts that only a replay finds.
+
+    skipped: packets that were not decoded. unread: what could not be read, in words. model: the network.
+    """
 
     moments: list[MomentItem]
     detections: list[DetectionItem]
@@ -244,7 +249,7 @@ class WhyReader:
         return job
 
     def replayed(self, job: LabJob) -> WhyReport:
-        """What a finished job found. Raises Problem."""
+        """Return what a finished job found. Raise Problem if its result makes no sense."""
         t0, t1, camera = job.about["t0"], job.about["t1"], job.about["camera"]
         try:
             found = SpanExplanation.of(job.result["explanation"])
@@ -254,7 +259,7 @@ class WhyReader:
         return self._report(job.camera, camera, t0, t1, found, replay)
 
     def newest(self, name: str) -> float:
-        """The newest recorded moment of a camera, or now."""
+        """Return the newest recorded moment of a camera, or now."""
         until = self._segments.covered_until(name)
         return self._clock.now() if until is None else until
 
@@ -269,7 +274,10 @@ class WhyReader:
     def _sessions(
         self, name: str, size: tuple[int, int], t0: float, t1: float
     ) -> list[tuple[StreamHeader, Sequence[FrameBoxes]]]:
-        """Stored boxes by session. What came before the first of them is not known, so nothing there is new."""
+        """Return stored boxes by session.
+
+        What came before the first of them is not known, so nothing there is new.
+        """
         found: list[tuple[StreamHeader, Sequence[FrameBoxes]]] = []
         for run, rows in groupby(self._boxes.scan(name, t0 - LEAD_S, t1), key=lambda row: row.run):
             header = StreamHeader(camera=name, clip="", model="", size=size, run=run, known_before=bool(found))
@@ -324,12 +332,12 @@ def _stored(found: StoredEvent) -> SpanEventItem:
 
 
 def page_at(name: str, t: float, span: float) -> str:
-    """The page of a span around `t`."""
+    """Return the page of a span around `t`."""
     return f"/cameras/{quote(name, safe='')}/why?t={max(0.0, t):.1f}&span={span:g}"
 
 
 def job_of(jobs: LabJobs, name: str, job: str) -> LabJob:
-    """Raises Problem."""
+    """Return a camera's job. Raise Problem if there is none."""
     found = jobs.find(name, job)
     if found is None:
         raise Problem(404, "There is no such job: the last eight are kept, until the appliance restarts.")
@@ -364,7 +372,7 @@ def cancel_job(jobs: Jobs, name: str, job: JobId) -> JobItem:
 
 @router.get("/{name}/why/replay/{job}")
 def why_replayed(reader: Why, jobs: Jobs, name: str, job: JobId) -> WhyReport:
-    """What deciding again found. 409: the job is not done."""
+    """Return what a replay found. 409: the job is not done."""
     found = job_of(jobs, name, job)
     if found.kind != "replay_span" or found.state != "done":
         raise Problem(409, "This job has no explanation: it is not done, failed or was cancelled.")
