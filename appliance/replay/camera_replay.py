@@ -49,7 +49,7 @@ InferenceObserver = Callable[[FrameBoxes, InferenceRequest], None]
 
 @dataclass(frozen=True, slots=True)
 class ReplayContext:
-    """What the cameras of a replay share."""
+    """The parts that the cameras of a replay share."""
 
     config: DecisionConfig
     detector: ObjectDetector
@@ -110,7 +110,7 @@ class CameraReplay:
         return self._stats.t
 
     def take(self, item: SourceItem) -> None:
-        """The next item of the source."""
+        """Process the next item of the source."""
         if isinstance(item, DecodedFrame):
             self._frame(item)
         elif isinstance(item, NewSession):
@@ -119,7 +119,7 @@ class CameraReplay:
             self._gap(item)
 
     def close(self) -> None:
-        """The source is at its end: end what is open, and log that."""
+        """End what is open, and log that; the source is at its end."""
         self._stats.t = max(self._stats.t, round(self.source.counts.t, 3))
         self._context.executor.call(self._close)
 
@@ -184,13 +184,13 @@ class CameraReplay:
     def _keep(
         self, request: InferenceRequest, then: Callable[[Detections | None], None], found: Detections | None
     ) -> None:
-        """New detections are in the journal before anything of them is in the log."""
+        """Write new detections to the journal before anything of them is in the log."""
         if self._context.detections is not None:
             self._context.detections.append(self.camera, request.frame_index, found)
         then(found)
 
     def _examined(self, session: int, request: InferenceRequest, found: Detections | None) -> None:
-        """What follows from the detections; None: the detector failed."""
+        """Process the detections of a frame; None: the detector failed."""
         boxes = self.analysis.result(request, found)
         self._log_verdicts(self._verdicts.due(boxes.t))
         self._stats.add_boxes(session, boxes)
@@ -278,7 +278,7 @@ class CameraReplay:
 
 
 def _detect(detector: ObjectDetector, image: NDArray[np.uint8]) -> Detections | None:
-    """The detections; None: the detector failed."""
+    """Return the detections; None: the detector failed."""
     try:
         return detector.detect([image])[0]
     except DetectorError:

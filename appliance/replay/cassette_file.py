@@ -81,8 +81,11 @@ class CassetteQuery(_Part):
 
 
 class CassetteLine(_Part):
-    """One verdict. total_s: from the escalation's moment to the verdict; stages: its known parts, in seconds; bytes:
-    what sending put on the uplink."""
+    """One verdict.
+
+    total_s: from the escalation's moment to the verdict; stages: its known parts, in seconds; bytes: on the uplink for
+    sending the escalation.
+    """
 
     key: wire.Sha256
     asked: CassetteQuery
@@ -98,7 +101,7 @@ class CassetteLine(_Part):
 
     @property
     def fits_its_key(self) -> bool:
-        """Whether the key is that of what stands beside it."""
+        """True if the key fits the line's other fields."""
         return self.key == key_of(self.asked, self.media)
 
 
@@ -117,7 +120,7 @@ def key_of(asked: CassetteQuery, media: Iterable[str]) -> str:
 
 
 def query_of(body: wire.Escalation, *, t: float, utc: bool, clip: str = "") -> CassetteQuery:
-    """The query of an escalation as it is sent."""
+    """Return the query of an escalation as it is sent."""
     return CassetteQuery(
         camera=body.camera,
         rule=body.rule,
@@ -135,12 +138,12 @@ def query_of(body: wire.Escalation, *, t: float, utc: bool, clip: str = "") -> C
 
 
 def media_of(body: wire.Escalation) -> tuple[str, ...]:
-    """The hashes of an escalation's images, sorted."""
+    """Return the hashes of an escalation's images, sorted."""
     return tuple(sorted(ref.sha256 for ref in body.media if ref.kind != "clip"))
 
 
 def stages_of(verdict: wire.Verdict) -> dict[str, float]:
-    """The worker's stages in seconds, as far as they can be true."""
+    """Return the worker's stages in seconds, as far as they can be true."""
     return {name: seconds for name, seconds in [*verdict.timings.items()][:30] if 0 <= seconds <= _YEAR_S}
 
 
@@ -258,7 +261,7 @@ class CassetteWriter:
         self._file = AppendOnlyFile(path, kept)
 
     def begin(self, header: CassetteHeader) -> None:
-        """The first line."""
+        """Write the first line."""
         self.header = header
         self._write(header)
 
@@ -285,7 +288,10 @@ class CassettePlayer:
     """
 
     def __init__(self, path: Path, match: Literal["exact", "nearest"] | None = None) -> None:
-        """Reads and checks all of it; holds some 300 bytes a line. match None: as it says itself. Raises UsageError."""
+        """Read and check the whole file; some 300 bytes a line stay in memory.
+
+        match None: as it says itself. Raise UsageError.
+        """
         self._path = path
         self._exact: dict[bytes, int] = {}
         self._alike: dict[_Alike, list[tuple[float, int]]] = defaultdict(list)
@@ -342,7 +348,10 @@ class CassettePlayer:
 
 
 def query_at(escalation: ReplayEscalation, footage: FootageRef) -> CassetteQuery:
-    """What is asked, at a time that another replay of the same footage can compare: UTC where it is known."""
+    """Return the query of an escalation, at a time that another replay of the same footage can compare.
+
+    That is UTC where it is known.
+    """
     utc = footage.t_from is not None
     query = query_of(
         escalation.body,

@@ -58,7 +58,7 @@ class FrameSource(Protocol):
 
     @property
     def name(self) -> str:
-        """What the log calls it: a file name, never a path."""
+        """The name in the log: a file name, never a path."""
         ...
 
     @property
@@ -80,14 +80,15 @@ class FrameSource(Protocol):
         ...
 
     def decoded_by(self, hardware: HardwareSource) -> FrameSource:
-        """The same footage, decoded by hardware and not by software."""
+        """Return the same footage, decoded by hardware and not by software."""
         ...
 
     def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:
-        """decode_policy: picks what is decoded; None: everything. Its choice may depend on what was found in the frame
-        before, so ask for the next item only then.
+        """Yield the items of the footage in order; `decode_policy` picks which frames are decoded, None: all.
 
-        Raises SourceError when it is not a video, or no frame of it can be decoded.
+        Its choice may depend on the detections of the frame before, so request the next item only then.
+
+        Raise SourceError when it is not a video, or no frame of it can be decoded.
         """
         ...
 
@@ -129,7 +130,7 @@ class ClipSource:
                 self.error = self._cut_short()
 
     def _cut_short(self) -> str | None:
-        """A file that was cut off simply ends; only the length it states shows that."""
+        """Return a note if the file was cut off; only the length it states shows that."""
         t, length_s = round(self._clip.t, 3), self.length_s
         if self._clip.jumps and self._clip.info.stream.container.format.name in _NOT_STATED:
             return None  # reckoned from its first and last time stamp, which are not of one clock
@@ -139,7 +140,10 @@ class ClipSource:
 
 
 def _length_s(clip: ClipReader) -> float | None:
-    """The length that the file states for its video; many state none, or only that of the whole with its sound."""
+    """Return the length that the file states for its video.
+
+    Many state none, or only that of the whole with its sound.
+    """
     stream = clip.info.stream
     if stream.duration and stream.time_base:
         return float(stream.duration * stream.time_base)
@@ -204,7 +208,7 @@ class RecordingSource:
         return f"{len(self._unread)} of {len(self._rows)} segments could not be read: {self._unread[0]}{more}"
 
     def files(self) -> list[tuple[Path, int | None]]:
-        """The segments and how much of each counts; one that is still being written counts to where it is whole."""
+        """Return the segments and how much of each counts; one that is still being written counts to where it is whole."""
         return [(self._root / row.path, row.bytes) for row in self._rows]
 
     def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:
@@ -251,7 +255,7 @@ class RecordingSource:
             counts.jumps += clip.jumps
 
     def _hole(self, t: float, last_t: float) -> Iterator[Gap]:
-        """A gap between the last packet and `t`, if there is one."""
+        """Return a gap between the last packet and `t`, if there is one."""
         if t - last_t < GAP_S_MIN + _FRAMES_MISSING_MIN * self._frame_s:
             return
         begin, end = last_t + self._span.t0, t + self._span.t0
@@ -261,5 +265,5 @@ class RecordingSource:
 
 
 def _session_of(row: SegmentRow) -> str:
-    """The connection in which a segment was recorded, as the recorder wrote it into the file's name."""
+    """Return the connection in which a segment was recorded, as the recorder wrote it into the file's name."""
     return Path(row.path).stem.partition("-")[2]

@@ -26,7 +26,7 @@ from appliance.types import Alert, Event, FrameBoxes, Gap, HealthEvent, LogEnd, 
 
 
 def setting_changes(before: LogHeader, after: LogHeader) -> tuple[str, ...]:
-    """The changes from version and footage to zones, rules and escalation settings, one text each."""
+    """Return the changes from version and footage to zones, rules and escalation settings, one text each."""
     found: list[str] = []
     if before.vedette != after.vedette:
         found.append(f"Vedette {before.vedette} → {after.vedette}")
@@ -68,7 +68,7 @@ def _verdicts_by(answered: AnsweredBy | None) -> str:
 
 
 def _footage(before: tuple[Replayed, ...], after: tuple[Replayed, ...]) -> Iterator[str]:
-    """Changes of the footage. Run ids differ with the model too, so only names and times show that it is another."""
+    """Yield changes of the footage. Run ids differ with the model too, so only names and times show that it is another."""
     one, other = (
         {each.camera: (each.clip, each.files, each.t_from, each.t_to) for each in group} for group in (before, after)
     )
@@ -182,7 +182,7 @@ def _routes(before: RecordedLog, after: RecordedLog) -> Iterator[str]:
 
 
 def _first(before: Sequence[LogLine], after: Sequence[LogLine]) -> LogLine | None:
-    """The earlier line of the first place at which the logs differ, ids and track numbers aside."""
+    """Return the earlier line of the first place at which the logs differ, ids and track numbers aside."""
     for one, other in zip_longest(_comparable(before), _comparable(after)):
         if one is None or other is None:
             return one or other
@@ -196,7 +196,7 @@ def _comparable(lines: Sequence[LogLine]) -> Iterator[LogLine]:
 
 
 def _content(line: LogLine) -> object:
-    """The content of a line without ids, which follow from the settings, and track numbers, which are only names."""
+    """Return a line without ids, which follow from the settings, and track numbers, which are only names."""
     match line:
         case FrameBoxes():
             return line.camera, line.t, line.looked, sorted((each.label, each.score, each.box) for each in line.objects)
@@ -245,7 +245,7 @@ def _notes(before: RecordedLog, after: RecordedLog) -> Iterator[str]:
 
 
 def _verdict_notes(before: RecordedLog, after: RecordedLog) -> Iterator[str]:
-    """Who gave the verdicts, where that is not the cloud itself, and which log has none."""
+    """Yield notes on the judge, where that is not the cloud itself, and on a log without verdicts."""
     by = [log.header.settings.verdicts for log in (before, after)]
     if (by[0] is None) != (by[1] is None):
         yield f"only {(before if by[1] is None else after).name} has verdicts"

@@ -167,7 +167,7 @@ class MatchedTracks:
 
 
 def tracks_of(lines: Iterable[LogLine], camera: str) -> tuple[LoggedTrack, ...]:
-    """The tracks of one camera in the order of their first sightings; `lines` with the first header."""
+    """Return the tracks of one camera in the order of their first sightings; `lines` with the first header."""
     run = 0
     found: dict[tuple[int, int], list[tuple[float, str, Box]]] = {}
     for line in lines:
@@ -224,7 +224,7 @@ def match_tracks(before: Sequence[LoggedTrack], after: Sequence[LoggedTrack]) ->
 
 
 def track_key(track: LoggedTrack) -> tuple[int, int]:
-    """Identifies a track of one camera in one log."""
+    """Return the key of a track of one camera in one log."""
     return track.run, track.number
 
 
@@ -242,7 +242,7 @@ _TRACK_STRANGE_S = 2.0  # two events of tracks that do not match must be this mu
 
 
 def track_differences(matched: MatchedTracks) -> Iterator[TrackDifference]:
-    """The differences of matched tracks, and the tracks without a partner."""
+    """Return the differences of matched tracks, and the tracks without a partner."""
     for one, other in matched.pairs:
         begin_s, end_s = (round(b - a, 3) for a, b in ((one.t_start, other.t_start), (one.t_end, other.t_end)))
         if begin_s or end_s or one.label != other.label:
@@ -285,7 +285,10 @@ def _track(
 def event_differences(
     before: Sequence[Event], after: Sequence[Event], matched: MatchedTracks
 ) -> Iterator[EventDifference]:
-    """The events of one camera, paired by rule and label, nearest in time, rather of the same track."""
+    """Yield the differences of the events of one camera, paired by rule and label, nearest in time.
+
+    Events of the same track are preferred.
+    """
     # Runs are rare and events do not name theirs: a number stands for all its runs here.
     partners = {(one.number, other.number) for one, other in matched.pairs}
 
@@ -328,7 +331,7 @@ class AlertPair:
 
 
 def alert_pairs(before: Sequence[Alert], after: Sequence[Alert]) -> list[AlertPair]:
-    """The alerts of one camera, paired by time, if they have a rule in common: in both, the first's, the second's."""
+    """Pair the alerts of one camera by time, if they have a rule in common; then come the first's, the second's."""
     pairs, gone, new = _paired(before, after, _alert_cost)
     return [
         *(AlertPair(one, other, tuple(_alert_texts(one, other))) for one, other in pairs),
@@ -338,7 +341,7 @@ def alert_pairs(before: Sequence[Alert], after: Sequence[Alert]) -> list[AlertPa
 
 
 def alert_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[AlertDifference]:
-    """What differs between the alerts of one camera."""
+    """Yield the differences between the alerts of one camera."""
     for pair in alert_pairs(before, after):
         shown = pair.before or pair.after
         assert shown is not None

@@ -1,6 +1,4 @@
-"""Writes the replay log (JSON lines): its first line with format and settings, the lines after it, and their JSON
-Schema (log.schema.json).
-"""
+"""Writes the replay log (JSON lines): the header with format and settings, the lines, their schema (log.schema.json)."""
 
 from __future__ import annotations
 
@@ -77,7 +75,7 @@ class DetectorSettings(ConfigModel):
 
 
 class CameraSettings(ConfigModel):
-    """What a site file says about how a camera is watched; without its URLs."""
+    """A camera's analysis settings in the site file, without its URLs."""
 
     detect: DetectConfig
     zones: dict[str, tuple[SharePoint, ...]]
@@ -87,7 +85,7 @@ class CameraSettings(ConfigModel):
 
     @property
     def unused(self) -> dict[str, Any]:
-        """What is not written where a camera has none: logs of before these keys stay what they are."""
+        """Keys that are not written where a camera has none, so logs from before these keys stay what they are."""
         rules = {
             index: {key for key in ("height_min", "height_max") if getattr(rule, key) is None}
             for index, rule in enumerate(self.rules)
@@ -96,11 +94,14 @@ class CameraSettings(ConfigModel):
 
 
 class Settings(ConfigModel):
-    """All of the site file that a replay depends on. uplink: whether the site has one; scheduled: rules were armed by
-    the time of day (a recording), not always (a clip). verdicts: who answered; None, and not written: no one was to.
-    weather: the conditions applied to the footage, and their seed; empty, and not written: none. stood_before: 16 hex
-    digits of what was known to have stood there before; empty, and not written: nothing was. decoder: the kind of
-    hardware that decoded; empty, and not written: software."""
+    """All settings of the site file that a replay depends on.
+
+    uplink: whether the site has one; scheduled: rules were armed by the time of day (a recording), not always (a clip).
+    verdicts: the judge that answered; None, and not written: there was none. weather: the conditions applied to the
+    footage, and their seed; empty, and not written: none. stood_before: 16 hex digits of what was known to have stood
+    there before; empty, and not written: nothing was. decoder: the kind of hardware that decoded; empty, and not
+    written: software.
+    """
 
     site: str
     detector: DetectorSettings
@@ -123,8 +124,11 @@ class Settings(ConfigModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogHeader(StreamHeader):
-    """The header of the first camera, and what is written once a log. digest: 16 hex digits of all but camera and size;
-    two replays of the same digest give the same log on the same backend."""
+    """The header of the first camera, with the parts that are written once a log.
+
+    digest: 16 hex digits of all but camera and size; two replays of the same digest give the same log on the same
+    backend.
+    """
 
     log: Literal["vedette.replay"] = "vedette.replay"
     version: int = VERSION
@@ -134,7 +138,7 @@ class LogHeader(StreamHeader):
     digest: str = ""
 
     def begun_by(self, header: StreamHeader) -> LogHeader:
-        """This opening as the header of the camera that comes first."""
+        """Return this opening as the header of the camera that comes first."""
         return replace(
             self,
             camera=header.camera,
@@ -150,7 +154,7 @@ _header: TypeAdapter[LogHeader] = TypeAdapter(LogHeader)
 
 
 def opening(replayed: Sequence[Replayed], settings: Settings) -> LogHeader:
-    """The first line, but for the camera that happens to come first and its frame size."""
+    """Return the first line, but for the camera that happens to come first and its frame size."""
     blank = LogHeader(
         camera="",
         clip="",
@@ -175,7 +179,7 @@ def settings_of(
     stood_before: str = "",
     decoder: HardwareKind | None = None,
 ) -> Settings:
-    """The part of the site file that the replay of these cameras depends on."""
+    """Return the part of the site file that the replay of these cameras depends on."""
     watched: Mapping[str, CameraConfig] = {name: config.cameras[name] for name in cameras}
     return Settings(
         site=config.site.name,
@@ -227,7 +231,7 @@ def _dumped(header: LogHeader) -> bytes:
 
 
 def decode_header(data: dict[str, Any]) -> LogHeader:
-    """Raises pydantic's ValidationError, which the reader of logs translates."""
+    """Decode a header. Raise pydantic's ValidationError, which the reader of logs translates."""
     return _header.validate_python(data)
 
 
@@ -243,8 +247,7 @@ class LogSink(Protocol):
 
 
 class ReplayLog:
-    """Writes whole lines in the order in which things were decided: boxes, their events, what the router decided, the
-    alerts that ended with them.
+    """Writes whole lines in the order of decisions: boxes, their events, the router's decisions, the alerts that ended.
 
     The first header carries `opening`: format, settings, what was replayed. `sink` None: nothing is written. Raises
     OSError when the disk is full; the lines before are whole.
@@ -316,7 +319,7 @@ def run_id_of(
     detector: DetectorConfig,
     model: str,
 ) -> str:
-    """The same of several files in a row; of each only so many bytes count (None: all)."""
+    """Return the run id of several files in a row; of each only so many bytes count (None: all)."""
     # Not its repr: ids of logs must not depend on the name of a class.
     detect = f"Detect({', '.join(f'{name}={value!r}' for name, value in camera.detect)})"
     digest = hashlib.sha256(f"{camera_name}|{detect}|{detector.score_min!r}|{detector.head}|{model}|".encode())
@@ -347,7 +350,7 @@ _line: TypeAdapter[Any] = TypeAdapter(LogHeader | StreamHeader | _Line)
 
 
 def log_schema() -> dict[str, Any]:
-    """What every line of a log is one of; the first is a `LogHeader`. Readers ignore fields they do not know."""
+    """Return the schema of a log's lines; the first is a `LogHeader`. Readers ignore fields they do not know."""
     schema = _line.json_schema(mode="serialization")
     for part in schema["$defs"].values():
         if "const" in part.get("properties", {}).get("type", {}):  # always written, and what tells lines apart

@@ -28,7 +28,7 @@ def verdict_texts(result: ReplayResult) -> Iterator[str]:
 
 
 def missing_verdicts_text(result: ReplayResult) -> str:
-    """What to do about escalations without a verdict; "" when there are none."""
+    """Return advice on escalations without a verdict; "" when there are none."""
     if not result.unanswered:
         return ""
     asked = sum(route.ask for route in result.routes)
@@ -65,7 +65,7 @@ def as_json(result: ReplayResult) -> dict[str, Any]:
 
 
 def print_text(result: ReplayResult, console: Console) -> None:
-    """What a person wants to know: of what it is, then the most important last, where the terminal stops scrolling."""
+    """Print the result for a person: the footage first, the most important last, where the terminal stops scrolling."""
     console.print(_headline(result))
     if result.events:
         console.print(_events(result.events))
@@ -76,7 +76,7 @@ def print_text(result: ReplayResult, console: Console) -> None:
 
 
 def print_failure(error: str, console: Console) -> None:
-    """A clip that could not be read at all."""
+    """Print that a clip could not be read at all."""
     console.print(f"[red]{escape(error)}[/]")
 
 
@@ -199,7 +199,7 @@ def _summary(result: ReplayResult) -> list[str]:
 
 
 def _escalations(result: ReplayResult) -> list[str]:
-    """What the router decided: escalations and their bytes, or why there were none."""
+    """Return the router's decisions as lines: escalations and their bytes, or why there were none."""
     asked = [route for route in result.routes if route.ask]
     reasons = list(dict.fromkeys(route.reason for route in result.routes if not route.ask))
     lines = []

@@ -1,4 +1,4 @@
-"""What a replay found: counts while it runs, the result, and the same read back from a log."""
+"""The result of a replay: counts while it runs, the result, and the same read back from a log."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ReplayResult:
 
 
 def sent_bytes(routes: Iterable[Route], verdicts: Iterable[LogVerdict]) -> int:
-    """What escalating would put on the uplink: the escalations, and what their judges needed to see beyond."""
+    """Return the bytes on the uplink: the escalations, and what their judges needed to see beyond."""
     return sum(route.bytes for route in routes) + sum(verdict.more_bytes for verdict in verdicts)
 
 
@@ -125,16 +125,16 @@ class RecordedLog:
 
     @property
     def complete(self) -> bool:
-        """Whether every camera came to its end."""
+        """True if every camera came to its end."""
         return set(self.ends) == {each.camera for each in self.header.replayed}
 
     def of(self, camera: str) -> tuple[LogLine, ...]:
-        """The lines of one camera, the first header included if it is this camera's."""
+        """Return the lines of one camera, the first header included if it is this camera's."""
         first = (self.header,) if self.header.camera == camera else ()
         return (*first, *(line for line in self.lines if line.camera == camera))
 
     def results(self) -> tuple[ReplayResult, ...]:
-        """What the replay that wrote this complete log returned, but for its cost."""
+        """Return the results of the replay that wrote this complete log, but for its cost."""
         return tuple(self._result(each.camera) for each in self.header.replayed)
 
     def _result(self, camera: str) -> ReplayResult:
@@ -178,12 +178,15 @@ class RecordedLog:
 
 
 def read_log(path: Path) -> RecordedLog:
-    """Raises UsageError: not there, not a replay log, of an older or newer version, or damaged (with the line)."""
+    """Read a replay log.
+
+    Raise UsageError: not there, not a replay log, of an older or newer version, or damaged (with the line).
+    """
     return parse_log(path, _numbered(path))
 
 
 def parse_log(path: Path, numbered: Iterable[tuple[int, bytes]]) -> RecordedLog:
-    """The log of these lines, numbered from 1. path: what messages call it. Raises UsageError."""
+    """Parse the log of these lines, numbered from 1. path: its name in messages. Raise UsageError."""
     lines = list(numbered)
     cut_off = bool(lines) and not lines[-1][1].endswith(b"\n")
     whole = lines[:-1] if cut_off else lines

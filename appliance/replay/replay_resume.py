@@ -1,6 +1,4 @@
-"""Resumes a killed replay: the log it left is checked line by line and appended to, and its detections are not computed
-again.
-"""
+"""Resumes a killed replay: checks the log it left line by line, appends to it, and reuses its detections."""
 
 from __future__ import annotations
 
@@ -34,8 +32,11 @@ _LOG_START = re.compile(rb'\{"type": ?"header"')
 
 @pydantic_dataclass(frozen=True)
 class _DetectionRow:
-    """The detections of one frame. found: base64 of float32 boxes (N, 4), float32 scores (N,), int32 class ids (N,),
-    little-endian; None: the detector failed."""
+    """The detections of one frame.
+
+    found: base64 of float32 boxes (N, 4), float32 scores (N,), int32 class ids (N,), little-endian; None: the detector
+    failed.
+    """
 
     camera: str
     frame: int
@@ -73,12 +74,14 @@ class DetectionJournal:
 
     @property
     def has_next(self) -> bool:
-        """Whether the next frame's detections are in the file."""
+        """True if the next frame's detections are in the file."""
         return self._next is not None
 
     def read_next(self, camera: str, frame: int) -> Detections | None:
-        """The next detections of the file; None: the detector had failed. Raises UsageError when they are of another
-        frame: the footage is not what it was."""
+        """Return the next detections of the file; None: the detector had failed.
+
+        Raises UsageError when they are of another frame: the footage is not what it was.
+        """
         row = self._next
         assert row is not None, "check has_next first"
         if (row.camera, row.frame) != (camera, frame):
@@ -137,7 +140,7 @@ class ResumableLog:
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
-        """Raises OSError."""
+        """Open the log. Raise OSError."""
         self._path = path
         self.compared = 0
         kept = whole_bytes(path) if resume else 0
@@ -146,7 +149,7 @@ class ResumableLog:
         self._file = AppendOnlyFile(path, kept)
 
     def write(self, line: bytes) -> int:
-        """Raises UsageError when the file holds something else at this place, OSError when the disk is full."""
+        """Write or check a line. Raise UsageError when the file holds another here, OSError when the disk is full."""
         if self._old is None:
             return self._file.write(line)
         if self._old.readline() != line:
@@ -179,7 +182,7 @@ class OpenLog:
     finished: tuple[ReplayResult, ...] | None = None  # what it holds, when it was complete already
 
     def complete(self) -> None:
-        """The replay is at its end: the journal is not needed any more."""
+        """End the replay: the journal is not needed any more."""
         if self.detections is not None:
             self.detections.delete()
 

@@ -1,6 +1,4 @@
-"""What the router would send to the cloud about a replayed camera: decisions, evidence images cut from recent frames,
-and bytes.
-"""
+"""The router's part in a replay: decisions, evidence images cut from recent frames, and bytes on the uplink."""
 
 from __future__ import annotations
 
@@ -72,12 +70,12 @@ class FrameHistory:
         self._frames: deque[_HeldFrame] = deque(maxlen=FRAMES_HELD_MAX)
 
     def clear(self) -> None:
-        """A session begins: earlier tracks are others."""
+        """Begin a session: earlier tracks are others."""
         self._boxes.clear()
         self._frames.clear()
 
     def add(self, boxes: FrameBoxes, av_frame: av.VideoFrame) -> None:
-        """An examined frame."""
+        """Remember an examined frame."""
         self._boxes.append(boxes)
         self._frames.append(_HeldFrame(boxes.t, av_frame))
         while boxes.t - self._boxes[0].t > self._settings.span_s:
@@ -94,7 +92,7 @@ class FrameHistory:
         need: wire.Need | None = None,
         step: int = 0,
     ) -> EscalationImages:
-        """The images of message number `step` of an escalation of `event`, sent now.
+        """Return the images of message number `step` of an escalation of `event`, sent now.
 
         first: the evidence that it begins with (None: as the site file says); need: of a later message, what the cloud
         needs to see in it. At least one frame must have been added.
@@ -111,7 +109,7 @@ class FrameHistory:
         return EscalationImages(refs, size, count, guessed, chosen.can, self._image_free, tuple(made), chosen.clip)
 
     def _cut_all(self, alert: Alert, event: Event, cut: ImageSet) -> tuple[list[EncodedImage], int, int]:
-        """The images that can be cut, each once; how many are wanted; how many of those are no longer in memory."""
+        """Return the images that can be cut, each once; how many are wanted; how many of those are no longer in memory."""
         moments = select_moments(cut, self._settings, event, self._boxes, alert.best)
         if not moments:
             return [], 0, 0
@@ -159,14 +157,17 @@ def replay_escalation(
 
 
 def escalation_message(body: wire.Escalation, priority: str) -> NatsMessage:
-    """The message that the uplink would publish."""
+    """Return the message that the uplink would publish."""
     headers = {"Nats-Msg-Id": wire.escalation_message_id(body)}
     return NatsMessage(wire.escalation_subject(body.site, priority), body.to_json(), headers, "facts")
 
 
 def router_context_of(config: DecisionConfig, wall: LocalTime | None = None) -> RouterContext:
-    """What the router knows beyond one camera, in a replay: the site file's budgets, off-peak hours where the footage
-    has a time of day, nothing of link and system load, nothing calibrated."""
+    """Return the router's knowledge beyond one camera, in a replay.
+
+    It holds the site file's budgets, off-peak hours where the footage has a time of day, nothing of link and system
+    load, nothing calibrated.
+    """
     privacy = PrivacyRules(config.site, config.cameras, wall)
     escalation = config.escalation
     return RouterContext.of(
@@ -194,12 +195,12 @@ class ReplayRouting:
         self.begin()
 
     def begin(self, header: StreamHeader | None = None) -> None:
-        """A session begins: earlier tracks are others."""
+        """Begin a session: earlier tracks are others."""
         self._frame_history.clear()
         self._planner.begin(header or StreamHeader(camera=self._camera, clip="", model=self._model, size=(0, 0)))
 
     def add(self, boxes: FrameBoxes, av_frame: av.VideoFrame) -> None:
-        """An examined frame, before `decide` gets what follows from it."""
+        """Remember an examined frame, before `decide` gets what follows from it."""
         self._t = boxes.t
         self._planner.observe(boxes)
         if self._escalates:
@@ -224,7 +225,10 @@ class ReplayRouting:
         return self._escalations
 
     def _measured(self, plan: RoutePlan, change: AlertChange) -> tuple[Route, ReplayEscalation | None]:
-        """The route with the bytes of its escalation in place of those expected; none if it was postponed before."""
+        """Return the route with the bytes of its escalation in place of those expected.
+
+        There is none if it was postponed before.
+        """
         route = plan.route
         if plan.escalation is None:
             return route, None

@@ -83,7 +83,7 @@ class ReplayPlan:
     decoder: HardwareKind | None = None  # see `with_hardware`
 
     def header(self) -> LogHeader:
-        """What the log's first line will say; its `digest` tells replays apart."""
+        """Return the log's first line; its `digest` tells replays apart."""
         replayed = [each.replayed for each in self.inputs]
         cameras = [each.camera for each in replayed]
         settings = settings_of(
@@ -148,7 +148,7 @@ def replay(
 
 
 def clip_input(clip: Path, config: DecisionConfig, camera: str, detector: ObjectDetector) -> ReplayInput:
-    """A file as the footage of a camera. Raises SourceError when it cannot be read."""
+    """Return a file as the footage of a camera. Raises SourceError when it cannot be read."""
     run = run_id(clip, camera, config.cameras[camera], config.detector, detector.name)
     return ReplayInput(
         ClipSource(clip, camera), Replayed(camera=camera, kind="clip", clip=printable(clip.name), run=run)
@@ -156,29 +156,33 @@ def clip_input(clip: Path, config: DecisionConfig, camera: str, detector: Object
 
 
 def workers_for(config: DecisionConfig) -> int:
-    """As many workers as this machine has cores for, each of `detector.threads`. Only for detectors of
-    `appliance.detect`, see `ReplayOptions`."""
+    """As many workers as this machine has cores for, each of `detector.threads`.
+
+    Only for detectors of `appliance.detect`, see `ReplayOptions`.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(WORKERS_MAX, cores // config.detector.threads))
 
 
 def with_conditions(plan: ReplayPlan, conditions: ConditionSet) -> ReplayPlan:
-    """The same plan under other conditions; its sessions get other ids, since other boxes are found."""
+    """Return the same plan under other conditions; its sessions get other ids, since other boxes are found."""
     if not conditions.conditions:
         return replace(plan, conditions=conditions)
     return replace(plan, conditions=conditions, inputs=_renamed(plan, f"{conditions.texts}|{conditions.seed}"))
 
 
 def with_stood_before(plan: ReplayPlan, known: StoodBefore) -> ReplayPlan:
-    """The same plan where it is known what stood there before; its sessions get other ids."""
+    """Return the same plan where it is known what stood there before; its sessions get other ids."""
     if not known:
         return plan
     return replace(plan, stood_before=known, inputs=_renamed(plan, digest_of(known)))
 
 
 def with_hardware(plan: ReplayPlan, decoders: HardwareDecoders, kind: HardwareKind) -> ReplayPlan:
-    """The same plan decoded by hardware; its sessions get other ids, since its pixels differ a little. What fails ends
-    the footage with an error: the log's first line has said what decodes it."""
+    """Return the same plan decoded by hardware; its sessions get other ids, since its pixels differ a little.
+
+    What fails ends the footage with an error: the log's first line has said what decodes it.
+    """
     inputs = _renamed(plan, f"decoder {kind}")
     decoded = [replace(each, source=each.source.decoded_by(HardwareOnly(decoders, kind))) for each in inputs]
     return replace(plan, decoder=kind, inputs=tuple(decoded))
@@ -211,7 +215,7 @@ def play(plan: ReplayPlan, log: LogSink | None, options: ReplayOptions) -> tuple
 def playing(
     plan: ReplayPlan, log: LogSink | None, options: ReplayOptions
 ) -> Generator[tuple[float, float | None], None, tuple[ReplayResult, ...]]:
-    """The same, frame by frame: yields the seconds of footage done and its length, if that is known."""
+    """Play the same frame by frame; yield the seconds of footage done and its length, if that is known."""
     wall_s, cpu_s = options.clock.monotonic(), process_cpu_s()
     prefer_labels(plan.detector, rule_labels(plan.config.cameras.values()))
     pacer = ReplayPacer(options.clock, options.speed)
@@ -266,8 +270,11 @@ class _Head:
 
 
 def _merged(cameras: Sequence[CameraReplay]) -> Iterator[tuple[CameraReplay, SourceItem]]:
-    """The items of all sources in order of time. A camera whose source is at its end is closed at once, so the order is
-    always the same. Holds one frame of each source."""
+    """Return the items of all sources in order of time.
+
+    A camera whose source is at its end is closed at once, so the order is always the same. Holds one frame of each
+    source.
+    """
     playing = [(camera, camera.source.play(camera.analysis.decode_policy)) for camera in cameras]
     heads = [head for camera, items in playing for head in _next(camera, items)]
     while heads:

@@ -36,9 +36,12 @@ Use = Literal["confirmed", "unconfirmed", "tentative", "unused"]
 
 @dataclass(frozen=True, slots=True)
 class DecodedMoment:
-    """A decoded frame. what: examined because of motion, examined because it was due (heartbeat, something followed),
-    or gated: nothing moved, or too soon after the last. keys_only: only key frames were being decoded. motion: the
-    share of the frame that moved; parts: how many parts of it the detector was shown, 0: all of it."""
+    """A decoded frame.
+
+    what: examined because of motion, examined because it was due (heartbeat, something followed), or gated: nothing
+    moved, or too soon after the last. keys_only: only key frames were being decoded. motion: the share of the frame
+    that moved; parts: how many parts of it the detector was shown, 0: all of it.
+    """
 
     t: float
     what: Literal["motion", "due", "gated"]
@@ -79,7 +82,7 @@ class SpanReplay:
         self._routes: list[Route] = []
 
     def run(self) -> Generator[float, None, dict[str, Any]]:
-        """Yields the share that is done. Raises SourceError."""
+        """Yield the share that is done. Raises SourceError."""
         task, analysis = self._task, self._analysis
         source = RecordingSource(Path(task.root), task.camera, TimeSpan(task.begin, task.t1), task.rows, task.gaps)
         length_s, reported_t = task.t1 - task.begin, 0.0
@@ -175,7 +178,7 @@ class SpanReplay:
 
 
 def replayed_explanation(task: SpanTask) -> Generator[float, None, dict[str, Any]]:
-    """Yields the share that is done; returns all that was found, as plain values. Raises SourceError, ModelError."""
+    """Yield the share that is done; return all that was found, as plain values. Raises SourceError, ModelError."""
     detector = detectors.load(task.site.detector)
     prefer_labels(detector, rule_labels(task.site.cameras.values()))
     return (yield from SpanReplay(task, detector).run())

@@ -1,4 +1,4 @@
-"""What stood before a camera when its footage began: from an appliance's own memory or an earlier replay log."""
+"""Objects that stood before a camera when its footage began: from an appliance's memory or an earlier replay log."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SEEN_LAST_S = 5.0  # what a log shows within so long before its end still stood 
 
 
 def read_stood_before(path: Path, cameras: Sequence[str]) -> StoodBefore:
-    """What stood before `cameras`, as of the first frame (t = 0).
+    """Read the objects that stood before `cameras`, as of the first frame (t = 0).
 
     path: a replay log (`.jsonl`); an appliance's `parked/<camera>.json`, for one camera; or the storage folder that
-    holds such files. Raises UsageError.
+    holds such files. Raise UsageError.
     """
     if path.is_dir():
         folder = path / FOLDER if (path / FOLDER).is_dir() else path
@@ -49,7 +49,7 @@ def read_stood_before(path: Path, cameras: Sequence[str]) -> StoodBefore:
 
 
 def standing(label: str, box: Box, stood_s: float) -> StationaryObject:
-    """What has stood at `box` for so long when the footage begins (t = 0)."""
+    """Return an object that has stood at `box` for so long when the footage begins (t = 0)."""
     return StationaryObject(VEHICLE if label in VEHICLES else label, box, -stood_s, 0.0, stood_s)
 
 
@@ -83,7 +83,10 @@ def _from_file(file: Path) -> tuple[StationaryObject, ...]:
 
 
 def _standing(camera: str, lines: Iterable[object]) -> tuple[StationaryObject, ...]:
-    """What stood at the log's end, by its boxes: for as long as the tracker would have wanted, and in one place."""
+    """Return the objects that stood at the log's end, by their boxes.
+
+    They stood for as long as the tracker would have wanted, and in one place.
+    """
     stays: dict[int, StationaryObject] = {}
     end = 0.0
     for line in lines:

@@ -56,7 +56,7 @@ class RememberingDetector(DetectorProxy):
         self._network.prefer(sorted(labels))
 
     def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """Raises DetectorError."""
+        """Return the remembered detections, or detect. Raise DetectorError."""
         return [self._one(frame) for frame in frames]
 
     def _one(self, frame: NDArray[np.uint8]) -> Detections:
@@ -68,7 +68,7 @@ class RememberingDetector(DetectorProxy):
 
 @dataclass(slots=True)
 class _Found:
-    """What differs, of all stretches together. alerts: all of them; events, tracks: those that are not alike."""
+    """The differences, of all stretches together. alerts: all of them; events, tracks: those that are not alike."""
 
     alerts: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -125,7 +125,7 @@ def _alert(alert: Alert | None, t0: float) -> dict[str, Any] | None:
 
 
 def settings_compared(task: TrialTask) -> Generator[float, None, dict[str, Any]]:
-    """Yields the share that is done; returns all that differs, as plain values. Raises SourceError, ModelError.
+    """Yield the share that is done; return all that differs, as plain values. Raises SourceError, ModelError.
 
     Each stretch begins as a replay does: what stood there before, and which rule had just reported, is not known.
     """
@@ -172,7 +172,7 @@ def _loaded(setup: TrialSetup) -> ObjectDetector:
 def _replayed(
     task: TrialTask, setup: TrialSetup, span: TrialSpan, detector: ObjectDetector
 ) -> Generator[float, None, tuple[RecordedLog, str]]:
-    """Yields the seconds that are done; returns the log, and what could not be read. Raises SourceError."""
+    """Yield the seconds that are done; return the log, and what could not be read. Raises SourceError."""
     camera, at = task.camera, local_time_from(span.t0, span.local_begin)
     source = RecordingSource(Path(task.root), camera, TimeSpan(span.t0, span.t1), span.rows, span.gaps)
     replayed = Replayed(

@@ -1,5 +1,6 @@
-"""Who answers the escalations of a replay: the VerdictSource port, the verdicts still under way, and the oracle judge
-that answers from the truth; and the command-line options that choose one.
+"""Answers to the escalations of a replay: the VerdictSource port, the pending verdicts, and the oracle judge.
+
+The oracle answers from the truth. The command-line options that choose a source are here too.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class PendingVerdicts:
 
     @property
     def enabled(self) -> bool:
-        """Whether escalations need to be made at all."""
+        """True if escalations need to be made at all."""
         return self._source is not None
 
     def submit(self, escalations: Iterable[ReplayEscalation]) -> None:
@@ -132,7 +133,7 @@ class PendingVerdicts:
         return self.due(float("inf"))
 
     def with_verdicts(self, step: PipelineStep) -> PipelineStep:
-        """The step, with the decision on each alert that ended in it."""
+        """Return the step, with the decision on each alert that ended in it."""
         return replace(step, changes=tuple(map(self._with_decision, step.changes))) if self.enabled else step
 
     def _with_decision(self, change: AlertChange) -> AlertChange:
@@ -141,10 +142,10 @@ class PendingVerdicts:
         return replace(change, alert=replace(change.alert, verdict=self._decisions.pop(change.alert.id, None)))
 
     def _judge(self, escalation: ReplayEscalation) -> LogVerdict | None:
-        """A judge that asks for more gets it, as long as there is more; the last verdict counts.
+        """Get the verdict; a judge that asks for more evidence gets it while there is more. The last verdict counts.
 
-        Where that asked for what cannot be had, it stands as `unsure` and says so, as live. None: there is no verdict
-        on another step.
+        Where that asked for evidence that cannot be had, it stands as `unsure` and says so, as live. None: there is no
+        verdict on another step.
         """
         assert self._source is not None
         steps = _Steps()
@@ -241,7 +242,7 @@ class VerdictOptions:
 
     @property
     def any(self) -> bool:
-        """Whether escalations are answered at all."""
+        """True if escalations are answered at all."""
         return self.source is not None or self.record is not None
 
 
@@ -251,21 +252,23 @@ _FLIPPED: dict[Decision, Decision] = {"confirmed": "rejected", "rejected": "conf
 
 @dataclass(frozen=True, slots=True)
 class OracleOpinion:
-    """What the truth says about an escalation."""
+    """The truth about one escalation."""
 
     decision: Decision  # `unsure` where the truth says nothing
     reason: str  # which part of the truth
 
 
 class OracleTruth(Protocol):
-    """What truly happened, as far as it was written down."""
+    """The written truth: true events as far as they were labelled."""
 
     def about(self, escalation: wire.Escalation) -> OracleOpinion: ...
 
 
 class OracleJudge:
-    """Answers from the truth. Which verdicts are inverted depends on seed and escalation alone, so one escalation more
-    changes no other verdict."""
+    """Answers from the truth.
+
+    Which verdicts are inverted depends on seed and escalation alone, so one escalation more changes no other verdict.
+    """
 
     def __init__(self, truth: OracleTruth, settings: OracleSettings) -> None:
         self._truth = truth
@@ -300,7 +303,7 @@ class OracleJudge:
 
 
 def parse_verdict_source(text: str) -> Path | OracleOptions:
-    """A path, or `stand-in` with its settings; a file of that name is written ./stand-in."""
+    """Parse a path, or `stand-in` with its settings; a file of that name is written ./stand-in."""
     name, colon, rest = text.partition(":")
     if name != ORACLE_ENGINE:
         return Path(text)

@@ -50,8 +50,11 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class MissRecord:
-    """What is on record around one missed event. rules: those that could have reported it; frames: the examined ones,
-    from LEAD_S before the expected time to its end, in order. calibration, known_before: see `StreamHeader`."""
+    """The record around one missed event.
+
+    rules: those that could have reported it; frames: the examined ones, from LEAD_S before the expected time to its
+    end, in order. calibration, known_before: see `StreamHeader`.
+    """
 
     pattern: EventPattern
     camera: CameraConfig
@@ -87,9 +90,10 @@ class RulesReplay:
         any_label: bool = False,
         ignore: bool = True,
     ) -> Event | None:
-        """The first event in the expected time with the rules changed, or other frames; None: there is none.
+        """Return the first event in the expected time with the rules changed, or other frames; None: there is none.
 
-        any_label: of whatever label. ignore: False: also where the camera ignores objects."""
+        any_label: of whatever label. ignore: False: also where the camera ignores objects.
+        """
         record = self._record
         pattern = replace(record.pattern, label="") if any_label else record.pattern
         camera = record.camera.model_copy(update={"rules": tuple(change(rule) for rule in record.rules)})
@@ -105,7 +109,7 @@ class RulesReplay:
 
 
 def find_culprit(record: MissRecord) -> Culprit:
-    """Who decided that it did not come, where some box of the right label was in the right place at the time."""
+    """Return the part that decided against the event, where a box of the right label was in the right place in time."""
     if (came := _came(record)) is not None:
         return came
     again = RulesReplay(record)
@@ -152,7 +156,7 @@ def find_culprit(record: MissRecord) -> Culprit:
 
 
 def _came(record: MissRecord) -> Culprit | None:
-    """The rule did fire: what became of the event."""
+    """Find what became of the event, where the rule did fire."""
     fired = [event for event in record.result.events if record.pattern.matches(event)]
     if not fired:
         return None
@@ -183,7 +187,7 @@ def _at_start(rule: Rule) -> Rule:
 
 
 def _easier(rule: Rule) -> Rule:
-    """A line that counts both ways, a dwell of a moment."""
+    """Return a line that counts both ways, a dwell of a moment."""
     if isinstance(rule, LineRule):
         return rule.model_copy(update={"direction": "both"})
     return rule.model_copy(update={"seconds": DWELL_S_LEAST}) if isinstance(rule, DwellRule) else rule
@@ -268,7 +272,7 @@ def _follows(before: _TrackSpan, after: _TrackSpan) -> bool:
 
 
 def _only(frames: Sequence[FrameBoxes], numbers: Sequence[int]) -> Iterator[FrameBoxes]:
-    """The frames with these tracks alone, as one."""
+    """Return the frames with these tracks alone, as one."""
     for frame in frames:
         objects = tuple(_renumbered(found, numbers[0]) for found in frame.objects if found.track in numbers)
         yield replace(frame, objects=objects)

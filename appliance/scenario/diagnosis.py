@@ -1,5 +1,6 @@
-"""Turns what went wrong in a scenario into faults that a person can act on, and says why an event was missed as far as
-the detections tell.
+"""Turns what went wrong in a scenario into faults that a person can act on, and explains missed events.
+
+The explanations reach as far as the detections tell.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class _TimeInZone:
 
 @dataclass(frozen=True, slots=True)
 class NetworkTraits:
-    """What a diagnosis knows of the network: its classes, and the scale of its scores (see `StreamHeader`)."""
+    """The traits of the network in a diagnosis: its classes, and the scale of its scores (see `StreamHeader`)."""
 
     labels: tuple[str, ...]
     calibration: Calibration
@@ -114,8 +115,10 @@ class MissDiagnosis:
             self._inside[found.track] = _TimeInZone(frame.t, frame.t)
 
     def moments(self) -> tuple[FaultMoment, ...]:
-        """The frame at the true moment, if that is known; else the best detection, inside the zone if there was one;
-        else three frames spread over the time."""
+        """Return the frame at the true moment, if that is known.
+
+        Else it is the best detection, inside the zone if there was one; else three frames spread over the time.
+        """
         if self._frame_at_truth is not None:
             return (_moment(self._frame_at_truth, self._focus(self._frame_at_truth), self._box),)
         best = self._best_inside or self._best
@@ -125,7 +128,7 @@ class MissDiagnosis:
         return tuple(_moment(boxes, None) for boxes in frames.values())
 
     def _focus(self, boxes: FrameBoxes) -> int | None:
-        """The track that is meant: that with most overlap with the true box, else the best one of the right label."""
+        """Return the track that is meant: the one with most overlap with the true box, else the best of its label."""
         alike = [found for found in boxes.objects if found.label in self._labels]
         if self._box is not None and alike:
             shared = iou_matrix(np.array([self._box], float), np.array([found.box for found in alike], float))[0]
@@ -134,7 +137,7 @@ class MissDiagnosis:
         return max(inside or alike, key=lambda found: found.score).track if alike else None
 
     def culprit(self, result: ReplayResult) -> Culprit:
-        """Who decided that the event did not come. result: of the camera."""
+        """Return the part that decided against the event. result: of the camera."""
         if self._pattern.start > self._footage_s:
             return Culprit("footage")
         if self._rule_texts and not self._labels & set(self._network.labels):
@@ -153,7 +156,7 @@ class MissDiagnosis:
         return Culprit("place") if self._zones and self._best_inside is None else found
 
     def sentence(self) -> str:
-        """The likely reason, in one sentence."""
+        """Return the likely reason, in one sentence."""
         label = _alternatives(sorted(self._labels))
         if self._pattern.start > self._footage_s:
             return f"the clip ends before that, at {format_time(self._footage_s)}"
@@ -233,8 +236,11 @@ def nearest_event_text(miss: Miss) -> str:
 
 
 def miss_fault(miss: Miss, diagnosis: MissDiagnosis | None, result: ReplayResult, *, fails: bool) -> Fault:
-    """diagnosis: what was detected at that time; None where too many were missed to diagnose each. result: of the
-    camera that should have reported it."""
+    """Return the fault of a missed event.
+
+    diagnosis: of the detections at that time; None where too many events were missed to diagnose each. result: of the
+    camera that should have reported it.
+    """
     wanted = miss.wanted
     culprit = diagnosis.culprit(result) if diagnosis else None
     reported = f" ({wanted.min - miss.missing} of {wanted.min} came)" if wanted.min > 1 else ""
@@ -277,7 +283,10 @@ def alarm_fault(alarm: FalseAlarm, moment: FaultMoment | None, *, fails: bool) -
 
 
 def footage_faults(result: ReplayResult) -> list[Fault]:
-    """A clip that broke off, or frames that the detector did not answer: what happened there is unknown."""
+    """Return the faults of the footage: a clip that broke off, or frames that the detector did not answer.
+
+    What happened there is unknown.
+    """
     found = []
     if result.error:
         found.append(Fault(kind="footage", title=result.error, camera=result.camera, t=result.footage_s))
@@ -316,7 +325,7 @@ def limit_faults(at_most: AtMost, watched: Sequence[WatchedCamera], bytes_: int)
 
 
 def figure_faults(require: RequiredFigures, events: EventFigures, tracks: TrackFigures | None) -> list[Fault]:
-    """A required figure that was not reached, or that could not be measured at all."""
+    """Return a fault for each required figure that was not reached, or that could not be measured at all."""
     figures = (
         ("recall", require.recall, events.recall),
         ("precision", require.precision, events.precision),

@@ -52,8 +52,11 @@ class EventFigures:
 def event_figures(
     required: Sequence[bool], judged: Sequence[bool], delays: Sequence[float], *, alerts: int, footage_s: float
 ) -> EventFigures:
-    """required: for each required event, whether it was reported; judged: for each judged event, whether it was right;
-    delays: seconds."""
+    """Return the figures of a scenario's events.
+
+    required: for each required event, whether it was reported; judged: for each judged event, whether it was right;
+    delays: seconds.
+    """
     return EventFigures(
         recall=estimate_share(required),
         precision=estimate_share(judged),
@@ -65,7 +68,7 @@ def event_figures(
 
 
 def estimate_share(outcomes: Sequence[bool]) -> Estimate:
-    """The share that is True with its percentile-bootstrap interval over the observations (incidents).
+    """Return the share that is True with its percentile-bootstrap interval over the observations (incidents).
 
     Resampling n yes/no observations is drawing from a binomial. Where all observations agree the bootstrap would claim
     certainty; there the far end is the exact one-sided bound of 97.5 % (Clopper & Pearson 1934).
@@ -82,7 +85,7 @@ def estimate_share(outcomes: Sequence[bool]) -> Estimate:
 
 
 def estimate_median(values: Sequence[float]) -> Estimate:
-    """The median with its percentile-bootstrap interval; of a single value there is no interval."""
+    """Return the median with its percentile-bootstrap interval; of a single value there is no interval."""
     if not values:
         return NO_ESTIMATE
     every = np.asarray(values, float)

@@ -236,7 +236,7 @@ def _false_alarm(
 
 
 def expectations_of(plan: ScenarioPlan) -> list[Expectation]:
-    """The entries of `expect`."""
+    """Return the entries of `expect`."""
     return [
         Expectation(
             pattern=_pattern(entry, _window(entry)),
@@ -251,7 +251,7 @@ def expectations_of(plan: ScenarioPlan) -> list[Expectation]:
 
 
 def prohibitions_of(plan: ScenarioPlan) -> list[Prohibition]:
-    """The entries of `never`."""
+    """Return the entries of `never`."""
     return [
         Prohibition(pattern=_pattern(entry, entry.between), source=plan.locate("never", index), note=entry.note)
         for index, entry in enumerate(plan.scenario.never)
@@ -261,10 +261,10 @@ def prohibitions_of(plan: ScenarioPlan) -> list[Prohibition]:
 def derived_expectations(
     plan: ScenarioPlan, result: ReplayResult, spool: BoxesSpool, frames: TrueFrames, settings: DerivedEvents
 ) -> list[Expectation]:
-    """The events that the camera's rules would report with a perfect detector and tracker at the same frames.
+    """Return the events that the camera's rules would report with a perfect detector and tracker at the same frames.
 
-    What they would report besides if the ignored boxes counted may come and is not judged: nobody is asked to see who
-    is nearly hidden, and to see them is no false alarm.
+    Events that they would report besides if the ignored boxes counted may come and are not judged: an object that is
+    nearly hidden need not be seen, and to see it is no false alarm.
     """
     demanded = _true_events(plan, result, spool, frames)
     expectations = [_derived(plan, result, event, settings) for event in demanded]

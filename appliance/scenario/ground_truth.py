@@ -1,6 +1,4 @@
-"""Reads files of true boxes (MOTChallenge text, CVAT video XML, COCO JSON) as objects per frame, and holds a replay's
-boxes on disk to compare with them.
-"""
+"""Reads true boxes (MOTChallenge text, CVAT video XML, COCO JSON) and holds a replay's boxes on disk to compare."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ class LabelRow:
 
 
 def read_labels(path: Path, settings: TruthFile) -> _Labels:
-    """The rows of the file, and the size of picture that it states. Raises ConfigError: it is not of its format."""
+    """Read the rows of the file, and the frame size that it states. Raise ConfigError: it is not of its format."""
     kind = format_of(settings)
     try:
         if path.stat().st_size > TRUTH_BYTES_MAX:
@@ -74,9 +72,10 @@ def read_labels(path: Path, settings: TruthFile) -> _Labels:
 
 
 def read_truth(path: Path, settings: TruthFile, size: tuple[int, int]) -> TrueFrames:
-    """The true objects with the configured labels. size: (width, height) of the clip, unless file or scenario has one.
+    """Return the true objects with the configured labels.
 
-    Raises ConfigError when the file cannot be read as its format.
+    size: (width, height) of the clip, unless file or scenario has one. Raise ConfigError when the file cannot be read
+    as its format.
     """
     rows, own_size = read_labels(path, settings)
     width, height = settings.size or own_size or size
@@ -107,7 +106,7 @@ def _names(path: Path, settings: TruthFile, written: set[str]) -> Mapping[str, s
 
 
 def format_of(settings: TruthFile) -> str:
-    """The key under which the scenario names the file: mot, coco or cvat."""
+    """Return the key under which the scenario names the file: mot, coco or cvat."""
     return "mot" if settings.mot else "coco" if settings.coco else "cvat"
 
 
@@ -207,19 +206,19 @@ _READERS: Mapping[str, Callable[[Path], _Labels]] = {"mot": _mot, "cvat": _cvat,
 
 
 def has_identities(frames: TrueFrames) -> bool:
-    """Whether every box has a track id, so that tracking can be measured."""
+    """Return whether every box has a track id, so that tracking can be measured."""
     return all(each.id >= 0 for objects in frames.values() for each in objects)
 
 
 def counted_objects(frames: TrueFrames, frame: int) -> Iterator[TrueObject]:
-    """The objects of one frame that count."""
+    """Return the objects of one frame that count."""
     return (each for each in frames.get(frame, ()) if each.counts)
 
 
 def shaken_truth(
     frames: TrueFrames, frame_boxes: Iterable[FrameBoxes], conditions: ConditionSet, size: tuple[int, int]
 ) -> TrueFrames:
-    """The true objects of the examined frames, moved as the condition `shake` moved the image.
+    """Return the true objects of the examined frames, moved as the condition `shake` moved the image.
 
     size: (width, height) of the footage. Without shaking the frames are returned as they are.
     """
@@ -247,8 +246,9 @@ MEMORY_BYTES_MAX = 16 * 1024 * 1024
 
 
 class BoxesSpool:
-    """A replay log's sink that keeps only the FrameBoxes, many of them in an unnamed temporary file. Use as a context
-    manager.
+    """A replay log's sink that keeps only the FrameBoxes, many of them in an unnamed temporary file.
+
+    Use as a context manager.
 
     A day of footage is some 100 MB of boxes: too much for the memory of a small appliance, little for its disk.
     """
@@ -282,7 +282,7 @@ class BoxesSpool:
 
 
 def true_frame_boxes(spool: BoxesSpool, frames: TrueFrames) -> Iterator[FrameBoxes]:
-    """The FrameBoxes of a perfect detector and tracker at the same frames."""
+    """Return the FrameBoxes of a perfect detector and tracker at the same frames."""
     for boxes in spool.frame_boxes():
         objects = tuple(
             TrackedObject(track=each.id, label=each.label, score=0.9, box=each.box)

@@ -1,4 +1,4 @@
-"""What the dashboard has done to recorded video in a sandbox of low priority (`sandbox.Sandbox`)."""
+"""The dashboard's jobs on recorded video, run in a sandbox of low priority (`sandbox.Sandbox`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NICE = 15  # recording and live detection come first
 
 
 def replay_span(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
-    """Yields the share that is done; returns what `span_replay.replayed_explanation` finds. values: a SpanTask."""
+    """Yield the share that is done; return the result of `span_replay.replayed_explanation`. values: a SpanTask."""
     _give_way()
     task = SPAN_TASK.decode(values)
     if task.model_folder:
@@ -29,7 +29,7 @@ def replay_span(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]
 
 
 def try_settings(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
-    """Yields the share that is done; returns what `trial_replay.settings_compared` finds. values: a TrialTask."""
+    """Yield the share that is done; return the result of `trial_replay.settings_compared`. values: a TrialTask."""
     _give_way()
     return (yield from settings_compared(TRIAL_TASK.decode(values)))
 

@@ -1,6 +1,4 @@
-"""Finds scenario files, reads them and checks them against their site file: which clip is replayed as which camera,
-under which conditions.
-"""
+"""Finds and reads scenario files and checks them against their site file: clips as cameras, and their conditions."""
 
 from __future__ import annotations
 
@@ -57,10 +55,10 @@ class ScenarioPlan:
 
 
 def find_scenarios(paths: Iterable[Path], pattern: str = "") -> list[Path]:
-    """The scenario files at `paths`, folders searched in all depth, sorted and each once.
+    """Return the scenario files at `paths`, folders searched in all depth, sorted and each once.
 
-    pattern: a part of the name or a glob such as `yard*`, in any case. Raises UsageError when a path is not there,
-    or nothing was found.
+    pattern: a part of the name or a glob such as `yard*`, in any case. Raises UsageError when a path is not there, or
+    nothing was found.
     """
     found: dict[Path, Path] = {}
     for path in paths:
@@ -94,7 +92,7 @@ def _name_matches(file: Path, pattern: str) -> bool:
 
 
 def scenario_name(file: Path) -> str:
-    """The name of a scenario whose file gives none."""
+    """Return the name of a scenario whose file gives none."""
     return file.name.removesuffix(SCENARIO_SUFFIX)
 
 
@@ -158,7 +156,7 @@ class _ScenarioFaults:
 
 
 def _site(scenario: Scenario, folder: Path, faults: _ScenarioFaults) -> DecisionConfig:
-    """The site configuration, of the named file or the inline sections, with detector and alerts overridden."""
+    """Return the site configuration, of the named file or the inline sections, with detector and alerts overridden."""
     if scenario.site is not None:
         try:
             site = config.load(folder / scenario.site).for_decisions()
@@ -180,13 +178,13 @@ def _site(scenario: Scenario, folder: Path, faults: _ScenarioFaults) -> Decision
 
 
 def with_uplink(site: DecisionConfig) -> DecisionConfig:
-    """The site as if it escalated, to measure what that costs. A replay never connects to the uplink."""
+    """Return the site as if it escalated, to measure what that costs. A replay never connects to the uplink."""
     asking = site.escalation.model_copy(update={"enabled": True})
     return replace(site, has_uplink=True, escalation=asking)
 
 
 def _beside_scenario(detector: DetectorConfig, folder: Path) -> DetectorConfig:
-    """A model file beside the scenario takes precedence over one of the same path elsewhere."""
+    """Prefer a model file beside the scenario to one of the same path elsewhere."""
     if (folder / detector.model).is_file():
         return detector.model_copy(update={"model": str(folder / detector.model)})
     return detector
@@ -300,12 +298,12 @@ def title_with_conditions(name: str, weather: ConditionSet) -> str:
 
 
 def read_condition_sets(texts: Iterable[str], seed: int) -> tuple[ConditionSet, ...]:
-    """The texts of the command line, each a set of conditions."""
+    """Parse the texts of the command line, each a set of conditions."""
     return tuple(ConditionSet.parse([each], seed) for each in texts)
 
 
 def verdict_source(text: str | None, folder: Path) -> Path | OracleOptions | None:
-    """The verdicts that `verdicts:` names: a cassette beside the scenario, or an oracle. Raises UsageError."""
+    """Return the source that `verdicts:` names: a cassette beside the scenario, or an oracle. Raise UsageError."""
     if text is None:
         return None
     try:

@@ -1,6 +1,4 @@
-"""Replays one scenario through the same pipeline as live cameras and compares what was reported with what was
-expected.
-"""
+"""Replays one scenario through the live cameras' pipeline and compares the reported with the expected events."""
 
 from __future__ import annotations
 
@@ -66,7 +64,7 @@ class DetectorCache:
         self._last: tuple[DetectorConfig, ObjectDetector] | None = None
 
     def get(self, settings: DetectorConfig) -> ObjectDetector:
-        """Raises ModelError or MissingPart."""
+        """Return the detector of these settings. Raise ModelError or MissingPart."""
         if self._model is not None:
             settings = settings.model_copy(update={"model": self._model})
         if self._last is None or self._last[0] != settings:
@@ -189,7 +187,7 @@ def _evaluated(plan: ScenarioPlan, replays: Sequence[_CameraReplay], empty: Scen
 
 
 def apply_known_failing(result: ScenarioResult, known_failing: str) -> ScenarioResult:
-    """A scenario marked `known_failing` must fail: if it passes, the mark has to go, or it hides the next failure.
+    """Let a scenario marked `known_failing` fail: if it passes, the mark has to go, or it hides the next failure.
 
     Unreadable footage, or a detector that did not answer, is never the known failure.
     """
@@ -203,7 +201,7 @@ def apply_known_failing(result: ScenarioResult, known_failing: str) -> ScenarioR
 
 
 def _reported_events(results: Iterable[ReplayResult], *, after_verdicts: bool) -> list[Event]:
-    """The events that a person is notified of: not suppressed and, with `after_verdicts`, not rejected."""
+    """Return the events that a person is notified of: not suppressed and, with `after_verdicts`, not rejected."""
     events = []
     for result in results:
         suppressed = {event.id for event in result.suppressed} | (
@@ -222,7 +220,7 @@ def _flood_faults(count: int) -> list[Fault]:
 def _compare_with_truth(
     plan: ScenarioPlan, replays: Sequence[_CameraReplay]
 ) -> tuple[list[Expectation], TrackFigures | None]:
-    """The expectations derived from the true boxes, and how well boxes and tracks agree with them."""
+    """Return the expectations derived from the true boxes, and how well boxes and tracks agree with them."""
     settings = plan.scenario.truth
     if settings is None or plan.truth is None:
         return [], None
@@ -253,7 +251,7 @@ def _event_faults(plan: ScenarioPlan, replays: Sequence[_CameraReplay], matches:
 
 
 def _diagnose(plan: ScenarioPlan, replays: Sequence[_CameraReplay], misses: Sequence[Miss]) -> list[MissDiagnosis]:
-    """A diagnosis of each miss. One pass over the boxes of each camera."""
+    """Return a diagnosis of each miss. One pass over the boxes of each camera."""
     by_camera: dict[str, list[MissDiagnosis]] = {each.result.camera: [] for each in replays}
     diagnoses = []
     for miss in misses:
@@ -272,7 +270,7 @@ def _diagnose(plan: ScenarioPlan, replays: Sequence[_CameraReplay], misses: Sequ
 
 
 def _responsible_camera(replays: Sequence[_CameraReplay], plan: ScenarioPlan, miss: Miss) -> _CameraReplay:
-    """The camera that should have reported the event: the named one, else the first with such a rule."""
+    """Return the camera that should have reported the event: the named one, else the first with such a rule."""
     pattern = miss.wanted.pattern
     for each in replays:
         rules = plan.config.cameras[each.result.camera].rules
@@ -282,7 +280,7 @@ def _responsible_camera(replays: Sequence[_CameraReplay], plan: ScenarioPlan, mi
 
 
 def _alarm_moments(replays: Sequence[_CameraReplay], alarms: Sequence[FalseAlarm]) -> dict[int, FaultMoment]:
-    """The frame at which each false alarm came, by its index in `alarms`."""
+    """Return the frame at which each false alarm came, by its index in `alarms`."""
     found = {}
     for each in replays:
         events = {index: alarm.event for index, alarm in enumerate(alarms) if alarm.event.camera == each.result.camera}

@@ -23,7 +23,10 @@ _TIME = re.compile(r"^(?:(\d{1,3}):)?(\d{1,3}):([0-5]?\d(?:\.\d+)?)$")
 
 
 def _seconds(value: Any) -> Any:
-    """`m:ss` and `h:mm:ss` as seconds. (YAML itself reads `1:05` as 65, but `0:05` as text.)"""
+    """Convert `m:ss` and `h:mm:ss` to seconds.
+
+    YAML itself reads `1:05` as 65, but `0:05` as text.
+    """
     if not isinstance(value, str):
         return value
     match = _TIME.match(value.strip())
@@ -66,7 +69,7 @@ class EventCount(ConfigModel):
 
 
 class EventEntry(ConfigModel):
-    """What describes an event; a key that is left out matches anything."""
+    """The keys that describe an event; one that is left out matches anything."""
 
     camera: str | None = None
     rule: str | None = None
@@ -105,7 +108,7 @@ class NeverEntry(EventEntry):
 
 
 class StoodEntry(ConfigModel):
-    """What stood still when the clip began, for so many seconds by then. box: x1, y1, x2, y2 as shares of the frame."""
+    """An object that stood still when the clip began, for so many seconds by then. box: x1, y1, x2, y2 in shares."""
 
     label: str
     box: tuple[Share, Share, Share, Share]

@@ -1,6 +1,4 @@
-"""The verdicts of a scenario's escalations: from a cassette or from an oracle made of its own truth, and which alerts
-remain after them.
-"""
+"""Verdicts for a scenario's escalations, from a cassette or an oracle of its truth, and the alerts that remain."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ class ScenarioTruth:
 
 
 def scenario_oracle(plan: ScenarioPlan, settings: OracleSettings) -> OracleJudge:
-    """The oracle of a loaded scenario."""
+    """Return the oracle of a loaded scenario."""
     return OracleJudge(
         ScenarioTruth(
             expectations.expectations_of(plan),
@@ -63,7 +61,7 @@ def scenario_oracle(plan: ScenarioPlan, settings: OracleSettings) -> OracleJudge
 
 
 def oracle_for_replay(options: OracleOptions, cameras: Collection[str]) -> OracleJudge:
-    """The oracle that `vedette replay` uses. Raises ConfigError (the scenario), UsageError (another site)."""
+    """Return the oracle that `vedette replay` uses. Raises ConfigError (the scenario), UsageError (another site)."""
     assert options.truth is not None, "the caller refuses an oracle without truth"
     plan = scenario_loader.load_scenario(options.truth)
     unknown = [part.camera for part in plan.parts if part.camera not in cameras]
@@ -73,7 +71,7 @@ def oracle_for_replay(options: OracleOptions, cameras: Collection[str]) -> Oracl
 
 
 def _matches(pattern: EventPattern, escalation: wire.Escalation) -> bool:
-    """An escalation has zone and line in one field; its kind says which it is."""
+    """Return whether the pattern fits; an escalation has zone and line in one field, and its kind says which it is."""
     is_line = escalation.kind == "line"
     return pattern.matches(
         Event(
@@ -95,8 +93,10 @@ def _in_brackets(note: str) -> str:
 
 @contextmanager
 def scenario_answers(plan: ScenarioPlan) -> Iterator[VerdictSource | None]:
-    """What answers the scenario's escalations, None where it names nothing. Raises UsageError when its cassette was
-    damaged since it was checked."""
+    """Yield the judge of the scenario's escalations, None where it names none.
+
+    Raise UsageError when its cassette was damaged since it was checked.
+    """
     options = verdict_source(plan.scenario.verdicts, plan.file.parent)
     if isinstance(options, OracleOptions):
         yield scenario_oracle(plan, options.settings)
@@ -108,12 +108,12 @@ def scenario_answers(plan: ScenarioPlan) -> Iterator[VerdictSource | None]:
 
 
 def accepted_alerts(alerts: Sequence[Alert]) -> tuple[Alert, ...]:
-    """The alerts that were not rejected: those with the verdict unsure, or with none, remain."""
+    """Return the alerts that were not rejected: those with the verdict unsure, or with none, remain."""
     return tuple(alert for alert in alerts if alert.verdict != "rejected")
 
 
 def rejected_events(result: ReplayResult) -> frozenset[str]:
-    """The ids of the events whose alert was rejected."""
+    """Return the ids of the events whose alert was rejected."""
     rejected = [alert for alert in result.alerts if alert.verdict == "rejected"]
     escalated = {route.event for route in result.routes if route.alert in {alert.id for alert in rejected}}
     return frozenset(
@@ -122,8 +122,10 @@ def rejected_events(result: ReplayResult) -> frozenset[str]:
 
 
 def _holds(alert: Alert, event: Event) -> bool:
-    """Whether the event belongs to the alert: alerts of a camera do not overlap, and hold every event of their time
-    that no cooldown suppressed."""
+    """Return whether the event belongs to the alert.
+
+    Alerts of a camera do not overlap, and hold every event of their time that no cooldown suppressed.
+    """
     end = alert.t_start if alert.t_end is None else alert.t_end
     return (
         alert.camera == event.camera

@@ -230,7 +230,7 @@ def compared_frames(frames: Iterable[FrameBoxes], truth: TrueFrames, labels: Col
 
 
 def compare_with_truth(frames: Iterable[FrameBoxes], truth: TrueFrames, labels: Collection[str]) -> TrackFigures:
-    """The figures of `compared_frames`; those of tracks only where the truth has identities."""
+    """Return the figures of `compared_frames`; those of tracks only where the truth has identities."""
     compared = compared_frames(frames, truth, labels)
     tracked = has_identities(truth)
     clear = clear_mot(compared.tracked, compared.truth) if tracked else None

@@ -72,7 +72,10 @@ def bench_command(options: BenchOptions) -> int:
 
 
 def ways_to_run(model: str) -> Iterator[DetectorConfig]:
-    """Of each backend whose package is here: its precisions on the CPU, its other devices; and on a Hailo device."""
+    """Yield the settings of each backend whose package is installed: its precisions on the CPU, then its other devices.
+
+    A Hailo device comes last.
+    """
     if model == model_files.HOG_MODEL:
         yield DetectorConfig(model=model)
         return

@@ -1,4 +1,4 @@
-"""What cameras get of a detector through the scheduler, against what its network does by itself."""
+"""The detector's throughput for cameras behind the scheduler, compared with its network by itself."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ CAMERA_FPS, HEARTBEAT_S = 1000.0, 60.0  # a frame is always due, and no deadline
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Detections end to end in the time that the network alone takes for one. scaled: from frames in the size that the
-    network wants, offered to the scheduler, to boxes at their camera; decoded: from decoded frames of a camera, which
-    are scaled first."""
+    """Detections end to end in the time that the network alone takes for one.
+
+    scaled: from frames in the size that the network wants, offered to the scheduler, to boxes at their camera. decoded:
+    from decoded frames of a camera, which are scaled first.
+    """
 
     scaled: float
     decoded: float
@@ -45,8 +47,10 @@ class _Camera:
         image: NDArray[np.uint8] | None,
         answered: list[tuple[_Camera, bool]],
     ) -> None:
-        """image: what the detector is shown; None: the frame, scaled each time. answered: told of each frame whether
-        it got its boxes."""
+        """Show the detector `image`, or with None the frame, scaled each time.
+
+        answered: gets, for each frame, whether its boxes came.
+        """
         self.queue: CameraQueue[QueuedInference] = CameraQueue(fps=CAMERA_FPS, heartbeat_s=HEARTBEAT_S, late_max=1)
         self.ages = FrameAges()
         self._answered = answered
@@ -98,7 +102,7 @@ class DetectorBench:
 
 
 def rate(detector: ObjectDetector, cameras: int, size: tuple[int, int], seconds: float, clock: Clock) -> float:
-    """Detections a second of so many cameras together, from their decoded frames to their boxes."""
+    """Return the detections a second of so many cameras together, from their decoded frames to their boxes."""
     bench = DetectorBench(detector, cameras, size, clock, scaled=False)
     began, done = clock.monotonic(), 0
     while not done or clock.monotonic() - began < seconds:
@@ -107,7 +111,7 @@ def rate(detector: ObjectDetector, cameras: int, size: tuple[int, int], seconds:
 
 
 def batch_rates(network: NetworkDetector, size: tuple[int, int], seconds: float, clock: Clock) -> dict[int, float]:
-    """Detections a second by frames in a run, the detector called by itself."""
+    """Return the detections a second by frames in a run, with the detector called by itself."""
     width, height = network.preferred_size(*size)
     frame = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
     found: dict[int, float] = {}

@@ -63,7 +63,7 @@ class Measurement:
 
 
 class ProcessorEnergy:
-    """What RAPL counts of this machine, whoever causes it, from the making on: see `RaplCounters`."""
+    """The energy that RAPL counts for this machine since this object was made, whoever uses it: see `RaplCounters`."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
         """root: of the file system that /sys lies in."""
@@ -118,7 +118,10 @@ def _rounded(rates: dict[int, float]) -> dict[int, float]:
 
 
 def _network_share(network: ObjectDetector, frame: NDArray[np.uint8], runs: int) -> float | None:
-    """Of the CPU time of a detection, in turns with the network alone on a tensor of the same shape."""
+    """Return the network's share of a detection's CPU time.
+
+    Detections take turns with the network alone on a tensor of the same shape.
+    """
     if not isinstance(network, NetworkDetector):
         return None
     feed = network.trial_feed((frame.shape[1], frame.shape[0]))

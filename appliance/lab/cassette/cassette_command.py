@@ -40,8 +40,10 @@ class ActiveVerdictSource:
 
 
 def site_for_verdicts(site: ReplaySections, options: VerdictOptions) -> ReplaySections:
-    """The site as it escalates: with the broker of --cloud, or some uplink where verdicts are at hand. Raises
-    UsageError."""
+    """Return the site with an uplink, so that it escalates.
+
+    The uplink is the broker of --cloud, or any where verdicts are at hand. Raise UsageError.
+    """
     if options.cloud is not None and options.record is None:
         raise UsageError("--cloud is who to ask while recording: say where to with --record-verdicts CASSETTE")
     if options.source is not None and options.record is not None:
@@ -68,7 +70,7 @@ def _escalating(site: ReplaySections, uplink: BrokerConfig) -> ReplaySections:
 def open_verdict_source(
     site: ReplaySections, options: VerdictOptions, oracle: MakeOracle | None = None
 ) -> Iterator[ActiveVerdictSource]:
-    """The source that the options name, open while the replay runs. Raises UsageError, UplinkError, OSError."""
+    """Return the source that the options name, open while the replay runs. Raises UsageError, UplinkError, OSError."""
     if options.record is not None:
         assert site.uplink is not None, "see site_for_verdicts"
         clock, found = SystemClock(), ActiveVerdictSource()

@@ -61,17 +61,16 @@ class CassetteRecorderCounts:
 
 
 class CassetteRecorder:
-    """Sends one escalation at a time and waits for its verdict, so that the log of the recording is already that of its
-    replay.
+    """Sends one escalation at a time and waits for its verdict, so the recording's log equals that of its replay.
 
-    State: what is on the cassette, the open file, the counts. Owner: one replay. Invariant: a verdict is on the
-    cassette before the replay has it. An existing cassette is continued: only what is not on it is asked.
+    State: the verdicts on the cassette, the open file, the counts. Owner: one replay. Invariant: a verdict is on the
+    cassette before the replay has it. An existing cassette is continued: only escalations that are not on it are sent.
     """
 
     def __init__(
         self, path: Path, cloud: CloudPort, clock: Clock, show_status: ShowStatus = lambda sentence: None
     ) -> None:
-        """Raises UsageError when `path` is no cassette, OSError."""
+        """Open or continue the cassette. Raise UsageError when `path` is no cassette, OSError."""
         self._path = path
         self._cloud = cloud
         self._clock = clock
@@ -89,7 +88,10 @@ class CassetteRecorder:
         return AnsweredBy(source="cloud")
 
     def answer(self, escalation: ReplayEscalation, footage: FootageRef) -> SourcedVerdict | None:
-        """Raises UplinkError when the cloud cannot be asked, UsageError when another judge answers than before."""
+        """Send the escalation and wait for its verdict.
+
+        Raise UplinkError when the cloud cannot be asked, UsageError when another judge answers than before.
+        """
         query, media = query_at(escalation, footage), media_of(escalation.body)
         key = key_of(query, media)
         known = self._known.get(key)
@@ -159,8 +161,11 @@ class CassetteRecorder:
 
 
 def recording_site() -> str:
-    """A site name of its own: a live appliance of the same name would get the verdicts, and the worker or the broker
-    would take an escalation sent before for a repetition."""
+    """Return a site name for this recording only.
+
+    A live appliance of the same name would get the verdicts, and the worker or the broker would take an escalation sent
+    before for a repetition.
+    """
     return f"replay-{secrets.token_hex(6)}"
 
 
@@ -177,7 +182,7 @@ _MEDIA_RANK = {"facts": 0, "crop": 1, "frame": 2, "clip": 3}
 
 @dataclass(frozen=True, slots=True)
 class CassetteCopy:
-    """What was written."""
+    """The counts of a written cassette."""
 
     questions: int
     lines: int  # verdicts of all their steps
@@ -254,7 +259,7 @@ def _line(
 
 
 def _as_sent(body: wire.Escalation, kinds: list[str]) -> wire.Escalation:
-    """The message as it was when the steps of these kinds had been sent: the row lists all that was ever sent."""
+    """Return the message as it was when the steps of these kinds had been sent; the row lists all that was ever sent."""
     rank = max((_MEDIA_RANK.get(kind, 3) for kind in kinds), default=3)
     media = tuple(ref for ref in body.media if _MEDIA_RANK[ref.kind] <= rank)
     return body.model_copy(update={"media": media, "step": len(kinds) - 1})

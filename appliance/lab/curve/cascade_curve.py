@@ -1,7 +1,7 @@
-"""What the router's cascade costs and how right it is, from asking about every alert to asking about none.
+"""Cost and accuracy of the router's cascade, from escalating every alert to escalating none.
 
-Each alert is known to be right or not by the labels. Its chance is learnt from the alerts of all other clips, so that
-no clip tells about itself; the surest alerts stay at the edge first.
+The labels tell which alerts are right. Each alert's chance is learnt from the alerts of all other clips, so that no
+clip tells about itself; the surest alerts stay at the edge first.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ SHARE_GOAL = 0.85  # of the alerts, kept at the edge without an incident lost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedAlert:
-    """One alert. chance: by a calibration that was learnt without its clip; chance_min, chance_max: what that claims;
-    incidents: which labelled incidents it shows, by number: none: it is false. bytes, gpu_s, money: of asking."""
+    """One alert with its label and its chance of being right.
+
+    chance: by a calibration that was learnt without its clip; chance_min, chance_max: the bounds it claims. incidents:
+    numbers of the labelled incidents that it shows; with none it is false. bytes, gpu_s, money: cost of escalating it.
+    """
 
     chance: float
     chance_min: float
@@ -48,10 +51,12 @@ class JudgedAlert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadePoint:
-    """One way of dividing the alerts. kept: the share that stays at the edge; sure, doubtful: how many there, on which
-    side; asked: how many are escalated. bytes, gpu_s, money: of these. accuracy: the share that is answered right, by a
-    judge as good as assumed. lost: incidents that raised an alert and of which all alerts are held for false at
-    the edge."""
+    """One way of dividing the alerts between edge and cloud.
+
+    kept: the share that stays at the edge; sure, doubtful: how many there, on which side; asked: how many are
+    escalated. bytes, gpu_s, money: of these. accuracy: the share that is answered right, by a judge as good as assumed.
+    lost: incidents that raised an alert and of which all alerts are held for false at the edge.
+    """
 
     kept: float
     sure: int
@@ -67,10 +72,12 @@ class CascadePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeCurve:
-    """alerts: how many, right: how many of them; points: from asking about all to asking about none. most: the most
-    that can be kept without an incident lost; as_right: the same with no more wrong answers than the judge would give
-    about all; claimed: what the router's claims allow with no more labels than these (see docs/router.md).
-    judge_error: assumed."""
+    """All points of the cascade, from escalating all alerts to escalating none.
+
+    alerts: how many; right: how many of them are right. most: the most that can be kept without an incident lost.
+    as_right: the same with no more wrong answers than the judge would give about all. claimed: the share that the
+    router's claims allow with no more labels than these (see docs/router.md). judge_error: assumed.
+    """
 
     alerts: int
     right: int
@@ -82,7 +89,7 @@ class CascadeCurve:
     judge_error: float = 0.0
 
     def at(self, kept: float) -> CascadePoint:
-        """The point with the fewest alerts at the edge that has at least this share there."""
+        """Return the point with the fewest alerts at the edge that has at least this share there."""
         return next((each for each in self.points if each.kept >= kept - 1e-9), self.points[-1])
 
 

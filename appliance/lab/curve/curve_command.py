@@ -46,8 +46,10 @@ class CurveOptions:
 def curve_command(
     paths: Sequence[Path], pattern: str, models: DetectorCache, options: CurveOptions, clock: Clock | None = None
 ) -> int:
-    """Measure all scenarios at `paths` that hold a truth. Returns 0. Raises UsageError when nothing can be measured,
-    SourceError when a clip cannot be read."""
+    """Measure all scenarios at `paths` that hold a truth.
+
+    Returns 0. Raises UsageError when nothing can be measured, SourceError when a clip cannot be read.
+    """
     clock = clock or SystemClock()
     plans = [each for one in load_scenarios(find_scenarios(paths, pattern)) for each in plans_by_conditions(one)]
     check_writable(options.html)
@@ -86,7 +88,7 @@ def as_json(report: CurveReport) -> dict[str, Any]:
 
 
 def print_text(report: CurveReport) -> None:
-    """The tables, the notes, and the comparisons last."""
+    """Print the tables, the notes, and the comparisons last."""
     for table in (footage_table(report), sent_table(report), seen_table(report)):
         print("\n".join(aligned_lines(table)), end="\n\n")
     lines = (f"verdicts: {report.verdicts}", *reading_notes(report), "")

@@ -1,6 +1,4 @@
-"""Replays one camera's footage of a scenario once and records its labelled incidents and everything that any strategy
-could send.
-"""
+"""Replays one camera's footage of a scenario once; records its labelled incidents and all that a strategy could send."""
 
 from __future__ import annotations
 
@@ -41,8 +39,11 @@ FRAME_ENCODED_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ExaminedFrame:
-    """One examined frame. motion: the share of the frame that moved; frame_bytes: what sending this one frame whole
-    would put on the uplink, with its escalation."""
+    """One examined frame.
+
+    motion: the share of the frame that moved; frame_bytes: bytes on the uplink if this one frame were sent whole, with
+    its escalation.
+    """
 
     t: float
     motion: float
@@ -132,7 +133,7 @@ class BaselineRecorder:
         return _message_bytes(escalation) + sum(chunks)
 
     def _sighting(self, found: TrackedObject, t: float, rule: Rule) -> BestSighting:
-        """What an escalation about this track would hold now; facts that no rule gave are placeholders."""
+        """Return the sighting of an escalation about this track at `t`; facts that no rule gave are placeholders."""
         event = Event(
             camera=self._camera,
             rule=rule.name,
@@ -166,7 +167,7 @@ class BaselineRecorder:
 
 
 def _message_bytes(escalation: wire.Escalation) -> int:
-    """The size of the escalation itself, with subject and headers."""
+    """Return the size of the escalation itself, with subject and headers."""
     subject = wire.escalation_subject(escalation.site, wire.PRIORITY_OF[escalation.severity])
     headers = {"Nats-Msg-Id": wire.escalation_message_id(escalation)}
     return NatsMessage(subject, escalation.to_json(), headers, "facts").size
@@ -174,8 +175,11 @@ def _message_bytes(escalation: wire.Escalation) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RouterEscalation:
-    """An escalation that the router would send. moments: times that its images show, or of the event where it has none;
-    bytes: of the escalation and, where a verdict requested more evidence, of that."""
+    """An escalation that the router would send.
+
+    moments: times that its images show, or of the event where it has none. bytes: of the escalation and, where a
+    verdict requested more evidence, of that.
+    """
 
     route: Route
     moments: tuple[float, ...]
@@ -184,9 +188,12 @@ class RouterEscalation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedFootage:
-    """The outcome of a replay. bytes: of the footage as the camera sent it; merge_s: seconds within which alerts merge,
-    and so how far apart single frames are sent; alerts: those that the site would ask about, as its labels are;
-    judged_by: what answered the escalations, '' for nothing (see Alert.verdict for the verdicts); clip: the file."""
+    """The outcome of a replay.
+
+    bytes: of the footage as the camera sent it. merge_s: seconds within which alerts merge, and so how far apart single
+    frames are sent. alerts: those that the site would ask about, as its labels are. judged_by: the judge that answered
+    the escalations, '' for none (see Alert.verdict for the verdicts). clip: the file.
+    """
 
     scenario: str
     camera: str
@@ -205,7 +212,7 @@ class ReplayedFootage:
 
 
 def has_truth(plan: ScenarioPlan) -> bool:
-    """Whether the scenario says what truly happens in it."""
+    """Return whether the scenario says what truly happens in it."""
     scenario = plan.scenario
     derived = scenario.truth is not None and scenario.truth.events is not None
     return bool(scenario.expect or scenario.never) or derived or scenario.others == "never"
@@ -214,9 +221,11 @@ def has_truth(plan: ScenarioPlan) -> bool:
 def replay_footage(
     plan: ScenarioPlan, models: DetectorCache, clock: Clock, progress: ReplayProgress | None = None
 ) -> tuple[ReplayedFootage, ...]:
-    """Replay every camera of a scenario with an uplink, so that the router has something to decide, in the scenario's
-    own conditions and with the verdicts it names. Raises SourceError when a clip cannot be read, ModelError,
-    MissingPart, ConfigError (truth file), UsageError (cassette)."""
+    """Replay every camera of a scenario with an uplink, so that the router has something to decide.
+
+    The scenario's own conditions hold, and the verdicts are those it names. Raise SourceError when a clip cannot be
+    read, ModelError, MissingPart, ConfigError (truth file), UsageError (cassette).
+    """
     plan = replace(plan, config=with_uplink(plan.config))
     config, detector = plan.config, models.get(plan.config.detector)
     found = []
@@ -259,8 +268,10 @@ def _replayed_footage(
 
 
 def _router_escalations(plan: ScenarioPlan, result: ReplayResult, spool: BoxesSpool) -> Iterator[RouterEscalation]:
-    """The last escalation about each alert: one that is postponed and then released is the same. The moments are those
-    that evidence selection chooses for it, from the same frames."""
+    """Yield the last escalation about each alert: one that is postponed and then released is the same.
+
+    The moments are those that evidence selection chooses for it, from the same frames.
+    """
     settings = plan.config.escalation
     escalated = {route.alert: route for route in result.routes if route.ask}
     pending = sorted(escalated.values(), key=lambda route: route.t)
@@ -302,7 +313,7 @@ def _truth(plan: ScenarioPlan, part: ScenarioPart, result: ReplayResult, spool: 
 
 
 def _expectations_of_camera(plan: ScenarioPlan, part: ScenarioPart) -> Iterator[Expectation]:
-    """The expectations that only this camera can fulfil."""
+    """Return the expectations that only this camera can fulfil."""
     for each in expectations_of(plan):
         cameras = [
             other.camera for other in plan.parts if could_come(other.camera, plan.config.cameras[other.camera], each)

@@ -27,7 +27,7 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_recall(figure: Estimate) -> str:
-    """`0.93 (0.81-1.00)`"""
+    """Format the recall with its interval: `0.93 (0.81-1.00)`."""
     if figure.value is None:
         return "–"
     return f"{figure.value:.2f} ({figure.low or 0:.2f}-{1.0 if figure.high is None else figure.high:.2f})"
@@ -52,7 +52,7 @@ def sent_table(report: CurveReport) -> ReportTable:
 
 
 def wholes_sentence(report: CurveReport) -> str:
-    """The strategies that send all or nothing."""
+    """Return a sentence on the strategies that send all or nothing."""
     lines = [f"{curve.name}: recall {_spent_text(curve, format_share)}" for curve in report.sent.curves if curve.whole]
     return "; ".join(lines)
 
@@ -76,7 +76,7 @@ def _format_load(things: float) -> str:
 
 
 def seen_table(report: CurveReport) -> ReportTable:
-    """What a person has to review in an hour of one camera."""
+    """Make the table of alerts that a person has to review in an hour of one camera."""
     (every,) = report.seen.budgets
     head = ("to look at per camera-hour", f"recall at {_format_load(every)}", f"{report.goal:g} from", "all it has")
     rows = [
@@ -92,7 +92,7 @@ def seen_table(report: CurveReport) -> ReportTable:
 
 
 def footage_table(report: CurveReport) -> ReportTable:
-    """What each camera contributes."""
+    """Make the table of each camera's share of the footage."""
     head = ("scenario", "camera", "footage", "bytes", "incidents", "alerts", "of them false", "asked", "bytes asked")
     rows = [
         (
@@ -112,7 +112,7 @@ def footage_table(report: CurveReport) -> ReportTable:
 
 
 def bar_sentence(report: CurveReport) -> str:
-    """The bar, met or missed, in one sentence."""
+    """Return the bar, met or missed, in one sentence."""
     router = report.sent.curves[0]
     goal_text = f"{report.goal:g} of {format_count(report.incidents, 'labelled incident')}"
     smallest = router.smallest.value
@@ -147,7 +147,7 @@ def _spans(leads: Sequence[Lead]) -> str:
 
 
 def reading_notes(report: CurveReport) -> tuple[str, ...]:
-    """Notes that a reader of the figures needs."""
+    """Return the notes that a reader of the figures needs."""
     lines = [
         wholes_sentence(report),
         f"{format_count(report.incidents, 'labelled incident')} of {format_count(len(report.films), 'camera')} in "
@@ -232,7 +232,7 @@ def cascade_sentence(curve: CascadeCurve) -> str:
 
 
 def curve_page(report: CurveReport, now: float) -> str:
-    """The whole file. now: UTC seconds."""
+    """Return the whole HTML file. now: UTC seconds."""
     lines = tuple(comparison_sentence(report, each) for each in report.comparisons)
     sections = (
         ReportSection(
@@ -319,7 +319,7 @@ def _decade_below(panel: CurvePanel, high: float) -> float:
 
 
 def _series(curve: RecallCurve, scale: float, low: float, high: float) -> PlotSeries:
-    """A curve begins at recall 0 on the left edge, and holds its last recall to the right edge."""
+    """Make the line of a curve: from recall 0 on the left edge, holding its last recall to the right edge."""
     points = [(scale * share, 100 * recall) for share, recall in curve.points]
     band = [(scale * share, 100 * below, 100 * above) for share, below, above in curve.band]
     if curve.whole:

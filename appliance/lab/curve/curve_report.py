@@ -134,7 +134,7 @@ class CurveReport:
 
     @property
     def bar_met(self) -> bool:
-        """Whether the router reaches the goal within the bar, and no baseline is ahead of it at any budget."""
+        """True if the router reaches the goal within the bar, and no baseline is ahead of it at any budget."""
         smallest = self.sent.curves[0].smallest.value
         return smallest is not None and smallest <= self.bar and not any(c.baseline_ahead for c in self.comparisons)
 
@@ -149,7 +149,7 @@ class CurveReport:
 
 @dataclass(frozen=True, slots=True)
 class _Budget:
-    """What budgets are a share of: bytes or hours. whole: (F,) of each footage."""
+    """The whole of which budgets are a share: bytes or hours. whole: (F,) of each footage."""
 
     whole: Floats
     resampled: Bootstrap
@@ -172,15 +172,18 @@ class _Budget:
         )
 
     def costs(self, orders: Sequence[Ranking]) -> Floats:
-        """(K, I)"""
+        """Return the cost of finding each incident in each order: (K, I)."""
         return np.array([each.costs(self.whole) for each in orders])
 
 
 def _band(
     sample: BootstrapSample, rises: Sequence[float], budgets: Sequence[float]
 ) -> tuple[tuple[float, float, float], ...]:
-    """Of one order the bootstrap interval, of many the spread of their recalls: where the recall rises, at the budgets,
-    and beyond the last rise, where a draw may still rise."""
+    """Return the interval of the recall at the budgets, where it rises, and beyond the last rise.
+
+    One order gives the bootstrap interval, many give the spread of their recalls. A draw may still rise beyond the last
+    rise.
+    """
     beyond = [rises[-1] * more for more in _BAND_BEYOND] if rises else []
     shares = sorted({*rises, *budgets, *beyond})
     if len(shares) > _BAND_POINTS:

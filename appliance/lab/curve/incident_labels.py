@@ -19,8 +19,10 @@ BEFORE_S, AFTER_S = 1.0, 3.0  # seconds around an alert; as the windows of true 
 
 @dataclass(frozen=True, slots=True)
 class IncidentLabels:
-    """Alerts as a perfect detector and tracker would have raised them. untimed: entries of `expect` without a moment,
-    which can be neither found nor missed."""
+    """Alerts as a perfect detector and tracker would have raised them.
+
+    untimed: entries of `expect` without a moment, which can be neither found nor missed.
+    """
 
     alerts: tuple[Alert, ...]
     untimed: int
@@ -49,9 +51,12 @@ class _EntryEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraTruth:
-    """What is known of a camera's footage. header: camera and picture size; looks: the true objects at the frames that
-    were examined, empty where there are no true boxes; expectations: the entries of `expect`; derived: every
-    event of the true boxes must be reported as well (`truth.events`)."""
+    """The truth about a camera's footage.
+
+    header: camera and frame size. looks: the true objects at the frames that were examined, empty where there are no
+    true boxes. expectations: the entries of `expect`. derived: every event of the true boxes must be reported as well
+    (`truth.events`).
+    """
 
     header: StreamHeader
     frames: Sequence[FrameBoxes]
@@ -60,7 +65,7 @@ class CameraTruth:
 
 
 def label_incidents(config: DecisionConfig, truth: CameraTruth) -> IncidentLabels:
-    """The incidents of one camera.
+    """Return the incidents of one camera.
 
     An entry takes the time and the object of the true event that matches it, where the boxes hold one, so that its
     incident lasts as long as the object stays in view; otherwise it lasts as long as the entry says.
@@ -101,7 +106,7 @@ def _entry_event(
 
 
 def _possible_events(camera: str, site: CameraConfig, t: float) -> Iterable[Event]:
-    """An event of each rule and label."""
+    """Return an event of each rule and label."""
     for rule in site.rules:
         for label in rule.labels:
             line, zone = (rule.line, "") if isinstance(rule, LineRule) else ("", rule.zone)
@@ -119,14 +124,14 @@ def _possible_events(camera: str, site: CameraConfig, t: float) -> Iterable[Even
 
 
 def could_come(camera: str, site: CameraConfig, expectation: Expectation) -> bool:
-    """Whether the camera has a rule that can report the expected event."""
+    """Return whether the camera has a rule that can report the expected event."""
     return any(expectation.pattern.matches_except_time(event) for event in _possible_events(camera, site, 0.0))
 
 
 def _alerts(
     config: DecisionConfig, truth: CameraTruth, events: Sequence[Event], entries: Sequence[_EntryEvent]
 ) -> list[Alert]:
-    """The alerts that the policy makes of the events; their objects are in view for as long as is known."""
+    """Return the alerts that the policy makes of the events; their objects are in view for as long as is known."""
     camera = truth.header.camera
     policy = AlertPolicy(camera, config.alerts, config.cameras[camera].rules)
     changes: list[AlertChange] = [*policy.begin(truth.header).changes]
@@ -154,6 +159,6 @@ def _with_entries(boxes: FrameBoxes, entries: Sequence[_EntryEvent]) -> FrameBox
 
 
 def may_escalate(alert: Alert, config: DecisionConfig) -> bool:
-    """Whether the site may escalate the alert at all; otherwise the router cannot miss it."""
+    """Return whether the site may escalate the alert at all; otherwise the router cannot miss it."""
     rules: dict[str, Rule] = {rule.name: rule for rule in config.cameras[alert.camera].rules}
     return alert.severity in config.escalation.severities and any(rules[name].escalate for name in alert.rules)

@@ -1,5 +1,6 @@
-"""Recall under a budget: what each strategy sends in which order, what finding each incident costs, and bootstrap
-intervals. Arithmetic only.
+"""Recall under a budget: each strategy's order of sending, the cost of finding each incident, bootstrap intervals.
+
+Arithmetic only.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ class LabelledIncident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One thing that a strategy could send. footage: index of the camera's footage; t: when it is decided; bytes: as
-    the outbox counts them; moments: times that its images show; alert: the id of its alert, "" without one."""
+    """One thing that a strategy could send.
+
+    footage: index of the camera's footage; t: when it is decided; bytes: as the outbox counts them; moments: times that
+    its images show; alert: the id of its alert, "" without one.
+    """
 
     footage: int
     t: float
@@ -40,7 +44,7 @@ class Candidate:
     alert: str = ""
 
     def finds(self, incident: LabelledIncident) -> bool:
-        """Whether one of its images shows the incident."""
+        """Return whether one of its images shows the incident."""
         return self.footage == incident.footage and any(incident.start <= t <= incident.end for t in self.moments)
 
 
@@ -51,8 +55,10 @@ def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """One order of sending. prices, footage: (N,) of what is sent; first: (I,) the index at which each incident is
-    found, N for never."""
+    """One order of sending.
+
+    prices, footage: (N,) of the things sent; first: (I,) the index at which each incident is found, N for never.
+    """
 
     prices: Floats
     footage: Indices
@@ -86,7 +92,7 @@ def ranking(
 
 
 def all_or_nothing(each: Ranking) -> Ranking:
-    """The same things as one: all of them are sent, or none."""
+    """Return the same things as one: all of them are sent, or none."""
     last = len(each.prices) - 1
     return Ranking(each.prices, each.footage, np.where(each.first <= last, last, len(each.prices)))
 
@@ -98,7 +104,10 @@ def recall_at(costs: Floats, share: float, weights: Floats | None = None) -> flo
 
 
 def smallest_share(costs: Floats, recall: float, weights: Floats | None = None) -> float:
-    """The smallest budget with at least this recall, the mean of K orders where costs is (K, I); inf: none has."""
+    """Return the smallest budget with at least this recall; inf if none has.
+
+    It is the mean of K orders where costs is (K, I).
+    """
     rows = np.atleast_2d(costs)
     every = np.ones(rows.shape[1]) if weights is None else weights
     mass = np.broadcast_to(every, rows.shape).ravel()
@@ -123,12 +132,12 @@ class Lead:
     closed: bool = False
 
     def holds(self, budget: float) -> bool:
-        """Whether the budget is one of them."""
+        """Return whether the budget is one of them."""
         return self.start <= budget < self.end or (self.closed and budget == self.end)
 
 
 def leads(costs: Floats, others: Floats, end: float) -> tuple[Lead, ...]:
-    """The budgets up to `end` at which the first has strictly more recall than the other."""
+    """Return the budgets up to `end` at which the first has strictly more recall than the other."""
     every = np.unique(np.concatenate([costs.ravel(), others.ravel()]))
     steps = [float(step) for step in every if step <= end]
     found: list[Lead] = []
@@ -150,20 +159,25 @@ _Draw = tuple[Floats, Floats]
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSample:
-    """costs: (K, I) as measured, of each order; drawn: (R, I) the incidents' costs in each draw; weights: (R, I) how
-    often each incident counts in the draw."""
+    """The costs of one strategy and their bootstrap draws.
+
+    costs: (K, I) as measured, of each order; drawn: (R, I) the incidents' costs in each draw; weights: (R, I) how often
+    each incident counts in the draw.
+    """
 
     costs: Floats
     drawn: Floats
     weights: Floats
 
     def recalls(self, shares: Sequence[float]) -> list[Estimate]:
-        """The recall at each budget. Where all incidents agree the interval is the exact bound for so many,
-        see `estimate_share`."""
+        """Return the recall at each budget.
+
+        Where all incidents agree the interval is the exact bound for so many, see `estimate_share`.
+        """
         return [self._recall(share) for share in shares]
 
     def smallest(self, recall: float) -> Estimate:
-        """The smallest budget with this recall; None: never."""
+        """Return the smallest budget with this recall; None: never."""
         drawn = [
             smallest_share(costs, recall, weights) for costs, weights in zip(self.drawn, self.weights, strict=True)
         ]
@@ -195,7 +209,7 @@ class Bootstrap:
         self._draws = [draw for draw in self._drawn(resamples) if draw[1].sum() > 0]
 
     def sample(self, orders: Sequence[Ranking]) -> BootstrapSample:
-        """The draws of one strategy."""
+        """Return the draws of one strategy."""
         drawn = [
             orders[number % len(orders)].costs(self._whole, clips) for number, (clips, _) in enumerate(self._draws)
         ]

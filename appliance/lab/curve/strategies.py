@@ -1,6 +1,4 @@
-"""The router and the baselines it is compared with: for each, the order in which it sends what it has, and what is left
-for a person to examine.
-"""
+"""The router and its baselines: the order in which each sends, and the alerts that it leaves for a person to examine."""
 
 from __future__ import annotations
 
@@ -32,7 +30,10 @@ class Strategy:
     whole: bool = False
 
     def rankings(self, incidents: Sequence[LabelledIncident], *, counted: bool = False) -> tuple[Ranking, ...]:
-        """counted: each thing costs 1, as for a person who reviews it, instead of its bytes."""
+        """Return the orders of sending.
+
+        counted: each thing costs 1, as for a person who reviews it, instead of its bytes.
+        """
         found = [ranking(order, incidents, [1.0] * len(order) if counted else None) for order in self.orders]
         return tuple(all_or_nothing(each) for each in found) if self.whole else tuple(found)
 
@@ -51,7 +52,7 @@ def all_strategies(footage: Sequence[ReplayedFootage], seeds: int) -> tuple[Stra
 
 
 def router_candidates(footage: Sequence[ReplayedFootage]) -> list[Candidate]:
-    """The escalations that the router would send, each with its own evidence."""
+    """Return the escalations that the router would send, each with its own evidence."""
     return [
         Candidate(
             footage=number,
@@ -76,8 +77,11 @@ def confidence_candidates(footage: Sequence[ReplayedFootage]) -> list[Candidate]
 
 
 def spread(candidates: Sequence[Candidate], apart: Sequence[float]) -> list[Candidate]:
-    """In falling value, but none within `apart` seconds (of each footage) of one that is sent already; once nothing is
-    left that far apart, at half the distance, and so on. Never worse than sending neighbours one after the other."""
+    """Sort by falling value, but none within `apart` seconds (of each footage) of one that is sent already.
+
+    Once nothing is left that far apart, half the distance counts, and so on. It is never worse than sending neighbours
+    one after the other.
+    """
     left, order, share = ranked(candidates), list[Candidate](), 1.0
     sent: dict[int, list[float]] = {}
     while left:
@@ -173,12 +177,12 @@ def _alert(number: int, alert: Alert, value: float) -> Candidate:
 
 
 def escalated_alerts(footage: Sequence[ReplayedFootage]) -> AlertKeys:
-    """The alerts that the router would escalate."""
+    """Return the alerts that the router would escalate."""
     return frozenset((number, each.route.alert) for number, camera in enumerate(footage) for each in camera.escalations)
 
 
 def rejected_alerts(footage: Sequence[ReplayedFootage]) -> AlertKeys:
-    """The alerts that were rejected by the verdicts which the scenarios name."""
+    """Return the alerts that were rejected by the verdicts which the scenarios name."""
     return frozenset(
         (number, alert.id)
         for number, camera in enumerate(footage)
@@ -188,6 +192,6 @@ def rejected_alerts(footage: Sequence[ReplayedFootage]) -> AlertKeys:
 
 
 def ranking_without(order: Sequence[Candidate], removed: AlertKeys, incidents: Sequence[LabelledIncident]) -> Ranking:
-    """The alerts that remain for a person, each at a cost of 1."""
+    """Return the alerts that remain for a person, each at a cost of 1."""
     left = [each for each in order if alert_key(each) not in removed]
     return ranking(left, incidents, [1.0] * len(left))

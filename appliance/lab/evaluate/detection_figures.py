@@ -46,9 +46,11 @@ class ClassBoxes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionFigures:
-    """How well one class was found. ap50_low, ap50_high: the bootstrap's interval over images; precision, recall: at
-    SCORE and IoU 0.5; calibration_error: mean distance of scores from the share of right ones; calibration: slope and
-    offset of the line from a score's log-odds to those of being right (Platt 1999). None: no detections.
+    """The accuracy for one class.
+
+    ap50_low, ap50_high: the bootstrap's interval over images; precision, recall: at SCORE and IoU 0.5;
+    calibration_error: mean distance of scores from the share of right ones; calibration: slope and offset of the line
+    from a score's log-odds to those of being right (Platt 1999). None: no detections.
     """
 
     images: int
@@ -65,8 +67,11 @@ class DetectionFigures:
 
 @dataclass(frozen=True, slots=True)
 class _Matches:
-    """Detections of all images, best first. hits: right; void: on an ignored box, so not counted; image: which one.
-    boxes: (images,) the true boxes of each."""
+    """Detections of all images, best first.
+
+    hits: right; void: on an ignored box, so not counted; image: index of its image. boxes: (images,) the true boxes of
+    each.
+    """
 
     scores: Floats
     hits: Bools
@@ -76,7 +81,7 @@ class _Matches:
 
 
 def arithmetic() -> str:
-    """What computes AP here: `pycocotools 2.0.11` or `numpy`."""
+    """Return the name of the AP arithmetic in use: `pycocotools 2.0.11` or `numpy`."""
     try:
         import pycocotools.cocoeval  # noqa: F401 (optional; its compiled part is loaded, too)
     except ImportError:
@@ -85,7 +90,10 @@ def arithmetic() -> str:
 
 
 def one_answer_each(boxes: Floats, scores: Floats, classes: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The rows to keep, best first, where several classes count as one: a car called car and truck is one vehicle."""
+    """Return the rows to keep, best first, where several classes count as one.
+
+    A car that is called car and truck is one vehicle.
+    """
     iou = iou_matrix(boxes, boxes)
     kept: list[int] = []
     for row in np.argsort(-scores, kind="stable"):
@@ -95,7 +103,7 @@ def one_answer_each(boxes: Floats, scores: Floats, classes: NDArray[np.intp]) ->
 
 
 def detection_figures(images: Sequence[ClassBoxes], *, use_pycocotools: bool) -> DetectionFigures:
-    """The figures of one class; at least one true box is needed that is not ignored."""
+    """Return the figures of one class; at least one true box is needed that is not ignored."""
     images = [_best_answers(each) for each in images]
     matches = _match(images, IOU_MIN)
     whole = np.ones(len(images))
@@ -172,7 +180,7 @@ def _average_precision(matches: _Matches, weights: Floats) -> float:
 
 
 def _interval(matches: _Matches) -> tuple[float, float]:
-    """Of AP50, by drawing as many images with replacement, the same way each time."""
+    """Return the interval of AP50, from as many images drawn with replacement, the same way each time."""
     random, count = np.random.default_rng(0), len(matches.boxes)
     draws = [
         _average_precision(matches, np.bincount(random.integers(0, count, count), minlength=count).astype(float))
@@ -183,7 +191,7 @@ def _interval(matches: _Matches) -> tuple[float, float]:
 
 
 def _calibration_error(matches: _Matches) -> float | None:
-    """Expected calibration error (Guo et al. 2017, arXiv:1706.04599) in bins of a tenth."""
+    """Return the expected calibration error (Guo et al. 2017, arXiv:1706.04599) in bins of a tenth."""
     counted = (matches.scores >= CALIBRATED_FROM) & ~matches.void
     scores, hits = matches.scores[counted], matches.hits[counted].astype(float)
     if not len(scores):
@@ -194,8 +202,10 @@ def _calibration_error(matches: _Matches) -> float | None:
 
 
 def _calibration_line(matches: _Matches) -> tuple[float, float] | None:
-    """Logistic regression on the scores' log-odds by Newton's method, of those that the error counts. A weak prior
-    keeps it finite where all are right."""
+    """Fit the scores' log-odds by logistic regression (Newton's method), over the detections that the error counts.
+
+    A weak prior keeps it finite where all are right.
+    """
     counted = (matches.scores >= CALIBRATED_FROM) & ~matches.void
     scores, hits = np.clip(matches.scores[counted], 1e-3, 1 - 1e-3), matches.hits[counted].astype(float)
     if not len(scores):

@@ -57,8 +57,11 @@ _ALIASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateOptions:
-    """What the command line asks for. named_sets: NAME=DIR; classes: NUMBER=NAME with commas, of the clips' truths;
-    only: class names with commas, '': all."""
+    """The options of `vedette evaluate`.
+
+    named_sets: NAME=DIR; classes: NUMBER=NAME with commas, of the clips' truths; only: class names with commas, '':
+    all.
+    """
 
     models: Sequence[str]
     coco: Path | None = None
@@ -88,8 +91,10 @@ class _Measured:
 
 
 def evaluate_command(options: EvaluateOptions) -> int:
-    """Returns 1 when a figure of the gate fell, else 0. Raises UsageError for
-    what is wrong with a set, mostly before anything is run; DetectorError."""
+    """Return 1 when a figure of the gate fell, else 0.
+
+    Raises UsageError for what is wrong with a set, mostly before anything is run; DetectorError.
+    """
     before = read_report(options.gate) if options.gate else None
     names = ClassNames(by_class=options.by_class)
     sets = labelled_sets(options)
@@ -134,7 +139,7 @@ class ClassNames:
 
 
 def labelled_sets(options: EvaluateOptions) -> list[LabelledSet]:
-    """The sets that the command line names, with the labels read. Raises UsageError."""
+    """Return the sets that the command line names, with the labels read. Raises UsageError."""
     clips = ClipOptions(_numbered_classes(options.classes), options.every)
     found = []
     if options.coco:
@@ -169,7 +174,7 @@ def _numbered_classes(text: str) -> dict[int, str]:
 
 
 def _load(models: Sequence[str], names: ClassNames) -> list[_Measured]:
-    """Raises ModelError, MissingDependency; UsageError for a model that is named twice."""
+    """Load the models. Raise ModelError, MissingDependency; UsageError for a model that is named twice."""
     if twice := _first_twice(models):
         raise UsageError(f"the model {twice} is named twice")
     stems = [Path(model).stem if model.endswith(".onnx") else model for model in models]
@@ -184,7 +189,7 @@ def _load(models: Sequence[str], names: ClassNames) -> list[_Measured]:
 def choose_classes(
     only: str, sets: Sequence[LabelledSet], known: Mapping[str, frozenset[str]], names: ClassNames
 ) -> dict[str, list[str]]:
-    """The classes to measure by the set's name: labelled there, and known to a model. Raises UsageError."""
+    """Return the classes to measure by set name: labelled in the set, and known to a model. Raise UsageError."""
     labelled = {each.name: frozenset(map(names, each.labels)) for each in sets}
     given = frozenset().union(*known.values())
     wanted = _wanted_classes(only, frozenset().union(*labelled.values()), known, names)
@@ -240,7 +245,7 @@ def _measure(
     labelled: LabelledSet, detectors: Sequence[_Measured], classes: Sequence[str], names: ClassNames, *,
     use_pycocotools: bool,
 ) -> list[FigureRow]:  # fmt: skip
-    """The models take turns at each image, so that whatever else the machine does falls on all alike."""
+    """Measure a set; the models take turns at each image, so that the machine's other load falls on all alike."""
     truth: list[tuple[TrueBox, ...]] = []
     for each in detectors:
         each.found = []
@@ -272,7 +277,7 @@ def _measure(
 def _class_boxes(
     labelled: Sequence[TrueBox], found: Detections, labels: Sequence[str], name: str, names: ClassNames
 ) -> ClassBoxes:
-    """What counts for one class. An ignored box without a label counts for every class."""
+    """Return the boxes that count for one class. An ignored box without a label counts for every class."""
     true = [box for box in labelled if names(box.label) == name or (box.ignored and not box.label)]
     mine = found.select(np.array([names(labels[number]) == name for number in found.class_ids], bool))
     boxes, scores = mine.boxes.astype(float), mine.scores.astype(float)
@@ -286,7 +291,7 @@ def _class_boxes(
 
 
 def _cost(measured: _Measured) -> ModelCost:
-    """The first inference of a network pays for memory and caches."""
+    """Measure a model's cost without the first inference, which pays for memory and caches."""
     spent_s = measured.spent_s[1:] or measured.spent_s
     return ModelCost(
         model=measured.model, detector=measured.detector.name, cpu_ms=round(statistics.median(spent_s) * 1000, 2)
@@ -296,7 +301,7 @@ def _cost(measured: _Measured) -> ModelCost:
 def _notes(
     sets: Sequence[LabelledSet], detectors: Sequence[_Measured], chosen: Mapping[str, Sequence[str]], names: ClassNames
 ) -> Iterator[str]:
-    """What was left out, and what a person should know of a detector."""
+    """Yield notes on what was left out and on what a person should know of a detector."""
     yield from (each.note for each in sets if each.note)
     known = frozenset().union(*(each.known for each in detectors))
     for labelled in sets:

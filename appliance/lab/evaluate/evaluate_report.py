@@ -1,4 +1,4 @@
-"""What `vedette evaluate` reports: the JSON that a later gate reads, the table for people, and what fell since."""
+"""The reports of `vedette evaluate`: JSON that a later gate reads, the table for people, and the figures that fell."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def read_report(path: Path) -> EvaluationReport:
-    """What an earlier `--json` printed. Raises UsageError."""
+    """Read the output of an earlier `--json`. Raise UsageError."""
     remedy = "write it with `vedette evaluate … --json`"
     try:
         if path.stat().st_size > REPORT_BYTES_MAX:
@@ -167,7 +167,7 @@ def _cell(value: float | None) -> str:
 def fallen_figures(
     before: EvaluationReport, now: EvaluationReport, tolerance: float, labels: Sequence[str] = ()
 ) -> list[str]:
-    """A sentence for each figure that is worse than `before` by more than `tolerance`, or not there any more.
+    """Return a sentence for each figure that is worse than `before` by more than `tolerance`, or not there any more.
 
     labels: only these; (): all. One model is compared with one whatever they are called. Raises UsageError where the
     two runs measured different things.

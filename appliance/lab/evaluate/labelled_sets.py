@@ -42,8 +42,11 @@ _SizeOf = Callable[[int, int], _Size]
 
 @dataclass(frozen=True, slots=True)
 class TrueBox:
-    """A labelled box in shares of the image. label: as the file has it. ignored: finding it is neither right nor wrong;
-    with an empty label, whatever it is taken for."""
+    """A labelled box in shares of the image.
+
+    label: as the file has it. ignored: finding it is neither right nor wrong; with an empty label, whatever it is taken
+    for.
+    """
 
     label: str
     box: Box
@@ -52,8 +55,11 @@ class TrueBox:
 
 @dataclass(frozen=True, slots=True)
 class LabelledImage:
-    """One image, or one frame of a clip. pixels: BGR uint8 (H, W, 3), in the (width, height) that the function given
-    wants of its own; the images of files come as they are."""
+    """One image, or one frame of a clip.
+
+    pixels: BGR uint8 (H, W, 3), in the (width, height) that the function given wants of its own; the images of files
+    come as they are.
+    """
 
     name: str
     boxes: tuple[TrueBox, ...]
@@ -62,8 +68,11 @@ class LabelledImage:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSet:
-    """Images of one kind of view. labels: the classes of boxes that count. count: images, None: not known before they
-    are decoded. images: decodes them anew at each call; raises UsageError. note: what was left out."""
+    """Images of one kind of view.
+
+    labels: the classes of boxes that count. count: images, None: not known before they are decoded. images: decodes
+    them anew at each call; raises UsageError. note: the images or boxes that were left out.
+    """
 
     name: str
     source: Path
@@ -82,7 +91,7 @@ class ClipOptions:
 
 
 def read_folder_or_clip(name: str, path: Path, options: ClipOptions) -> LabelledSet:
-    """A YOLO folder (data.yaml), a folder with one COCO file (*.json), or a clip with its truth (.gt.txt) beside it."""
+    """Read a YOLO folder (data.yaml), a folder with one COCO file (*.json), or a clip with its truth (.gt.txt)."""
     if path.is_file() and path.suffix.lower() in CLIP_SUFFIXES:
         return read_clip(name, path, path.with_suffix(".gt.txt"), options)
     if not path.is_dir():
@@ -150,9 +159,9 @@ class _PixelBox:
 
 
 def read_coco(name: str, annotations: Path, images: Path) -> LabelledSet:
-    """A COCO instances file, its images below `images`. `iscrowd` and `ignore` make a box ignored.
+    """Read a COCO instances file, its images below `images`. `iscrowd` and `ignore` make a box ignored.
 
-    Raises UsageError.
+    Raise UsageError.
     """
     content = _coco_file(annotations)
     names = {each.id: each.name for each in content.categories}
@@ -234,9 +243,10 @@ class _YoloData(BaseModel):
 
 
 def read_yolo(name: str, folder: Path) -> LabelledSet:
-    """`folder`/images and `folder`/labels, a folder of images below such a one (data/images/val), or those that its
-    data.yaml names as `val`, else as `test`; a text file an image, its rows `class x y width height` in shares. An
-    image without a file shows nothing. Raises UsageError.
+    """Read a YOLO folder: its images and its labels, a text file an image, rows `class x y width height` in shares.
+
+    Accepted are `folder`/images and `folder`/labels, a folder of images below such a one (data/images/val), or those
+    that its data.yaml names as `val`, else as `test`. An image without a file shows nothing. Raise UsageError.
     """
     data = _data_yaml(folder)
     if data is None:
@@ -268,7 +278,10 @@ def read_yolo(name: str, folder: Path) -> LabelledSet:
 
 
 def _yolo_folders(folder: Path, splits: Sequence[object]) -> tuple[Path, Path]:
-    """Of images and of labels. splits: as data.yaml names them, from its folder; exports write a `../` too many."""
+    """Return the folders of images and of labels.
+
+    splits: as data.yaml names them, from its folder; exports write a `../` too many.
+    """
     images, labels = folder / "images", folder / "labels"
     named = (folder / each.removeprefix("../") for each in splits if isinstance(each, str))
     if not images.is_dir() and (split := next((each for each in named if each.is_dir()), None)) is not None:
@@ -303,7 +316,7 @@ def _yolo_rows(path: Path, names: Mapping[int, str]) -> tuple[TrueBox, ...]:
 
 
 def _yolo_box(cells: Sequence[str], names: Mapping[int, str]) -> TrueBox:
-    """Raises ValueError."""
+    """Parse one row. Raise ValueError."""
     if len(cells) > 5:
         raise ValueError(f"a polygon of {len(cells) - 1} numbers; a box has 4: export the labels for detection")
     try:
@@ -324,8 +337,10 @@ def _yolo_box(cells: Sequence[str], names: Mapping[int, str]) -> TrueBox:
 
 
 def read_clip(name: str, clip: Path, truth: Path, options: ClipOptions) -> LabelledSet:
-    """A clip and its MOTChallenge rows. A box that does not count, of which under VISIBLE_MIN shows, or whose class has
-    no name is ignored. Raises UsageError.
+    """Read a clip and its MOTChallenge rows.
+
+    A box is ignored that does not count, of which under VISIBLE_MIN shows, or whose class has no name. Raise
+    UsageError.
     """
     if not clip.is_file():
         raise UsageError(f"{clip}: no such clip")

@@ -99,8 +99,10 @@ class Exporter:
         self._reused = 0
 
     def run(self, progress: ExportProgress | None = None) -> ExportReport:
-        """Write all of it. Raises UsageError, StoreError, and DiskWriteError: then what is there is whole, and the same
-        command continues."""
+        """Write all of it.
+
+        Raises UsageError, StoreError, and DiskWriteError: then what is there is whole, and the same command continues.
+        """
         chosen = list(self._chosen())
         self._folder.begin(self._settings)
         exported = []
@@ -115,7 +117,7 @@ class Exporter:
         return report
 
     def must_have_room(self, bytes_needed: int = 0) -> None:
-        """An export must not fill the disk that the appliance records to. Raises DiskWriteError."""
+        """Raise DiskWriteError where an export would fill the disk that the appliance records to."""
         root, storage = self._folder.root, self._storage
         if root.stat().st_dev != storage.dir.stat().st_dev:
             return
@@ -126,7 +128,7 @@ class Exporter:
             )
 
     def _chosen(self) -> Iterator[ChosenAlert]:
-        """The reviewed alerts of the selection; the others are counted."""
+        """Return the reviewed alerts of the selection; the others are counted."""
         settings = self._settings
         for each in incidents(every_alert(self._archive)):
             alert = each.alert
@@ -182,7 +184,7 @@ class Exporter:
     def _images_of(
         self, detail: AlertDetail, *, background: bool
     ) -> tuple[dict[float, tuple[ExportImage, tuple[LabelledBox, ...]]], str]:
-        """The images of an alert by their moment, each with its labels; or none, and why."""
+        """Return the images of an alert by their moment, each with its labels; or none, and why."""
         tracks, labels, count = detail.alert.tracks, self._settings.labels, self._settings.per_alert
         frames = export_images.examined_frames(self._archive, detail)
         if not background and not set(detail.alert.labels) & set(labels):

@@ -1,4 +1,4 @@
-"""What is written into an export: COCO annotations, YOLO labels, the README, and the report in numbers."""
+"""The files of an export: COCO annotations, YOLO labels, the README, and the report in numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STILL_OPEN = "still lasting"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport:
-    """What an export holds and what it left out, in numbers."""
+    """The contents of an export and its omissions, in numbers."""
 
     site: str
     format: ExportFormat
@@ -153,7 +153,7 @@ def yolo_data_yaml(labels: Sequence[str]) -> bytes:
 
 
 def yolo_label_file(exported: ExportedAlert, sample: ExportSample) -> str:
-    """The path of an image's labels, relative to the export."""
+    """Return the path of an image's labels, relative to the export."""
     return f"labels/{exported.split}/{sample.file.rpartition('.')[0]}.txt"
 
 

@@ -61,7 +61,7 @@ def _zipped(exporter: Exporter, to: Path) -> Path:
 
 
 def export_settings(options: ExportOptions, site: DecisionConfig) -> ExportSettings:
-    """The options as settings. Raises UsageError."""
+    """Return the options as settings. Raises UsageError."""
     if not 0 <= options.split <= 1:
         raise UsageError(f"--split is a share of the incidents, from 0 to 1; {options.split:g} is not")
     if not 1 <= options.per_alert <= PER_ALERT_MAX:

@@ -68,7 +68,7 @@ ExportFormat = Literal["coco", "yolo"]
 
 
 class ExportSettings(BaseModel):
-    """What decides which images an export holds; an interrupted export is continued only with the same."""
+    """The choices that decide which images an export holds; an interrupted export is continued only with the same."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -91,8 +91,11 @@ class ExportFolder:
         self.root = root
 
     def begin(self, settings: ExportSettings) -> None:
-        """Claim the folder. Raises UsageError when it holds anything else, PreconditionError when it holds an export
-        with other settings, DiskWriteError."""
+        """Claim the folder.
+
+        Raises UsageError when it holds anything else, PreconditionError when it holds an export with other settings,
+        DiskWriteError.
+        """
         if self.root.exists() and not self.root.is_dir():
             raise UsageError(f"{self.root} is a file; an export needs a folder")
         mark = self.root / MARK
@@ -107,7 +110,7 @@ class ExportFolder:
         self._write(MARK, _json({**settings.model_dump(mode="json"), "complete": True}))
 
     def noted(self, name: str) -> ExportedAlert | None:
-        """The samples of the alert from an earlier run, if every file of them is still there."""
+        """Return the samples of the alert from an earlier run, if every file of them is still there."""
         try:
             found = ExportedAlert.model_validate_json((self.root / _STATE / f"{name}.json").read_bytes())
         except (OSError, ValidationError):
@@ -121,7 +124,7 @@ class ExportFolder:
 
     @staticmethod
     def image(exported: ExportedAlert, file: str) -> str:
-        """The path of an image, relative to the folder."""
+        """Return the path of an image, relative to the folder."""
         return f"images/{exported.split}/{file}"
 
     def write(self, relative: str, data: bytes) -> None:
@@ -137,7 +140,7 @@ class ExportFolder:
                     file.unlink()
 
     def files(self) -> Iterator[Path]:
-        """The files that belong to the data set, sorted by name."""
+        """Return the files that belong to the data set, sorted by name."""
         for file in sorted(self.root.rglob("*")):
             hidden = any(part.startswith(".") for part in file.relative_to(self.root).parts)
             if file.is_file() and not file.is_symlink() and not hidden:

@@ -1,6 +1,4 @@
-"""Chooses the frames of an alert that are worth exporting, their labels, and cuts the images from recording, clip or
-still.
-"""
+"""Chooses the frames of an alert to export and their labels; cuts the images from recording, clip or still."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ _FILE_BYTES_MAX = 64 * 1024 * 1024
 
 
 def examined_frames(archive: StorageArchive, detail: AlertDetail) -> list[FrameBoxes]:
-    """The examined frames of an alert, oldest first: those kept beside its clip, else from the store."""
+    """Return the examined frames of an alert, oldest first: those kept beside its clip, else from the store."""
     alert = detail.alert
     end = alert.t_start if alert.t_end is None else alert.t_end
     row = detail.piece("boxes")
@@ -56,15 +54,17 @@ def choose_labelled(
 def choose_backgrounds(
     frames: Sequence[FrameBoxes], tracks: Sequence[int], labels: Sequence[str], count: int
 ) -> list[FrameBoxes]:
-    """At most `count` frames for a false alarm: those that show what deceived the detector, and nothing else of the
-    labels, as an image without labels must hold nothing that should have one."""
+    """Return at most `count` frames for a false alarm: those that show what deceived the detector.
+
+    They show nothing else of the labels, as an image without labels must hold nothing that should have one.
+    """
     own = set(tracks)
     seen = [frame for frame in frames if any(found.track in own for found in frame.objects)]
     return _spread([frame for frame in seen if _others(frame, own, labels) == 0], count)
 
 
 def labels_in(frame: FrameBoxes, tracks: Sequence[int], labels: Sequence[str]) -> tuple[LabelledBox, ...]:
-    """The boxes of a frame that have one of the labels."""
+    """Return the boxes of a frame that have one of the labels."""
     return tuple(
         LabelledBox(
             label=found.label, track=found.track, score=found.score, box=found.box, flagged=found.track in tracks
@@ -92,7 +92,7 @@ def _spans(frames: Sequence[FrameBoxes], own: set[int]) -> dict[int, tuple[float
 
 
 def _present(spans: Mapping[int, tuple[float, float]], t: float) -> set[int]:
-    """The tracks that were seen before and after `t`."""
+    """Return the tracks that were seen before and after `t`."""
     return {track for track, (first, last) in spans.items() if first <= t <= last}
 
 
@@ -139,7 +139,7 @@ class ExportImage:
 
 
 def cut_images(archive: StorageArchive, detail: AlertDetail, times: Sequence[float]) -> Mapping[float, ExportImage]:
-    """The images of as many of `times` as can be had. Raises StoreError."""
+    """Return the images of as many of `times` as can be had. Raises StoreError."""
     found: dict[float, ExportImage] = {}
     for source in (_segments, _own_clip):
         missing = [t for t in times if t not in found]
@@ -149,7 +149,7 @@ def cut_images(archive: StorageArchive, detail: AlertDetail, times: Sequence[flo
 
 
 def still_image(archive: StorageArchive, detail: AlertDetail) -> tuple[float, ExportImage] | None:
-    """The alert's still and its moment, if it is there."""
+    """Return the alert's still and its moment, if it is there."""
     row = detail.piece("still")
     if row is None or row.state != "ready" or not row.width:
         return None

@@ -1,6 +1,4 @@
-"""`vedette replay`: turns the command line into replays of clips, folders or recordings, plays them and prints the
-report.
-"""
+"""`vedette replay`: makes replays of clips, folders or recordings from its options, plays them, prints the report."""
 
 from __future__ import annotations
 
@@ -65,7 +63,7 @@ DEFAULT_CAMERA = "clip"  # of a replay without a site file
 
 @dataclass(frozen=True, slots=True)
 class ReplaySelection:
-    """What the command line says is to be replayed."""
+    """The footage that the command line selects for replay."""
 
     paths: tuple[Path, ...] = ()  # clips and folders of them
     cameras: tuple[str, ...] = ()  # values of --camera, `NAME` or `NAME=CLIP`
@@ -83,7 +81,7 @@ class ReplayTarget:
     span: TimeSpan | None = None
 
     def plan(self, config: ReplaySections, detector: ObjectDetector) -> ReplayPlan:
-        """Raises SourceError, StoreError."""
+        """Plan the replay of this footage. Raise SourceError, StoreError."""
         if self.span is None:
             inputs = [
                 clip_input(clip, config.decisions, camera, detector)
@@ -98,7 +96,7 @@ class ReplayTarget:
 
 
 def replay_targets(selection: ReplaySelection, config: ReplaySections, site_file: Path) -> list[ReplayTarget]:
-    """What is to be replayed, in order. Raises UsageError or ConfigError with what would be right."""
+    """Return the footage to replay, in order. Raise UsageError or ConfigError with what would be right."""
     pairs = [each.partition("=") for each in selection.cameras]
     named = any(sign for _, sign, _ in pairs)
     for name, sign, clip in pairs:
@@ -121,7 +119,7 @@ def replay_targets(selection: ReplaySelection, config: ReplaySections, site_file
 
 
 def video_files(paths: Sequence[Path]) -> list[Path]:
-    """The files themselves, and of each folder its videos, sorted by name. Raises UsageError."""
+    """Return the files themselves, and of each folder its videos, sorted by name. Raises UsageError."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -246,8 +244,11 @@ class _Finished:
 
 
 def default_site(selection: ReplaySelection) -> ReplaySections:
-    """The site of a replay without a site file: default settings, and for each camera rules for people and vehicles
-    that enter the picture. Raises UsageError for what only a site file says."""
+    """Return the site of a replay without a site file.
+
+    It has default settings, and for each camera rules for people and vehicles that enter the frame. Raise UsageError
+    for what only a site file says.
+    """
     if selection.t_from is not None or selection.t_to is not None:
         raise UsageError("--from replays what a box has recorded: say which with --config")
     rules = [
@@ -273,8 +274,11 @@ def _warn_of_unknown_labels(site: ReplaySections, cameras: Iterable[str], labels
 
 
 def replay_command(selection: ReplaySelection, site_file: Path | None, options: ReplayCommandOptions) -> int:
-    """Replay and print what it found. Returns 0, or 1 when some footage could not be read to its end, or an escalation
-    has no verdict although there is a source of them."""
+    """Replay and print what it found.
+
+    Returns 0, or 1 when some footage could not be read to its end, or an escalation has no verdict although there is a
+    source of them.
+    """
     loaded = default_site(selection) if site_file is None else config.load(site_file).for_replay()
     site = site_for_verdicts(loaded, options.verdicts)
     if options.model is not None:
@@ -300,7 +304,7 @@ def replay_command(selection: ReplaySelection, site_file: Path | None, options: 
 
 
 def _decoders(site: ReplaySections, kind: HardwareKind | None) -> HardwareDecoders:
-    """Raises MissingDependency: it does not work here."""
+    """Make the decoders. Raise MissingDependency if this hardware does not work here."""
     decoders = HardwareDecoders(site.decode)
     if kind is not None and not (probed := decoders.probed([kind])[0]).works:
         raise MissingDependency(f"--hardware {kind} does not work here: {probed.text}")
@@ -328,7 +332,7 @@ def _logs(targets: Sequence[ReplayTarget], log: Path | None) -> list[Path | None
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """What all replays of a command share."""
+    """The parts that all replays of a command share."""
 
     site: ReplaySections
     detector: ObjectDetector

@@ -146,7 +146,7 @@ def diff_command(before: Path, after: Path, *, as_json: bool) -> int:
 
 
 def _pairs(before: Path, after: Path) -> tuple[list[tuple[Path, Path]], list[str]]:
-    """The logs that both folders have, by name, and the names of those that only one has."""
+    """Return the logs that both folders have, by name, and the names of those that only one has."""
     names = [{path.name for path in folder.glob("*.jsonl")} for folder in (before, after)]
     if not names[0] | names[1]:
         raise UsageError(f"there is no .jsonl in {before} or {after}")

@@ -1,4 +1,4 @@
-"""`vedette scenario compare`: is a variant of a network as good as the one it would replace, on this footage?"""
+"""`vedette scenario compare`: finds out whether a variant of a network may replace it, on this footage."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def compare_command(
     cost: InferenceCost | None = None,
     clock: Clock | None = None,
 ) -> int:
-    """Returns 0 when the variant is recommended, else 1. Raises UsageError, SourceError and ModelError."""
+    """Return 0 when the variant is recommended, else 1. Raises UsageError, SourceError and ModelError."""
     clock = clock or SystemClock()
     plans = [each for each in load_scenarios(scenario_loader.find_scenarios(paths, pattern)) if not each.absent]
     if not plans:
@@ -108,7 +108,7 @@ def compare_command(
 
 
 def _file_of(model: str) -> Path | None:
-    """Raises ModelError."""
+    """Return the model's file. Raise ModelError."""
     found = detectors.locate(DetectorConfig(model=model))
     return None if found is None else found.path
 

@@ -1,6 +1,4 @@
-"""The HTML report of scenarios as one file without scripts or requests, with stills of each fault cut from the
-clips.
-"""
+"""The HTML report of scenarios: one file without scripts or requests, with stills of each fault cut from the clips."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ StillsByFrame = Mapping[tuple[str, int], ReportStill]
 
 
 def cut_stills(result: ScenarioResult, previous: Sequence[StillsByFrame] = ()) -> StillsByFrame:
-    """The stills of all moments of a scenario, the first STILLS_MAX; each clip is decoded once, up to the last.
+    """Cut the stills of all moments of a scenario, the first STILLS_MAX; each clip is decoded once, up to the last.
 
     previous: those of the same report so far; all together are at most REPORT_STILLS_MAX.
 
@@ -155,7 +153,10 @@ class TimelineRow:
 def html_report(
     results: Sequence[ScenarioResult], stills: Sequence[StillsByFrame], total: EventFigures, now: float
 ) -> str:
-    """The whole file. stills: of each result, in the same order; now: UTC seconds, shown as the date of the report."""
+    """Return the whole file.
+
+    stills: of each result, in the same order; now: UTC seconds, shown as the date of the report.
+    """
     environment = template_environment()
     environment.filters.update(clock=format_time, estimate=format_estimate, percent=percent_text)
     shown = [
@@ -249,7 +250,7 @@ def _corner(points: Sequence[Point], width: int, height: int) -> Point:
 
 
 def _timeline(result: ScenarioResult, part: WatchedCamera) -> tuple[TimelineRow, ...]:
-    """The expected windows and the reported events, rule by rule."""
+    """Return the expected windows and the reported events, rule by rule."""
     marks: dict[str, list[TimelineMark]] = {}
 
     def add(rule: str, mark: TimelineMark) -> None:

@@ -1,6 +1,4 @@
-"""`vedette scenario keep`, `list` and `delete`: keeps a reviewed alert as a scenario, lists and deletes the kept
-ones.
-"""
+"""`vedette scenario keep`, `list` and `delete`: keeps a reviewed alert as a scenario, lists or deletes the kept ones."""
 
 from __future__ import annotations
 

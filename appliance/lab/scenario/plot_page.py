@@ -59,7 +59,7 @@ class PlotAxis:
         return [value for value in found if self.low - slack <= value <= self.high + slack]
 
     def format(self, value: float) -> str:
-        """The value with its unit: `0.3 %`."""
+        """Return the value with its unit: `0.3 %`."""
         return f"{format_number(value)} {self.unit}".rstrip()
 
     @property
@@ -106,7 +106,7 @@ class Plot:
 
 
 def plot_svg(plot: Plot) -> str:
-    """The drawing, with title, axes and the names of the lines as `aria-label`."""
+    """Return the drawing, with title, axes and the names of the lines as `aria-label`."""
     names = ", ".join(series.name for series in plot.series)
     description = f"{plot.title}. Across: {plot.x.label}; upwards: {plot.y.label}. Lines: {names}."
     description += f" Marked: {plot.mark.label}." if plot.mark else ""
@@ -126,13 +126,13 @@ def plot_svg(plot: Plot) -> str:
 
 
 def _round_step(rough: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
+    """Return the next of 1, 2, 5 times a power of ten."""
     power = 10.0 ** floor(log10(rough))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= rough * 0.999)
 
 
 def _to_svg(plot: Plot, x: float, y: float) -> XY:
-    """A point in SVG units of the plot area, y downwards."""
+    """Return a point in SVG units of the plot area, y downwards."""
     return round(plot.x.position(x) * _PLOT_AREA[0], 1), round((1 - plot.y.position(y)) * _PLOT_AREA[1], 1)
 
 
@@ -200,7 +200,7 @@ def _line(plot: Plot, series: PlotSeries, index: int) -> list[str]:
 
 
 def _corners(corners: Sequence[XY], step: bool) -> list[XY]:
-    """The corners of the line: with `step`, one more before each point."""
+    """Return the corners of the line; with `step`, one more before each point."""
     if not step:
         return list(corners)
     found = list(corners[:1])
@@ -253,7 +253,7 @@ def template_environment() -> Environment:
 
 
 def plot_page(title: str, lead: str, sections: tuple[ReportSection, ...], now: float) -> str:
-    """The whole file. lead: one line under the title; now: UTC seconds, shown as the date of the page."""
+    """Return the whole file. lead: one line under the title; now: UTC seconds, shown as the date of the page."""
     environment = template_environment()
     environment.globals.update(svg=plot_svg, table_of=table_of_plot, styles=STYLES)
     return environment.get_template("plot.html").render(
@@ -262,7 +262,7 @@ def plot_page(title: str, lead: str, sections: tuple[ReportSection, ...], now: f
 
 
 def aligned_lines(table: ReportTable) -> list[str]:
-    """A table as plain text: columns aligned, no wrapping."""
+    """Return a table as plain text: columns aligned, no wrapping."""
     cells = [table.head, *table.rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(table.head))]
     lines = []

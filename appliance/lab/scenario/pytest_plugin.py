@@ -24,7 +24,7 @@ _SUFFIX = ".scenario.yaml"
 
 @dataclass
 class _SharedState:
-    """What the scenarios of one pytest session share. Owner: the pytest config."""
+    """The state that the scenarios of one pytest session share. Owner: the pytest config."""
 
     models: DetectorCache | None = None
     results: list[ScenarioResult] = field(default_factory=list)
@@ -72,7 +72,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """The report, if one is wanted and anything was run. Under pytest-xdist each worker would write its own."""
+    """Write the report, if one is wanted and anything was run. Under pytest-xdist each worker would write its own."""
     target, shared = session.config.getoption("--vedette-html"), session.config.stash[_shared]
     if not target or not shared.results:
         return
@@ -153,7 +153,7 @@ class ScenarioTestItem(pytest.Item):
             raise ScenarioFailed(result.text)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The faults alone, without a traceback through our code."""
+        """Return the faults alone, without a traceback through our code."""
         if isinstance(excinfo.value, ScenarioFailed):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)

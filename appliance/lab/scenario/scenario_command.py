@@ -1,6 +1,4 @@
-"""`vedette scenario run`: finds, checks and runs scenarios, and reports the results on the terminal, as JSON, JUnit and
-HTML.
-"""
+"""`vedette scenario run`: finds, checks and runs scenarios; reports on the terminal, as JSON, JUnit and HTML."""
 
 from __future__ import annotations
 
@@ -104,14 +102,17 @@ _JUNIT = ("a JUnit report", re.compile(rb"\s*<(\?xml|testsuite)"))
 
 
 def check_writable(path: Path | None, kind: tuple[str, re.Pattern[bytes]] = HTML) -> None:
-    """Raises UsageError before anything is run, where it can be known. kind: what is written, and how it begins."""
+    """Raise UsageError before anything is run, where it can be known.
+
+    kind: what is written, and how it begins.
+    """
     if path is not None:
         check_output(path, *kind)
 
 
 @contextmanager
 def progress_status(what: str, *, quiet: bool) -> Iterator[None]:
-    """A spinner, or lines, while the caller works on `what`."""
+    """Show a spinner, or lines, while the caller works on `what`."""
     with CommandProgress(SpinnerColumn(), TextColumn("{task.description}"), quiet=quiet) as status:
         status.add_task(escape(what), total=None)
         yield
@@ -143,7 +144,7 @@ def write_report(path: Path, data: bytes) -> None:
 
 
 def total_figures(results: Sequence[ScenarioResult]) -> EventFigures:
-    """The figures of all scenarios that ran, as if they were one."""
+    """Return the figures of all scenarios that ran, as if they were one."""
     evaluated = [result for result in results if result.events is not None]
     return event_figures(
         [outcome for result in evaluated for outcome in result.judgement.required_outcomes],
@@ -166,7 +167,7 @@ def as_json(results: Sequence[ScenarioResult]) -> dict[str, Any]:
 
 
 def print_text(results: Sequence[ScenarioResult], console: Console) -> None:
-    """The table, the faults, and the sums last."""
+    """Print the table, the faults, and the sums last."""
     console.print(_table(results))
     for result in results:
         if result.faults or result.reason:

@@ -1,6 +1,4 @@
-"""Operating points (one combination of settings with its results on each scenario) and the choice of the best one for
-an aim.
-"""
+"""Operating points (one combination of settings with its results on each scenario) and the choice of the best one."""
 
 from __future__ import annotations
 
@@ -78,12 +76,12 @@ class RecallDifference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval excludes 0: the footage can tell the two apart."""
+        """True if the interval excludes 0: the footage can tell the two apart."""
         return self.low > 0 or self.high < 0
 
 
 def outcome_of(name: str, result: ScenarioResult) -> ScenarioOutcome:
-    """What is kept of a scenario's result."""
+    """Return the part of a scenario's result that is kept."""
     matches, events = result.judgement, result.events
     required_of: dict[str, tuple[int, int]] = {}
     keys: dict[int, str] = {}
@@ -108,7 +106,7 @@ def outcome_of(name: str, result: ScenarioResult) -> ScenarioOutcome:
 
 
 def figures_of(outcomes: Sequence[ScenarioOutcome]) -> EventFigures:
-    """The figures of all scenarios as if they were one."""
+    """Return the figures of all scenarios as if they were one."""
     return event_figures(
         [flag for outcome in outcomes for flag in _filled_slots(outcome)],
         [True] * sum(each.right for each in outcomes) + [False] * sum(each.wrong for each in outcomes),
@@ -146,7 +144,7 @@ def _filled_slots(outcome: ScenarioOutcome) -> list[bool]:
 
 
 def _expectation_key(wanted: Expectation, counts: dict[str, int]) -> str:
-    """A key of an expectation that is the same in every run: source, pattern, and a number where two are equal."""
+    """Return a key of an expectation that is the same in every run: source, pattern, and a number where two are equal."""
     text = f"{wanted.source}: {wanted.pattern.text()}"
     counts[text] = counts.get(text, 0) + 1
     return text if counts[text] == 1 else f"{text} ({counts[text]})"
@@ -226,7 +224,7 @@ def choose_point(points: Sequence[OperatingPoint], aim: TuningAim) -> TuningChoi
 
 
 def _best(outcomes: Sequence[tuple[ScenarioOutcome, ...]], points: Sequence[OperatingPoint], aim: TuningAim) -> int:
-    """The index of the best point; of equals the present one, or the middle one of those nearest in alerts."""
+    """Return the index of the best point; of equals the present one, or the middle one of those nearest in alerts."""
     ranks = [aim.rank(figures_of(each)) for each in outcomes]
     best = max(ranks)
     equal = [place for place, rank in enumerate(ranks) if rank == best]
@@ -253,6 +251,6 @@ def _left_out(points: Sequence[OperatingPoint], aim: TuningAim) -> EventFigures 
 
 
 def _value(figures: EventFigures, name: Literal["recall", "precision"]) -> float:
-    """The figure; 1 where there was nothing to observe."""
+    """Return the figure; 1 where there was nothing to observe."""
     value = (figures.recall if name == "recall" else figures.precision).value
     return 1.0 if value is None else value

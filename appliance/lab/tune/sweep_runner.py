@@ -41,7 +41,7 @@ class MemoizedDetector(DetectorProxy):
         return self._detector.shape_step if isinstance(self._detector, VariableInput) else 0
 
     def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """Raises DetectorError."""
+        """Return the remembered detections, or detect. Raise DetectorError."""
         return [self._detect_one(frame) for frame in frames]
 
     def forget(self) -> None:
@@ -75,7 +75,7 @@ class MemoizedDetectors:
         self._memos: dict[DetectorConfig, MemoizedDetector] = {}
 
     def __call__(self, settings: DetectorConfig) -> MemoizedDetector:
-        """Raises ModelError or MissingPart."""
+        """Return the detector of these settings. Raise ModelError or MissingPart."""
         if settings not in self._memos:
             self._memos[settings] = MemoizedDetector(self._load(settings))
         return self._memos[settings]
@@ -95,7 +95,7 @@ def run_sweep(
     clock: Clock | None = None,
     progress: SweepProgress = lambda done, of, what: None,
 ) -> list[OperatingPoint]:
-    """The present setting first, then each of `settings`. Raises SourceError when a clip cannot be read."""
+    """Run the present setting first, then each of `settings`. Raise SourceError when a clip cannot be read."""
     clock = clock or SystemClock()
     for sweep in sweeps:
         _check_used(sweep, plans)

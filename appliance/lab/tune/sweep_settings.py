@@ -57,7 +57,7 @@ class Sweep:
         return replace(config, **{self.section: self._set(getattr(config, self.section), value)})
 
     def found_in(self, config: DecisionConfig) -> bool:
-        """Whether any part of `config` has this setting."""
+        """Return whether any part of `config` has this setting."""
         if self.section != "rules":
             return True
         return any(self._applies_to(rule) for camera in config.cameras.values() for rule in camera.rules)

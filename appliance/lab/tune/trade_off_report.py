@@ -19,7 +19,7 @@ def points_table(points: Sequence[OperatingPoint], choice: TuningChoice) -> Repo
 
 
 def choice_sentences(choice: TuningChoice, points: Sequence[OperatingPoint]) -> list[str]:
-    """The choice, what it changes, why not the others, and how certain it is."""
+    """Return the choice, what it changes, why not the others, and how certain it is."""
     lines = [f"aim: {choice.aim.text}", f"chosen: {choice.point.text}", f"  {_figures_text(choice.point.figures)}"]
     if not choice.reached:
         lines.append(
@@ -84,7 +84,7 @@ def _plateau_sentence(choice: TuningChoice, points: Sequence[OperatingPoint]) ->
 
 
 def _runner_up_sentence(choice: TuningChoice, points: Sequence[OperatingPoint]) -> str:
-    """The point that would be better without the floor: what the aim costs."""
+    """Return a sentence on the point that would be better without the floor: the cost of the aim."""
     if choice.aim.floor_of == "f1" or not choice.reached:
         return ""
     other = "precision" if choice.aim.floor_of == "recall" else "recall"
@@ -133,7 +133,7 @@ def _share_text(estimate: Estimate) -> str:
 def tune_page(
     points: Sequence[OperatingPoint], choice: TuningChoice, sweeps: Sequence[Sweep], lead: str, now: float
 ) -> str:
-    """The whole file. now: UTC seconds."""
+    """Return the whole file. now: UTC seconds."""
     lines = tuple(choice_sentences(choice, points))
     sections = [
         ReportSection("The trade-off", lines, plot=_trade_off(points, choice), table=points_table(points, choice)),

@@ -46,7 +46,7 @@ def tune_command(
     detectors: MemoizedDetectors | None = None,
     clock: Clock | None = None,
 ) -> int:
-    """Returns 0 when a point reaches the aim, else 1. Raises UsageError before anything is run; SourceError."""
+    """Return 0 when a point reaches the aim, else 1. Raises UsageError before anything is run; SourceError."""
     clock = clock or SystemClock()
     sweeps, aim = [read_sweep(text) for text in options.sweeps], read_aim(options.aim)
     settings = sweep_grid(sweeps)
@@ -79,7 +79,7 @@ def tune_command(
 
 
 def as_json(points: Sequence[OperatingPoint], choice: TuningChoice, sweeps: Sequence[Sweep]) -> dict[str, Any]:
-    """The points with their figures, the chosen and the present one, and the sentences."""
+    """Return the points with their figures, the chosen and the present one, and the sentences."""
     return {
         "aim": choice.aim.text,
         "reached": choice.reached,

@@ -1,6 +1,4 @@
-"""Conditions of footage as written after `--with` (rain:40mm, drop:5%): the kinds there are, the parser, the set with
-its seed, the help.
-"""
+"""Conditions of footage as written after `--with` (rain:40mm, drop:5%): kinds, parser, the set with its seed, help."""
 
 from __future__ import annotations
 
@@ -100,7 +98,7 @@ class FootageCondition:
     t1: float = math.inf
 
     def at(self, t: float) -> bool:
-        """Whether it holds at second `t`."""
+        """Return whether it holds at second `t`."""
         return self.t0 <= t < self.t1
 
     @property
@@ -244,7 +242,7 @@ NO_CONDITIONS = ConditionSet()
 
 
 def parse_seed(text: str) -> int:
-    """A whole number that numpy's generators take."""
+    """Parse a whole number that numpy's generators take."""
     if not text.isascii() or not text.isdigit() or int(text) > SEED_MAX:
         raise argparse.ArgumentTypeError(f"`{text}` is no seed: write a whole number from 0 to {SEED_MAX}")
     return int(text)
@@ -258,7 +256,7 @@ any speed. `none` is clear weather.
 
 
 def conditions_help() -> str:
-    """A table of all kinds, and examples."""
+    """Return a table of all kinds, and examples."""
     image = [_help_line(kind) for kind in CONDITION_KINDS if not kind.stream]
     stream = [_help_line(kind) for kind in CONDITION_KINDS if kind.stream]
     return "\n".join([_HELP_HEAD, "In the picture:", *image, "", "In the stream:", *stream, ""])

@@ -32,8 +32,11 @@ class FrameTransform:
         self._converter = PlaneConverter()
 
     def __call__(self, frame: int, t: float, image: av.VideoFrame) -> av.VideoFrame:
-        """The frame that is examined instead; upright even where nothing else is changed, so that size and
-        orientation do not jump when a condition begins."""
+        """Return the frame that is examined instead.
+
+        It is upright even where nothing else is changed, so that size and orientation do not jump when a condition
+        begins.
+        """
         planes = self._converter.to_planes(image)
         frame, t = _frozen(self._freezes, frame, t)
         for condition, effect in self._effects:
@@ -63,7 +66,7 @@ def _freezes(conditions: ConditionSet) -> tuple[FootageCondition, ...]:
 
 
 def _frozen(freezes: Sequence[FootageCondition], frame: int, t: float) -> tuple[int, float]:
-    """The frame and time whose conditions apply: the rain and noise of a frozen frame are frozen with it."""
+    """Return the frame and time whose conditions apply: rain and noise of a frozen frame are frozen with it."""
     for each in freezes:
         if each.at(t):
             return round(each.t0 * 1000), each.t0
@@ -82,7 +85,7 @@ def _randoms(conditions: ConditionSet) -> list[tuple[FootageCondition, SeededRan
 
 
 def _nothing(condition: FootageCondition, random: SeededRandom) -> tuple[Effect, ...]:
-    """Of a fault that changes which frames come, not what is in them."""
+    """Return no effect, for a fault that changes which frames come, not their content."""
     return ()
 
 

@@ -1,6 +1,4 @@
-"""What image effects share: YUV planes of a frame, the Effect protocol and its order, seeded randomness, haze and noise
-fields.
-"""
+"""Shared parts of image effects: YUV planes, the Effect protocol and its order, seeded randomness, haze and noise."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ class Planes:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height)"""
+        """(width, height) in pixels."""
         return self.y.shape[1], self.y.shape[0]
 
     def with_y(self, y: Plane) -> Planes:
@@ -82,7 +80,7 @@ class PlaneConverter:
 
 
 def frame_of(planes: Planes, like: av.VideoFrame) -> av.VideoFrame:
-    """A frame with `like`'s colours and time stamp; it is upright, so it has no rotation."""
+    """Return a frame with `like`'s colours and time stamp; it is upright, so it has no rotation."""
     width, height = planes.size
     flat = np.concatenate([plane.reshape(-1) for plane in (planes.y, planes.u, planes.v)])
     frame = av.VideoFrame.from_ndarray(flat.reshape(height * 3 // 2, width), format="yuv420p")
@@ -115,8 +113,10 @@ class EffectTime:
 
 
 class Effect(Protocol):
-    """Changes a frame by its content, number and time and by the seed. Invariant: nothing is remembered of other
-    frames, so the outcome does not depend on which of them are examined."""
+    """Changes a frame by its content, number and time and by the seed.
+
+    Invariant: nothing is remembered of other frames, so the outcome does not depend on which of them are examined.
+    """
 
     @property
     def stage(self) -> EffectStage: ...
@@ -132,11 +132,11 @@ class SeededRandom:
     name: str
 
     def for_footage(self) -> np.random.Generator:
-        """The same sequence for the whole footage."""
+        """Return the same sequence for the whole footage."""
         return np.random.default_rng((self.seed, crc32(self.name.encode())))
 
     def for_frame(self, frame: int) -> np.random.Generator:
-        """The sequence of one frame."""
+        """Return the sequence of one frame."""
         return np.random.default_rng((self.seed, crc32(self.name.encode()), frame))
 
 

@@ -87,7 +87,7 @@ class Insects:
 
 
 def _moth(canvas: Plane, rng: np.random.Generator) -> None:
-    """A bent streak with thick and thin places: the wings beat several times while the shutter is open."""
+    """Draw a bent streak with thick and thin places: the wings beat several times while the shutter is open."""
     height, width = canvas.shape
     centre = rng.uniform((0, 0), (width, height))
     reach, turn = height * rng.uniform(0.03, 0.14), rng.uniform(0, 6.28)

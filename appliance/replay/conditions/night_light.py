@@ -116,7 +116,7 @@ class Exposure:
 
 
 def _shifted(plane: Plane, by: float) -> Plane:
-    """The absolute value of `plane + by`, at most 255."""
+    """Return the absolute value of `plane + by`, at most 255."""
     return np.asarray(cv2.convertScaleAbs(plane, alpha=1.0, beta=by), np.uint8)
 
 

@@ -22,8 +22,10 @@ _CELL = 16  # pixels; fog has no sharp edges
 
 
 class Fog:
-    """Light that comes through is exp(-3 d / V) at distance d (5 % is left at the visibility V; WMO's meteorological
-    optical range). Distances are guessed from the rows, and the fog drifts and is not even.
+    """Fog by distance: the light that comes through is exp(-3 d / V) at distance d.
+
+    5 % is left at the visibility V (WMO's meteorological optical range). Distances are guessed from the rows, and the
+    fog drifts and is not even.
     """
 
     stage = EffectStage.AIR
@@ -75,7 +77,7 @@ class _DropLayer:
 
 @dataclass(frozen=True, slots=True)
 class PrecipitationTuning:
-    """What rain and snow consist of: far layers are sharp, near ones out of focus. Lengths as in `_DropLayer`."""
+    """The layers of rain and snow: far ones are sharp, near ones out of focus. Lengths as in `_DropLayer`."""
 
     rain_mm: float = 10.0  # an hour, at which the counts of the rain layers hold
     rain_far: tuple[_DropLayer, ...] = (_DropLayer(900, (7, 16), 1, 0.30), _DropLayer(260, (20, 42), 1, 0.42))
@@ -133,8 +135,10 @@ class Rain:
 
 
 class Snow:
-    """Flakes in three depths that fall, drift and sway; the near ones are out of focus. Their way from frame
-    to frame follows the footage's time."""
+    """Flakes in three depths that fall, drift and sway; the near ones are out of focus.
+
+    Their way from frame to frame follows the footage's time.
+    """
 
     stage = EffectStage.AIR
 

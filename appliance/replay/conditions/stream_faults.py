@@ -1,6 +1,4 @@
-"""What encoder and network take away: resolution, JPEG quality, black images, and frames dropped, delayed, frozen or
-missing.
-"""
+"""Losses by encoder and network: resolution, JPEG quality, black images; frames dropped, delayed, frozen or missing."""
 
 from __future__ import annotations
 
@@ -73,11 +71,13 @@ _STALL_RATE = 0.1  # a late link stands still every ten seconds on average
 
 
 class FaultySource:
-    """A source whose frames arrive as over a bad link. Invariant: a frame keeps its number of the footage, so true
-    boxes still find it; a frozen frame shows an older image under its own number.
+    """A source whose frames arrive as over a bad link.
 
-    One thread. What becomes of a frame depends on the seed, its number and its time, and for time stamps on the
-    frame before.
+    Invariant: a frame keeps its number of the footage, so true boxes still find it; a frozen frame shows an older image
+    under its own number.
+
+    One thread. What becomes of a frame depends on the seed, its number and its time, and for time stamps on the frame
+    before.
     """
 
     def __init__(self, source: FrameSource, camera: str, conditions: ConditionSet) -> None:
@@ -183,5 +183,5 @@ class FaultySource:
 
 
 def with_stream_faults(source: FrameSource, camera: str, conditions: ConditionSet) -> FrameSource:
-    """The source under these conditions; itself where only images change."""
+    """Return the source under these conditions; itself where only images change."""
     return FaultySource(source, camera, conditions) if conditions.stream_conditions else source
