@@ -1,3 +1,4 @@
+// @ts-check
 // The site file: an edit by hand is taken, an older version shown and brought back.
 import { again, attempt, coalesced, follow, made, post, renew, say, swap } from "./page.js";
 import { t } from "./texts.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // Shows pushed messages, and a page of its own while the appliance is out of reach. Nothing is kept.
 const lang = location.search.slice(1);
 if (lang && lang !== "en") importScripts(`/static/texts/${lang}.js`);
