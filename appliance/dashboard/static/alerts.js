@@ -110,7 +110,7 @@ async function changedHealth(event) {
 	}
 	const last = items().at(-1);
 	if (last && by("older") && newerThan(line, last) < 0) return;
-	say(`${event.title}, ${event.camera || t("the box")}`);
+	say(`${event.title}, ${event.camera || t("the appliance")}`);
 	arrive(line);
 }
 

@@ -130,7 +130,7 @@ export class Editor {
 	}
 	remove(kind, name) {
 		const rules = rulesOn(this.scene, name);
-		if (rules.length) return this.refuse(t("{name} is used by the rule {rules}: change that first.", { name, rules: rules.join(", ") }));
+		if (rules.length) return this.refuse(t("The rule {rules} uses {name}: change the rule first.", { name, rules: rules.join(", ") }));
 		this.change(() => {
 			delete this.scene[kind][name];
 			if (kind === "zones") this.scene.ignore = this.scene.ignore.filter(each => each !== name);
@@ -149,15 +149,15 @@ export class Editor {
 		panel.replaceChildren();
 		element("h2", {}, panel, t("On the last day"));
 		element("p", {}, panel, trial.frames
-			? `${tn("These rules would have alerted once", "These rules would have alerted {n} times", trial.then.count)}; ${t("the rules in force: {n}.", { n: trial.now.count })} ${tn("{n} look was judged.", "{n} looks were judged.", trial.frames)}`
-			: t("Nothing is stored of that time, so nothing can be said."));
+			? `${tn("These rules would have alerted once", "These rules would have alerted {n} times", trial.then.count)}; ${t("the rules in force: {n}.", { n: trial.now.count })} ${tn("{n} examined frame was judged.", "{n} examined frames were judged.", trial.frames)}`
+			: t("Nothing is stored of that time, so there is no result."));
 		const rows = element("ol", { class: "trial" }, panel);
 		for (const alert of trial.then.alerts.slice(-20).reverse()) {
 			const row = element("li", {}, rows);
 			element("a", { href: `/cameras/${encodeURIComponent(this.camera)}/timeline?t=${alert.t_start.toFixed(1)}` }, row, clockOf(alert.t_start));
 			element("span", {}, row, ` ${alert.labels.join(", ")} · ${alert.rules.join(", ")}${alert.new ? ` · ${t("new")}` : ""}`);
 		}
-		element("p", { class: "muted small" }, panel, t("Judged on the tracks that were recorded; another threshold or network is not tried by this."));
+		element("p", { class: "muted small" }, panel, t("Judged on the recorded tracks. This does not try another threshold or network."));
 		panel.scrollIntoView({ block: "nearest" });
 	}
 	async replay() {
@@ -202,7 +202,7 @@ export class Editor {
 		this.take(settings);
 		for (const button of this.root.querySelectorAll("button:disabled")) button.disabled = button.id === "undo";
 		this.suggest(new URLSearchParams(location.search));
-		if (settings.edited) this.refuse(t("The site file was changed by hand and is not in force: take that change first."));
+		if (settings.edited) this.refuse(t("The site file was changed by hand, and that change is not in force yet. Take it first."));
 	}
 	/**
 	 * Make the change that a link from false alarms proposes, to be tried and saved, or not.

@@ -4,7 +4,7 @@ import { attempt, by, follow, post, renew } from "./page.js";
 import { t } from "./texts.js";
 
 async function subscribe(button) {
-	if (!("PushManager" in window)) throw new Error(t("This browser takes no push messages here: it wants HTTPS, and on an iPhone the page on the home screen."));
+	if (!("PushManager" in window)) throw new Error(t("This browser cannot receive push messages here. It needs HTTPS; on an iPhone, add the page to the home screen."));
 	if ((await Notification.requestPermission()) !== "granted") throw new Error(t("The browser was not allowed to show notifications."));
 	const worker = await navigator.serviceWorker.ready;
 	const made = await worker.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: button.dataset.key });

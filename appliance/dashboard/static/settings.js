@@ -10,7 +10,7 @@ const refresh = coalesced(async () => {
 
 function paint(pre, text) {
 	pre.replaceChildren(
-		...(text || t("It is the text of now."))
+		...(text || t("This is the current text."))
 			.split("\n")
 			.map(line => made("span", { className: { "+": "new", "-": "gone" }[line[0]] ?? "", textContent: `${line}\n` }))
 	);
