@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Empty, which is off: the tests start hundreds of processes, each of which would compile the sources again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto attack fuzz mutation lock newest fresh sbom
+.PHONY: help setup demo test test-quick test-slow test-all test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto attack fuzz mutation lock newest fresh sbom
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -40,6 +40,13 @@ test-quick: setup ## the unit tests that need no browser, broker or camera, in a
 test-slow: setup browser mosquitto  ## run also what takes minutes, and genuine model servers (4 GB, into .venv-vllm and .venv-llamacpp)
 	@PYTHON=$(BIN)/python deploy/get-model-servers.sh
 	$(BIN)/python -m pytest -m 'slow or not slow' $(ARGS)
+
+# For once a week. The slow ones come alone: some of them measure times. Nothing is installed but what `make test` brings.
+test-all: setup browser mosquitto  ## run everything that this machine can run, and say what it did not run and why (hours)
+	failed=0; \
+	$(BIN)/python -m pytest -n $$(( $$(nproc) * 2 )) --dist loadfile --no-loadscope-reorder --not-run $(ARGS) || failed=$$?; \
+	$(BIN)/python -m pytest -m slow --not-run $(ARGS) || failed=$$?; \
+	exit $$failed
 
 test-train: setup ## the tests of the training, which need PyTorch (gigabytes where CUDA comes with it)
 	$(BIN)/python -m pip install --quiet --editable '.[train]'

@@ -6,8 +6,10 @@ import sys
 
 
 def main() -> int:
-    """The command that is installed as `vedette`. It loads the table of commands itself, so that Ctrl-C is an exit
-    code there, too."""
+    """Run the command that is installed as `vedette`.
+
+    It loads the table of commands itself, so that Ctrl-C is an exit code there, too.
+    """
     try:
         from appliance.cli import main
 

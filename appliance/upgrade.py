@@ -1,4 +1,4 @@
-"""What deploy/install.sh asks of the version that it leaves or begins: `python -m appliance.upgrade`.
+"""The steps of an upgrade that deploy/install.sh leaves to the old or the new version: `python -m appliance.upgrade`.
 
 An upgrade is undone by the version that was there before, with its own knowledge of the schema: the shell moves links
 and units, and everything that touches the site's data is here.
@@ -24,7 +24,7 @@ from appliance.base import yamlfile
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ConfigError, MissingDependency, StoreError, VedetteError
-from appliance.config import DashboardConfig, SiteConfig, StorageConfig
+from appliance.config import DashboardConfig, StorageConfig, loads
 from appliance.media.atomic_file import sync_folder, write_file
 from appliance.settings.site_editor import replace_text
 from appliance.store.database import writer_lock
@@ -37,8 +37,8 @@ SITE = "site.yaml"
 _PACKAGE = Path(__file__).parent
 _DATABASE_FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
 _UNKNOWN = "unknown-variable"
-_ANSWER_S = 5.0
-_EVERY_S = 1.0
+_ANSWER_S = 5.0  # an appliance that is well answers earlier, also on a slow card
+_EVERY_S = 1.0  # between two requests while a version starts
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 _RANK = ("silent", "alive", "ready")
 
@@ -60,7 +60,7 @@ class _Variables(Mapping[str, str]):
 
 
 class _Sections(ConfigModel):
-    """What an upgrade must know of a site file; other sections may be wrong, since that may be why it is undone."""
+    """The sections of a site file that an upgrade reads; others may be wrong, since that may be why it is undone."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -69,7 +69,7 @@ class _Sections(ConfigModel):
 
 
 def files_folder(package: Path = _PACKAGE) -> Path:
-    """The units, rules and examples of this version: the wheel's, else the repository's. Raises MissingDependency."""
+    """Return the folder of units, rules and examples: the wheel's, else the repository's. Raises MissingDependency."""
     for folder in (package / "deploy", package.parent / "deploy"):
         if (folder / "systemd" / "vedette.service").is_file():
             return folder
@@ -121,7 +121,7 @@ def put_back(site_file: Path, kept: Path) -> list[str]:
 
 
 def state(site_file: Path) -> State:
-    """What the dashboard of this site answers now. Raises ConfigError."""
+    """Return what the dashboard of this site answers now. Raises ConfigError."""
     dashboard = _sections(site_file).dashboard
     if not dashboard.enabled:
         raise ConfigError(str(site_file), ["dashboard.enabled is off, so nobody can ask whether it is ready"])
@@ -141,7 +141,7 @@ def wait_until(site_file: Path, wanted: State, wait_s: float, clock: Clock) -> S
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: done. 1: it is not (yet) as wanted. 2: it cannot be done, with the reason."""
+    """Run one verb. 0: done. 1: it is not (yet) as wanted. 2: it cannot be done, with the reason."""
     parser = argparse.ArgumentParser(prog="python -m appliance.upgrade", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("files")
@@ -189,7 +189,7 @@ def _storage(site_file: Path) -> Path:
 
 
 def _readable(database: Path) -> bool:
-    """Whether it is there (in the middle of a way back it is not), whole enough, and of a schema that is known here."""
+    """Return True if it is there, whole enough, and of a known schema; in the middle of a way back it is not there."""
     try:
         return database.is_file() and schema_of(database) <= SCHEMA_KNOWN
     except StoreError:
@@ -212,7 +212,7 @@ def _replace_database(root: Path, kept: Path, aside: Path) -> None:
 
 def _accepted(site_file: Path) -> bool:
     try:
-        yamlfile.load(site_file, SiteConfig, _Variables())
+        loads(yamlfile.read_text(site_file), str(site_file), _Variables())
     except ConfigError:
         return False
     return True
@@ -225,7 +225,7 @@ def _forget_old(root: Path, stem: str, newest: Path) -> None:
 
 
 def _status(dashboard: DashboardConfig, path: str) -> int:
-    """0: no answer. The certificate is the box's own and the address this machine's: it is not held against a name."""
+    """Return the HTTP status; 0: no answer. Any certificate is accepted: the address is this machine's own."""
     host = _EVERYWHERE.get(dashboard.host, dashboard.host)
     connection = (
         http.client.HTTPSConnection(host, dashboard.port, timeout=_ANSWER_S, context=ssl._create_unverified_context())

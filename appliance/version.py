@@ -7,7 +7,7 @@ from importlib.metadata import version as of_package
 
 
 def version() -> str:
-    """Of the installed package, such as `0.4.0`; "" where it is not installed."""
+    """Return the version of the installed package, such as `0.4.0`; "" if it is not installed."""
     try:
         return of_package("vedette")
     except PackageNotFoundError:

@@ -12,9 +12,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from appliance.base.json_lines import WireError, first_problem
 from appliance.types import CONFIRMING_KINDS, JUDGE_KINDS, Decision, JudgeKind, Severity
 
-MESSAGE_BYTES_MAX = 512 * 1024
-CHUNK_BYTES = 128 * 1024
-MEDIA_PER_ESCALATION_MAX = 16
+MESSAGE_BYTES_MAX = 512 * 1024  # half of max_payload of nats-server (1 MB)
+CHUNK_BYTES = 128 * 1024  # 1 s of an uplink of 1 Mbit/s: what a lost link sends again
+MEDIA_PER_ESCALATION_MAX = 16  # images and clips of all steps together
 STEPS_MAX = 3  # messages that one escalation may take: the first, and two more that the worker asks for
 # Of escalations and verdicts. 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …; 3 added the versions
 # of the sides: Verdict.worker_version, answer_schema, and what the worker keeps: Verdict.looks, archive; 4 says who
@@ -23,14 +23,14 @@ WIRE_SCHEMA = 4
 RECHECKED_SCHEMA = 4  # a site of an older schema does not know this decision
 # What a worker of before schema 4 was that named this engine.
 ENGINE_KINDS: dict[str, JudgeKind] = {"openai": "vlm", "redetect": "detector"}
-MEDIA_BYTES_MAX = 32 * 1024 * 1024
+MEDIA_BYTES_MAX = 32 * 1024 * 1024  # a clip of 60 s at 4 Mbit/s is 30 MB
 TEXT_CHARS_MAX = 300  # of names and versions; a broker keeps verdicts of at most 68 kB
 TIME_MAX = 4e9  # UTC seconds: the year 2096; what is later cannot be shown as a date either
 STORED_FAULTS_MAX = 64  # more wrong values than a message has
 
 
 def _blanked(text: str) -> str:
-    """`text`, as long as it is, with a blank for each character that a terminal or a log would obey."""
+    """Return `text`, as long as it is, with a blank for each character that a terminal or a log would obey."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
@@ -74,8 +74,10 @@ class _WireModel(BaseModel):
 
     @classmethod
     def from_stored(cls, data: bytes) -> Any:
-        """As `from_json`, for what a version that had fewer limits has let in: the value that is too long is cut, the
-        one that is out of its bounds is set to the nearest."""
+        """Parse like `from_json` what a version with fewer limits has let in.
+
+        A value that is too long is cut, one that is out of its bounds is set to the nearest.
+        """
         try:
             return cls.from_json(data)
         except WireError:
@@ -144,12 +146,12 @@ class MediaRef(_WireModel):
 
 
 class Escalation(_WireModel):
-    """What is sent to the cloud about an alert, with evidence. Idempotent by `id` and `step` on both sides.
+    """The message to the cloud about an alert, with evidence. Idempotent by `id` and `step` on both sides.
 
     step counts the messages of this escalation from 0; each holds all evidence sent so far. can: what the site would
-    send next if it were asked to, the cheapest first. image_free: this site sends no images at all. model: the
-    detector that raised the alert; box_version: of the appliance, "" from one older than schema 3. language: of
-    LANGUAGES, in which the reason is wanted.
+    send next if it were asked to, the cheapest first. image_free: this site sends no images at all. model: the detector
+    that raised the alert; box_version: of the appliance, "" from one older than schema 3. language: of LANGUAGES, in
+    which the reason is wanted.
     """
 
     schema_version: Version = WIRE_SCHEMA
@@ -176,7 +178,7 @@ class Escalation(_WireModel):
 
 
 class FrameSupport(_WireModel):
-    """Whether one evidence frame supports the alert."""
+    """The support of an alert by one evidence frame."""
 
     media: Key
     t: Time
@@ -185,8 +187,10 @@ class FrameSupport(_WireModel):
 
 
 class ArchiveLink(_WireModel):
-    """Where the worker keeps a piece of evidence, or the verdict: a link that needs no other credential until
-    `expires_t`. The upload may still be under way, or have failed: then the link answers 404."""
+    """A link to a piece of evidence, or the verdict, that needs no other credential until `expires_t`.
+
+    The upload may still be under way, or have failed: then the link answers 404.
+    """
 
     kind: Literal["crop", "frame", "clip", "verdict"]
     media: Key = ""
@@ -245,8 +249,10 @@ class Verdict(_WireModel):
 
 
 def judge_kind(kind: object, engine: object) -> JudgeKind:
-    """Who judged, by what a verdict says of itself. A detector is one by whatever other name, and a kind that this
-    version does not know is `unknown`."""
+    """Return the kind of judge, by what a verdict says of itself.
+
+    A detector is one by whatever other name, and a kind that this version does not know is `unknown`.
+    """
     by_engine = ENGINE_KINDS.get(engine) if isinstance(engine, str) else None
     if by_engine == "detector":
         return by_engine
@@ -263,13 +269,13 @@ LANGUAGES: dict[str, str] = {
 }  # fmt: skip
 """The languages in which a site may want its reasons, by ISO 639-1 code. What is not here is answered in English."""
 
-POOL_STATUS_BYTES_MAX = 4096
-POOL_COUNT_MAX = 10_000_000
-PRICE_MAX = 10_000.0
+POOL_STATUS_BYTES_MAX = 4096  # several times an announcement with long names
+POOL_COUNT_MAX = 10_000_000  # escalations or slots; more than a stream stores
+PRICE_MAX = 10_000.0  # an hour, in any currency
 
 
 class PoolStatus(_WireModel):
-    """What a worker announces of itself to all sites, every few seconds; what is older than ttl_s counts for nothing.
+    """The announcement of a worker to all sites, every few seconds; one that is older than ttl_s counts for nothing.
 
     waiting: escalations that the broker stores, of all sites; slots: how many this worker judges at a time; judge_s:
     the mean time of one; cold_start_s: until it is ready; gpu_hour: the price of an hour, None: it has none.
@@ -291,7 +297,7 @@ POOL_SUBJECT = "vedette_pool.status"
 STREAM_ESCALATION = "VEDETTE_ESCALATION"
 STREAM_MEDIA = "VEDETTE_MEDIA"
 STREAM_VERDICT = "VEDETTE_VERDICT"
-_DIGEST_CHARS = 20
+_DIGEST_CHARS = 20  # 80 bits: nobody can foresee or collide it
 PRIORITIES = ("high", "normal", "low")
 PRIORITY_OF: dict[Severity, str] = {"alert": "high", "warning": "normal", "info": "low"}
 
@@ -310,19 +316,25 @@ def verdict_subject(site: str) -> str:
 
 
 def message_id(site: str, *parts: str | int) -> str:
-    """A `Nats-Msg-Id`. JetStream looks for doubles in the whole stream, so it names the site: two sites may send the
-    same image. Where another site may write into the stream, a part of it must be what that site cannot know."""
+    """Return a `Nats-Msg-Id` that names the site.
+
+    JetStream compares ids in the whole stream, and two sites may send the same image. Where another site may write into
+    the stream, a part of the id must be what that site cannot know.
+    """
     return ".".join((site, *map(str, parts)))
 
 
 def escalation_message_id(escalation: Escalation) -> str:
-    """Of an escalation's message. It holds a digest of all that is in it: another site that could foresee the id would
-    publish something under it first, and the broker would take the escalation for a double and drop it."""
+    """Return the id of an escalation's message, with a digest of all that is in it.
+
+    Another site that could foresee the id would publish something under it first, and the broker would take the
+    escalation for a double and drop it.
+    """
     return message_id(escalation.site, hashlib.sha256(escalation.to_json()).hexdigest()[:_DIGEST_CHARS])
 
 
 def verdict_message_id(verdict: Verdict) -> str:
-    """An escalation has one final verdict, whichever worker gives it, and one request for more evidence a step."""
+    """Return the id of a verdict: an escalation has one final verdict, and one request for more evidence a step."""
     if verdict.need is not None:
         return message_id(verdict.site, verdict.escalation, "need", verdict.step or 0)
     return message_id(verdict.site, verdict.escalation, "verdict")

@@ -90,7 +90,7 @@ def decisions(site: config.SiteConfig) -> list[Figure]:
     pipeline = Pipeline("yard", camera, site.alerts)
     pipeline.feed(StreamHeader(camera="yard", clip="", model="m", size=(1280, 720), run="r"))
     times = [call_ms(lambda n=n: pipeline.feed(crowd(n))) for n in range(3000)]
-    context = router_context_of(site)
+    context = router_context_of(site.for_decisions())
     planner = EscalationPlanner("yard", camera.rules, context)
     planner.begin(StreamHeader(camera="yard", clip="", model="m", size=(1280, 720), run="r"))
     observed = [call_ms(lambda n=n: planner.observe(crowd(n))) for n in range(3000)]
@@ -150,7 +150,7 @@ def replays(site: config.SiteConfig, clip: Path, model: str) -> list[Figure]:
         print(f"no {clip}: replay is not measured", file=sys.stderr)
         return []
     loaded = detector.load(site.detector.model_copy(update={"model": model}))
-    results = [replay(clip, site, "yard", loaded, log=None, progress=None) for _ in range(2)]
+    results = [replay(clip, site.for_decisions(), "yard", loaded, log=None, progress=None) for _ in range(2)]
     cpu_s = min(result.cpu_s for result in results)
     minutes = results[0].footage_s / 60
     return [

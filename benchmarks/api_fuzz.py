@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from appliance.store.users import Role
-from tests.dashboard_site import config_of, furnished
+from tests.support.dashboard_site import config_of, furnished
 
 TOKEN = "correct horse battery staple"
 PEOPLE: dict[str, tuple[Role, None]] = {"anna": ("admin", None), "rita": ("reviewer", None)}

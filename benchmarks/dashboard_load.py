@@ -35,7 +35,7 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import Alert, AlertChange, BestView, Event
 from benchmarks.review_search import CAMERAS, NOW, TIMES, fill
-from tests.dashboard_site import running
+from tests.support.dashboard_site import running
 
 PAGES = (
     "/", "/?review=open", "/live", "/timeline", "/cameras", "/cameras/cam3", "/cameras/cam3/timeline", "/savings",
@@ -53,7 +53,10 @@ def filled(alerts: int, clock: ManualClock | SystemClock) -> Iterator[tuple[Data
         config = SiteConfig.model_validate({"site": {"name": "bench"}, "cameras": cameras, "dashboard": {"port": 0}})
         CameraStore(db).ensure({name: camera.url for name, camera in config.cameras.items()})
         fill(db, alerts)
-        yield db, create_app(db=db, meter=Meter(db, "core"), root=Path(folder), config=config, clock=clock)
+        yield (
+            db,
+            create_app(db=db, meter=Meter(db, "core"), root=Path(folder), config=config.for_dashboard(), clock=clock),
+        )
         db.close()
 
 

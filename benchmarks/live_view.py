@@ -68,7 +68,7 @@ def serve(root: Path) -> None:
         {"site": {"name": "bench"}, "cameras": {"gate": {"url": "rtsp://10.0.0.1/main"}}, "dashboard": {"port": 0}}
     )
     CameraStore(db).ensure({"gate": "rtsp://10.0.0.1/main"})
-    app = create_app(db=db, meter=Meter(db, "core"), root=root, config=config, clock=clock)
+    app = create_app(db=db, meter=Meter(db, "core"), root=root, config=config.for_dashboard(), clock=clock)
     server = DashboardServer(app, "127.0.0.1", 0)
     threading.Thread(target=server.run, daemon=True).start()
     print(server.port, flush=True)

@@ -143,7 +143,7 @@ def measure(
     """One replay against the truth."""
     with BoxesSpool() as spool:
         result = replay_runner.replay(
-            labelled_clip.clip, site, "film", network, spool, clock=SystemClock(), conditions=conditions
+            labelled_clip.clip, site.for_decisions(), "film", network, spool, clock=SystemClock(), conditions=conditions
         )
         frames = shaken_truth(labelled_clip.truth(result.size), spool.frame_boxes(), conditions, result.size)
         compared = compared_frames(spool.frame_boxes(), frames, {LABEL})

@@ -70,7 +70,7 @@ def main() -> int:
         rounds = [
             one(clip, site, network, threads, made)
             for _ in range(chosen.rounds)
-            for threads in sorted({1, workers_for(site)})
+            for threads in sorted({1, workers_for(site.for_decisions())})
         ]
     if len({log for _, log in rounds}) != 1:
         print("the logs of the rounds differ", file=sys.stderr)
@@ -89,7 +89,9 @@ def one(
 ) -> tuple[Round, bytes]:
     """A round and its log."""
     log, before = io.BytesIO(), busy_s()
-    result = replay(clip, site, "yard", network, log, clock=SystemClock(), workers=threads, conditions=weather)
+    result = replay(
+        clip, site.for_decisions(), "yard", network, log, clock=SystemClock(), workers=threads, conditions=weather
+    )
     others = (busy_s() - before - result.cpu_s) / result.wall_s
     found = Round(
         threads=threads,

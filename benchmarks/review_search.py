@@ -107,7 +107,7 @@ def main() -> None:
         began = time.perf_counter()
         fill(db, wanted.alerts)
         print(f"{wanted.alerts} alerts written in {time.perf_counter() - began:.0f} s")
-        app = create_app(db=db, meter=Meter(db, "core"), root=Path(folder), config=config, clock=clock)
+        app = create_app(db=db, meter=Meter(db, "core"), root=Path(folder), config=config.for_dashboard(), clock=clock)
         with TestClient(app, base_url="http://127.0.0.1:8080") as client:
             every: list[float] = []
             for name, query in PAGES.items():

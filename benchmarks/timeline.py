@@ -30,8 +30,8 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.store.segments import SegmentStore
 from benchmarks.review_search import CAMERAS, DAYS, NOW, fill
-from tests import media
-from tests.dashboard_site import running
+from tests.support import numbered_footage
+from tests.support.dashboard_site import running
 
 TIMES = 10
 FILM_S, FILM_SIZE = 8, (1280, 720)
@@ -71,7 +71,7 @@ def filled(folder: Path, clock: Clock, alerts: int) -> tuple[Database, SiteConfi
 
 def dashboard(db: Database, config: SiteConfig, root: Path, clock: Clock) -> FastAPI:
     """One for each event loop."""
-    return create_app(db=db, meter=Meter(db, "core"), root=root, config=config, clock=clock)
+    return create_app(db=db, meter=Meter(db, "core"), root=root, config=config.for_dashboard(), clock=clock)
 
 
 def measure_api(app: FastAPI, now: float) -> None:
@@ -98,9 +98,9 @@ def film(db: Database, root: Path, now: float) -> float:
     t0 = now - 3600
     with db.transaction() as connection:
         connection.execute("DELETE FROM segment WHERE camera = 'cam3' AND t_end > ? AND t_start < ?", (t0, t0 + 40))
-    made = media.film(0, FILM_S * 10, size=FILM_SIZE)
+    made = numbered_footage.encoded_footage(0, FILM_S * 10, size=FILM_SIZE)
     for n in range(5):
-        SegmentStore(db).put(media.record(root, made, t0 + FILM_S * n, camera="cam3", name=f"film{n}"))
+        SegmentStore(db).put(numbered_footage.record(root, made, t0 + FILM_S * n, camera="cam3", name=f"film{n}"))
     return t0
 
 

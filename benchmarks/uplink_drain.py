@@ -21,7 +21,7 @@ from benchmarks.instant_worker import instant_worker
 from benchmarks.verdict_latency import ask, at, small, stages, ways
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import Site, site
-from tests.waiting import until
+from tests.support.waiting import until
 
 DAY_S = 86400.0
 LIVE_FIRST = 1_000_000

@@ -29,8 +29,8 @@ import numpy as np
 from appliance.wire import Verdict
 from benchmarks.instant_worker import Instant, instant_worker
 from tests.servers.nats import NatsServer, find_nats_servers
-from tests.servers.site import Site, picture, site
-from tests.waiting import until
+from tests.servers.site import Site, evidence_image, site
+from tests.support.waiting import until
 
 __all__ = ["Instant", "measure", "ways"]
 MIX = ("alert", *("warning", "info", "warning", "info") * 2, "warning")
@@ -131,11 +131,11 @@ def ask(
 
 
 def pictures(n: int, count: int) -> tuple[bytes, ...]:
-    return tuple(picture(n * 10 + k, (280, 200), noise=True) for k in range(count))
+    return tuple(evidence_image(n * 10 + k, (280, 200), noise=True) for k in range(count))
 
 
 def small(n: int) -> tuple[bytes, ...]:
-    return tuple(picture(n * 2 + k, (76, 60), noise=True) for k in range(2))
+    return tuple(evidence_image(n * 2 + k, (76, 60), noise=True) for k in range(2))
 
 
 def ways(here: Site, sent: Mapping[str, float]) -> list[dict[str, float]]:

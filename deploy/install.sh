@@ -361,7 +361,7 @@ do_install() {
   ctl restart "$unit" || true  # whoever waits says why
   wait_until "$version" alive || { journal_end; say "it does not answer yet: journalctl -u $unit"; return 1; }
   if [ "$unit" != vedette ]; then say "it runs; what it does: journalctl -u $unit"; return; fi
-  say 'it runs; the address and the code for the first user: journalctl -u vedette | grep "Set this box up"'
+  say 'it runs; the address and the code for the first user: journalctl -u vedette | grep "Set this appliance up"'
 }
 
 do_upgrade() {

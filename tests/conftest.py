@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,25 @@ settings.load_profile("house")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write what was found as the new golden files")
+    parser.addoption("--not-run", action="store_true", help="say at the end what was skipped, by reason")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print with `--not-run` how many tests were skipped, grouped by the reason, with their files."""
+    if not config.getoption("--not-run"):
+        return
+    why: dict[str, Counter[str]] = defaultdict(Counter)
+    for report in terminalreporter.getreports("skipped"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        file = report.nodeid.split("::")[0] + ("" if "::" in report.nodeid else " (whole file)")
+        why[reason.removeprefix("Skipped: ")][file] += 1
+    terminalreporter.section("what did not run, and why")
+    for reason, files in sorted(why.items(), key=lambda each: -each[1].total()):
+        terminalreporter.line(f"{files.total()} x {reason}")
+        for file, count in sorted(files.items()):
+            terminalreporter.line(f"    {count} in {file}")
+    if not why:
+        terminalreporter.line("everything ran")
 
 
 def pytest_configure() -> None:

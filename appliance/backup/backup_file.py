@@ -18,12 +18,12 @@ from typing import IO, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from appliance import config
 from appliance.backup.hidden_secrets import hide_secrets
 from appliance.backup.sealed_box import seal
 from appliance.base import yamlfile
 from appliance.base.clock import Clock
 from appliance.base.errors import ConfigError, PreconditionError, StoreError
-from appliance.config import SiteConfig
 from appliance.config.secrets_file import read_secrets
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.settings.site_versions import FOLDER as VERSIONS
@@ -32,16 +32,16 @@ from appliance.store.paths import DATABASE, EVIDENCE, inside
 from appliance.version import version
 
 MANIFEST, SITE, SEALED = "manifest.json", "site.yaml", "sealed.json"
-MANIFEST_BYTES_MAX = 64 * 1024 * 1024
-DIRECTORY_BYTES_MAX = 64 * 1024 * 1024
-FILES_MAX = 300_000
-BYTES_MAX = 1 << 40
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024  # FILES_MAX entries of 200 bytes
+DIRECTORY_BYTES_MAX = 64 * 1024 * 1024  # FILES_MAX entries of 46 bytes and a name of up to 160
+FILES_MAX = 300_000  # three of evidence for each of 100,000 alerts
+BYTES_MAX = 1 << 40  # 1 TiB: a size beyond it is damage or an attack
 FREE_BYTES_MIN = 200_000_000  # that the disk keeps
 _NAMES = re.compile(
     rf"{SITE}|{re.escape(SEALED)}|{re.escape(DATABASE)}|{VERSIONS}/\d{{6}}\.json|{EVIDENCE}/[\w-]{{1,80}}/\w[\w.-]{{0,79}}"
 )
 _END = struct.Struct("<4s4H2LH")
-_BLOCK = 1 << 20
+_BLOCK = 1 << 20  # bytes read at once
 # What zipfile raises on data that is none; RuntimeError has RecursionError and NotImplementedError under it.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, RuntimeError)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)")
@@ -56,8 +56,11 @@ class BackupFileItem(BaseModel):
 
 
 class BackupManifest(BaseModel):
-    """What a backup is. hidden: keys of the site file whose values are *** in it. missing: files of evidence that the
-    database names and that were gone."""
+    """The contents of a backup.
+
+    hidden: keys of the site file whose values are *** in it. missing: files of evidence that the database names and
+    that were gone.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -93,7 +96,7 @@ def write_backup(source: BackupSource, out: Path, *, evidence: bool, passphrase:
     read), StoreError, DiskWriteError (no room).
     """
     text = yamlfile.read_text(source.site_file)
-    site = yamlfile.loads(text, SiteConfig, str(source.site_file), source.variables)
+    site = config.loads(text, str(source.site_file), source.variables)
     shown, hidden = _hide(text, with_secrets=bool(passphrase))
     sealed = seal(_secrets_of(source, text), passphrase) if passphrase else b""
     copy, temporary = out.with_name(f".{out.name}.db"), temporary_path(out)
@@ -140,7 +143,7 @@ class BackupReader:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises PreconditionError, in words: no backup, cut short, or made to do harm."""
+        """Open it. Raise PreconditionError if it is no backup, cut short, or made to do harm."""
         self.path = path
         try:
             if not path.is_file():
@@ -164,11 +167,11 @@ class BackupReader:
 
     @property
     def size_bytes(self) -> int:
-        """All files unpacked."""
+        """Size of all files unpacked."""
         return sum(each.bytes for each in self.manifest.files)
 
     def read(self, name: str, bytes_max: int) -> bytes:
-        """One small file. Raises PreconditionError."""
+        """Return one small file. Raises PreconditionError."""
         item = next((each for each in self.manifest.files if each.path == name), None)
         if item is None or item.bytes > bytes_max:
             raise PreconditionError(f"there is no {name} in it" if item is None else f"its {name} is too long")
@@ -249,7 +252,7 @@ def _hide(text: str, *, with_secrets: bool) -> tuple[str, tuple[str, ...]]:
 
 
 def _secrets_of(source: BackupSource, text: str) -> bytes:
-    """The site file as it is, what it names as `${NAME}`, its secrets file, and its versions."""
+    """Return the site file as it is, the values that it names as `${NAME}`, its secrets file, and its versions."""
     named = {name: source.variables[name] for name in _VARIABLE.findall(text) if name in source.variables}
     versions = {}
     for path in _version_files(source.root):
@@ -264,7 +267,7 @@ def _version_files(root: Path) -> list[Path]:
 
 
 def _plain_versions(root: Path) -> Iterator[tuple[Path, bytes]]:
-    """Those without a secret in them."""
+    """Yield the versions without a secret in them."""
     for path in _version_files(root):
         try:
             data = path.read_bytes()
@@ -284,7 +287,7 @@ def _evidence(root: Path, name: str) -> Path | None:
 
 
 def _size(path: Path) -> int:
-    """0: it is gone."""
+    """Return the size in bytes; 0: the file is gone."""
     with contextlib.suppress(FileNotFoundError):
         return path.stat().st_size
     return 0
@@ -323,7 +326,7 @@ def check_room(folder: Path, wanted: int) -> None:
 
 
 def _check_directory(path: Path) -> None:
-    """The zip's own list, which is read into memory whole, is of a length that ours may have. Raises ValueError."""
+    """Raise ValueError if the zip's own list, which is read into memory whole, is longer than ours may be."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         if size < _END.size:

@@ -40,8 +40,10 @@ hosts are in it: look through it before it goes to others.
 
 @dataclass(frozen=True, slots=True)
 class DiagnosticsSource:
-    """Where a bundle takes its parts from. live: further files by name, each made when it is written (text, or what
-    JSON holds)."""
+    """The sources of a bundle's parts.
+
+    live: further files by name, each made when it is written (text, or JSON values).
+    """
 
     site_file: Path | None
     scrubber: SecretScrubber
@@ -51,7 +53,7 @@ class DiagnosticsSource:
     live: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
     def parts(self) -> dict[str, Callable[[], Any]]:
-        """All files by name."""
+        """Return all files by name."""
 
         def rows(make: Callable[[Any], Any]) -> Callable[[], Any]:
             def read() -> Any:
@@ -81,7 +83,7 @@ class DiagnosticsSource:
 
 
 def stream_bundle(source: DiagnosticsSource) -> Iterator[bytes]:
-    """The zip in pieces, one file in memory at a time. A part that cannot be had is a file that says why."""
+    """Yield the zip in pieces, one file in memory at a time. A part that cannot be read is a file with the reason."""
     sink = _ZipSink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as bundle:
         for name, make in source.parts().items():
@@ -94,7 +96,7 @@ def stream_bundle(source: DiagnosticsSource) -> Iterator[bytes]:
 
 
 def machine_state(storage: Path) -> dict[str, Any]:
-    """What the kernel tells, for a bundle that is made beside a running appliance or without one."""
+    """Return what the kernel reports, for a bundle that is made beside a running appliance or without one."""
     memory = machine.memory_bytes()
     return {
         "load_per_core": machine.load_per_core(),

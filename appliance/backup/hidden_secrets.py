@@ -12,9 +12,10 @@ from appliance.settings.yaml_edit import KeyPath, SiteChange, edit
 
 
 def hide_secrets(text: str) -> tuple[str, tuple[str, ...]]:
-    """The text without secrets, comments included, and the keys that were hidden.
+    """Return the text without secrets, comments included, and the keys that were hidden.
 
-    What only names a variable (`${NAME}`) stays. Raises ConfigError: an alias makes one text stand for two places.
+    A text that only names a variable (`${NAME}`) stays. Raise ConfigError if an alias makes one text stand for two
+    places.
     """
     paths = [path[1:] for path, value in texts_in(_data(text)) if is_secret(path, value)]
     hidden = edit(text, [SiteChange(path, HIDDEN) for path in paths])
@@ -27,7 +28,7 @@ def hide_secrets(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def fill_secrets(text: str, present: str) -> str:
-    """`text` with each hidden value taken from the same key of `present`.
+    """Return `text` with each hidden value taken from the same key of `present`.
 
     Raises PreconditionError with the keys that are not there.
     """

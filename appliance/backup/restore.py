@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from appliance import config
 from appliance.backup.backup_file import (
     SEALED,
     SITE,
@@ -29,11 +30,11 @@ from appliance.backup.sealed_box import unseal
 from appliance.base import yamlfile
 from appliance.base.clock import Clock, iso_utc
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
-from appliance.config import SiteConfig
+from appliance.config import DashboardConfig
 from appliance.config.secrets_file import read_secrets, secrets_path
 from appliance.media.atomic_file import DiskWriteError, sync_folder, write_file
 from appliance.settings.change_limits import check_file_keys
-from appliance.settings.site_editor import replace_text
+from appliance.settings.site_editor import SiteText, digest_of, replace_text
 from appliance.settings.site_versions import FOLDER as VERSIONS
 from appliance.settings.yaml_edit import SiteChange, edit
 from appliance.store.database import writer_lock
@@ -44,9 +45,9 @@ logger = logging.getLogger(__name__)
 
 FOLDER, STAGED, READY, SECRETS = "restore", "staged", "ready.json", "site.secrets"
 ASIDE = "before-restore-"
-ASIDE_KEPT = 2
+ASIDE_KEPT = 2  # the way back and the one before it
 _DATABASE_FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
-_SMALL_BYTES_MAX = 32 * 1024 * 1024
+_SMALL_BYTES_MAX = 32 * 1024 * 1024  # a site file and 20 versions of 1 MB each, with secrets
 
 
 class ReadyRestore(BaseModel):
@@ -75,7 +76,7 @@ class RestoreTarget:
     root: Path
     clock: Clock
     variables: dict[str, str]
-    held: SiteConfig | None = None
+    held: SiteText | None = None
 
 
 def stage(
@@ -91,9 +92,14 @@ def stage(
     try:
         with BackupReader(backup) as reader:
             found, present = reader.manifest, _present_site(target)
-            if present is not None and present[1].cameras and present[1].site.name != found.site and not other_site:
+            if (
+                present is not None
+                and present.config.cameras
+                and present.config.site.name != found.site
+                and not other_site
+            ):
                 raise PreconditionError(
-                    f"it is of the site {found.site!r}, and this one is {present[1].site.name!r}: say that another "
+                    f"it is of the site {found.site!r}, and this one is {present.config.site.name!r}: say that another "
                     "site is meant, if it is"
                 )
             sealed = _unsealed(reader, passphrase)
@@ -104,8 +110,8 @@ def stage(
         prepare_copy(folder / DATABASE, target.root / DATABASE)
         about = f"{found.site} as of {iso_utc(found.created_t)}"
         note_restore(folder / DATABASE, target.clock.now(), who, about)
-        restored = _stage_site(target, folder, sealed, present[0] if present else "")
-        if not facts.users and (fault := restored.dashboard.open_to_all):
+        dashboard = _stage_site(target, folder, sealed, present.text if present else "")
+        if not facts.users and (fault := dashboard.open_to_all):
             raise PreconditionError(f"it has no users, and so Vedette would not start with it: {fault}")
         ready = ReadyRestore(
             site=found.site, created_t=found.created_t, vedette=found.vedette, alerts=facts.alerts, users=facts.users,
@@ -121,7 +127,7 @@ def stage(
 
 
 def ready_restore(root: Path) -> ReadyRestore | None:
-    """What lies ready for the next start; None: nothing."""
+    """Return the restore that lies ready for the next start; None: there is none."""
     try:
         return ReadyRestore.model_validate_json((root / FOLDER / READY).read_bytes())
     except (OSError, ValidationError):
@@ -191,7 +197,7 @@ def _move(path: Path, to: Path) -> None:
 
 
 def _new_aside(target: RestoreTarget) -> str:
-    """A name that is not there yet, in the order of time."""
+    """Return a name that is not there yet, in the order of time."""
     stem = f"{ASIDE}{datetime.fromtimestamp(target.clock.now(), timezone.utc):%Y%m%dT%H%M%SZ}"
     names = [stem, *(f"{stem}-{n}" for n in range(1, 100))]
     return next((name for name in names if not (target.root / name).exists()), stem)
@@ -203,17 +209,17 @@ def _forget_old(root: Path, newest: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _present_site(target: RestoreTarget) -> tuple[str, SiteConfig] | None:
-    """The site file of now, where there is a right one: a broken one may be why a backup is restored."""
+def _present_site(target: RestoreTarget) -> SiteText | None:
+    """Return the site file of now; None if it is not valid, which may be why a backup is restored."""
     try:
         text = yamlfile.read_text(target.site_file)
-        return text, yamlfile.loads(text, SiteConfig, str(target.site_file), _variables(target, {}))
+        return SiteText(text, digest_of(text), config.loads(text, str(target.site_file), _variables(target, {})))
     except ConfigError:
         return None
 
 
 def _variables(target: RestoreTarget, sealed: dict[str, str]) -> dict[str, str]:
-    """The environment counts most, as it does for a site file that runs."""
+    """Return the variables for the site file; the environment counts most, as for a site file that runs."""
     try:
         own = read_secrets(target.site_file)
     except ConfigError:
@@ -232,22 +238,22 @@ def _unsealed(reader: BackupReader, passphrase: str) -> dict[str, Any]:
     return found
 
 
-def _stage_site(target: RestoreTarget, folder: Path, sealed: dict[str, Any], present: str) -> SiteConfig:
-    """The site file as it will be: with its secrets, and with the folders of this machine."""
+def _stage_site(target: RestoreTarget, folder: Path, sealed: dict[str, Any], present: str) -> DashboardConfig:
+    """Write the site file as it will be, with its secrets and the folders of this machine; return its `dashboard`."""
     secrets = {str(name): str(value) for name, value in sealed.get("secrets", {}).items()}
     text = str(sealed["site"]) if sealed else fill_secrets((folder / SITE).read_text(encoding="utf-8"), present)
     variables = _variables(target, secrets)
-    here = yamlfile.loads(present, SiteConfig, "", variables).storage if present else None
-    restored = yamlfile.loads(text, SiteConfig, SITE, variables)
+    here = config.loads(present, "", variables).storage if present else None
+    restored = config.loads(text, SITE, variables)
     changes = []
     if restored.storage.dir.absolute() != target.root.absolute() or (here and restored.storage.dir != here.dir):
         changes.append(SiteChange(("storage", "dir"), str(here.dir if here else target.root)))
     if here and here.preroll_dir != restored.storage.preroll_dir and here.preroll_dir is not None:
         changes.append(SiteChange(("storage", "preroll_dir"), str(here.preroll_dir)))
     text = edit(text, changes)
-    restored = yamlfile.loads(text, SiteConfig, SITE, variables)
+    restored = config.loads(text, SITE, variables)
     if target.held is not None:
-        check_file_keys(target.held, restored)
+        check_file_keys(target.held.config, restored)
     (folder / SITE).write_text(text, encoding="utf-8")
     (folder / SEALED).unlink(missing_ok=True)
     if sealed:
@@ -258,7 +264,7 @@ def _stage_site(target: RestoreTarget, folder: Path, sealed: dict[str, Any], pre
     for path in (target.site_file.parent, target.root):
         if not os.access(path, os.W_OK | os.X_OK):
             raise UsageError(f"{path} may not be written by this user: nothing could be restored there")
-    return restored
+    return restored.dashboard
 
 
 def _stage_versions(folder: Path, versions: Any) -> None:

@@ -1,5 +1,7 @@
-"""Secrets under a passphrase: AES-256-GCM with a key by scrypt, both of the package cryptography, which is 9 MB and
-loaded with the first backup that has some."""
+"""Secrets under a passphrase: AES-256-GCM with a key by scrypt.
+
+Both are from the package cryptography, which takes 9 MB and is loaded with the first backup that has secrets.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,14 @@ import os
 
 from appliance.base.errors import PreconditionError, UsageError
 
-PASSPHRASE_LENGTH_MIN = 10
+PASSPHRASE_LENGTH_MIN = 10  # as a password (passwords.LENGTH_MIN); scrypt slows down guessing
 _COST, _BLOCK, _LANES = 2**15, 8, 1  # 32 MB, a tenth of a second: who tries a billion passphrases pays for each
 _COST_MAX, _BLOCK_MAX, _LANES_MAX = 2**17, 16, 4  # of a box that comes from anywhere
 _NAME = b"vedette.backup 1"
 
 
 def seal(secret: bytes, passphrase: str) -> bytes:
-    """A box that this passphrase alone opens, as JSON. Raises UsageError: the passphrase is too short."""
+    """Encrypt `secret` as JSON that this passphrase alone opens. Raise UsageError if the passphrase is too short."""
     if len(passphrase) < PASSPHRASE_LENGTH_MIN:
         raise UsageError(f"a passphrase has at least {PASSPHRASE_LENGTH_MIN} characters: whoever has the file can try")
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -28,7 +30,7 @@ def seal(secret: bytes, passphrase: str) -> bytes:
 
 
 def unseal(box: bytes, passphrase: str) -> bytes:
-    """Raises PreconditionError: another passphrase, or the box was changed."""
+    """Return the secret. Raise PreconditionError for another passphrase, or if the JSON was changed."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

@@ -50,14 +50,14 @@ class BrokerConfig(ConfigModel):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never stand in a log: token, user and password."""
+        """The values that must never stand in a log: token, user and password."""
         parts = urlsplit(self.url)
         token = self.token.get_secret_value() if self.token else None
         return tuple(secret for secret in (token, parts.username, parts.password) if secret)
 
 
 def _has_host(url: str) -> bool:
-    """Whether a host, and a port where one is written, can be read from it."""
+    """Return True if a host, and a port where one is written, can be read from the URL."""
     try:
         parts = urlsplit(url)
         return bool(parts.hostname) and parts.port != 0

@@ -46,15 +46,15 @@ class CircuitBreaker:
         return max(0.0, self._probe_at - self._clock.monotonic())
 
     def open(self, why: str) -> None:
-        """Calls wait from here on. Spaces no probe: see `delay_probe`."""
+        """Make calls wait from here on. Spaces no probe: see `delay_probe`."""
         self._turn("open", why)
 
     def half_open(self) -> None:
-        """One call is tried."""
+        """Let one call through to try the service."""
         self._turn("half_open", self.state.why)
 
     def close(self) -> None:
-        """The service answers: calls go through, and the next outage begins with short pauses."""
+        """Let calls through, as the service answers; the next outage begins with short pauses."""
         self._backoff.reset()
         self._turn("closed", "")
 
@@ -67,7 +67,7 @@ class CircuitBreaker:
         self._probe_at = max(self._probe_at, self._clock.monotonic() + pause_s)
 
     def forgive(self) -> None:
-        """The service gave a sign of life, whatever the state: begin with short pauses again."""
+        """Begin with short pauses, whatever the state, as the service gave a sign of life."""
         self._backoff.reset()
 
     def _turn(self, name: CircuitName, why: str) -> None:

@@ -122,12 +122,12 @@ def iso_utc(t: float) -> str:
 
 
 def local_day(t: float) -> str:
-    """The calendar day of `t` in the machine's own time zone, as `2026-01-31`."""
+    """Return the calendar day of `t` in the machine's own time zone, as `2026-01-31`."""
     return datetime.fromtimestamp(t).astimezone().strftime("%Y-%m-%d")
 
 
 def local_hour(t: float) -> str:
-    """The moment `t` in the machine's own time zone, as `2026-01-31 17:00`."""
+    """Return the moment `t` in the machine's own time zone, as `2026-01-31 17:00`."""
     return datetime.fromtimestamp(t).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
@@ -141,8 +141,10 @@ def day_bounds(day: str) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The day and the month in which a time lies, for budgets: `day` is its name; seconds at which each begins and
-    ends."""
+    """The day and the month in which a time lies, for budgets.
+
+    `day` is the day's name; the others are the seconds at which each begins and ends.
+    """
 
     day: str
     day_t: float
@@ -163,7 +165,7 @@ def local_period(t: float) -> Period:
 
 
 def footage_period(t: float) -> Period:
-    """Of footage, whose times are seconds since it began: days of 24 hours from then on, months of 30 of them."""
+    """Return the period of a time in footage, in seconds since it began: days of 24 hours, months of 30 days."""
     day, month = t // 86400, t // (30 * 86400)
     return Period(f"day {day:.0f}", day * 86400, (day + 1) * 86400, month * 30 * 86400, (month + 1) * 30 * 86400)
 

@@ -1,4 +1,4 @@
-"""What the commands `vedette` and `vedette-worker` share: how wrong use and faults are said, and the exit code."""
+"""How the commands `vedette` and `vedette-worker` report wrong use and faults, and their exit codes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ _DIGITS = 20  # no number that is asked for is so long
 
 
 def named_path(text: str) -> Path:
-    """The `type` of an option that is a file or a folder. '' is none: Path would make the present folder of it."""
+    """Return the path of an option that is a file or a folder. Refuse '': Path would make the present folder of it."""
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError("the name is empty (a variable that is not set?)")
     return Path(text)
 
 
 def whole_number_between(low: int, high: int, what: str) -> Callable[[str], int]:
-    """The `type` of an option that is a whole number from `low` (not negative) to `high`, in plain digits. what: as the
-    message calls it."""
+    """Return the `type` of an option that is a whole number from `low` (not negative) to `high`, in plain digits.
+
+    what: its name in the error.
+    """
 
     def read(text: str) -> int:
         value = int(text) if text.isascii() and text.isdecimal() and len(text) < _DIGITS else -1
@@ -54,8 +56,11 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def run_to_end(run: Callable[[], int]) -> int:
-    """Run a command and return its exit code, with what it printed on its way. Ctrl-C and a reader that has seen enough
-    (`| head`) end it quietly; a full disk behind `>` is a fault. What the terminal cannot show is written out."""
+    """Run a command and return its exit code, with what it printed on its way.
+
+    Ctrl-C and a reader that closes early (`| head`) end it quietly; a full disk behind `>` is a fault. Characters that
+    the terminal cannot show are escaped.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -91,7 +96,7 @@ def report(
 
 
 def os_error_text(error: OSError) -> str:
-    """The file and the system's reason, without numbers and quotes."""
+    """Return the file and the system's reason, without numbers and quotes."""
     reason = error.strerror or str(error) or type(error).__name__
     return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, (str, bytes)) else reason
 

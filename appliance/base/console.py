@@ -10,11 +10,11 @@ from rich.progress import Progress, ProgressColumn
 from rich.text import Text
 
 PIPE_WIDTH = 10_000  # columns: what reads a pipe wants whole names, one row a line
-LINE_EVERY_S = 10.0
+LINE_EVERY_S = 10.0  # a CI sees that it goes on, and its log stays short
 
 
 def text_console(*, soft_wrap: bool = False) -> Console:
-    """A console on standard output. soft_wrap: long lines are left to the terminal."""
+    """Return a console on standard output. soft_wrap: long lines are left to the terminal."""
     console = Console(highlight=False, soft_wrap=soft_wrap)
     return console if console.is_terminal else Console(highlight=False, soft_wrap=soft_wrap, width=PIPE_WIDTH)
 

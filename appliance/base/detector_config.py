@@ -20,7 +20,7 @@ HeadName = Literal[
 
 
 class HailoConfig(ConfigModel):
-    """Of `backend: hailo`. python: the one that has HailoRT's bindings; auto: this one, else the system's.
+    """The settings of `backend: hailo`. python: the one that has HailoRT's bindings; auto: this one, else the system's.
 
     scheduler_*: of HailoRT, which shares the device among networks: how many frames a network collects before it gets
     the device, and for how long at most. answer_s: an inference that takes longer counts as a lost device.
@@ -34,11 +34,14 @@ class HailoConfig(ConfigModel):
 
 
 class DetectorConfig(ConfigModel):
-    """backend: what runs the model; auto: the fastest here of what is known to be as accurate, on any device that
-    `device` leaves open. gpu and npu are Intel's, by OpenVINO; cuda: NVIDIA's, by ONNX Runtime or TensorRT, which has
-    no other device. provider: with backend onnx on cuda, what runs it there. dla_core: with tensorrt, one of Orin's two
-    DLAs. What is asked for and not there is refused, unless `fallback` lets the CPU stand in for it, which is a health
-    event. labels: a text file with one name a line, or `coco-80`."""
+    """The network and what runs it.
+
+    backend: what runs the model; auto: the fastest here of what is known to be as accurate, on any device that `device`
+    leaves open. gpu and npu are Intel's, by OpenVINO; cuda: NVIDIA's, by ONNX Runtime or TensorRT, which has no other
+    device. provider: with backend onnx on cuda, what runs it there. dla_core: with tensorrt, one of Orin's two DLAs. A
+    requested device that is absent is refused, unless `fallback` lets the CPU stand in for it, which is a health event.
+    labels: a text file with one name a line, or `coco-80`.
+    """
 
     model: Annotated[str, Field(min_length=1)] = "auto"
     backend: Backend = "auto"

@@ -32,7 +32,7 @@ _CLOSING = ".,:;!)"
 
 
 def redact(text: str) -> str:
-    """`text` without the secrets of URLs in it: no user, no password, no query; of a camera's URL the host alone.
+    """Return `text` without the secrets of URLs: no user, no password, no query; only the host of a camera's URL.
 
     Cameras take passwords in the path and in the query as well (`/user=admin_password=x`).
     """
@@ -61,7 +61,7 @@ def _split_query(address: str) -> tuple[str, str]:
 
 
 def camera_address(url: str) -> str:
-    """A camera's URL for people: `rtsp://host:port/…`; of a file the whole of it. It may hold spaces."""
+    """Return a camera's URL for people: `rtsp://host:port/…`; the whole path of a file. It may hold spaces."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.lower() not in _CAMERA_SCHEMES:
         return redact(url)
@@ -77,7 +77,7 @@ def printable(text: str) -> str:
 
 
 def lacks_files(error: BaseException) -> bool:
-    """Whether this was raised, or caused, because the process or the machine has no file descriptor left."""
+    """Return True if the process or the machine has no file descriptor left, and that raised or caused this."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in {errno.EMFILE, errno.ENFILE}:
@@ -115,7 +115,7 @@ class MissingDependency(UsageError):
 
 
 class PreconditionError(UsageError):
-    """It cannot be done yet; the message names what must be done first."""
+    """The action cannot be done yet; the message names what must be done first."""
 
 
 class SourceError(VedetteError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from appliance.types import Box
 
-SAME_PLACE_IOU_MIN = 0.3
+SAME_PLACE_IOU_MIN = 0.3  # by centre alone, HOG confirmed a patch of lawn beside a false box
 PLACE_SCALE = 1.5  # a centre this much outside the flagged box still counts: detectors disagree a little
 SIZE_RATIO_MAX = 2.0  # but not when it is another size
 
@@ -25,8 +25,10 @@ def iou(a: Box, b: Box) -> float:
 
 
 def is_same_place(found: Box, flagged: Box) -> bool:
-    """IoU of at least SAME_PLACE_IOU_MIN; or about as tall, with its centre inside the flagged box enlarged by
-    PLACE_SCALE."""
+    """Return True for an IoU of at least SAME_PLACE_IOU_MIN, or for about the same height near the flagged box.
+
+    Near: its centre lies inside the flagged box enlarged by PLACE_SCALE.
+    """
     ax, ay = (found[0] + found[2]) / 2, (found[1] + found[3]) / 2
     bx, by = (flagged[0] + flagged[2]) / 2, (flagged[1] + flagged[3]) / 2
     reach_x, reach_y = (flagged[2] - flagged[0]) * PLACE_SCALE / 2, (flagged[3] - flagged[1]) * PLACE_SCALE / 2

@@ -18,7 +18,7 @@ class WireError(VedetteError):
 
 
 def encode_ingest(message: IngestMessage) -> bytes:
-    """One JSON line, newline included."""
+    """Return one JSON line, newline included."""
     return _ingest().dump_json(message, exclude=_omitted_fields(message)) + b"\n"
 
 
@@ -29,7 +29,7 @@ def decode_ingest(line: bytes) -> IngestMessage:
 
 
 def encode_command(command: Command) -> bytes:
-    """One JSON line to the ingest process, newline included."""
+    """Return one JSON line to the ingest process, newline included."""
     return _command().dump_json(command) + b"\n"
 
 
@@ -40,8 +40,10 @@ def decode_command(line: bytes) -> Command:
 
 
 def encode_log(line: LogLine) -> bytes:
-    """One line of a replay log, newline included; equal values give equal bytes. Left out: the verdict of an alert that
-    has none, and what was known before where nothing was."""
+    """Return one line of a replay log, newline included; equal values give equal bytes.
+
+    Left out: the verdict of an alert that has none, and what was known before where nothing was.
+    """
     return _log().dump_json(line, exclude=_omitted_fields(line)) + b"\n"
 
 
@@ -52,12 +54,15 @@ def decode_log(line: bytes) -> LogLine:
 
 
 def unused_header_fields(header: StreamHeader) -> set[str]:
-    """What a header says only where there is something to say."""
+    """Return the fields of a header that are left out because they say nothing."""
     return {name for name in ("known_before", "calibration") if not getattr(header, name)}
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first field that is wrong, and why, in one short printable line: a key of the message may be part of it."""
+    """Return the first field that is wrong, and why, in one short printable line.
+
+    It is made printable because a key of the message may be part of it.
+    """
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where = ".".join(str(part)[:ERROR_CHARS_MAX] for part in first["loc"][:8]) or "message"
     return printable(f"{where[: ERROR_CHARS_MAX // 2]}: {first['msg'][: 2 * ERROR_CHARS_MAX]}")[:ERROR_CHARS_MAX]
@@ -80,7 +85,7 @@ def _log() -> TypeAdapter[LogLine]:
 
 
 def _omitted_fields(line: object) -> Any:
-    """The fields that are left out because they hold nothing."""
+    """Return the fields that are left out because they hold nothing."""
     if isinstance(line, Alert) and line.verdict is None:
         return {"verdict"}
     if isinstance(line, FrameBoxes) and all(found.stood_s is None for found in line.objects):

@@ -36,7 +36,7 @@ def remove_identifiers() -> None:
 
 
 def _remove(base: Path, folders: tuple[str, ...], names: tuple[str, ...], opened: contextlib.ExitStack) -> list[str]:
-    """The names of the files that were removed. opened: closes the folders. Raises OSError."""
+    """Remove the files and return their names. opened: closes the folders. Raises OSError."""
     parents = [os.open(base, _FOLDER)]
     opened.callback(os.close, parents[0])
     for name in folders:

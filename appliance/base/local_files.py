@@ -1,4 +1,4 @@
-"""What is asked of a file that somebody named before it is read or written over."""
+"""Checks of a file that a person named, before it is read or written over."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from appliance.base.errors import UsageError
 
-_START_BYTES = 512
+_START_BYTES = 512  # the marks of a format stand at the very beginning of a file
 
 
 def is_special(path: Path) -> bool:
-    """Whether it is a pipe, a device or a socket, which may have no end or wait for ever. Raises OSError: absent."""
+    """Return True for a pipe, a device or a socket, which may have no end or wait for ever. Raises OSError: absent."""
     mode = path.stat().st_mode
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 

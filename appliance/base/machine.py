@@ -1,4 +1,4 @@
-"""What the kernel tells of this machine and its processes: memory, CPU, temperatures, load, whether the clock is set.
+"""Readings of the kernel about this machine and its processes: memory, CPU, temperatures, load, clock.
 
 Everything may be absent (another kernel, a container, no rights): then it is None or left out, never an error.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 
 TIMESYNC = Path("/run/systemd/timesync/synchronized")
 THERMAL, PROC = Path("/sys/class/thermal"), Path("/proc")
-_ZONES_MAX = 32
-_CHILDREN_MAX = 256
+_ZONES_MAX = 32  # boards have about ten; a bound for a kernel that shows more
+_CHILDREN_MAX = 256  # 16 hardware decoders unless set otherwise, sandboxes, helpers
 _STA_UNSYNC, _TIME_ERROR = 0x0040, 5  # linux/timex.h
 
 
@@ -30,8 +30,11 @@ class Temperature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUsage:
-    """One process. memory_bytes: its proportional set size (shared pages by the share) when `proportional`, else what
-    is resident. cpu_s: since it started, all threads."""
+    """The memory and CPU time of one process.
+
+    memory_bytes: its proportional set size (shared pages by the share) when `proportional`, else what is resident.
+    cpu_s: since it started, all threads.
+    """
 
     pid: int
     command: str
@@ -44,7 +47,7 @@ class ProcessUsage:
 
 @dataclass(frozen=True, slots=True)
 class ClockSync:
-    """Whether something keeps the clock in step (NTP), as the kernel believes; None: it does not tell."""
+    """The kernel's belief that a time service (NTP) keeps the clock in step; None: it does not tell."""
 
     synchronised: bool | None
     error_s_max: float | None = None
@@ -60,7 +63,7 @@ class _Timex(ctypes.Structure):
 
 
 def load_per_core() -> float | None:
-    """1 minute mean of running tasks per core; None: the system does not tell."""
+    """Return the 1 minute mean of running tasks per core; None: the system does not report it."""
     try:
         return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
     except OSError:
@@ -68,7 +71,7 @@ def load_per_core() -> float | None:
 
 
 def temperatures(thermal: Path = THERMAL) -> list[Temperature]:
-    """Of the sensors that Linux shows; []: there is none, or none can be read."""
+    """Read the sensors that Linux shows; []: there is none, or none can be read."""
     found = []
     try:
         zones = sorted(thermal.glob("thermal_zone*"))[:_ZONES_MAX]
@@ -88,7 +91,7 @@ def temperatures(thermal: Path = THERMAL) -> list[Temperature]:
 
 
 def memory_bytes(proc: Path = PROC) -> tuple[int, int] | None:
-    """How much memory the machine has, and how much of it programs could still get; None: it does not tell."""
+    """Return the machine's memory and what programs could still get, in bytes; None: the kernel does not report it."""
     try:
         lines = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
         return int(lines["MemTotal"].split()[0]) * 1024, int(lines["MemAvailable"].split()[0]) * 1024
@@ -97,7 +100,7 @@ def memory_bytes(proc: Path = PROC) -> tuple[int, int] | None:
 
 
 def disk_bytes(folder: Path) -> dict[str, int] | None:
-    """Of the disk that a folder is on: all, and what is free; None: there is no such folder."""
+    """Return the total and the free bytes of the disk that a folder is on; None: there is no such folder."""
     try:
         found = shutil.disk_usage(folder)
     except OSError:
@@ -106,7 +109,7 @@ def disk_bytes(folder: Path) -> dict[str, int] | None:
 
 
 def uptime_s(proc: Path = PROC) -> float | None:
-    """Since the machine started."""
+    """Return the seconds since the machine started."""
     try:
         return float((proc / "uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -114,12 +117,12 @@ def uptime_s(proc: Path = PROC) -> float | None:
 
 
 def kernel() -> str:
-    """Name, release and machine, such as `Linux 6.12.25 aarch64`."""
+    """Return name, release and machine, such as `Linux 6.12.25 aarch64`."""
     return f"{platform.system()} {platform.release()} {platform.machine()}"
 
 
 def process_family(pid: int, proc: Path = PROC) -> list[int]:
-    """`pid` and all that it started, directly or not, parents before children."""
+    """Return `pid` and all that it started, directly or not, parents before children."""
     parents: dict[int, list[int]] = {}
     try:
         names = [int(each.name) for each in proc.iterdir() if each.name.isdigit()]
@@ -136,7 +139,7 @@ def process_family(pid: int, proc: Path = PROC) -> list[int]:
 
 
 def process_usage(pid: int, proc: Path = PROC) -> ProcessUsage | None:
-    """What a process takes; None: it has ended."""
+    """Return what a process takes; None: it has ended."""
     fields, up = _stat_fields(pid, proc), uptime_s(proc)
     if not fields or up is None:
         return None
@@ -159,7 +162,7 @@ def process_usage(pid: int, proc: Path = PROC) -> ProcessUsage | None:
 
 
 def clock_sync() -> ClockSync:
-    """As the kernel was told by chrony, ntpd or systemd-timesyncd. Nothing is changed."""
+    """Read the kernel's state as set by chrony, ntpd or systemd-timesyncd. Nothing is changed."""
     asked = _Timex(modes=0)
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(asked))
@@ -172,12 +175,15 @@ def clock_sync() -> ClockSync:
 
 
 def usages(pids: Iterable[int], proc: Path = PROC) -> list[ProcessUsage]:
-    """Of those that still live."""
+    """Return what the processes that still live take."""
     return [each for each in (process_usage(pid, proc) for pid in pids) if each is not None]
 
 
 def _stat_fields(pid: int, proc: Path) -> list[str]:
-    """What follows the name in /proc/PID/stat (the name may hold anything): state, parent, …; []: it has ended."""
+    """Return the fields after the name in /proc/PID/stat: state, parent, …; []: the process has ended.
+
+    The name may hold anything, also spaces and brackets.
+    """
     try:
         return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -1,6 +1,6 @@
-"""Has glibc's malloc hold less: large blocks go back at once, free pages now and then; threads share heaps.
+"""Settings of glibc's malloc and Python's collector that keep the memory of a long-lived process small.
 
-And has Python's collector look at less.
+Large blocks go back at once, free pages now and then; threads share heaps; the collector leaves out what stays.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import ctypes
 import gc
 
 MMAP_THRESHOLD_BYTES = 512 * 1024  # a brightness plane of 720p is 0.9 MB
-TRIM_THRESHOLD_BYTES = 1024 * 1024
-TRIM_EVERY_S = 60.0
-ARENAS_MAX = 2
+TRIM_THRESHOLD_BYTES = 1024 * 1024  # glibc begins with 128 kB and raises it by itself; larger spares system calls
+TRIM_EVERY_S = 60.0  # holes grow over minutes, and a trim walks all heaps
+ARENAS_MAX = 2  # with one, two threads wait for each other; each more keeps its own holes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h of glibc
 
 
 def hold_little() -> bool:
-    """All of it, for a process that lives long: call it before threads are started. False: not glibc."""
+    """Apply all of it to a long-lived process, before threads are started. False: not glibc."""
     return return_large_blocks() and share_heaps()
 
 

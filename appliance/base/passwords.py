@@ -12,10 +12,10 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from appliance.base.errors import UsageError
 
-LENGTH_MIN = 10
-LENGTH_MAX = 256
+LENGTH_MIN = 10  # NIST SP 800-63B asks for 8
+LENGTH_MAX = 256  # NIST SP 800-63B asks for 64; a bound keeps the hash from endless input
 CODE_LETTERS = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"  # nothing that looks like something else
-DIFFERENT_MIN = 4
+DIFFERENT_MIN = 4  # characters: refuses aaaaaaaaaa and 1212121212
 # Of ten characters and more, the first that anybody tries; what has fewer than four different ones is none, either.
 _COMMON = (
     "1234567890 0123456789 0987654321 12345678910 1q2w3e4r5t 1qaz2wsx3edc q1w2e3r4t5 qwertyuiop qwertzuiop qwerty1234 "
@@ -29,7 +29,7 @@ _ONE_AT_A_TIME = threading.Lock()  # bounds the memory, whoever asks
 
 
 def hashed(password: str) -> str:
-    """The salted hash of a password. Raises UsageError: it is too short, too long, or one that everybody tries."""
+    """Return the salted hash of a password. Raises UsageError: too short, too long, or one that everybody tries."""
     if not LENGTH_MIN <= len(password) <= LENGTH_MAX:
         raise UsageError(
             f"a password has {LENGTH_MIN} to {LENGTH_MAX} characters; four words that you remember will do"
@@ -41,7 +41,7 @@ def hashed(password: str) -> str:
 
 
 def is_password(given: str, stored: str | None) -> bool:
-    """Whether `given` is the password of the hash. None: there is no such user, which takes as long to find out."""
+    """Return True if `given` is the password of the hash. None: there is no such user; this takes as long."""
     with _ONE_AT_A_TIME:
         try:
             return _HASHER.verify(stored or _of_nobody(), given[:LENGTH_MAX]) and stored is not None
@@ -55,10 +55,10 @@ def _of_nobody() -> str:
 
 
 def new_code(groups: int) -> str:
-    """A random code of groups of four letters and digits, 20 bits each."""
+    """Return a random code of groups of four letters and digits, 20 bits each."""
     return "-".join("".join(secrets.choice(CODE_LETTERS) for _ in range(4)) for _ in range(groups))
 
 
 def code_digest(code: str) -> str:
-    """What is stored of a code: it is random and long, so a plain digest cannot be turned back."""
+    """Return the stored form of a code: it is random and long, so a plain digest cannot be reversed."""
     return hashlib.sha256(code.upper().replace("-", "").replace(" ", "").encode()).hexdigest()

@@ -8,8 +8,11 @@ from typing import Any
 
 
 class ServiceLoop:
-    """The event loop of one service. Unlike `asyncio.run` it keeps the loop when the service failed, to be run again:
-    what is bound to it (locks, events, connections) stays usable. Owner: the service's thread."""
+    """The event loop of one service.
+
+    Unlike `asyncio.run` it keeps the loop when the service failed, to be run again: what is bound to it (locks, events,
+    connections) stays usable. Owner: the service's thread.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -31,7 +31,7 @@ class TcpBytes:
 
 
 def tcp_bytes(tcp: socket.socket | TransportSocket) -> TcpBytes | None:
-    """The counts of a connection since it was made; None where the system does not say."""
+    """Return the counts of a connection since it was made; None if the system does not report them."""
     if not hasattr(socket, "TCP_INFO"):
         return None
     try:
@@ -58,7 +58,7 @@ _END_SEGMENTS = 4
 # An attempt that failed is not visible on any socket either: at most one first segment a second (tcp(7), linear
 # time-outs), two look-ups of the name, and, once TCP stood, a hand-shake with certificates and credentials.
 _LOOKUP_BYTES = 2 * 90
-_HANDSHAKE_BYTES_MAX = 6144
+_HANDSHAKE_BYTES_MAX = 6144  # a client's certificates, keys and credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class WireBytes:
 
 
 def bytes_on_wire(counted: TcpBytes, *, version: int, segment_max: int, ended: bool) -> WireBytes | None:
-    """All that a connection put on the wire, never too little; None where the system does not say.
+    """Return all bytes that a connection put on the wire, never too few; None if the system does not report them.
 
     version: of the Internet Protocol, 4 or 6. segment_max: payload bytes of a full segment. ended: it is being closed.
     """
@@ -81,18 +81,18 @@ def bytes_on_wire(counted: TcpBytes, *, version: int, segment_max: int, ended: b
         return None
     frame, resent = _FRAME[version], counted.resent or 0
     end = _END_SEGMENTS * frame if ended else 0
-    again = resent + frame * -(-resent // max(1, segment_max))
-    return WireBytes(counted.sent + counted.segments * frame + _BEGIN_BYTES + end, again)
+    repeated = resent + frame * -(-resent // max(1, segment_max))
+    return WireBytes(counted.sent + counted.segments * frame + _BEGIN_BYTES + end, repeated)
 
 
 def failed_connect_bytes(seconds: float, host: str, *, answered: bool) -> WireBytes:
-    """An upper bound of what an attempt to connect put on the wire. answered: the other end accepted the connection."""
+    """Return an upper bound of the bytes of an attempt to connect. answered: the other end accepted the connection."""
     first = (int(seconds) + 2) * (_FRAME[6] + _BEGIN_BYTES)
     return WireBytes(first + dns_lookup_bytes(host).bytes + (_HANDSHAKE_BYTES_MAX if answered else 0))
 
 
 def dns_lookup_bytes(host: str) -> WireBytes:
-    """Of the requests to a name server, when `host` is a name."""
+    """Return the bytes of the requests to a name server, when `host` is a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -101,7 +101,7 @@ def dns_lookup_bytes(host: str) -> WireBytes:
 
 
 def ip_version(tcp: socket.socket | TransportSocket) -> int:
-    """4 or 6; IPv4 over an IPv6 socket counts as 6, which is the more."""
+    """Return 4 or 6; IPv4 over an IPv6 socket counts as 6, which is the more."""
     return 4 if tcp.family == socket.AF_INET else 6
 
 

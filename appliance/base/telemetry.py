@@ -60,7 +60,7 @@ def configure_logging(*, level: str = "INFO", as_json: bool = False) -> None:
 
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
-RING_LINES_MAX = 2000
+RING_LINES_MAX = 2000  # as many as the page System and the diagnostics show
 RING_TEXT_MAX = 2000  # characters of one line
 _CHILD_LINE = re.compile(r"\d\d:\d\d:\d\d (?P<level>[a-z]+) +(?P<room>[\w.]+): (?P<text>.*)")
 
@@ -93,7 +93,7 @@ class LogRing(logging.Handler):
         self._add(record.created, record.levelname, record.name.removeprefix("appliance."), text)
 
     def add_child_line(self, line: str) -> None:
-        """A line that a child process wrote on its standard error: of our log, or whatever a library wrote there."""
+        """Add a line that a child process wrote on its standard error: of our log, or of a library."""
         found = _CHILD_LINE.fullmatch(line)
         if found:
             self._add(self._clock.now(), found["level"], found["room"], found["text"])
@@ -103,7 +103,7 @@ class LogRing(logging.Handler):
             self._add(self._clock.now(), "info", "ingest", line)
 
     def tail(self, level: LogLevel = "debug", count: int = RING_LINES_MAX) -> list[LogLine]:
-        """The newest `count` lines of this level and graver ones, oldest first."""
+        """Return the newest `count` lines of this level and graver ones, oldest first."""
         wanted = LOG_LEVELS[LOG_LEVELS.index(level) :]
         with self._ring_lock:
             found = [each for each in self._lines if each.level in wanted]
@@ -120,9 +120,9 @@ class LogRing(logging.Handler):
     def _add(self, t: float, level: str, room: str, text: str) -> None:
         name = level.lower()
         known: LogLevel = next((each for each in LOG_LEVELS if each == name), "info")
-        said = "\n".join(printable(each) for each in redact(text[:RING_TEXT_MAX]).split("\n"))
+        text_shown = "\n".join(printable(each) for each in redact(text[:RING_TEXT_MAX]).split("\n"))
         with self._ring_lock:
-            self._lines.append(LogLine(next(self._numbers), t, known, printable(room), said))
+            self._lines.append(LogLine(next(self._numbers), t, known, printable(room), text_shown))
 
 
 def log_text(lines: Iterable[LogLine]) -> str:
@@ -134,8 +134,9 @@ LINES_MAX = 30  # of one reporter in `every_s`
 
 
 class LogThrottle:
-    """Reports a repeated matter at most once per `every_s`, and LINES_MAX different ones, with a count of what was held
-    back: what another side sends may be as various as it likes.
+    """Reports a repeated matter at most once per `every_s`, and LINES_MAX different ones, and counts the rest.
+
+    The bound holds because texts from another side may vary without end.
 
     State: the last text, when it was logged, and how many since the last pause. Owner: one thread or task.
     """

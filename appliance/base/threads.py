@@ -22,9 +22,9 @@ from appliance.base.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 
-STOP_S_MAX = 15.0
-FILES_WAIT_S = 1.0
-RESTART_FIRST_S, RESTART_LAST_S = 1.0, 20.0
+STOP_S_MAX = 15.0  # half of TimeoutStopSec of deploy/systemd/vedette.service
+FILES_WAIT_S = 1.0  # seconds until files may have been closed
+RESTART_FIRST_S, RESTART_LAST_S = 1.0, 20.0  # s, doubled each time, so that a lasting fault costs little
 WELL_AFTER_S = 60.0  # of running without a failure
 
 
@@ -135,7 +135,7 @@ class ServiceGroup:
 
 @dataclass(frozen=True, slots=True)
 class _Failures:
-    """Of one service in a row: how many, the kind of the last one, and until when (monotonic) they count."""
+    """The failures of one service in a row: how many, the kind of the last one, until when (monotonic) they count."""
 
     count: int
     kind: str
@@ -160,8 +160,10 @@ class ServiceRestarts:
         return f"a service failed and is started again, and the log says where: {which}" if which else ""
 
     def guard(self, service: Service) -> Service:
-        """`service`, whose `run` is called again after it raised. One that was stopped meanwhile returns at once, and
-        closes what it still holds."""
+        """Return `service` with a `run` that is called again after it raised.
+
+        A service that was stopped meanwhile returns at once, and closes what it still holds.
+        """
         stopped = threading.Event()
 
         def run() -> None:
@@ -192,14 +194,14 @@ class ServiceRestarts:
 
 
 def _position(thread: threading.Thread) -> str:
-    """What `thread` does now, the innermost call first."""
+    """Return the calls that `thread` is in now, the innermost first."""
     frame = sys._current_frames().get(thread.ident or 0)
     calls = reversed(traceback.extract_stack(frame)) if frame is not None else ()
     return ", called by ".join(f"{call.name} ({Path(call.filename).name}:{call.lineno})" for call in calls) or "ended"
 
 
 def periodic_service(name: str, every_s: float, job: Callable[[], object], clock: Clock) -> Service:
-    """A service that does `job` every `every_s` seconds, also after the full disk has refused it."""
+    """Return a service that does `job` every `every_s` seconds, also after the full disk has refused it."""
     stop = threading.Event()
     repeats = LogThrottle(logger, clock)
 

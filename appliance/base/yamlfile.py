@@ -15,13 +15,13 @@ from pydantic import BaseModel, ValidationError
 from appliance.base.errors import ConfigError, printable
 from appliance.base.local_files import is_special
 
-FILE_BYTES_MAX = 1024 * 1024
-NODES_MAX = 100_000
-DEPTH_MAX = 40
+FILE_BYTES_MAX = 1024 * 1024  # one of 4 MB was checked for a minute
+NODES_MAX = 100_000  # values of ten bytes in FILE_BYTES_MAX
+DEPTH_MAX = 40  # levels; a site file has fewer than ten, and recursion ends at 1000 frames
 _TOO_LARGE = f"over {NODES_MAX} values or nested too deep"
 _TOO_LONG = (
     f"the file is over {FILE_BYTES_MAX // 1024} kB, more than a configuration may have: take out what is written twice "
-    "(YAML's anchors say it once), or divide the cameras among more boxes"
+    "(YAML's anchors say it once), or divide the cameras among more appliances"
 )
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _NAMES = {  # patterns of names, in words
@@ -61,7 +61,7 @@ def load(path: Path, model: type[Model], variables: Mapping[str, str] | None = N
 def loads(
     text: str, model: type[Model], source: str = "configuration", variables: Mapping[str, str] | None = None
 ) -> Model:
-    """The same from text; `source` is what errors call it."""
+    """Parse and validate a text as `load` does; errors call it `source`."""
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError(source, [_TOO_LONG])
     root = _compose(text, source)
@@ -88,12 +88,12 @@ def loads(
 
 
 def line_numbers(path: Path) -> dict[tuple[str | int, ...], int]:
-    """The line of every key and list item of a file that was loaded, for faults that only another file shows."""
+    """Return the line of every key and list item of a loaded file, for faults that only another file shows."""
     return {key: line for key, line, _ in _keys(_compose(read_text(path), str(path)))}
 
 
 def read_text(path: Path) -> str:
-    """The text of a configuration file. Raises ConfigError: absent, too long, not UTF-8."""
+    """Return the text of a configuration file. Raise ConfigError if it is absent, too long, or not UTF-8."""
     try:
         if is_special(path):
             raise ConfigError(str(path), ["a pipe or a device, which can be read once or has no end: give a file"])
@@ -177,7 +177,7 @@ def _keys(node: yaml.Node | None, parent: _Key = ()) -> Iterator[tuple[_Key, int
 
 
 def _expand(value: Any, key: _Key, expand_text: Callable[[str, _Key], str]) -> Any:
-    """`value` with every text in it expanded."""
+    """Return `value` with every text in it expanded."""
     if isinstance(value, dict):
         return {name: _expand(item, (*key, str(name)), expand_text) for name, item in value.items()}
     if isinstance(value, list):
@@ -240,14 +240,14 @@ def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data:
 
 
 def _without_values(text: str, used: Mapping[str, str]) -> str:
-    """`text` with what the file says where the value of a variable stands, which may be a secret."""
+    """Return `text` with what the file says in place of a variable's value, which may be a secret."""
     values = {value.lower(): written for value, written in used.items() if value}
     words = "|".join(rf"(?<!\w){re.escape(each)}(?!\w)" for each in sorted(values, key=len, reverse=True))
     return re.sub(words, lambda found: values.get(found[0].lower(), "…"), text, flags=re.IGNORECASE) if values else text
 
 
 def _in_words(problem: Any) -> str:
-    """What pydantic says, in the words of a site file."""
+    """Return pydantic's error in the words of a site file."""
     limits = problem.get("ctx", {})
     match problem["type"]:
         case "union_tag_not_found":

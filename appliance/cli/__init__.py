@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     options = build_parser(COMMANDS).parse_args(words)
     configure_logging(level="DEBUG" if options.verbose else "INFO", as_json=options.log_json)
-    as_json = getattr(options, "json", False)
+    as_json = getattr(options, "as_json", False)
     try:
         code: int = options.command(options)
         return code

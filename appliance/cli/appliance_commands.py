@@ -1,5 +1,4 @@
-"""The commands that run, check and question an appliance: check, run, calibrate, egress, notify,
-models, users, cameras and demo.
+"""The commands for an appliance: check, run, calibrate, egress, notify, models, users, cameras and demo.
 
 What a command needs is imported when it runs, so that `vedette --help` does not wait for a video library.
 """
@@ -17,6 +16,7 @@ from appliance.cli.command_table import (
     json_switch,
     number_between,
     option,
+    options_of,
     seconds,
     switch,
 )
@@ -44,21 +44,21 @@ Exit code 0: ready to run. 1: a camera or the broker did not answer. 2: the file
 def check(options: argparse.Namespace) -> int:
     from appliance.cli.site_check import check
 
-    return check(options.config, probe=options.probe, as_json=options.json)
+    return check(options.config, probe=options.probe, as_json=options.as_json)
 
 
 @APPLIANCE.command(
     "run",
     "run the appliance",
     """\
-Run the appliance: read the cameras, detect, alert, keep evidence, ask the cloud, serve the dashboard.
+Run the appliance: read the cameras, detect, alert, keep evidence, escalate to the cloud, serve the dashboard.
 
   vedette run --config /etc/vedette/site.yaml
   vedette run                                     # ./site.yaml; where there is none, the first run begins
   vedette run --listen 0.0.0.0                    # the first run, from a browser on another machine
 
 The first run writes a small ./site.yaml, keeps recordings in ./vedette-data, and prints an address and a one-time code:
-the page there makes the first user, names the site and leads to the first camera. Nothing else is served until then.
+the page there creates the first user, names the site and adds the first camera. Until then nothing else is served.
 Ctrl-C (or SIGTERM) stops cleanly. All state is in the storage folder; starting again goes on where it stopped.
 """,
     option("--config", type=Path, metavar="FILE", help="the site file (default: ./site.yaml)"),
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     "calibrate",
     "show what the router has learnt from reviews and verdicts, and the recall that it claims",
     """\
-What this box has learnt from reviews and verdicts: how likely an alert is real, per camera and label, and which alerts
+Show how likely an alert is real, per camera and label, as learnt from reviews and verdicts, and which alerts
 the router may leave out while it keeps the recall that it claims. The appliance learns by itself, at its start and
 every hour; this command shows what it would learn now. It only reads, and the appliance may run meanwhile.
 
@@ -104,16 +104,16 @@ Exit code 0: done. 1: the storage folder cannot be read. 2: wrong use or configu
 def calibrate(options: argparse.Namespace) -> int:
     from appliance.cli.calibrate_command import calibrate_command
 
-    return calibrate_command(options.config, options.recall, options.out, as_json=options.json)
+    return calibrate_command(options.config, options.recall, options.out, as_json=options.as_json)
 
 
 @APPLIANCE.command(
     "egress",
     "print what left the site: when, why, how many bytes",
     """\
-What left this site, when, why, and how many bytes: one line for each set of facts, picture and clip that the broker
-has stored, and each notification that arrived, from the audit table, which nothing deletes. It only reads, and the
-appliance may run meanwhile.
+List what left this site, when, why, and how many bytes: one line for each set of facts, image and clip that the broker
+has stored, and each notification that arrived. The source is the audit table, which nothing deletes. The command only
+reads, and the appliance may run meanwhile.
 
   vedette egress --config site.yaml
   vedette egress --config site.yaml --camera gate --from 2026-11-20T22:00 --to 2026-11-21T06:00
@@ -121,40 +121,39 @@ appliance may run meanwhile.
   vedette egress --config site.yaml --json | jq 'select(.kind == "clip") | .sha256'
 
 The sha256 is that of the file in the storage folder (of facts: of the JSON that was sent), so that each line can be
-held against what is there. Exit code 0: done. 1: the storage folder cannot be read. 2: wrong use or configuration.
+compared with the file. Exit code 0: done. 1: the storage folder cannot be read. 2: wrong use or configuration.
 """,
     CONFIG,
     option("--from", dest="t_from", metavar="TIME", help="only what left from then on (2026-11-20T10:00)"),
     option("--to", dest="t_to", metavar="TIME", help="only what left before then"),
     option("--camera", metavar="NAME", help="only of this camera"),
-    switch("--pictures", help="only what had pixels in it"),
+    switch("--pictures", dest="with_pixels", help="only what had pixels in it"),
     json_switch("JSON lines, one for each thing that left"),
 )
 def egress(options: argparse.Namespace) -> int:
     from appliance.cli.egress_command import AuditFilter, egress_command
 
-    wanted = AuditFilter(t_from=options.t_from, t_to=options.t_to, camera=options.camera, pictures=options.pictures)
-    return egress_command(options.config, wanted, as_json=options.json)
+    return egress_command(options.config, options_of(AuditFilter, options), as_json=options.as_json)
 
 
 APPLIANCE.family(
     "notify",
-    "who is told of alerts",
-    "Who is told of alerts: the targets of `notify` in the site file (docs/notify.md).",
+    "test the notification targets",
+    "Test who is notified of alerts: the targets of `notify` in the site file (docs/notify.md).",
 )
 
 
 @APPLIANCE.command(
     "notify test",
-    "send each target a test message and say what came back",
+    "send each target a test message and print the answer",
     """\
-Send each target of the site file a test message, and say what came back. The appliance may run meanwhile; nothing is
+Send each target of the site file a test message, and print the answer. The appliance may run meanwhile; nothing is
 stored.
 
   vedette notify test --config site.yaml
   vedette notify test --config site.yaml --target phone
 
-Exit code 0: all took it. 1: one did not. 2: wrong use or configuration.
+Exit code 0: all accepted it. 1: one did not. 2: wrong use or configuration.
 """,
     CONFIG,
     option("--target", metavar="NAME", help="only this one"),
@@ -163,25 +162,26 @@ Exit code 0: all took it. 1: one did not. 2: wrong use or configuration.
 def notify_test(options: argparse.Namespace) -> int:
     from appliance.notify.target_check import test_command
 
-    return test_command(options.config, options.target, as_json=options.json)
+    return test_command(options.config, options.target, as_json=options.as_json)
 
 
 APPLIANCE.family(
     "models",
     "list, download and verify the networks that Vedette knows",
     """\
-The networks that `detector.model` knows by name (models.toml): what comes with Vedette, and others that can be had
-under a free licence, each at a pinned commit with its sha256. A checkout makes others (Ultralytics, RF-DETR, D-FINE,
-DEIM; FP16 and INT8 variants): `python -m models.export --help`. `vedette scenario compare` says whether one will do.
+List, download and verify the networks that `detector.model` knows by name (models.toml): those that come with Vedette,
+and others under a free licence, each at a pinned commit with its sha256. A checkout exports others (Ultralytics,
+RF-DETR, D-FINE, DEIM; FP16 and INT8 variants): `python -m models.export --help`. `vedette scenario compare` measures
+whether one is good enough.
 """,
 )
 
 
 @APPLIANCE.command(
     "models list",
-    "what is known, what is here, under which licence",
+    "list the known networks, their licences, and which are here",
     """\
-Every network that `detector.model` knows by name: its size, input and licence, and whether its file is here.
+List every network that `detector.model` knows by name: its size, input and licence, and whether its file is here.
 
   vedette models list
   vedette models list --json | jq '.[] | {name, state, licence}'
@@ -191,21 +191,21 @@ Every network that `detector.model` knows by name: its size, input and licence, 
 def models_list(options: argparse.Namespace) -> int:
     from appliance.cli.models_command import list_command
 
-    return list_command(as_json=options.json)
+    return list_command(as_json=options.as_json)
 
 
 @APPLIANCE.command(
     "models pull",
     "download a network, checked by its sha256",
     """\
-Download a network. A download that was cut goes on where it stopped; a file whose sha256 is not the promised one is
-not installed. `VEDETTE_MODELS` or --to says where to; then `detector: {model: NAME}` in the site file uses it.
+Download a network. A download that was cut goes on where it stopped; a file with another sha256 than models.toml says
+is not installed. `VEDETTE_MODELS` or --to names the folder; then `detector: {model: NAME}` in the site file uses it.
 
   vedette models pull deimv2-femto
   vedette models pull yolox-nano picodet-s --to /var/lib/vedette/models
-  vedette models pull yolox-nano --mirror http://files.lan/models     # a server of yours that holds the files
+  vedette models pull yolox-nano --mirror http://files.lan/models     # your own server with the files
 
-Exit code 0: it is here. 2: it cannot be had (the reason is said).
+Exit code 0: it is here. 2: it cannot be downloaded (with the reason).
 """,
     option("names", nargs="+", metavar="NAME", help="as `vedette models list` says"),
     option("--to", type=Path, metavar="DIR", help="where to put it"),
@@ -215,7 +215,7 @@ Exit code 0: it is here. 2: it cannot be had (the reason is said).
 def models_pull(options: argparse.Namespace) -> int:
     from appliance.cli.models_command import pull_command
 
-    return pull_command(options.names, to=options.to, mirror=options.mirror, as_json=options.json)
+    return pull_command(options.names, to=options.to, mirror=options.mirror, as_json=options.as_json)
 
 
 @APPLIANCE.command(
@@ -227,7 +227,7 @@ Compare the model files on this machine with models.toml.
   vedette models verify
   vedette models verify deimv2-femto
 
-Exit code 0: all are as promised. 1: one is not, or a named one is not here. 2: wrong use.
+Exit code 0: all match. 1: one is not, or a named one is not here. 2: wrong use.
 """,
     option("names", nargs="*", metavar="NAME", help="only these"),
     json_switch("a JSON array instead of a table"),
@@ -235,13 +235,13 @@ Exit code 0: all are as promised. 1: one is not, or a named one is not here. 2: 
 def models_verify(options: argparse.Namespace) -> int:
     from appliance.cli.models_command import verify_command
 
-    return verify_command(options.names, as_json=options.json)
+    return verify_command(options.names, as_json=options.as_json)
 
 
 APPLIANCE.family(
     "users",
-    "who may use the dashboard",
-    "Who may use the dashboard, and as what (docs/dashboard.md, Access). The appliance may run meanwhile.",
+    "list, add and change the users of the dashboard",
+    "List, add and change the users of the dashboard (docs/dashboard.md, Access). The appliance may run meanwhile.",
 )
 
 
@@ -249,8 +249,9 @@ APPLIANCE.family(
     "users add",
     "add a user",
     """\
-Add a user of the dashboard. The password is asked for, or is the first line of standard input; it is never an argument.
-A viewer sees; a reviewer also reviews and keeps; an admin also changes settings and users. The first must be an admin.
+Add a user of the dashboard. The password is typed at a prompt, or is the first line of standard input; never an option.
+A viewer watches; a reviewer also reviews and keeps alerts; an admin also changes settings and users. The first must be
+an admin.
 
   vedette users add anna --role admin --config site.yaml
   vedette users add gatehouse --role viewer --camera gate --camera yard --config site.yaml
@@ -260,7 +261,7 @@ Exit code 0: done. 1: the storage folder cannot be written. 2: wrong use or conf
 """,
     CONFIG,
     option("name", metavar="NAME", help="letters, digits and . _ @ -"),
-    option("--role", choices=("viewer", "reviewer", "admin"), required=True, help="what they may"),
+    option("--role", choices=("viewer", "reviewer", "admin"), required=True, help="what the user may do"),
     option("--camera", action="append", default=[], metavar="NAME", help="only this camera (repeatable)"),
 )
 def users_add(options: argparse.Namespace) -> int:
@@ -271,9 +272,9 @@ def users_add(options: argparse.Namespace) -> int:
 
 @APPLIANCE.command(
     "users list",
-    "who there is",
+    "list the users",
     """\
-Every user of the dashboard, with role and cameras.
+List every user of the dashboard, with role and cameras.
 
   vedette users list --config site.yaml
   vedette users list --config site.yaml --json | jq -r '.[] | select(.role == "admin") | .name'
@@ -284,7 +285,7 @@ Every user of the dashboard, with role and cameras.
 def users_list(options: argparse.Namespace) -> int:
     from appliance.cli.users_command import list_command
 
-    return list_command(options.config, as_json=options.json)
+    return list_command(options.config, as_json=options.as_json)
 
 
 @APPLIANCE.command(
@@ -308,7 +309,8 @@ def users_remove(options: argparse.Namespace) -> int:
     "users passwd",
     "give a user another password",
     """\
-Give a user another password (asked for, or the first line of standard input), end their sessions, and enable them.
+Give a user another password (typed at a prompt, or the first line of standard input), end their sessions, and enable
+them.
 
   vedette users passwd anna --config site.yaml
   vedette users passwd anna --without-second-factor --config site.yaml     # the phone is lost, and the recovery codes
@@ -325,10 +327,10 @@ def users_passwd(options: argparse.Namespace) -> int:
 
 @APPLIANCE.command(
     "users unlock",
-    "let a user sign in whom strangers keep waiting",
+    "print a code that signs in a user who is locked out",
     """\
-Print a code that signs a user in once, within 15 minutes, in place of the password: also while strangers guess at it
-and sign-ins from new addresses wait. A second factor is asked for as always.
+Print a code that signs a user in once, within 15 minutes, in place of the password. It also works while strangers
+guess at the password and sign-ins from new addresses must wait. A second factor is still required.
 
   vedette users unlock anna --config site.yaml
 """,
@@ -344,7 +346,7 @@ def users_unlock(options: argparse.Namespace) -> int:
 APPLIANCE.family(
     "cameras",
     "find cameras in the local network",
-    "The cameras around this machine. They are added on the dashboard, or by hand in the site file.",
+    "Find cameras in the local network. Add them on the dashboard, or by hand in the site file.",
 )
 
 
@@ -352,8 +354,9 @@ APPLIANCE.family(
     "cameras discover",
     "list the ONVIF cameras that answer in the local network",
     """\
-Ask the local network for ONVIF cameras (WS-Discovery, by multicast on every interface), and list what answers within
-some seconds: address, name and make, as each camera says. Nothing is signed in to and nothing is changed.
+Ask the local network for ONVIF cameras (WS-Discovery, by multicast on every interface), and list those that answer
+within some seconds: address, name and make, as each camera reports them. The command does not sign in to a camera and
+changes nothing.
 
   vedette cameras discover
   vedette cameras discover --json | jq -r '.[].address'
@@ -366,28 +369,28 @@ whether or not anything answered. 2: wrong use.
 def cameras_discover(options: argparse.Namespace) -> int:
     from appliance.cli.discover_command import discover_command
 
-    return discover_command(as_json=options.json)
+    return discover_command(as_json=options.as_json)
 
 
 @APPLIANCE.command(
     "diagnostics",
-    "one zip for who helps: versions, state, faults, log, without secrets",
+    "write a zip for support: versions, state, faults, log, without secrets",
     """\
-One zip for somebody who helps: the site file, versions, the machine, faults, gaps and the schema, without secrets,
-images and users. The appliance may run meanwhile; its own log and counters are in the bundle of the dashboard's page
-System, or come with --log.
+Write a zip for support: the site file, versions, the machine, faults, gaps and the schema, without secrets, images and
+users. The appliance may run meanwhile; its own log and counters are in the bundle of the dashboard's page System; --log
+adds a log here.
 
   vedette diagnostics --config site.yaml --out diagnostics.zip
   journalctl -u vedette -n 5000 | vedette diagnostics --config site.yaml --out diagnostics.zip --log -
   vedette diagnostics --config broken.yaml --storage /var/lib/vedette --out diagnostics.zip
 
-Passwords and tokens of the site file, its versions, its secrets file and the environment are taken out of all of it.
+Passwords and tokens of the site file, its versions, its secrets file and the environment are removed from every part.
 Exit code 0: done. 2: wrong use or configuration.
 """,
     CONFIG,
     option("--out", type=Path, required=True, metavar="FILE", help="the zip to write"),
-    option("--log", default="", metavar="FILE", help="a log to put in, - for standard input; its end counts"),
-    option("--storage", type=Path, metavar="DIR", help="storage.dir, where the site file cannot be read"),
+    option("--log", default="", metavar="FILE", help="a log to include, - for standard input; its end is kept"),
+    option("--storage", type=Path, metavar="DIR", help="storage.dir, if the site file cannot be read"),
 )
 def diagnostics(options: argparse.Namespace) -> int:
     from appliance.cli.diagnostics_command import diagnostics_command
@@ -397,23 +400,23 @@ def diagnostics(options: argparse.Namespace) -> int:
 
 @APPLIANCE.command(
     "backup",
-    "the site as one file: settings, users, alerts, reviews",
+    "write the site to one file: settings, users, alerts, reviews",
     """\
-The site as one file: the site file and its versions, the database (alerts, reviews, users, counters), and the images
-and clips of alerts if you like; never the recording. The appliance may run meanwhile.
+Write the site to one file: the site file and its versions, the database (alerts, reviews, users, counters), and with
+--evidence the images and clips of alerts; never the recording. The appliance may run meanwhile.
 
   vedette backup --config site.yaml --out depot-7.vedette.zip
   vedette backup --config site.yaml --out depot-7.vedette.zip --evidence
   vedette backup --config site.yaml --out depot-7.vedette.zip --secrets        # asks for a passphrase
 
-Without --secrets no password and no token is in it: a restore takes them from the site file that is there then. With
-it they are, sealed with a passphrase (at a terminal, or the first line of standard input) that nobody can recover.
-Exit code 0: done. 1: the database or the disk. 2: wrong use or configuration.
+Without --secrets it holds no password and no token: a restore takes them from the site file that is there then. With
+--secrets they are encrypted with a passphrase (typed at a terminal, or the first line of standard input); nobody can
+recover a lost passphrase. Exit code 0: done. 1: the database or the disk. 2: wrong use or configuration.
 """,
     CONFIG,
     option("--out", type=Path, required=True, metavar="FILE", help="the file to write"),
-    switch("--evidence", help="with the images and clips of alerts"),
-    switch("--secrets", help="with the secrets, sealed with a passphrase"),
+    switch("--evidence", help="include the images and clips of alerts"),
+    switch("--secrets", help="include the secrets, encrypted with a passphrase"),
 )
 def backup(options: argparse.Namespace) -> int:
     from appliance.cli.backup_command import backup_command
@@ -423,10 +426,10 @@ def backup(options: argparse.Namespace) -> int:
 
 @APPLIANCE.command(
     "restore",
-    "bring a backup back",
+    "restore a backup",
     """\
-Bring a backup back. It is checked wholly before anything is touched; what is there now is kept aside in the storage
-folder (before-restore-…). If the appliance runs, the backup lies ready, and takes its place at the next start.
+Restore a backup. All of it is checked before anything is changed; what is there now is kept in the storage folder
+(before-restore-…). If the appliance runs, the backup is put in place at its next start.
 
   vedette restore depot-7.vedette.zip --config site.yaml
   vedette restore depot-7.vedette.zip --config site.yaml --storage /data    # no site file yet, or a broken one
@@ -436,8 +439,8 @@ Exit code 0: done, or ready. 1: the database or the disk. 2: it is no backup of 
 """,
     option("backup", type=Path, metavar="FILE", help="the backup"),
     CONFIG,
-    option("--storage", type=Path, metavar="DIR", help="storage.dir, where there is no site file that says it"),
-    switch("--other-site", help="it may be of a site of another name"),
+    option("--storage", type=Path, metavar="DIR", help="storage.dir, if no site file names it"),
+    switch("--other-site", help="accept the backup of a site with another name"),
 )
 def restore(options: argparse.Namespace) -> int:
     from appliance.cli.backup_command import restore_command
@@ -447,23 +450,30 @@ def restore(options: argparse.Namespace) -> int:
 
 @APPLIANCE.command(
     "demo",
-    "see the whole thing work on this machine, with footage that comes along",
+    "try everything on this machine, with footage that is included",
     """\
-See the whole thing work on this machine, without an account, a camera or a GPU: two cameras over RTSP playing footage
-that comes with Vedette, the appliance, a NATS server, a cloud worker, and the dashboard.
+Try everything on this machine, without an account, a camera or a GPU: two cameras over RTSP that play included footage,
+the appliance, a NATS server, a cloud worker, and the dashboard.
 
   vedette demo
   vedette demo --clip ~/Videos/driveway.mp4
   vedette demo --camera rtsp://viewer:secret@192.168.1.20/sub
   vedette demo --vlm http://127.0.0.1:8000
 
-Without --vlm the cloud worker looks again with a detector: it can reject or doubt an alert, but not confirm it.
+Without --vlm the cloud worker rechecks alerts with a detector: it can reject or doubt an alert, but not confirm it.
 deploy/vlm/README.md has a small vision-language model for any computer; a key for it goes into VLM_API_KEY.
 
 Ctrl-C stops everything.
 """,
     option("--clip", type=Path, metavar="FILE", help="play this video as the camera"),
-    option("--camera", action="append", default=[], metavar="URL", help="use this rtsp:// camera (repeatable)"),
+    option(
+        "--camera",
+        dest="cameras",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="use this rtsp:// camera (repeatable)",
+    ),
     option("--model", metavar="M", help="detector model: auto, a name, a path to an .onnx, or builtin:hog"),
     option("--vlm", metavar="URL", help="the judge: a vision-language model's OpenAI-compatible server"),
     option("--vlm-model", metavar="NAME", help="its model, when the server has several"),
@@ -473,8 +483,8 @@ Ctrl-C stops everything.
         metavar="N",
         help="dashboard port (default 8080, or a free one)",
     ),
-    option("--data", type=Path, metavar="DIR", help="where recordings and the database go"),
-    option("--no-browser", dest="browser", action="store_false", help="do not open a browser"),
+    option("--data", type=Path, metavar="DIR", help="folder of recordings and the database"),
+    option("--no-browser", dest="open_browser", action="store_false", help="do not open a browser"),
     option(
         "--seconds",
         type=seconds,
@@ -486,17 +496,4 @@ Ctrl-C stops everything.
 def demo(options: argparse.Namespace) -> int:
     from appliance.demo.demo_run import DemoOptions, demo
 
-    return demo(
-        DemoOptions(
-            clip=options.clip,
-            cameras=tuple(options.camera),
-            port=options.port,
-            data=options.data,
-            open_browser=options.browser,
-            seconds=options.seconds,
-            model=options.model,
-            vlm=options.vlm,
-            vlm_model=options.vlm_model,
-            json=options.json,
-        )
-    )
+    return demo(options_of(DemoOptions, options))

@@ -55,7 +55,7 @@ def restore_command(backup: Path, site_file: Path, storage: Path | None, *, othe
 
 
 def _passphrase(prompt: str, *, twice: bool = False) -> str:
-    """Asked for at a terminal; else the first line of standard input."""
+    """Return the passphrase from a prompt at a terminal; else from the first line of standard input."""
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\r\n")
     first = getpass.getpass(prompt)

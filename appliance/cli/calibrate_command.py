@@ -31,9 +31,9 @@ from appliance.router.calibration_fit import (
 from appliance.store.decisions import outcomes_in
 from appliance.store.paths import DATABASE
 
-BINS = 10
-RESAMPLES = 500
-_LEVEL = (2.5, 97.5)
+BINS = 10  # as M. Naeini et al.; more bins hold too few alerts each
+RESAMPLES = 500  # bootstrap draws; with fewer the ends of the interval jump, more only take time
+_LEVEL = (2.5, 97.5)  # percentiles of a 95 % interval
 Array = NDArray[np.float64]
 Measure = Callable[[Array, Array, Array], float]
 
@@ -49,9 +49,12 @@ class BootstrapFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
-    """One label on one camera; camera and label "" for all. before: the detection score taken for a probability;
-    after: the chance, of each alert by a calibration that was learnt without it. claim: of those that are left out as
-    hardly ever real; sure: of those that stay at the edge as right."""
+    """One label on one camera; camera and label "" for all.
+
+    before: the detection score taken for a probability; after: the chance, for each alert by a calibration that was
+    learnt without it. claim: of those that are left out as hardly ever real; sure: of those that stay at the edge as
+    right.
+    """
 
     camera: str
     label: str
@@ -80,7 +83,7 @@ def calibration_report(
     error_max: float = ERROR_MAX,
     decided: Sequence[DecidedAlert] = (),
 ) -> CalibrationReport:
-    """All alerts first, then each label of each camera. Deterministic: the bootstrap's seed is fixed."""
+    """Report all alerts first, then each label of each camera. Deterministic: the bootstrap's seed is fixed."""
     calibration = fit(outcomes, recall, error_max, decided)
     before = np.array([each.stability.score for each in outcomes], np.float64)
     after = held_out(outcomes)
@@ -112,13 +115,16 @@ def calibration_report(
 
 
 def brier(chances: Array, real: Array, weight: Array) -> float:
-    """The mean squared error of the probabilities (G. Brier, 1950); 0 is perfect, 0.25 is a coin."""
+    """Return the mean squared error of the probabilities (G. Brier, 1950); 0 is perfect, 0.25 is a coin."""
     return float(np.average((chances - real) ** 2, weights=weight))
 
 
 def ece(chances: Array, real: Array, weight: Array, bins: int = BINS) -> float:
-    """Expected calibration error: how far from the share of real ones the mean probability of a bin is, over bins of
-    equal width (M. Naeini et al., 2015). Grows by chance where there are few alerts: read it with its interval."""
+    """Return the expected calibration error over bins of equal width (M. Naeini et al., 2015).
+
+    It is the mean distance of a bin's mean probability from its share of real ones. It grows by chance where there are
+    few alerts: read it with its interval.
+    """
     at = np.minimum((chances * bins).astype(int), bins - 1)
     gaps = np.bincount(at, weight * (chances - real), bins)
     return float(np.abs(gaps).sum() / weight.sum())
@@ -191,7 +197,7 @@ def _figure_text(figure: BootstrapFigure) -> str:
 
 
 def claim_text(claim: RecallClaim, recall: float) -> str:
-    """The recall that is claimed with its bound, or why none is."""
+    """Return the claimed recall with its bound, or the reason why none is claimed."""
     if claim.chance_min <= 0:
         return f"nothing: too few real ones are known to be sure of {recall:g}"
     kept = f"keeps {claim.recall:.1%}, surely {claim.recall_low:.1%}"
@@ -199,7 +205,7 @@ def claim_text(claim: RecallClaim, recall: float) -> str:
 
 
 def sure_text(sure: SureClaim) -> str:
-    """The error that is claimed of what stays at the edge as sure, or why none is."""
+    """Return the claimed error of what stays at the edge as sure, or the reason why none is claimed."""
     if not sure.holds:
         return f"nothing: {sure.wrong} of {sure.n} likely sure ones were wrong, and a claim takes {sure.needed} or more"
     known = f"{sure.wrong} of {sure.n} were wrong"

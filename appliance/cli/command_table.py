@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from appliance.base.command_end import CommandParser, named_path, whole_number_between
 from appliance.version import version
 
 if TYPE_CHECKING:
     _Verbs = argparse._SubParsersAction[CommandParser]
+
+Options = TypeVar("Options")
 
 _Run = Callable[[argparse.Namespace], int]
 
@@ -64,16 +66,21 @@ def option(*flags: str, group: str = "", **settings: Any) -> Option:
 
 
 def switch(*flags: str, **settings: Any) -> Option:
-    """An option without a value, off until it is given."""
+    """Return an option without a value, off until it is given."""
     return Option(flags, {"action": "store_true", **settings})
 
 
 def json_switch(output: str = "a JSON object instead of text") -> Option:
-    return switch("--json", help=f"print {output}")
+    return switch("--json", dest="as_json", help=f"print {output}")
+
+
+def options_of(kind: type[Options], options: argparse.Namespace) -> Options:
+    """Return a dataclass of options, each field filled from the parsed option of its name."""
+    return kind(**{each.name: getattr(options, each.name) for each in fields(kind)})  # type: ignore[arg-type]
 
 
 def number_between(low: float, high: float, what: str) -> Callable[[str], float]:
-    """The `type` of an option that is a number from `low` to `high`. what: as the message calls it."""
+    """Return the `type` of an option that is a number from `low` to `high`. what: its name in the error."""
 
     def read(text: str) -> float:
         try:
@@ -99,10 +106,10 @@ _EVERYWHERE = (switch("-v", "--verbose", help="log more"), switch("--log-json", 
 
 
 def build_parser(commands: Iterable[Command]) -> argparse.ArgumentParser:
-    """The parser; what it parses has a `command`, the function to run."""
+    """Return the parser; what it parses has a `command`, the function to run."""
     root = CommandParser(
         prog="vedette",
-        description="Watches cameras on the spot, sends boxes instead of video, asks a large model when it pays.",
+        description="Watches cameras on site, sends boxes instead of video, asks a large model when it pays.",
         epilog="Begin with: vedette demo. Then: vedette check site.yaml. `vedette COMMAND --help` shows examples.",
     )
     root.add_argument("--version", action="version", version=f"vedette {version() or 'unknown (not installed)'}")

@@ -13,7 +13,7 @@ from appliance.cli.command_table import Option, option
 def condition_options(help: str) -> tuple[Option, ...]:
     return (
         option("--with", dest="conditions", action=_ConditionsAction, default=[], metavar="W[,W…]|help", help=help),
-        option("--seed", type=_seed, default=0, metavar="N", help="of the chance in --with (default: 0)"),
+        option("--seed", type=_seed, default=0, metavar="N", help="seed of the randomness in --with (default: 0)"),
     )
 
 

@@ -16,6 +16,7 @@ from appliance.cli.command_table import (
     count,
     json_switch,
     option,
+    options_of,
     seconds,
     share,
     switch,
@@ -29,8 +30,8 @@ _SETS = "labelled sets (docs/detector.md)"
     "evaluate",
     "measure detectors on labelled images and clips, side by side",
     """\
-What does a detector find on images that people have labelled, how sure is it, and what does it cost? Loads models as
-`detector.model` of the site file does and measures them side by side. Cars, buses and trucks count as `vehicle`.
+Measure what detectors find on images that people have labelled, how sure they are, and what they cost, side by side.
+Models are loaded as by `detector.model` of the site file. Cars, buses and trucks count as `vehicle`.
 
   vedette evaluate vedette-nano --coco instances.json --images images/
   vedette evaluate vedette-nano models/new.onnx --yolo my-set/ --only person
@@ -78,33 +79,16 @@ def evaluate(options: argparse.Namespace) -> int:
     from appliance.lab.evaluate.evaluate_command import EvaluateOptions, evaluate_command
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return evaluate_command(
-        EvaluateOptions(
-            models=options.models,
-            coco=options.coco,
-            images=options.images,
-            yolo=options.yolo,
-            clip=options.clip,
-            mot=options.mot,
-            named_sets=options.named_sets,
-            classes=options.classes,
-            every=options.every,
-            only=options.only,
-            by_class=options.by_class,
-            gate=options.gate,
-            tolerance=options.tolerance,
-            as_json=options.json,
-        )
-    )
+    return evaluate_command(options_of(EvaluateOptions, options))
 
 
 @DETECTOR.command(
     "bench",
     "measure what a network costs on this machine, in every way to run it",
     """\
-Which backend and precision are fastest here, and what do they cost? Each is measured in a process of its own: latency,
-CPU time, detections a second with several threads, memory, and energy where the kernel tells. What does not run here is
-listed with the reason.
+Measure which backend and precision are fastest here, and what they cost. Each is measured in a process of its own:
+latency, CPU time, detections a second with several threads, memory, and energy where the kernel reports it. A backend
+that does not run here is listed with the reason.
 
   vedette bench
   vedette bench vedette-nano models/new.onnx --seconds 5
@@ -128,15 +112,15 @@ def bench(options: argparse.Namespace) -> int:
     from appliance.lab.bench.bench_command import BenchOptions, bench_command
 
     chosen = {"models": tuple(options.models)} if options.models else {}
-    return bench_command(BenchOptions(seconds=options.seconds, as_json=options.json, **chosen))
+    return bench_command(BenchOptions(seconds=options.seconds, as_json=options.as_json, **chosen))
 
 
 @DETECTOR.command(
     "export",
     "export reviewed alerts as data to train a detector on",
     """\
-Export reviewed alerts as training data: pictures with the boxes of what was tracked in alerts that were right, and
-pictures without labels of what was a false alarm. Alerts that nobody has reviewed are left out and counted.
+Export reviewed alerts as training data: images with the boxes of what was tracked in alerts that were right, and
+images without labels of false alarms. Alerts without a review are left out and counted.
 
   vedette export --config site.yaml --format yolo --to my-data/
   vedette export --config site.yaml --format coco --to my-data/ --labels person,car --from 2026-11-01T00:00 --zip
@@ -158,23 +142,11 @@ Exit code 0: exported. 1: the disk is full. 2: wrong use, or the folder holds so
     option(
         "--split", type=float, default=0.8, metavar="SHARE", help="share of the incidents to train on (default 0.8)"
     ),
-    option("--per-alert", type=int, default=6, metavar="N", help="at most so many pictures of an alert (default 6)"),
+    option("--per-alert", type=int, default=6, metavar="N", help="at most so many images of an alert (default 6)"),
     switch("--zip", help="also write DIR.zip"),
     JSON,
 )
 def export(options: argparse.Namespace) -> int:
     from appliance.lab.export.export_command import ExportOptions, export_command
 
-    chosen = ExportOptions(
-        format=options.format,
-        to=options.to,
-        t_from=options.t_from,
-        t_to=options.t_to,
-        labels=options.labels,
-        cameras=options.cameras,
-        split=options.split,
-        per_alert=options.per_alert,
-        zip=options.zip,
-        as_json=options.json,
-    )
-    return export_command(chosen, options.config)
+    return export_command(options_of(ExportOptions, options), options.config)

@@ -16,19 +16,22 @@ from appliance.settings.site_versions import FOLDER, SiteVersions
 from appliance.store.database import open_read_only
 from appliance.store.paths import DATABASE
 
-LOG_BYTES_MAX = 4_000_000
+LOG_BYTES_MAX = 4_000_000  # some 30,000 lines
 
 
 def diagnostics_command(site_file: Path, out: Path, log: str, storage: Path | None) -> int:
-    """Write the bundle to `out`. log: a file, `-` for standard input, '' for none. storage: where the site file cannot
-    say it, because it is broken. Raises UsageError."""
+    """Write the bundle to `out`. Raises UsageError.
+
+    log: a file, `-` for standard input, '' for none. storage: the storage folder, if the site file is too broken to
+    name it.
+    """
     if out.exists():
         raise PreconditionError(f"{out} is there already: name another file")
     text = read_text(site_file)
+    site = None
     try:
-        site: config.SiteConfig | None = config.load(site_file)
+        site = config.load(site_file)
     except ConfigError:
-        site = None
         if storage is None:
             raise
     root = (storage or site.storage.dir if site else storage or Path()).absolute()
@@ -51,7 +54,7 @@ def diagnostics_command(site_file: Path, out: Path, log: str, storage: Path | No
 
 
 def _log_text(log: str) -> str:
-    """The end of it."""
+    """Return the end of the log."""
     if not log:
         return ""
     try:

@@ -22,12 +22,12 @@ from appliance.store.paths import DATABASE
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """What of the audit is wanted; times as they were typed."""
+    """A selection of audit rows; times as they were typed."""
 
     t_from: str | None = None
     t_to: str | None = None
     camera: str | None = None
-    pictures: bool = False
+    with_pixels: bool = False
 
 
 def egress_command(site_file: Path, audit_filter: AuditFilter, *, as_json: bool) -> int:
@@ -38,7 +38,7 @@ def egress_command(site_file: Path, audit_filter: AuditFilter, *, as_json: bool)
     if t1 <= t0:
         raise UsageError(f"--to {audit_filter.t_to} is not after --from {audit_filter.t_from}")
     rows = audit_rows(site.storage.dir.absolute() / DATABASE, t0, t1, audit_filter.camera)
-    wanted = (row for row in rows if row.kind not in {"facts", "notice"} or not audit_filter.pictures)
+    wanted = (row for row in rows if row.kind not in {"facts", "notice"} or not audit_filter.with_pixels)
     if as_json:
         for row in wanted:
             print(json.dumps(_as_json(row)))

@@ -43,7 +43,7 @@ def first_site_file(path: Path, listen: str | None) -> Path:
 
 
 def _must_be_own(listen: str, host: str, port: int) -> None:
-    """Before it stands in a file that every later start would trip over. Raises UsageError."""
+    """Check the address before it stands in a file that stops every later start. Raises UsageError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:

@@ -16,7 +16,7 @@ from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, ModelBundle
 
 RUNS = 5  # the median counts; one more before them is for memory and caches
 FRAME_SIZE = (1280, 720)  # of a usual camera; the detector asks for it smaller
-GREY = 114
+GREY = 114  # letterbox padding of YOLO networks, 0..255
 LOAD_MAX = 0.7  # of one core, with every camera moving at once: above that a costlier network would drop frames
 GAIN_MIN = 1.1  # a network that finds less than a tenth more is not worth a word
 _PERSON, _VEHICLES, _ANIMALS = "person", {"car", "bus", "truck"}, {"cat", "dog"}
@@ -31,7 +31,7 @@ class DetectorLoad:
 
     @property
     def share(self) -> float:
-        """Of one core, all cameras moving: 1 is all that one detector thread can do."""
+        """Share of one core with all cameras moving: 1 is all that one detector thread can do."""
         return self.inference_s * self.wanted
 
 
@@ -65,8 +65,9 @@ def measure_load(detector: ObjectDetector, cameras: Mapping[str, CameraConfig]) 
 def better_models(
     model: str, bundles: Mapping[str, ModelBundle], cameras: Mapping[str, CameraConfig], load: DetectorLoad
 ) -> list[BetterModel]:
-    """Networks that find more of what the rules ask for on pictures that none was tuned to, and fit on this machine;
-    the best first. Nothing where the network in use was never measured that way.
+    """Return networks that find more of what the rules ask for and fit on this machine, the best first.
+
+    They are compared on images that none was tuned to. Empty if the network in use was never measured that way.
     """
     own = bundles.get(OWN_MODEL if model == AUTO_MODEL else model)
     if own is None or not own.cost:
@@ -83,7 +84,7 @@ def better_models(
 
 
 def _kinds(bundle: ModelBundle, cameras: Mapping[str, CameraConfig]) -> list[str]:
-    """The figures that speak of what the rules want: `stills_person`, `pets_dog` …"""
+    """Return the figures that concern what the rules want, such as `stills_person` or `pets_dog`."""
     wanted = {label for camera in cameras.values() for rule in camera.rules for label in rule.labels} or {_PERSON}
     classes = {_PERSON} & wanted
     classes |= {"vehicle"} if wanted & _VEHICLES else set()
@@ -92,7 +93,7 @@ def _kinds(bundle: ModelBundle, cameras: Mapping[str, CameraConfig]) -> list[str
 
 
 def _mean(bundle: ModelBundle, kinds: list[str]) -> float:
-    """0 where one of them was not measured."""
+    """Return the mean; 0 if one of them was not measured."""
     if not kinds or not set(kinds) <= set(bundle.unseen):
         return 0.0
     return statistics.fmean(bundle.unseen[kind] for kind in kinds)

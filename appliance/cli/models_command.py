@@ -91,7 +91,7 @@ def verify_command(names: Sequence[str], *, as_json: bool) -> int:
 
 
 def _status(bundles: Mapping[str, ModelBundle]) -> list[ModelStatus]:
-    """Reads every file whole, for its hash."""
+    """Compare every file with its hash; each is read whole."""
     folders, target = model_folders(), pull_folder()
     return [model_status(name, bundle, folders, target) for name, bundle in sorted(bundles.items())]
 

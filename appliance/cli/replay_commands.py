@@ -14,21 +14,14 @@ from appliance.cli.command_table import JSON, CommandTable, option, switch
 from appliance.cli.condition_options import condition_options
 
 if TYPE_CHECKING:
-    from appliance.config import SiteConfig
-    from appliance.replay.verdict_source import OracleOptions, VerdictSource
+    from appliance.replay.verdict_source import OracleOptions
 
 REPLAY = CommandTable()
 _VERDICTS = "verdicts (docs/replay.md)"
 
 
-def _oracle(options: OracleOptions, site: SiteConfig) -> VerdictSource:
-    from appliance.scenario.scenario_verdicts import oracle_for_replay
-
-    return oracle_for_replay(options, site)
-
-
 def _speed(text: str) -> float | None:
-    """`max` is None."""
+    """Read a speed; `max` is None."""
     if text == "max":
         return None
     try:
@@ -60,10 +53,10 @@ def _wait_s(text: str) -> float:
     "replay",
     "send a recorded clip through the pipeline and print what it would have raised",
     """\
-Send recorded footage through the same pipeline as a live camera and print the events, the alerts and what the cloud
-would have been asked. The same footage, file and model give the same log, byte for byte, at any speed.
+Send recorded footage through the same pipeline as a live camera and print the events, the alerts and the
+escalations. The same footage, file and model give the same log, byte for byte, at any speed.
 
-A clip, with the default settings and rules for people and vehicles in the whole picture:
+A clip, with the default settings and rules for people and vehicles in the whole frame:
   vedette replay door.mp4
 
 With a site file: a clip, a folder of clips (each its own run), or several cameras together, synchronised:
@@ -71,7 +64,7 @@ With a site file: a clip, a folder of clips (each its own run), or several camer
   vedette replay footage/ --config site.yaml --camera gate --log logs/
   vedette replay --config site.yaml --camera gate=gate.mp4 --camera yard=yard.mp4 --log both.jsonl
 
-What this box has recorded (times of this machine, or UTC with Z), while the appliance runs or not:
+What this appliance has recorded (times of this machine, or UTC with Z), while the appliance runs or not:
   vedette replay --config site.yaml --camera gate --from 2026-11-20T10:00 --to 2026-11-20T10:30
 
 Does another model, zone or threshold do better? Replay twice and let the difference be explained:
@@ -83,25 +76,25 @@ Would it still work in the rain, at night, with frames lost? The same seed makes
   vedette replay door.mp4 --config site.yaml --with rain,night,drop:5% --seed 3
   vedette replay --with help
 
-What stood there before the footage began, from an earlier log or from what this box keeps:
+What stood there before the footage began, from an earlier log or from what this appliance keeps:
   vedette replay later.mp4 --config site.yaml --stood-before earlier.jsonl
   vedette replay later.mp4 --config site.yaml --stood-before vedette-data
 
 A replay that was killed goes on where it was when the same command is given again with --resume.
 
-The whole loop, without a cloud: record what it says to the questions once, play it back ever after:
+The whole loop, without a cloud: record its verdicts once, and play them back from then on:
   vedette replay door.mp4 --config site.yaml --record-verdicts door.cassette.jsonl --cloud nats://127.0.0.1:4222
   vedette replay door.mp4 --config site.yaml --verdicts door.cassette.jsonl
 
-Exit code 0: replayed. 1: some footage cannot be read to its end, or a question has no answer on the cassette. 2: wrong
-use or configuration.
+Exit code 0: replayed. 1: some footage cannot be read to its end, or an escalation has no verdict on the cassette.
+2: wrong use or configuration.
 """,
     option("clips", type=Path, nargs="*", metavar="CLIP|FOLDER", help="video files, or folders of them"),
     option(
         "--config",
         type=Path,
         metavar="FILE",
-        help="the site file with zones and rules (default: whoever or whatever drives enters the picture)",
+        help="the site file with zones and rules (default: people and vehicles that enter the frame)",
     ),
     option(
         "--camera",
@@ -110,14 +103,14 @@ use or configuration.
         metavar="NAME[=CLIP]",
         help="whose zones and rules (default: the only camera of the file); with =CLIP repeatable: played together",
     ),
-    option("--from", dest="t_from", metavar="TIME", help="replay what this box recorded from then on"),
+    option("--from", dest="t_from", metavar="TIME", help="replay what this appliance recorded from then on"),
     option("--to", dest="t_to", metavar="TIME", help="until then (default: to the end of the recording)"),
     option("--model", metavar="M", help="use this model instead of the file's detector.model"),
     option("--speed", type=_speed, metavar="N|max", help="times real time: 1, 10, … (default: max)"),
     option(
         "--log", type=Path, metavar="OUT", help="write the decision log (JSON lines) here; a folder for several runs"
     ),
-    switch("--resume", help="go on with the --log that a killed replay left"),
+    switch("--resume", help="continue the --log of a replay that was killed"),
     option(
         "--stood-before",
         type=Path,
@@ -136,7 +129,7 @@ use or configuration.
         group=_VERDICTS,
         type=_verdicts,
         metavar="CASSETTE",
-        help="have the questions answered by this cassette, or by stand-in:truth=X.scenario.yaml[,error=0.05,seed=1]",
+        help="have escalations answered by this cassette, or by stand-in:truth=X.scenario.yaml[,error=0.05,seed=1]",
     ),
     option(
         "--match",
@@ -151,7 +144,7 @@ use or configuration.
         dest="record",
         type=Path,
         metavar="CASSETTE",
-        help="ask the cloud, and write its answers to this cassette; one that is there is gone on with",
+        help="ask the cloud, and write its answers to this cassette; an existing one is continued",
     ),
     option("--cloud", group=_VERDICTS, metavar="URL", help="the broker to ask, nats://… (default: the site's uplink)"),
     option(
@@ -168,6 +161,7 @@ def replay(options: argparse.Namespace) -> int:
     from appliance.lab.replay.replay_command import ReplayCommandOptions, ReplaySelection, replay_command
     from appliance.replay.conditions.condition_spec import ConditionSet
     from appliance.replay.verdict_source import VerdictOptions
+    from appliance.scenario.scenario_verdicts import oracle_for_replay
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return replay_command(
@@ -178,9 +172,9 @@ def replay(options: argparse.Namespace) -> int:
             options.speed,
             options.log,
             options.resume,
-            options.json,
+            options.as_json,
             VerdictOptions(options.verdicts, options.match, options.record, options.cloud, options.wait_s),
-            _oracle,
+            oracle_for_replay,
             ConditionSet.parse(options.conditions, options.seed),
             options.stood_before,
             options.hardware,
@@ -193,7 +187,7 @@ def replay(options: argparse.Namespace) -> int:
     None,
     """\
 Explain what differs between two replay logs of the same footage: the settings, the first moment, tracks (matched by
-place and time, not by number), events, alerts, questions to the cloud and bytes.
+place and time, not by number), events, alerts, escalations and bytes.
 
   vedette replay diff before.jsonl after.jsonl
   vedette replay diff before.jsonl after.jsonl --json | jq .alerts
@@ -208,7 +202,7 @@ Exit code 0: the same was decided. 1: something differs. 2: wrong use, or not a 
 def replay_diff(options: argparse.Namespace) -> int:
     from appliance.lab.replay.replay_diff_command import diff_command
 
-    return diff_command(options.before, options.after, as_json=options.json)
+    return diff_command(options.before, options.after, as_json=options.as_json)
 
 
 REPLAY.family(
@@ -226,37 +220,37 @@ Verdict cassettes: the cloud's answers as a file, so that a full-loop replay nee
 
 @REPLAY.command(
     "cassette from-store",
-    "copy the verdicts this box really got",
+    "copy the verdicts that this appliance received",
     """\
-Copy the verdicts that this box really got, out of its store, to a new cassette. The store is only read; the appliance
-may run meanwhile. Times are of this machine, or UTC with Z; without --from and --to all there is.
+Copy the verdicts that this appliance received from its store to a new cassette. The store is only read; the appliance
+may run meanwhile. Times are of this machine, or UTC with Z; without --from and --to all verdicts.
 
   vedette cassette from-store --config site.yaml week.cassette.jsonl
   vedette replay --config site.yaml --camera gate --from 2026-11-20T10:00 --verdicts week.cassette.jsonl
 
-Its answers are found by the time of day, for the recording of the same minutes; a clip has none.
+Its verdicts are found by the time of day, for the recording of the same minutes; a clip has no time of day.
 
-Exit code 0: copied. 1: the store cannot be read. 2: wrong use, or nothing was answered in that time.
+Exit code 0: copied. 1: the store cannot be read. 2: wrong use, or there was no verdict in that time.
 """,
     option("cassette", type=Path, metavar="CASSETTE", help="the new file"),
     option("--config", type=Path, required=True, metavar="FILE", help="the site file, for its storage.dir"),
-    option("--from", dest="t_from", metavar="TIME", help="what was asked from then on"),
+    option("--from", dest="t_from", metavar="TIME", help="only verdicts from then on"),
     option("--to", dest="t_to", metavar="TIME", help="until then"),
     JSON,
 )
 def cassette_from_store(options: argparse.Namespace) -> int:
     from appliance.lab.cassette.cassette_command import from_store_command
 
-    return from_store_command(options.config, options.cassette, options.t_from, options.t_to, as_json=options.json)
+    return from_store_command(options.config, options.cassette, options.t_from, options.t_to, as_json=options.as_json)
 
 
 @REPLAY.command(
     "cassette check",
-    "read one and say what is on it",
+    "read a cassette and print what is on it",
     """\
-Read a cassette from its first to its last line and say what is on it.
+Read a cassette from its first to its last line and print what is on it.
 
-Exit code 0: it is whole. 2: it is not a cassette, or damaged; which line, and what to do about it, is said.
+Exit code 0: it is whole. 2: it is not a cassette, or damaged (with the line and the remedy).
 """,
     option("cassette", type=Path, metavar="CASSETTE"),
     JSON,
@@ -264,4 +258,4 @@ Exit code 0: it is whole. 2: it is not a cassette, or damaged; which line, and w
 def cassette_check(options: argparse.Namespace) -> int:
     from appliance.lab.cassette.cassette_command import check_command
 
-    return check_command(options.cassette, as_json=options.json)
+    return check_command(options.cassette, as_json=options.as_json)

@@ -17,6 +17,7 @@ from appliance.cli.command_table import (
     count,
     json_switch,
     option,
+    options_of,
     share,
     switch,
 )
@@ -51,7 +52,7 @@ With the package installed, `pytest my-footage/` runs the same files as tests.
     "scenario run",
     "run scenario files, or all in a folder",
     """\
-Run scenarios: replay each clip through the same pipeline as a live camera and hold what was reported against the file.
+Run scenarios: replay each clip through the same pipeline as a live camera and compare what it reports with the file.
 Folders are searched for *.scenario.yaml.
 
 Exit code 0: all passed. 1: at least one failed. 2: wrong use, or a scenario file is wrong (each fault with its line).
@@ -61,7 +62,7 @@ Exit code 0: all passed. 1: at least one failed. 2: wrong use, or a scenario fil
     *condition_options("run each in this weather instead of its own; repeatable: once in each; `--with help` explains"),
     MODEL,
     option("--junit", type=Path, metavar="FILE", help="write JUnit XML for a CI server here"),
-    option("--html", type=Path, metavar="FILE", help="write a report with pictures here (one file)"),
+    option("--html", type=Path, metavar="FILE", help="write a report with images here (one file)"),
     JSON_TABLE,
 )
 def scenario_run(options: argparse.Namespace) -> int:
@@ -74,14 +75,14 @@ def scenario_run(options: argparse.Namespace) -> int:
         options.paths,
         options.pattern,
         DetectorCache(options.model),
-        ReportTargets(junit=options.junit, html=options.html, as_json=options.json),
+        options_of(ReportTargets, options),
         condition_sets=read_condition_sets(options.conditions, options.seed),
     )
 
 
 @SCENARIO.command(
     "scenario compare",
-    "is a variant of a network as good as the one it would replace?",
+    "compare a variant of a network with the one it would replace",
     """\
 Run scenarios with a network and with a variant of it (INT8, FP16, other weights, a smaller input), print what differs,
 and say whether the variant is recommended: nothing that passed fails, no figure is lower by more than --tolerance, no
@@ -106,24 +107,16 @@ def scenario_compare(options: argparse.Namespace) -> int:
     from appliance.lab.scenario.compare_command import CompareOptions, compare_command
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    wanted = CompareOptions(
-        base=options.base,
-        variant=options.variant,
-        tolerance=options.tolerance,
-        events_min=options.events_min,
-        out=options.out,
-        as_json=options.json,
-    )
-    return compare_command(options.paths, options.pattern, wanted)
+    return compare_command(options.paths, options.pattern, options_of(CompareOptions, options))
 
 
 @SCENARIO.command(
     "scenario curve",
-    "hold the router against choosing by motion, score or chance",
+    "compare the router with choosing by motion, score or chance",
     """\
-How many of the labelled incidents does the router find for how many bytes, and is that better than choosing by motion,
-by detection score or by chance? Replays scenarios that say what truly happens (`expect` with moments, `truth.events`,
-or `others: never`) and compares; docs/scenarios.md says what is counted.
+Measure how many of the labelled incidents the router finds for how many bytes, and compare it with choosing by motion,
+by detection score or by chance. Replays scenarios that say what truly happens (`expect` with moments, `truth.events`,
+or `others: never`); docs/scenarios.md says what is counted.
 
   vedette scenario curve my-footage/
   vedette scenario curve my-footage/ --html curves.html
@@ -150,9 +143,7 @@ def scenario_curve(options: argparse.Namespace) -> int:
     from appliance.scenario.scenario_runner import DetectorCache
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    chosen = CurveOptions(
-        seeds=options.seeds, stand_in_error=options.stand_in_error, html=options.html, as_json=options.json
-    )
+    chosen = options_of(CurveOptions, options)
     return curve_command(options.paths, options.pattern, DetectorCache(options.model), chosen)
 
 
@@ -160,8 +151,8 @@ def scenario_curve(options: argparse.Namespace) -> int:
     "scenario keep",
     "keep a reviewed alert as a scenario",
     """\
-Keep a reviewed alert as a scenario: its footage, the camera's zones, lines, rules and settings of today, and what you
-said of it. A right alert must come again, a false alarm never.
+Keep a reviewed alert as a scenario: its footage, the camera's zones, lines, rules and settings of today, and your
+review. A right alert must be reported again, a false alarm never.
 
   vedette scenario keep 7269cb01fb7ff331 --config site.yaml
   vedette scenario keep 7269cb01fb7ff331 --config site.yaml --name postman --note "at the gate, in the rain" --run
@@ -192,15 +183,15 @@ def scenario_keep(options: argparse.Namespace) -> int:
     from appliance.keep.scenario_exporter import KeepOptions
     from appliance.lab.scenario.keep_command import keep_command
 
-    chosen = KeepOptions(name=options.name, note=options.note, truth=options.truth, complete=options.complete)
-    return keep_command(options.alert, options.config, chosen, to=options.to, run=options.run, as_json=options.json)
+    chosen = options_of(KeepOptions, options)
+    return keep_command(options.alert, options.config, chosen, to=options.to, run=options.run, as_json=options.as_json)
 
 
 @SCENARIO.command(
     "scenario list",
-    "list the kept ones",
+    "list the kept scenarios",
     """\
-List the scenarios that were kept on this box.
+List the scenarios that were kept on this appliance.
 
   vedette scenario list --config site.yaml
   vedette scenario list --config site.yaml --json | jq .scenarios[].bytes
@@ -212,12 +203,12 @@ List the scenarios that were kept on this box.
 def scenario_list(options: argparse.Namespace) -> int:
     from appliance.lab.scenario.keep_command import list_command
 
-    return list_command(options.config, to=options.to, as_json=options.json)
+    return list_command(options.config, to=options.to, as_json=options.as_json)
 
 
 @SCENARIO.command(
     "scenario delete",
-    "delete a kept one",
+    "delete a kept scenario",
     """\
 Delete a kept scenario with its clip. Nothing else does: neither the quota nor storage.keep_hours touches them.
 
@@ -237,9 +228,9 @@ def scenario_delete(options: argparse.Namespace) -> int:
     "tune",
     "find the threshold that is best on recorded footage, and say why",
     """\
-Which threshold is best on your own footage? Runs scenarios (docs/scenarios.md) at every value of a setting, shows what
-each reports, misses and raises falsely, and takes the best for your aim, with the reason and how far to believe it.
-The detector is asked once about each picture, so most sweeps cost little more than decoding.
+Find the threshold that is best on your own footage. Runs scenarios (docs/scenarios.md) at every value of a setting,
+shows what each reports, misses and raises falsely, and takes the best for your aim, with the reason and the confidence.
+Each frame is examined once, so most sweeps cost little more than decoding.
 
   vedette tune my-footage/ --sweep rules.score_min=0.3:0.8:0.05
   vedette tune my-footage/ --sweep rules.intruder.score_min=0.3:0.8:0.1 --sweep alerts.merge_s=4,8,16 --html tuned.html
@@ -255,6 +246,7 @@ Exit code 0: a point reaches the aim. 1: none does, or a clip could not be read.
     PATHS,
     option(
         "--sweep",
+        dest="sweeps",
         action="append",
         required=True,
         metavar="KEY=VALUES",
@@ -275,7 +267,4 @@ def tune(options: argparse.Namespace) -> int:
     from appliance.lab.tune.tune_command import TuneOptions, tune_command
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    chosen = TuneOptions(
-        sweeps=options.sweep, aim=options.aim, model=options.model, html=options.html, as_json=options.json
-    )
-    return tune_command(options.paths, options.pattern, chosen)
+    return tune_command(options.paths, options.pattern, options_of(TuneOptions, options))

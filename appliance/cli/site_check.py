@@ -55,8 +55,8 @@ from appliance.types import HARDWARE_KINDS
 
 Lines = Mapping[tuple[str | int, ...], int]
 Level = Literal["ok", "warning", "unreachable", "wrong"]
-PROBES_AT_ONCE = 8
-BROKER_TIMEOUT_S = 3.0
+PROBES_AT_ONCE = 8  # cameras; each decodes for a moment, and more would slow each other down
+BROKER_TIMEOUT_S = 3.0  # TCP repeats a lost SYN after 1 s
 BUSY_SHARE_MAX = 0.85  # of all cores: recording, tracking and pages need the rest
 DAYS_LEFT_MIN = 2.0  # less is worth a note
 _LEVEL_MARKUP = {
@@ -90,7 +90,7 @@ def check(path: Path, *, probe: bool, as_json: bool) -> int:
 
 
 def exit_code(findings: list[Finding]) -> int:
-    """2 when the file must be changed, 1 when something did not answer, else 0."""
+    """Return 2 when the file must be changed, 1 when something did not answer, else 0."""
     levels = {finding.level for finding in findings}
     if "wrong" in levels:
         return 2
@@ -119,15 +119,20 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
         leaving = ["notifications"] if any(each.enabled and not each.local for each in site.notify.values()) else []
         if site.mqtt is not None and site.mqtt.enabled and not site.mqtt.local:
             leaving.append("what `mqtt` publishes")
-        what = f"only {' and '.join(leaving)} leave this box" if leaving else "nothing leaves this box"
+        what = f"only {' and '.join(leaving)} leave this appliance" if leaving else "nothing leaves this appliance"
         yield Finding("uplink", "ok", f"absent: edge only, {what}")
-    yield from (Finding(each.about, each.level, each.text) for each in check_targets(site, contact=contact))
+    yield from (
+        Finding(each.about, each.level, each.text)
+        for each in check_targets(
+            site.notify, public_url=site.dashboard.public_url, has_uplink=site.uplink is not None, contact=contact
+        )
+    )
     if site.mqtt is not None and site.mqtt.enabled:
         yield from (Finding(*each) for each in check_mqtt(site.mqtt, contact=contact))
 
 
 def _addresses(site: SiteConfig) -> Iterator[Finding]:
-    """What cannot be an address, whoever is asked: nothing needs to be contacted to say so."""
+    """Find addresses that cannot be right; nothing is contacted."""
     for name, camera in site.cameras.items():
         for key, url in (("url", camera.url), ("detect_url", camera.detect_url)):
             if url and not url.startswith("file:") and not is_address(url):
@@ -180,7 +185,7 @@ def _storage(folder: Path) -> Finding:
 
 
 def _preroll(site: SiteConfig) -> Iterator[Finding]:
-    """Do the pre-roll rings fit where they are to lie, and does an alert's pre-roll fit into them?"""
+    """Check that the pre-roll rings fit where they lie, and that an alert's pre-roll fits into them."""
     rings = StorageLimits.of(site.storage, site.cameras).rings
     folder = site.storage.preroll_dir
     if not rings:
@@ -278,7 +283,7 @@ def _variant(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:
 
 
 def _hardware_decode(site: SiteConfig, decoders: HardwareDecoders | None = None) -> Iterator[Finding]:
-    """What the hardware that is asked for gives; nothing where software decodes every camera. decoders: as probed."""
+    """Report what the requested hardware gives; nothing if software decodes every camera. decoders: as probed."""
     decoders = decoders or HardwareDecoders(site.decode)
     asked = {name: decoders.settings.hardware_of(camera.decode) for name, camera in site.cameras.items()}
     if "auto" in asked.values():
@@ -295,7 +300,7 @@ def _hardware_decode(site: SiteConfig, decoders: HardwareDecoders | None = None)
 
 
 def _confinement() -> Finding:
-    """What keeps processes that decode video from all else, as far as this kernel has it."""
+    """Report how far this kernel keeps processes that decode video from all else."""
     missing = missing_confinement()
     text = "; ".join(missing) or "video is decoded by processes with files, ports and system calls of their own alone"
     return Finding("confinement", "warning" if missing else "ok", text)
@@ -338,7 +343,7 @@ def _load(site: SiteConfig, loaded: ObjectDetector, loads: list[DetectorLoad]) -
 
 
 def _runtime(site: SiteConfig, options: Sequence[RuntimeOption]) -> Iterator[Finding]:
-    """What `auto` came to on this machine, and what of it did not come up; nothing where there is no choice."""
+    """Report what `auto` chose on this machine and what failed to start; nothing if there is no choice."""
     known = runtime_choice.remembered_choice(site.detector, site.storage.dir)
     if known is not None:
         yield Finding("detector.backend", "ok", known.summary)
@@ -352,7 +357,7 @@ def _runtime(site: SiteConfig, options: Sequence[RuntimeOption]) -> Iterator[Fin
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one stream of a camera answered. detects: it is the one that is decoded."""
+    """The answer of one stream of a camera. detects: it is the one that is decoded."""
 
     about: str
     found: ProbeResult | SourceError
@@ -360,7 +365,7 @@ class _Answer:
 
 
 def _probed(site: SiteConfig) -> list[_Answer]:
-    """The streams of all cameras, several at once."""
+    """Probe the streams of all cameras, several at once."""
     jobs = [
         (key, name, camera, url)
         for name, camera in site.cameras.items()
@@ -387,7 +392,7 @@ def _camera(answer: _Answer) -> Finding:
 
 
 def _together(answers: list[_Answer], loads: list[DetectorLoad]) -> Iterator[Finding]:
-    """What decoding and detecting come to on this machine when every camera moves, as far as cameras answered."""
+    """Estimate what decoding and detecting take when every camera moves, for the cameras that answered."""
     decoded = [each.found for each in answers if each.detects and isinstance(each.found, ProbeResult)]
     if not loads or not any(each.decode_s for each in decoded):
         return
@@ -454,7 +459,7 @@ def _print(path: Path, findings: list[Finding], options: Sequence[RuntimeOption]
         table.add_row(_LEVEL_MARKUP[finding.level], finding.about, finding.text.replace("[", r"\["))
     console.print(table)
     if options:
-        console.print("\nWhat this box has to run the network with (detector.backend: auto):")
+        console.print("\nWhat this appliance has to run the network with (detector.backend: auto):")
         for line in table_lines(options):
             console.print(f"  {line}", soft_wrap=True, markup=False, highlight=False)
         console.print()

@@ -31,7 +31,7 @@ from appliance.store.users import (
     remove_user,
 )
 
-UNLOCK_S = 900.0
+UNLOCK_S = 900.0  # 15 minutes, time enough to read the code out on the telephone
 _WHO, _WHERE = "vedette users", "command line"
 
 
@@ -112,7 +112,7 @@ def unlock_command(site_file: Path, name: str) -> int:
 
 
 def _known_database(site_file: Path) -> Path:
-    """The one of the site file, which must be there: who asks makes none. Raises PreconditionError."""
+    """Return the database of the site file; none is created. Raise PreconditionError if it is not there."""
     path = config.load(site_file).storage.dir.absolute() / DATABASE
     if not path.exists():
         raise PreconditionError(
@@ -122,7 +122,10 @@ def _known_database(site_file: Path) -> Path:
 
 
 def _password(name: str) -> str:
-    """Asked for twice at a terminal; else the first line of standard input. Never an argument: others can see those."""
+    """Return the password from a prompt at a terminal, typed twice; else from the first line of standard input.
+
+    It is never an argument, since others can see those.
+    """
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\r\n")
     first = getpass.getpass(f"Password for {name}: ")

@@ -58,9 +58,14 @@ if TYPE_CHECKING:
     from appliance.config.sensors_config import SensorsConfig as SensorsConfig
     from appliance.config.site_file import AlertsConfig as AlertsConfig
     from appliance.config.site_file import DashboardConfig as DashboardConfig
+    from appliance.config.site_file import DashboardSections as DashboardSections
+    from appliance.config.site_file import DecisionConfig as DecisionConfig
+    from appliance.config.site_file import ReplaySections as ReplaySections
     from appliance.config.site_file import SiteConfig as SiteConfig
     from appliance.config.site_file import SiteIdentity as SiteIdentity
     from appliance.config.site_file import load as load
+    from appliance.config.site_file import loads as loads
+    from appliance.config.site_file import of_cameras as of_cameras
     from appliance.config.storage_config import CameraQuotaConfig as CameraQuotaConfig
     from appliance.config.storage_config import QuotaConfig as QuotaConfig
     from appliance.config.storage_config import RecordingMode as RecordingMode
@@ -92,7 +97,10 @@ _HOMES = {
         "AppriseTarget HttpTarget NtfyTarget PushTarget Target TargetName WebhookTarget signing_key"
     ),
     "appliance.config.sensors_config": "SensorsConfig",
-    "appliance.config.site_file": "AlertsConfig DashboardConfig SiteConfig SiteIdentity load",
+    "appliance.config.site_file": (
+        "AlertsConfig DashboardConfig DashboardSections DecisionConfig ReplaySections SiteConfig SiteIdentity "
+        "load loads of_cameras"
+    ),
     "appliance.config.storage_config": "CameraQuotaConfig QuotaConfig RecordingMode StorageConfig",
     "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint",
     "appliance.base.detector_config": "DetectorConfig",

@@ -17,7 +17,7 @@ ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 
 
 class ProfileConfig(ConfigModel):
-    """What reports under a profile. None: all of them; empty: none.
+    """The rules and targets that report under a profile. None: all of them; empty: none.
 
     cameras, rules: only rules with one of these names on one of these cameras report. notify: only these targets are
     notified of alerts.
@@ -55,15 +55,15 @@ class ArmingConfig(ConfigModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All profiles, those that every site has first and last."""
+        """The names of all profiles; those that every site has come first and last."""
         return (ARMED, *self.profiles, DISARMED)
 
     def profile(self, name: str) -> ProfileConfig:
-        """Raises KeyError: there is no such profile."""
+        """Return the profile. Raise KeyError if there is none of this name."""
         return _BUILT_IN[name] if name in _BUILT_IN else self.profiles[name]
 
     def unknown_profile(self) -> str:
-        """One that the schedule or the default names and nobody defines; '': there is none."""
+        """Return a profile that the schedule or the default names and nobody defines; '': there is none."""
         named = (self.default, *(each.profile for each in self.schedule))
         return next((name for name in named if name not in self.names), "")
 

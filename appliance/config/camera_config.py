@@ -97,8 +97,11 @@ LatencyMode = Literal["lowest", "normal", "thrifty"]
 
 
 class DetectConfig(ConfigModel):
-    """fps: inferences a second while something moves; fps_max: while something fast or new is followed, more than
-    fps: by need (None: never more than fps); heartbeat_s: longest time without; latency: docs/decode.md."""
+    """How often a camera's frames are examined.
+
+    fps: inferences a second while something moves; fps_max: while something fast or new is followed, more than fps by
+    need (None: never more than fps); heartbeat_s: longest time without; latency: docs/decode.md.
+    """
 
     fps: Annotated[float, Field(gt=0, le=60)] = 5.0
     fps_max: Annotated[float, Field(gt=0, le=60)] | None = None
@@ -107,7 +110,7 @@ class DetectConfig(ConfigModel):
 
 
 class NeverExportConfig(Schedule):
-    """Of what nothing leaves, not even facts: alerts in these zones (none: of the whole camera), at these times."""
+    """The alerts of which nothing leaves, not even facts: in these zones (none: the whole camera), at these times."""
 
     zones: tuple[str, ...] = ()
 
@@ -116,7 +119,7 @@ BlurMode = Literal["none", "people", "surroundings"]
 
 
 class PrivacyConfig(ConfigModel):
-    """What of a camera leaves the site with an escalation. mask: zones that are painted over. See docs/privacy.md."""
+    """The limits on what leaves the site with an escalation. mask: zones that are painted over. See docs/privacy.md."""
 
     never: Annotated[
         tuple[NeverExportConfig, ...], BeforeValidator(lambda given: [{}] if given is True else given or ())
@@ -221,7 +224,7 @@ class CameraConfig(ConfigModel):
 
 
 def rule_labels(cameras: Iterable[CameraConfig]) -> frozenset[str]:
-    """What the rules of these cameras want."""
+    """Return the labels that the rules of these cameras report."""
     return frozenset(label for camera in cameras for rule in camera.rules for label in rule.labels)
 
 

@@ -16,7 +16,7 @@ _PI_NODE = "a Raspberry Pi 5 as a node in a shop, early 2026: 150 over 3 years, 
 
 
 class EdgeCostConfig(ConfigModel):
-    """What one appliance costs. operations_million: people and services, for a million inferences."""
+    """The costs of one appliance. operations_million: people and services, for a million inferences."""
 
     device_price: Annotated[Amount, Field(description=_PI_NODE)] = 150.0
     device_years: Annotated[float, Field(gt=0, le=50, description=_PI_NODE)] = 3.0
@@ -30,7 +30,7 @@ class EdgeCostConfig(ConfigModel):
 
 
 class CloudCostConfig(ConfigModel):
-    """What it would cost to send every main stream up and to run the detector there.
+    """The costs of sending every main stream to the cloud and of running the detector there.
 
     gpu_use: the share of its paid hours in which the GPU works; uplink_gb: None: escalation.prices.uplink_gb.
     """

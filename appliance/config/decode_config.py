@@ -15,16 +15,19 @@ Hardware = Annotated[DecodeHardware, BeforeValidator(lambda given: "off" if give
 
 
 class CameraDecodeConfig(ConfigModel):
-    """Of one camera; None: as the site's `decode` section says."""
+    """The decode settings of one camera; None: as the site's `decode` section says."""
 
     hardware: Hardware | None = None
     fallback: bool | None = None
 
 
 class DecodeConfig(ConfigModel):
-    """hardware: what decodes. fallback: a camera whose hardware decoder fails is decoded in software meanwhile; with
+    """The decoders of all cameras.
+
+    hardware: what decodes. fallback: a camera whose hardware decoder fails is decoded in software meanwhile; with
     `auto` it always is. sessions_max: cameras decoded by hardware at once. device: which one of several, as FFmpeg
-    calls it; None: its first. ffmpeg: the system's, for what the FFmpeg inside PyAV cannot do."""
+    calls it; None: its first. ffmpeg: the system's, for what the FFmpeg inside PyAV cannot do.
+    """
 
     hardware: Hardware = "off"
     fallback: bool = False
@@ -33,10 +36,10 @@ class DecodeConfig(ConfigModel):
     ffmpeg: Path = Path("ffmpeg")
 
     def hardware_of(self, camera: CameraDecodeConfig) -> DecodeHardware:
-        """What decodes this camera."""
+        """Return what decodes this camera."""
         return camera.hardware or self.hardware
 
     def falls_back(self, camera: CameraDecodeConfig) -> bool:
-        """Whether software may take over where that fails."""
+        """Return True if software may take over where the hardware fails."""
         allowed = self.fallback if camera.fallback is None else camera.fallback
         return allowed or self.hardware_of(camera) == "auto"

@@ -36,7 +36,7 @@ class OffPeakConfig(Schedule):
 
 
 class BudgetConfig(ConfigModel):
-    """What escalations may cost; None: no limit. alert_reserve: the share that only severity `alert` may use."""
+    """The limits of what escalations cost; None: no limit. alert_reserve: a share for severity `alert` alone."""
 
     mb_day: Amount | None = None
     mb_month: Amount | None = None
@@ -48,7 +48,7 @@ class BudgetConfig(ConfigModel):
 
 
 class PricesConfig(ConfigModel):
-    """What escalations cost, in the owner's currency. gpu_rented_hours_day: paid for whether they are used or not."""
+    """The prices of escalations, in the owner's currency. gpu_rented_hours_day: paid whether used or not."""
 
     uplink_gb: Amount = 0.0
     gpu_hour: Amount = 0.0

@@ -1,4 +1,4 @@
-"""What the ingest process is given of the site file, and the sections `health` and `second_look`."""
+"""The sections that the ingest process is given, and the sections `health` and `second_look`."""
 
 from __future__ import annotations
 

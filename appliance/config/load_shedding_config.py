@@ -1,4 +1,4 @@
-"""The `load_shedding` section: when the box does less, because of heat or lack of memory. See docs/power.md."""
+"""The `load_shedding` section: when the appliance does less, because of heat or lack of memory. See docs/power.md."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from appliance.base.config_model import ConfigModel
 
 
 class LoadSheddingConfig(ConfigModel):
-    """Heat: from temperature_max_c on, or throttled, for hold_s, one step after another, each step_s apart; back one
-    step when it has been below temperature_clear_c and not throttled for clear_s. Memory: at once."""
+    """When load is shed and when it comes back.
+
+    Heat: from temperature_max_c on, or throttled, for hold_s, one step after another, each step_s apart; back one step
+    when it has been below temperature_clear_c and not throttled for clear_s. Memory: at once.
+    """
 
     enabled: bool = True
     temperature_max_c: Annotated[float, Field(ge=30, le=120)] = 80.0

@@ -11,8 +11,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from appliance.base.config_model import ConfigModel
 from appliance.config.notify_targets import is_public
 
-PORT, TLS_PORT = 1883, 8883
-_TOPIC_CHARS_MAX = 128
+PORT, TLS_PORT = 1883, 8883  # IANA: mqtt and secure-mqtt
+_TOPIC_CHARS_MAX = 128  # leaves room for camera and zone below the 65535 bytes of MQTT
 
 
 class MqttConfig(ConfigModel):

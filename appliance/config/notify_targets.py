@@ -25,7 +25,7 @@ PUSH_SERVICES = (
 
 
 class TargetBase(ConfigModel):
-    """What all kinds of targets have in common.
+    """The settings that all kinds of targets have in common.
 
     Attributes:
         severities, cameras, rules: it is notified of alerts with one of these; no camera or rule named: of all.
@@ -173,7 +173,7 @@ class PushTarget(TargetBase):
         return "browsers"
 
     def check_endpoint(self, endpoint: str) -> None:
-        """Raises ValueError: a browser that names this is not to be called, as it is no known push service."""
+        """Raise ValueError for an address that is no known push service: a browser may name any."""
         try:
             parts = urlsplit(endpoint)
             port = parts.port or 443
@@ -190,7 +190,7 @@ Target = Annotated[WebhookTarget | NtfyTarget | AppriseTarget | PushTarget, Fiel
 
 
 def signing_key(secret: SecretStr) -> bytes:
-    """The bytes that sign: of `whsec_…` what its base64 stands for, of anything else the text itself."""
+    """Return the bytes that sign: for `whsec_…` the bytes behind its base64, for anything else the text itself."""
     text = secret.get_secret_value()
     if not text.startswith(SIGNING_PREFIX):
         if len(text) < 8:
@@ -211,7 +211,7 @@ def _header_value(value: SecretStr | None) -> SecretStr | None:
 
 
 def is_public(host: str) -> bool:
-    """Whether it is an address beyond a site's own networks; a name is not."""
+    """Return True for an address beyond a site's own networks; False for a name."""
     try:
         return ipaddress.ip_address(host).is_global
     except ValueError:

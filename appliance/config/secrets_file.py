@@ -10,7 +10,7 @@ from pathlib import Path
 from appliance.base.errors import ConfigError
 from appliance.base.local_files import is_special
 
-SECRETS_BYTES_MAX = 256 * 1024
+SECRETS_BYTES_MAX = 256 * 1024  # far above what secrets take: a larger file is another one by mistake
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -20,7 +20,7 @@ def secrets_path(site_file: Path) -> Path:
 
 
 def read_secrets(site_file: Path) -> dict[str, str]:
-    """`NAME=value` lines; empty ones and those that begin with # do not count. {}: there is no such file.
+    """Read `NAME=value` lines; empty ones and those that begin with # do not count. {}: there is no such file.
 
     Raises ConfigError with the line, never with a value.
     """
@@ -47,7 +47,7 @@ def read_secrets(site_file: Path) -> dict[str, str]:
 
 
 def variables(site_file: Path, coming: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """What `${NAME}` may stand for in a site file: its secrets, and above them the environment.
+    """Return the values of `${NAME}` in a site file: its secrets, and above them the environment.
 
     coming: secrets that are about to be kept beside it.
     """
@@ -56,6 +56,6 @@ def variables(site_file: Path, coming: Mapping[str, str] | None = None) -> Mappi
 
 
 def secrets_exposed(site_file: Path) -> bool:
-    """Whether others than the owner may read the secrets."""
+    """Return True if others than the owner may read the secrets."""
     path = secrets_path(site_file)
     return path.exists() and bool(path.stat().st_mode & 0o077)

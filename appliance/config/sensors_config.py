@@ -1,4 +1,4 @@
-"""The `sensors` section: where the sensors of the box are read. See docs/power.md."""
+"""The `sensors` section: where the sensors of the appliance are read. See docs/power.md."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from appliance.base.config_model import ConfigModel
 
 
 class SensorsConfig(ConfigModel):
-    """root: of the file system in which /sys, /proc and /dev of the box lie."""
+    """root: of the file system in which /sys, /proc and /dev of the appliance lie."""
 
     root: Path = Path("/")

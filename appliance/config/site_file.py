@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.base import yamlfile
+from appliance.base.broker_config import BrokerConfig
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
 from appliance.config.arming_config import ArmingConfig
@@ -26,8 +29,8 @@ from appliance.config.storage_config import StorageConfig
 from appliance.types import Decision, Severity
 from appliance.wire import LANGUAGES
 
-TOKEN_LENGTH_MIN = 12
-CAMERAS_MAX = 256
+TOKEN_LENGTH_MIN = 12  # 12 random letters and digits have 71 bits
+CAMERAS_MAX = 256  # a file with 20,000 was checked for a minute, and no appliance decodes 256
 
 
 class SiteIdentity(ConfigModel):
@@ -82,12 +85,12 @@ class DashboardConfig(ConfigModel):
 
     @property
     def is_on_loopback(self) -> bool:
-        """Whether it can be reached from this machine alone."""
+        """True if it can be reached from this machine alone."""
         return self.host in {"127.0.0.1", "localhost", "::1"}
 
     @property
     def speaks_https(self) -> bool:
-        """`auto`: with a certificate, or for others than this machine, unless a proxy stands before it."""
+        """True with `auto` if it has a certificate, or serves others than this machine without a proxy before it."""
         if self.protocol != "auto":
             return self.protocol == "https"
         return self.certificate is not None or not (self.is_on_loopback or self.trusted_proxies)
@@ -124,8 +127,54 @@ class DashboardConfig(ConfigModel):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class DecisionConfig:
+    """The sections by which tracks, events, alerts and escalations are decided, live and in a replay."""
+
+    site: SiteIdentity
+    detector: DetectorConfig
+    cameras: Mapping[str, CameraConfig]
+    alerts: AlertsConfig
+    health: HealthConfig
+    escalation: EscalationConfig
+    has_uplink: bool
+
+    def image_free(self, camera: str) -> bool:
+        """Return True if no pixels of this camera may leave the site, by its own setting or the site's."""
+        known = self.cameras.get(camera)
+        return self.site.image_free or (known is not None and known.image_free)
+
+    def severity_after(self, camera: str, rule: str, severity: Severity, decision: Decision) -> Severity:
+        """Return the severity, after a verdict, of an alert of this rule that has `severity` by the rules."""
+        rules = self.cameras[camera].rules if camera in self.cameras else ()
+        own = next((each.severity_on_verdict for each in rules if each.name == rule), None)
+        return (own or self.escalation.severity_on_verdict).after(severity, decision)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySections:
+    """The sections that a replay of clips or of the recording needs."""
+
+    decisions: DecisionConfig
+    storage: StorageConfig
+    decode: DecodeConfig
+    uplink: BrokerConfig | None
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardSections:
+    """The sections that the dashboard serves by."""
+
+    decisions: DecisionConfig
+    storage: StorageConfig
+    notify: Mapping[str, Target]
+    arming: ArmingConfig
+    costs: CostsConfig
+    dashboard: DashboardConfig
+
+
 class SiteConfig(ConfigModel):
-    """The whole file."""
+    """The whole site file."""
 
     site: SiteIdentity = SiteIdentity()
     storage: StorageConfig = StorageConfig()
@@ -148,11 +197,11 @@ class SiteConfig(ConfigModel):
     @field_validator("cameras", mode="before")
     @classmethod
     def _bounded(cls, cameras: object) -> object:
-        """Before each is looked at: that would take a minute for 20,000."""
+        """Refuse too many cameras before each is checked: that would take a minute for 20,000."""
         if isinstance(cameras, dict) and len(cameras) > CAMERAS_MAX:
             raise ValueError(
                 f"there are {len(cameras)} cameras, and a site has at most {CAMERAS_MAX}: divide them among more "
-                "boxes, each with a site file of its own"
+                "appliances, each with a site file of its own"
             )
         return cameras
 
@@ -211,18 +260,43 @@ class SiteConfig(ConfigModel):
             second_look=self.second_look,
         )
 
-    def image_free(self, camera: str) -> bool:
-        """No pixels of this camera may leave the site, by its own setting or the site's."""
-        known = self.cameras.get(camera)
-        return self.site.image_free or (known is not None and known.image_free)
+    def for_decisions(self) -> DecisionConfig:
+        return DecisionConfig(
+            site=self.site,
+            detector=self.detector,
+            cameras=self.cameras,
+            alerts=self.alerts,
+            health=self.health,
+            escalation=self.escalation,
+            has_uplink=self.uplink is not None,
+        )
 
-    def severity_after(self, camera: str, rule: str, severity: Severity, decision: Decision) -> Severity:
-        """The severity of an alert of this rule that has `severity` by the rules, after a verdict."""
-        rules = self.cameras[camera].rules if camera in self.cameras else ()
-        own = next((each.severity_on_verdict for each in rules if each.name == rule), None)
-        return (own or self.escalation.severity_on_verdict).after(severity, decision)
+    def for_replay(self) -> ReplaySections:
+        return ReplaySections(
+            decisions=self.for_decisions(), storage=self.storage, decode=self.decode, uplink=self.uplink
+        )
+
+    def for_dashboard(self) -> DashboardSections:
+        return DashboardSections(
+            decisions=self.for_decisions(),
+            storage=self.storage,
+            notify=self.notify,
+            arming=self.arming,
+            costs=self.costs,
+            dashboard=self.dashboard,
+        )
 
 
 def load(path: Path) -> SiteConfig:
     """Read and check the site file. Raises ConfigError with every fault, each with its line and remedy."""
     return yamlfile.load(path, SiteConfig, variables(path))
+
+
+def of_cameras(cameras: Mapping[str, object]) -> SiteConfig:
+    """Return a site of these cameras, all else by default. Raise pydantic's ValidationError."""
+    return SiteConfig.model_validate({"cameras": cameras})
+
+
+def loads(text: str, name: str, variables: Mapping[str, str] | None = None) -> SiteConfig:
+    """Check the text of a site file; faults call it `name`. Raises ConfigError as `load` does."""
+    return yamlfile.loads(text, SiteConfig, name, variables)

@@ -15,7 +15,7 @@ RecordingMode = Literal["continuous", "pre_roll", False]
 
 
 class QuotaConfig(ConfigModel):
-    """What each class of recording may take, all cameras together; None: as much as the other limits leave."""
+    """The space of each class of recording, all cameras together; None: as much as the other limits leave."""
 
     continuous_gb: Gigabytes | None = None
     evidence_gb: Gigabytes | None = None
@@ -23,7 +23,7 @@ class QuotaConfig(ConfigModel):
 
 
 class CameraQuotaConfig(ConfigModel):
-    """The same for one camera; None: the site's hours and pre-roll, and no limit of its own in bytes."""
+    """The limits of one camera; None: the site's hours and pre-roll, and no limit of its own in bytes."""
 
     continuous_hours: Annotated[float | None, Field(gt=0, le=24 * 3650)] = None
     continuous_gb: Gigabytes | None = None

@@ -42,7 +42,7 @@ class VerdictSeverityConfig(ConfigModel):
     rejected: Severity | None = "info"
 
     def after(self, severity: Severity, decision: Decision) -> Severity:
-        """The severity after a verdict; severity: by the rules."""
+        """Return the severity after a verdict; severity: by the rules."""
         if decision == "confirmed":
             return self.confirmed or severity
         wanted = {"rechecked": self.rechecked, "rejected": self.rejected}.get(decision) or severity

@@ -21,14 +21,20 @@ from appliance.base.malloc import TRIM_EVERY_S, hold_little, spare_what_stays, t
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
 from appliance.config import SiteConfig, StorageConfig
-from appliance.core.appliance_monitor import READ_EVERY_S, BoxMonitor
-from appliance.core.background_services import BackgroundServices, LastingParts, build_background, stop_all
+from appliance.core.appliance_monitor import READ_EVERY_S, ApplianceMonitor
+from appliance.core.background_services import (
+    BackgroundConfig,
+    BackgroundServices,
+    LastingParts,
+    build_background,
+    stop_all,
+)
 from appliance.core.core_loop import Core
 from appliance.core.core_settings import CoreStores
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
 from appliance.dashboard.server import DashboardServer
-from appliance.dashboard.setup_page import new_setup_code
+from appliance.dashboard.setup_api import new_setup_code
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.settings.settings_service import SettingsService
@@ -44,8 +50,8 @@ from appliance.types import HealthEvent
 
 logger = logging.getLogger(__name__)
 
-OPEN_FILES_MAX = 8192
-METER_EVERY_S = 1.0
+OPEN_FILES_MAX = 8192  # as LimitNOFILE of deploy/systemd/vedette.service
+METER_EVERY_S = 1.0  # a kill loses the counts of at most one second; shorter wears out an SD card
 VIEW_IDLE_S = 60.0  # after which the child that decodes for the live view ends
 
 
@@ -81,10 +87,10 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
         spare_what_stays()
         logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
         if appliance.fingerprint:
-            text = "The browser will not know this box's certificate; compare its SHA-256:"
+            text = "The browser will not know this certificate; compare its SHA-256:"
             print(f"{text}\n{appliance.fingerprint}", flush=True)
         if setup_code:  # on the console and not in the log, which goes to other places
-            print(f"\nSet this box up in a browser: {appliance.url}setup   code {setup_code}\n", flush=True)
+            print(f"\nSet this appliance up in a browser: {appliance.url}setup   code {setup_code}\n", flush=True)
         code = group.wait()
         appliance.close(clock)
         return code
@@ -93,7 +99,10 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
 
 
 def _raise_open_files_limit() -> None:
-    """Each connection, segment and database reader is one; systemd and shells give 1024, of which few are meant."""
+    """Allow OPEN_FILES_MAX open files: each connection, segment and database reader is one.
+
+    systemd and shells start a process with 1024, which a site with many cameras and viewers would exceed.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(OPEN_FILES_MAX, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -132,20 +141,20 @@ class Appliance:
             if config.dashboard.enabled
             else None
         )
-        lasting.box.configure(config.load_shedding, config.health.ignore, self._shed_memory)
+        lasting.monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
         self.url = self._dashboard.url if self._dashboard else ""
         self.fingerprint = self._dashboard.fingerprint if self._dashboard else ""
         self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
 
     @property
     def services(self) -> tuple[Service, ...]:
-        """In the order of starting. What makes alerts starts last, and so stops first."""
+        """The services in the order of starting. What makes alerts starts last, and so stops first."""
         lasting, dashboard = self._lasting, self._dashboard
         meter = periodic_service(
             "meter", METER_EVERY_S, partial(_flush_meter, lasting.stores.meter, lasting.clock), lasting.clock
         )
         memory = periodic_service("memory", TRIM_EVERY_S, trim_heaps, lasting.clock)
-        sensors = periodic_service("sensors", READ_EVERY_S, lasting.box.run_once, lasting.clock)
+        sensors = periodic_service("sensors", READ_EVERY_S, lasting.monitor.run_once, lasting.clock)
         services = [meter, memory, sensors, *self._background.services]
         if dashboard is not None:
             services.append(
@@ -170,17 +179,17 @@ class Appliance:
         config, waiting = keep_until_restart(self.config, config)
         if _loaded_by(config) != _loaded_by(self.config):
             self._lasting.supervisor.try_settings(config.for_ingest())
-        background = build_background(config, self._lasting)
+        background = build_background(_background_config(config), self._lasting)
         self._group.replace(self._background.services, background.services)
         self._background, self.config = background, config
         cameras = {name: camera.url for name, camera in config.cameras.items() if camera.enabled}
         self.stores.cameras.configure(cameras)
         self.core.reconfigure(background.core_settings)
         self._lasting.supervisor.reconfigure(config.for_ingest())
-        self._lasting.box.configure(config.load_shedding, config.health.ignore, self._shed_memory)
+        self._lasting.monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
         background.preroll.shrink(self._preroll_share())
         if self._dashboard is not None:
-            self._dashboard.configure(config, background.dashboard_probes)
+            self._dashboard.configure(config.for_dashboard(), background.dashboard_probes)
         return waiting
 
     def warm_up(self) -> None:
@@ -193,7 +202,7 @@ class Appliance:
             logger.warning("nothing was made ready for the first page: %s", error)
 
     def _shed_memory(self, shed: LoadShedding) -> None:
-        """Memory is short, or not any more: what can be had again is let go of. In the monitor's thread."""
+        """Release what can be read again when the step of memory changes. Called by the monitor's thread."""
         self._background.preroll.shrink(self._preroll_share())
         if shed.memory.step == 0:
             return
@@ -203,8 +212,8 @@ class Appliance:
             self._dashboard.empty_caches()
 
     def _preroll_share(self) -> float:
-        """A ring on a disk takes no memory, and so gives none back."""
-        return 1.0 if self.config.storage.preroll_dir is None else self._lasting.box.shed.preroll_share
+        """Return the share that the pre-roll rings keep; 1.0 if they lie on a disk, where they take no memory."""
+        return 1.0 if self.config.storage.preroll_dir is None else self._lasting.monitor.shed.preroll_share
 
     def close(self, clock: Clock) -> None:
         """Write what is buffered; call after the services have stopped."""
@@ -212,8 +221,21 @@ class Appliance:
         _flush_meter(self.stores.meter, clock)
 
 
+def _background_config(config: SiteConfig) -> BackgroundConfig:
+    return BackgroundConfig(
+        config.for_decisions(),
+        config.arming,
+        config.storage,
+        config.second_look,
+        config.uplink,
+        config.notify,
+        config.mqtt,
+        config.dashboard.public_url,
+    )
+
+
 def _loaded_by(config: SiteConfig) -> tuple[object, ...]:
-    """What of the settings may keep the detection process from coming up."""
+    """Return the settings that may keep the detection process from starting."""
     hardware = {
         name: each.decode for name, each in config.cameras.items() if config.decode.hardware_of(each.decode) != "off"
     }
@@ -221,7 +243,7 @@ def _loaded_by(config: SiteConfig) -> tuple[object, ...]:
 
 
 def keep_until_restart(running: SiteConfig, new: SiteConfig) -> tuple[SiteConfig, tuple[str, ...]]:
-    """`new` with what only a restart can change as it is running, and the keys of that."""
+    """Return `new` with what only a restart can change as it is running, and the keys of that."""
     waiting = []
     storage, dashboard, sensors = new.storage, new.dashboard, new.sensors
     if sensors.root != running.sensors.root:
@@ -260,7 +282,7 @@ def build(
     cutter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     converter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     live = partial(_count_live, stores.cameras)
-    box = BoxMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
+    monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
     lasting = LastingParts(
         db,
         root,
@@ -272,10 +294,10 @@ def build(
         cutter,
         log,
         converter,
-        box,
+        monitor,
         ServiceRestarts(clock),
     )
-    background = build_background(config, lasting)
+    background = build_background(_background_config(config), lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
     return Appliance(config, lasting, background, core, group, site_file, setup_code)
 
@@ -309,7 +331,7 @@ def start(appliance: Appliance, group: ServiceGroup) -> None:
 
 
 def _report_new_database(stores: CoreStores, clock: Clock) -> None:
-    """Recordings without their database: it was deleted, moved away or emptied while nothing ran."""
+    """Report recordings without their database: it was deleted, moved away or emptied while nothing ran."""
     now = clock.now()
     reason = (
         "the database was gone or empty at the start, and a new one was begun beside the recordings that were there: "
@@ -337,7 +359,7 @@ def _build_dashboard(
     app = create_app(
         db=lasting.db,
         root=lasting.root,
-        config=config,
+        config=config.for_dashboard(),
         clock=lasting.clock,
         meter=lasting.stores.meter,
         probes=background.dashboard_probes,
@@ -363,7 +385,7 @@ def _flush_meter(meter: Meter, clock: Clock) -> None:
 
 
 def _keep_from_others(root: Path) -> None:
-    """What an earlier version wrote was for every user of the machine to read. A group that was let in stays in."""
+    """Close files that an earlier version left readable for every user of the machine; a group keeps its rights."""
     files = (f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm", ".lock"))
     for name in ("", SEGMENTS, PREROLL, EVIDENCE, SCENARIOS, CUTS, *files):
         with contextlib.suppress(FileNotFoundError, *([] if name else [PermissionError])):  # of a volume, another's
@@ -374,18 +396,18 @@ def _keep_from_others(root: Path) -> None:
 
 
 def is_in_setup(config: SiteConfig, users: Collection[str]) -> bool:
-    """Whether this is the first run: no camera, nobody who may sign in."""
+    """Return True at the first run: there is no camera, and nobody who may sign in."""
     return config.dashboard.enabled and not config.cameras and not users and config.dashboard.token is None
 
 
 def check_guarded(config: SiteConfig, users: Collection[str]) -> None:
-    """Raises UsageError: the dashboard would be open to everybody on the network."""
+    """Raise UsageError if the dashboard would be open to everybody on the network."""
     if config.dashboard.enabled and not users and (fault := config.dashboard.open_to_all):
         raise UsageError(fault)
 
 
 def storage_folder(storage: StorageConfig) -> Path:
-    """The folder that everything is stored in, made if need be. Raises MissingDependency."""
+    """Return the folder that everything is stored in; create it if it is missing. Raises MissingDependency."""
     root = storage.dir.absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)

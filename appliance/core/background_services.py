@@ -11,9 +11,26 @@ from typing import TYPE_CHECKING
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceRestarts, periodic_service
-from appliance.config import DashboardConfig, SiteConfig, UplinkConfig
-from appliance.core.appliance_monitor import BoxMonitor
-from appliance.core.core_settings import CoreListener, CoreSettings, CoreStores, core_settings, router_context
+from appliance.config import (
+    ArmingConfig,
+    CameraConfig,
+    DecisionConfig,
+    EscalationConfig,
+    MqttConfig,
+    RecheckConfig,
+    StorageConfig,
+    Target,
+    UplinkConfig,
+)
+from appliance.core.appliance_monitor import ApplianceMonitor
+from appliance.core.core_settings import (
+    CoreDeps,
+    CoreListener,
+    CoreSettings,
+    CoreStores,
+    core_settings,
+    router_context,
+)
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.system_probes import SystemProbes
 from appliance.dashboard.deps import CoreProbes
@@ -53,14 +70,13 @@ if TYPE_CHECKING:
     from appliance.mqtt.publisher import MqttPublisher
     from appliance.notify.notifier import Notifier
 
-RETENTION_EVERY_S = 10.0
-RING_EVERY_S = 1.0
+RETENTION_EVERY_S = 10.0  # 16 cameras at 4 Mbit/s write 80 MB meanwhile; disk_free_min_mb is 500
+RING_EVERY_S = 1.0  # a ring exceeds its size by what is recorded meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class LastingParts:
-    """The parts that stay when the settings change. viewer: reads the recording for the dashboard, cutter:
-    copies stretches of it for playing, which may take long, converter: encodes them, which takes longer."""
+    """The parts that stay when the settings change."""
 
     db: Database
     root: Path
@@ -69,10 +85,13 @@ class LastingParts:
     backlog: WriteBacklog
     supervisor: IngestSupervisor
     viewer: SandboxedReader
+    """Reads the recording for the dashboard."""
     cutter: SandboxedReader
+    """Copies stretches of the recording for playing, which may take long."""
     log: LogRing
     converter: SandboxedReader
-    box: BoxMonitor
+    """Encodes such stretches, which takes longer."""
+    monitor: ApplianceMonitor
     restarts: ServiceRestarts
 
 
@@ -88,7 +107,7 @@ class BackgroundServices:
 
 @dataclass(frozen=True, slots=True)
 class _BackgroundParts:
-    """Made for one state of the site file, with their neighbours. None: the site file has no use for it."""
+    """The parts made for one state of the site file. None: the site file has no use for it."""
 
     context: RouterContext
     arming: Arming
@@ -104,31 +123,52 @@ class _BackgroundParts:
     ring: PrerollRing
 
 
-def build_background(config: SiteConfig, lasting: LastingParts) -> BackgroundServices:
-    """Nothing is started. Raises UsageError."""
+@dataclass(frozen=True, slots=True)
+class BackgroundConfig:
+    """The sections of one state of the site file that the background services read."""
+
+    decisions: DecisionConfig
+    arming: ArmingConfig
+    storage: StorageConfig
+    second_look: RecheckConfig
+    uplink: UplinkConfig | None
+    notify: Mapping[str, Target]
+    mqtt: MqttConfig | None
+    public_url: str
+
+
+def build_background(config: BackgroundConfig, lasting: LastingParts) -> BackgroundServices:
+    """Make the services; nothing is started. Raises UsageError."""
     parts = _build_parts(config, lasting)
     return BackgroundServices(
         _services(config, lasting, parts),
-        _core_settings(config, lasting, parts),
+        _core_settings(config.decisions, config.notify, lasting, parts),
         _dashboard_probes(lasting, parts),
         parts.ring,
     )
 
 
-def _build_parts(config: SiteConfig, lasting: LastingParts) -> _BackgroundParts:
+def _build_parts(config: BackgroundConfig, lasting: LastingParts) -> _BackgroundParts:
     db, root, clock, stores, supervisor = lasting.db, lasting.root, lasting.clock, lasting.stores, lasting.supervisor
-    context, notices_due = router_context(config), LoopSignal()
-    arming = Arming(config.arming, config.cameras, stores.arming, clock, local_weekday_minute)
-    uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
+    decisions, cameras = config.decisions, config.decisions.cameras
+    context, notices_due = router_context(decisions), LoopSignal()
+    privacy = PrivacyRules(decisions.site, cameras, local_weekday_minute)
+    arming = Arming(config.arming, cameras, stores.arming, clock, local_weekday_minute)
+    uplink = None
+    if config.uplink is not None:
+        egress = PrivacyEgressPolicy(privacy, cameras, stores.alerts.events_of)
+        deps = _uplink_deps(decisions.escalation, config.uplink, lasting)
+        uplink = UplinkService(
+            config.uplink, decisions.site.name, deps, clock, changed=notices_due.fire, egress_policy=egress
+        )
     probes = SystemProbes(
-        config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, arming, lasting.box
+        decisions.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, arming, lasting.monitor
     )
-    links = SnoozeLinks(root, config.dashboard.public_url, UsedLinkStore(db))
+    links = SnoozeLinks(root, config.public_url, UsedLinkStore(db))
     push = PushMeans(
-        VapidKey(root), PushSubscriptionStore(db), partial(_user_sees, UserStore(db)), _contact(config.dashboard)
+        VapidKey(root), PushSubscriptionStore(db), partial(_user_sees, UserStore(db)), _contact(config.public_url)
     )
     reader = SandboxedReader(root)  # not the dashboard's: a long clip must not keep the live view waiting
-    means = _NoticeMeans(notices_due, links, push, reader)
     sources = StatusSources(probes.appliance, probes.cloud, lambda: context.calibration)
     return _BackgroundParts(
         context=context,
@@ -137,23 +177,23 @@ def _build_parts(config: SiteConfig, lasting: LastingParts) -> _BackgroundParts:
         uplink=uplink,
         links=links,
         push=push,
-        notifier=_build_notifier(config, root, db, stores, clock, probes, means),
-        publisher=_build_mqtt(config, root, db, stores, clock, probes),
-        evidence=EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None, reader=reader),
+        notifier=_build_notifier(config, privacy, lasting, probes, _NoticeMeans(notices_due, links, push, reader)),
+        publisher=_build_mqtt(config, privacy, lasting, probes),
+        evidence=EvidenceMaker(db, root, decisions, clock, ready=uplink.wake if uplink else None, reader=reader),
         reader=reader,
         recheck=RecheckService(
-            config.second_look, config.escalation.router, db, stores.meter, clock, supervisor.send, sources
+            config.second_look, decisions.escalation.router, db, stores.meter, clock, supervisor.send, sources
         ),
-        ring=_preroll_ring(config, root, db),
+        ring=_preroll_ring(config.storage, decisions, lasting),
     )
 
 
-def _services(config: SiteConfig, lasting: LastingParts, parts: _BackgroundParts) -> tuple[Service, ...]:
-    """In the order of starting."""
+def _services(config: BackgroundConfig, lasting: LastingParts, parts: _BackgroundParts) -> tuple[Service, ...]:
+    """Return the services in the order of starting."""
     evidence, recheck = parts.evidence, parts.recheck
     optional = (("notifier", parts.notifier), ("mqtt", parts.publisher), ("uplink", parts.uplink))
     return (
-        *_storage_services(config, lasting, parts.ring),
+        *_storage_services(config.storage, config.decisions.cameras, lasting, parts.ring),
         Service("evidence", evidence.run, partial(stop_all, evidence.stop, parts.reader.close)),
         Service("rechecks", recheck.run, recheck.stop),
         *(
@@ -164,36 +204,36 @@ def _services(config: SiteConfig, lasting: LastingParts, parts: _BackgroundParts
     )
 
 
-def _core_settings(config: SiteConfig, lasting: LastingParts, parts: _BackgroundParts) -> CoreSettings:
-    stores, clock, box, uplink, probes = lasting.stores, lasting.clock, lasting.box, parts.uplink, parts.probes
+def _core_settings(
+    config: DecisionConfig, targets: Mapping[str, Target], lasting: LastingParts, parts: _BackgroundParts
+) -> CoreSettings:
+    stores, clock, monitor, uplink, probes = lasting.stores, lasting.clock, lasting.monitor, parts.uplink, parts.probes
     system_load = SystemLoadMonitor(
         probes.link if uplink else None,
         stores.escalations,
         clock,
         probes.temperature_c,
         pool=(lambda: uplink.pool) if uplink else None,
-        offload=lambda: box.shed.offload,
+        offload=lambda: monitor.shed.offload,
     )
-    return core_settings(
-        config,
+    deps = CoreDeps(
         stores,
         clock,
-        system_load=system_load.read,
-        context=parts.context,
-        listener=_CoreListener(parts.evidence, parts.notifier, parts.recheck),
-        arming=parts.arming,
-        box_faults=partial(_faults, lasting, config.health.ignore),
+        _CoreListener(parts.evidence, parts.notifier, parts.recheck),
+        system_load.read,
+        partial(_faults, lasting, config.health.ignore),
     )
+    return core_settings(config, targets, parts.arming, parts.context, deps)
 
 
 def _faults(lasting: LastingParts, ignored: Collection[HealthKind]) -> Mapping[HealthKind, str]:
-    """What is wrong with the box and with the services that are started again."""
+    """Return the faults of the appliance and of the services that are started again."""
     fault = "" if "service" in ignored else lasting.restarts.fault
-    return {**lasting.box.faults(), **({"service": fault} if fault else {})}
+    return {**lasting.monitor.faults(), **({"service": fault} if fault else {})}
 
 
 def _dashboard_probes(lasting: LastingParts, parts: _BackgroundParts) -> CoreProbes:
-    stores, box, supervisor = lasting.stores, lasting.box, lasting.supervisor
+    stores, monitor, supervisor = lasting.stores, lasting.monitor, lasting.supervisor
     uplink, notifier, publisher = parts.uplink, parts.notifier, parts.publisher
     return CoreProbes(
         link=parts.probes.link if uplink else None,
@@ -209,13 +249,13 @@ def _dashboard_probes(lasting: LastingParts, parts: _BackgroundParts) -> CorePro
         boxes=stores.boxes.noted,
         snooze_links=parts.links,
         push=parts.push,
-        box=lambda: box.status,
-        shedding=lambda: box.shed,
+        sensors=lambda: monitor.status,
+        shedding=lambda: monitor.shed,
     )
 
 
 def stop_all(stop: Callable[[], None], *close_readers: Callable[[], None]) -> None:
-    """A service that waits for a decoder need not wait for its end."""
+    """Stop a service and close the readers that it may be waiting for."""
     stop()
     for close in close_readers:
         close()
@@ -242,31 +282,20 @@ class _CoreListener(CoreListener):
         self.recheck.receive(result)
 
 
-def _build_uplink(
-    config: SiteConfig,
-    uplink: UplinkConfig,
-    root: Path,
-    db: Database,
-    stores: CoreStores,
-    clock: Clock,
-    notices_due: LoopSignal,
-) -> UplinkService:
-    deps = UplinkDeps(
-        outbox=Outbox(db, config.escalation.expire_hours * 3600, ttl_s(config.escalation, uplink)),
-        queue=SendQueue(OutboxStore(db)),
-        commits=CommitBatcher(db),
-        meter=stores.meter,
-        alerts=stores.alerts,
-        root=root,
+def _uplink_deps(escalation: EscalationConfig, uplink: UplinkConfig, lasting: LastingParts) -> UplinkDeps:
+    return UplinkDeps(
+        outbox=Outbox(lasting.db, escalation.expire_hours * 3600, ttl_s(escalation, uplink)),
+        queue=SendQueue(OutboxStore(lasting.db)),
+        commits=CommitBatcher(lasting.db),
+        meter=lasting.stores.meter,
+        alerts=lasting.stores.alerts,
+        root=lasting.root,
     )
-    rules = PrivacyRules(config.site, config.cameras, local_weekday_minute)
-    policy = PrivacyEgressPolicy(rules, config.cameras, stores.alerts.events_of)
-    return UplinkService(uplink, config.site.name, deps, clock, changed=notices_due.fire, egress_policy=policy)
 
 
 @dataclass(frozen=True, slots=True)
 class _NoticeMeans:
-    """What the notifier shares with the uplink (due), the dashboard (links, push) and the evidence maker (reader)."""
+    """The parts that the notifier shares with the uplink (due), dashboard (links, push) and evidence (reader)."""
 
     due: LoopSignal
     links: SnoozeLinks
@@ -275,15 +304,9 @@ class _NoticeMeans:
 
 
 def _build_notifier(
-    config: SiteConfig,
-    root: Path,
-    db: Database,
-    stores: CoreStores,
-    clock: Clock,
-    probes: SystemProbes,
-    means: _NoticeMeans,
+    config: BackgroundConfig, privacy: PrivacyRules, lasting: LastingParts, probes: SystemProbes, means: _NoticeMeans
 ) -> Notifier | None:
-    """None: no target is enabled."""
+    """Build the notifier; None: no target is enabled."""
     if not any(each.enabled for each in config.notify.values()):
         return None
     from appliance.notify.notifier import (  # it brings an HTTP client: only where people are notified
@@ -291,15 +314,16 @@ def _build_notifier(
         new_sender,
     )
 
-    privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute)
-    public_url, link = config.dashboard.public_url, probes.link if probes.uplink else None
+    db, stores, clock = lasting.db, lasting.stores, lasting.clock
+    site, cameras = config.decisions.site.name, config.decisions.cameras
+    link = probes.link if probes.uplink else None
     stills = ShareableStills(
-        root, means.reader, stores.boxes, config.cameras, lambda event: privacy.level(event) == "free"
+        lasting.root, means.reader, stores.boxes, cameras, lambda event: privacy.level(event) == "free"
     )
     deps = NotifierDeps(
         notices=NoticeStore(db),
         alerts=stores.alerts,
-        messages=MessageBuilder(config.site.name, public_url, lambda event: privacy.level(event) == "never"),
+        messages=MessageBuilder(site, config.public_url, lambda event: privacy.level(event) == "never"),
         status=SystemStatus(link, HealthEventStore(db), probes.warning, clock),
         health=HealthEventStore(db),
         armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),
@@ -317,52 +341,53 @@ def _build_notifier(
 
 
 def _user_sees(users: UserStore, user: str, camera: str) -> bool:
-    """Whether a person may see a camera; '' is the owner without a user."""
+    """Return True if the user may see the camera; '' is the owner without a user."""
     row = users.users().get(user)
     return not user or (row is not None and row.enabled and (row.cameras is None or camera in row.cameras))
 
 
-def _contact(dashboard: DashboardConfig) -> str:
-    """Whom a push service may turn to; some take no address without a domain."""
-    return dashboard.public_url if dashboard.public_url.startswith("https:") else "mailto:vedette@example.org"
+def _contact(public_url: str) -> str:
+    """Return the address that a push service may turn to; some take no address without a domain."""
+    return public_url if public_url.startswith("https:") else "mailto:vedette@example.org"
 
 
 def _build_mqtt(
-    config: SiteConfig, root: Path, db: Database, stores: CoreStores, clock: Clock, probes: SystemProbes
+    config: BackgroundConfig, privacy: PrivacyRules, lasting: LastingParts, probes: SystemProbes
 ) -> MqttPublisher | None:
-    """None: there is no broker, or it is switched off."""
+    """Build the publisher; None: there is no broker, or it is switched off."""
     if config.mqtt is None or not config.mqtt.enabled:
         return None
     from appliance.mqtt.publisher import MqttDeps, MqttPublisher  # only where home automation listens
 
-    means = MqttDeps(
-        db=db,
-        root=root,
+    stores = lasting.stores
+    deps = MqttDeps(
+        db=lasting.db,
+        root=lasting.root,
         alerts=stores.alerts,
         boxes=stores.boxes,
         cameras=stores.cameras,
         health=stores.health,
-        privacy=PrivacyRules(config.site, config.cameras, local_weekday_minute),
+        privacy=privacy,
         arming=probes.arming,
-        log=AccessLog(db),
+        log=AccessLog(lasting.db),
         meter=stores.meter,
-        clock=clock,
+        clock=lasting.clock,
         warning=probes.warning,
         detector_load=lambda: probes.appliance().detector_load,
     )
-    return MqttPublisher(config, config.mqtt, means)
+    return MqttPublisher(config.mqtt, config.decisions.site.name, config.decisions.cameras, config.public_url, deps)
 
 
-def _preroll_ring(config: SiteConfig, root: Path, db: Database) -> PrerollRing:
-    rings = StorageLimits.of(config.storage, config.cameras).rings
+def _preroll_ring(storage: StorageConfig, config: DecisionConfig, lasting: LastingParts) -> PrerollRing:
+    rings = StorageLimits.of(storage, config.cameras).rings
     before_s = max(config.alerts.pre_roll_s, config.escalation.span_s)
-    return PrerollRing(db, root, rings, before_s=before_s, after_s=config.alerts.post_roll_s)
+    return PrerollRing(lasting.db, lasting.root, rings, before_s=before_s, after_s=config.alerts.post_roll_s)
 
 
-def _storage_services(config: SiteConfig, lasting: LastingParts, ring: PrerollRing) -> tuple[Service, Service]:
-    retention = Retention(
-        lasting.db, lasting.root, config.storage, config.cameras, rows_wait=lambda: lasting.backlog.waiting > 0
-    )
+def _storage_services(
+    storage: StorageConfig, cameras: Mapping[str, CameraConfig], lasting: LastingParts, ring: PrerollRing
+) -> tuple[Service, Service]:
+    retention = Retention(lasting.db, lasting.root, storage, cameras, rows_wait=lambda: lasting.backlog.waiting > 0)
     return (
         periodic_service("retention", RETENTION_EVERY_S, retention.run_once, lasting.clock),
         periodic_service("ring", RING_EVERY_S, ring.run_once, lasting.clock),

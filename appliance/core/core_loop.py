@@ -12,7 +12,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
 from appliance.router.escalation_requests import RequestAnswer
-from appliance.store.meter import DecodeStatus, Metric, MetricName
+from appliance.store.meter import Metric, MetricName
 from appliance.store.rows import alert_of
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import (
@@ -37,8 +37,8 @@ from appliance.version import version
 
 logger = logging.getLogger(__name__)
 
-BOXES_BUFFERED_MAX = 256
-RECHECKS_PER_RUN = 8
+BOXES_BUFFERED_MAX = 256  # frames a camera; fewer mean more commits, more mean more memory
+RECHECKS_PER_RUN = 8  # alerts in one turn; frames wait meanwhile
 RECHECKS_EVERY_S = 5.0  # a second detection takes longer
 SETTINGS_CHANGED = "the settings of this camera were changed"
 
@@ -74,7 +74,7 @@ class Core:
 
     @property
     def warning(self) -> str:
-        """What a person should know now, or ''."""
+        """A warning for people, or ''."""
         return self._backlog.warning
 
     def reconfigure(self, settings: CoreSettings) -> None:
@@ -116,7 +116,7 @@ class Core:
                 self._meter(message)
 
     def lost(self, reason: str) -> None:
-        """The ingest process died: end what was going on, and show every camera as lost."""
+        """End what was going on and show every camera as lost: the ingest process has died."""
         self._end_all(reason)
         self._backlog.write(partial(self._stores.cameras.mark_all_lost, self._clock.now(), reason))
         self._backlog.write(partial(self._stores.health.end_open, self._clock.now(), reason))
@@ -124,7 +124,7 @@ class Core:
         self._own_faults.clear()
 
     def close(self) -> None:
-        """The appliance stops: write what is held and end open alerts."""
+        """Write what is held and end open alerts: the appliance stops."""
         self.lost("the appliance was stopped")
         self._backlog.retry()
         if self._backlog.waiting:
@@ -173,7 +173,7 @@ class Core:
         self._commit(camera, step)
 
     def _audit_silence(self, camera: CameraContext, boxes: FrameBoxes, step: PipelineStep) -> None:
-        """A frame in which nothing was reported may be one of the sample that is sent all the same."""
+        """Send a frame without a report to the cloud if it is one of the sample that is audited."""
         if step.events or not camera.planner.is_quiet or camera.header is None:
             return
         frame = camera.silence.draw(boxes, camera.header.model, camera.session, self._clock.now())
@@ -183,7 +183,7 @@ class Core:
             self._settings.listener.alert_stored()
 
     def _take_rechecks(self) -> None:
-        """What the appliance's own second detection said may make a question of an alert that stayed at the edge."""
+        """Escalate alerts that stayed at the edge where the appliance's own recheck asks for it."""
         try:
             rechecked = self._stores.decisions.rechecked(RECHECKS_PER_RUN)
         except StoreUnavailable as error:
@@ -202,7 +202,7 @@ class Core:
             self._escalate_late(alert, plan.escalation, plan.route)
 
     def _escalate_requested(self, alert_id: str) -> RequestAnswer:
-        """What a person asks for, within privacy and budget; the router's own estimates do not stand in the way."""
+        """Escalate what a person asks for, within privacy and budget; the router's own estimates do not prevent it."""
         if self._settings.maintenance is None:
             return RequestAnswer(False, "this site has no uplink")
         if self._backlog.waiting:
@@ -242,7 +242,7 @@ class Core:
         self._settings.listener.alert_stored()
 
     def _each_second(self) -> None:
-        self._watch_box()
+        self._watch_appliance()
         self._backlog.retry()
         for camera in self._settings.cameras.values():
             self._flush(camera)
@@ -292,9 +292,9 @@ class Core:
 
     def _meter(self, message: CameraMeter) -> None:
         counted = {
-            Metric(MetricName.CAMERA_BYTES, "" if message.exact else "estimated"): message.received,
-            Metric(MetricName.DETECT_BYTES): message.detect_received,
-            Metric(MetricName.PACKETS): message.packets,
+            Metric(MetricName.CAMERA_BYTES, "" if message.traffic.exact else "estimated"): message.traffic.bytes,
+            Metric(MetricName.DETECT_BYTES): message.traffic.detect_bytes,
+            Metric(MetricName.PACKETS): message.traffic.packets,
             Metric(MetricName.DECODED): message.decoded,
             Metric(MetricName.SKIPPED): message.skipped,
             Metric(MetricName.EXAMINED): message.examined,
@@ -312,20 +312,14 @@ class Core:
         for metric, amount in counted.items():
             self._stores.meter.add(message.camera, metric, amount)
         if message.decoding is not None:
-            now = DecodeStatus(
-                message.decoding,
-                message.decoding_reason,
-                message.behind_s,
-                message.promised_fps,
-                message.examined_fps,
-                message.decoder,
-            )
-            self._stores.meter.note(message.camera, now)
+            self._stores.meter.note(message.camera, message.decoding)
 
-    def _watch_box(self) -> None:
-        """Faults that no other process reports: a database that is not where it was, heat, lack of memory. A file that
-        was moved or deleted is a fault at once, though it is stored only once it is back."""
-        now, lasting = self._clock.now(), dict(self._settings.box_faults())
+    def _watch_appliance(self) -> None:
+        """Report faults that no other process reports: a database that was moved, heat, lack of memory.
+
+        A database file that was moved or deleted is a fault at once, though it is stored only once it is back.
+        """
+        now, lasting = self._clock.now(), dict(self._settings.appliance_faults())
         if gone := self._stores.displaced():
             lasting["database"] = gone
         for kind, reason in lasting.items():
@@ -343,9 +337,9 @@ class Core:
             self._health(replace(self._own_faults.pop(kind), t=now, t_end=now))
 
     def _health(self, event: HealthEvent) -> None:
-        """Written, counted when it is new, and logged at each turn."""
+        """Write the event, count it when it is new, and log each of its changes."""
         self._backlog.write(partial(self._stores.health.put, event), key=f"health {event.id}")
-        who = f"camera {event.camera}" if event.camera else "the box"
+        who = f"camera {event.camera}" if event.camera else "the appliance"
         known, key = self._faults.get(event.id), event.id
         if event.t_end is not None:
             self._faults.pop(key, None)
@@ -361,13 +355,12 @@ class Core:
             logger.info("%s: %s; tried: %s (%d)", who, event.kind, event.recovery, event.attempts)
 
     def _camera_now(self, camera: CameraContext) -> float:
-        """The camera's own time now: a camera with a wrong clock must not end its alerts early or never."""
+        """Return the time by the camera's clock: a camera with a wrong clock must not end its alerts early or never."""
         if camera.last_t is None:
             return self._clock.now()
         return camera.last_t + (self._clock.monotonic() - camera.last_at)
 
 
 def _complete(escalation: wire.Escalation, language: str) -> wire.Escalation:
-    """With the site's language and the version of this appliance, which a replay leaves out, so that its log is the
-    same in every version."""
+    """Add the site's language and this version; a replay leaves them out, so that all versions give the same log."""
     return escalation.model_copy(update={"box_version": version(), "language": language})

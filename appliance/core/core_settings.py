@@ -1,4 +1,4 @@
-"""What the core decides by and writes to: its parts, made of one state of the site file."""
+"""The parts by which the core decides and the stores that it writes to, made from one state of the site file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock, local_period, local_weekday_minute
-from appliance.config import AlertsConfig, CameraConfig, Rule, SiteConfig, Target
+from appliance.config import AlertsConfig, CameraConfig, DecisionConfig, Rule, Target
 from appliance.evidence.privacy import PrivacyRules
 from appliance.notify.notice_policy import NoticePlanner, Recipient
 from appliance.router.decide import SystemLoad
@@ -42,21 +42,22 @@ from appliance.types import (
 
 @dataclass(slots=True)
 class CameraContext:
-    """What the core keeps of one camera.
-
-    name: its key in the site file. header: of its present session. last_t: the time of its last frame, by its own
-    clock; last_at: when that came, by ours (monotonic). buffered: examined frames that are not yet written.
-    """
+    """The state that the core keeps of one camera."""
 
     name: str
+    """Its key in the site file."""
     settings: CameraConfig
     pipeline: Pipeline
     planner: EscalationPlanner
     silence: SilentFrameAudit
     header: StreamHeader | None = None
+    """The header of the present session."""
     last_t: float | None = None
+    """Time of the last frame by the camera's clock, UTC seconds."""
     last_at: float = 0.0
+    """Monotonic seconds when that frame came."""
     buffered: list[FrameBoxes] = field(default_factory=list)
+    """Examined frames that are not yet written."""
 
     @property
     def session(self) -> str:
@@ -74,36 +75,39 @@ class CameraContext:
 
 
 class CoreListener:
-    """Who works on what the core has decided. Called in the core's thread: none may wait. This one does nothing."""
+    """The listener that is called when the core has decided, in the core's thread: no method may wait.
+
+    This base class does nothing.
+    """
 
     def alert_stored(self) -> None:
-        """An alert, or a change of one, was handed to the store: its evidence and its notices are due."""
+        """Take note that an alert, or a change of one, was handed to the store: evidence and notices are due."""
 
     def alert_unstored(self, alert: Alert, notices: Sequence[NewNotice], reason: str) -> None:
-        """The disk did not take the alert, and so not its notices either."""
+        """Take note that the disk did not take the alert, and so not its notices either."""
 
     def recheck_answered(self, result: RecheckResult) -> None:
-        """The ingest process has answered a re-check."""
+        """Take the answer of the ingest process to a recheck."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """What the core decides by, made of the site file.
-
-    cameras: those that are enabled. maintenance: of the router; None: there is no uplink. severity_after: what a
-    verdict makes of a severity. language: of reasons. arming: which rules report now. box_faults: what lasts of the
-    box itself, a sentence each.
-    """
+    """The parts by which the core decides, made from one state of the site file."""
 
     cameras: Mapping[str, CameraContext]
+    """The enabled ones, by name."""
     alerts: AlertsConfig
     notices: NoticePlanner
     maintenance: RouterMaintenance | None
+    """Maintenance of the router; None: there is no uplink."""
     listener: CoreListener
     severity_after: SeverityAfter
+    """Returns the severity that a verdict makes of another."""
     language: str
+    """The language of reasons."""
     arming: Arming
-    box_faults: Callable[[], Mapping[HealthKind, str]]
+    appliance_faults: Callable[[], Mapping[HealthKind, str]]
+    """Returns the lasting faults of the appliance itself, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,23 +145,23 @@ class CoreStores:
         )
 
 
-def core_settings(
-    config: SiteConfig,
-    stores: CoreStores,
-    clock: Clock,
-    *,
-    system_load: Callable[[], SystemLoad] = SystemLoad,
-    context: RouterContext | None = None,
-    listener: CoreListener | None = None,
-    arming: Arming | None = None,
-    box_faults: Callable[[], Mapping[HealthKind, str]] = dict,
-) -> CoreSettings:
-    """The parts of the core with the sections that each reads. Reads what was escalated before.
+@dataclass(frozen=True, slots=True)
+class CoreDeps:
+    """The neighbours that the core's parts call."""
 
-    system_load: how link and appliance are doing, for the router. context, arming: None makes a new one.
-    """
-    arming = arming or Arming(config.arming, config.cameras, stores.arming, clock, local_weekday_minute)
-    context = router_context(config) if context is None else context
+    stores: CoreStores
+    clock: Clock
+    listener: CoreListener = field(default_factory=CoreListener)
+    system_load: Callable[[], SystemLoad] = SystemLoad
+    """Returns how link and appliance are doing, for the router."""
+    appliance_faults: Callable[[], Mapping[HealthKind, str]] = dict
+
+
+def core_settings(
+    config: DecisionConfig, targets: Mapping[str, Target], arming: Arming, context: RouterContext, deps: CoreDeps
+) -> CoreSettings:
+    """Make the core's parts from the sections that each reads. Reads the store for earlier escalations."""
+    stores, clock = deps.stores, deps.clock
     privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute)
     cameras = {
         name: CameraContext(
@@ -170,42 +174,42 @@ def core_settings(
         for name, camera in config.cameras.items()
         if camera.enabled
     }
-    maintenance = (
-        RouterMaintenance(stores.decisions, stores.escalations, context, clock, system_load) if config.uplink else None
-    )
-    notices = _notice_planner(config.site.name, config.notify, privacy)
     return CoreSettings(
         cameras,
         config.alerts,
-        notices,
-        maintenance,
-        listener or CoreListener(),
+        _notice_planner(config.site.name, targets, privacy),
+        RouterMaintenance(stores.decisions, stores.escalations, context, clock, deps.system_load)
+        if config.has_uplink
+        else None,
+        deps.listener,
         config.severity_after,
         config.site.language,
         arming,
-        box_faults,
+        deps.appliance_faults,
     )
 
 
-def router_context(config: SiteConfig) -> RouterContext:
-    """What the router knows beyond one camera, as at the start: nothing learnt, nothing spent."""
+def router_context(config: DecisionConfig) -> RouterContext:
+    """Return what the router knows beyond one camera, as at the start: nothing learnt, nothing spent."""
     off_peak = off_peak_in_s(config.escalation.off_peak, local_weekday_minute)
     privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute).level
     return RouterContext.of(
         config.site.name, config.escalation, local_period, privacy,
-        uplink=config.uplink is not None, off_peak_in_s=off_peak,
+        uplink=config.has_uplink, off_peak_in_s=off_peak,
     )  # fmt: skip
 
 
-def _recent_escalations(config: SiteConfig, camera: str, stores: CoreStores, clock: Clock) -> RecentEscalations | None:
-    """What the cloud was asked before this start; None: it is not asked at all."""
-    if config.uplink is None:
+def _recent_escalations(
+    config: DecisionConfig, camera: str, stores: CoreStores, clock: Clock
+) -> RecentEscalations | None:
+    """Return what the cloud was asked before this start; None: there is no uplink."""
+    if not config.has_uplink:
         return None
     return restore_recent(stores.decisions, stores.boxes, camera, config.escalation.router.repeat_s, clock.now())
 
 
 def _armed(arming: Arming, camera: str, rule: Rule, t: float) -> bool:
-    """Whether the rule reports anything at this time (UTC seconds)."""
+    """Return True if the rule reports anything at this time (UTC seconds)."""
     return rule.name not in arming.off_rules(camera) and armed_at(rule.schedule, local_weekday_minute)(t)
 
 

@@ -27,12 +27,12 @@ from appliance.types import Command, ConfigureCommand, IngestHealth, IngestMessa
 logger = logging.getLogger(__name__)
 
 LINE_BYTES_MAX = 1024 * 1024  # of one message; more is no message
-LOG_LINE_BYTES_MAX = 16 * 1024
+LOG_LINE_BYTES_MAX = 16 * 1024  # a longer line is cut into several
 SILENCE_S_MAX = 20.0  # it sends a sign of life each second, once it has started
 STOP_S_MAX = 8.0  # its own limit is 6 s
 HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
-EXIT_WRONG_USE = 2
-_READ_BYTES = 256 * 1024
+EXIT_WRONG_USE = 2  # of vedette and its children: wrong use or configuration
+_READ_BYTES = 256 * 1024  # a pipe of Linux holds 64 kB, so one read empties it
 # What the ingest process gets of this process's environment: where models, libraries and accelerators are, and how they
 # are tuned. Passwords of its cameras come with its configuration; all other secrets stay here.
 _INGEST_VARIABLES = (
@@ -68,7 +68,7 @@ class IngestListener(Protocol):
     def take(self, message: IngestMessage) -> None: ...
 
     def lost(self, reason: str) -> None:
-        """The ingest process died, for `reason`."""
+        """Take note that the ingest process died, for `reason`."""
         ...
 
 
@@ -89,8 +89,11 @@ class IngestSupervisor:
         command: tuple[str, ...] = (sys.executable, "-m", INGEST),
         log_line: Callable[[str], None] | None = None,
     ) -> None:
-        """log_line: takes each line that the child writes on its standard error, which this process's has all the
-        same; None: nobody but that."""
+        """Prepare the supervisor; `run` starts the process.
+
+        log_line: takes each line that the child writes on its standard error, which also goes to this process's
+        standard error; None: only there.
+        """
         self._log_line = log_line
         self._config = config
         self._confined_to = IngestNeeds.of(config)
@@ -125,7 +128,7 @@ class IngestSupervisor:
                 self._clock.sleep(self._backoff.next_s(), self._stop)
 
     def run_once(self, listener: IngestListener) -> None:
-        """One life of the child. Raises IngestDied when it ends, unless asked to stop.
+        """Run one life of the child. Raises IngestDied when it ends, unless asked to stop.
 
         Raises IngestRefused when no child has ever sent anything and this one ends with 2: wrong use does not pass by
         itself. One that has worked is started again whatever it says: the appliance goes on without detection and shows
@@ -155,15 +158,17 @@ class IngestSupervisor:
         except (subprocess.TimeoutExpired, OSError) as error:
             raise IngestRefused(f"these settings could not be tried: {type(error).__name__}") from None
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("vedette ingest: ")
+            refusal = done.stderr.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("vedette ingest: ")
             known = done.returncode == EXIT_WRONG_USE
-            raise IngestRefused(said if known else f"loading what they ask for ended with {_how(done.returncode)}")
+            raise IngestRefused(refusal if known else f"loading what they ask for ended with {_how(done.returncode)}")
 
     def reconfigure(self, config: IngestConfig) -> None:
-        """Run with these settings from now on: other cameras are handed to the child, for all else it is started anew,
-        also for what its confinement does not let it reach (the port of a camera).
+        """Run with these settings from now on.
 
-        Any thread. A child that is just being started with those before is started anew, too.
+        Other cameras are handed to the child. For all else it is started anew, also for what its confinement does not
+        let it reach (the port of a camera).
+
+        Any thread. A child that is just being started with the settings before is started anew, too.
         """
         before, self._config = self._config, config
         if before == config:
@@ -253,7 +258,7 @@ class IngestSupervisor:
             child.stdin.flush()
 
     def _lines(self, child: subprocess.Popen[bytes], channel: int) -> Iterator[bytes]:
-        """All lines until the child has closed its end; after `stop()` it is asked to end, and given STOP_S_MAX."""
+        """Yield all lines until the child has closed its end; after `stop()` ask it to end within STOP_S_MAX."""
         pending = b""
         received_at, silence_s_max = self._clock.monotonic(), START_S_MAX
         end_by: float | None = None
@@ -306,7 +311,7 @@ def _pass_on(pipe: IO[bytes], take: Callable[[str], None]) -> None:
 
 
 def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
-    """The end of its standard input tells the child to close its segments, say so, and end."""
+    """Close the child's standard input: it closes its segments, says so, and ends."""
     if child.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
             child.stdin.close()

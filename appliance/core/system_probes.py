@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from appliance.base.clock import Clock
 from appliance.base.machine import load_per_core
 from appliance.broker import LinkState
-from appliance.core.appliance_monitor import BoxMonitor
+from appliance.core.appliance_monitor import ApplianceMonitor
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.deps import SystemHealth
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
@@ -28,7 +28,7 @@ class SystemProbes:
     db: Database
     clock: Clock
     arming: Arming
-    box: BoxMonitor
+    monitor: ApplianceMonitor
 
     def link(self) -> LinkState:
         """Only where there is an uplink."""
@@ -53,16 +53,16 @@ class SystemProbes:
             temperature_c=self.temperature_c(),
             detector_load=status.health.load,
             detector_queue=status.health.queue,
-            hot=self.box.shed.heat.step > 0,
+            hot=self.monitor.shed.heat.step > 0,
         )
 
     def temperature_c(self) -> float | None:
-        """Of the hottest sensor of the box, at its last reading; None: there is none that tells."""
-        hottest = self.box.status.reading.hottest
+        """Return the reading of the hottest sensor; None: no sensor reports a temperature."""
+        hottest = self.monitor.status.reading.hottest
         return hottest.celsius if hottest is not None else None
 
     def warning(self) -> str:
-        """What is wrong with the database, or ''."""
+        """Return what is wrong with the database, or ''."""
         return self.backlog.warning or self.db.displaced
 
     def health(self) -> SystemHealth:

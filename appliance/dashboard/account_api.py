@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
-from starlette.responses import HTMLResponse
 
-from appliance.base.passwords import LENGTH_MIN, code_digest, hashed, is_password
+from appliance.base.passwords import code_digest, hashed, is_password
 from appliance.dashboard.auth import Access, AccessPart, TemplatesPart, too_many_tries
 from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem
@@ -23,7 +22,6 @@ _WITHIN = "signed in"  # whom strangers at the sign-in page do not hold up
 GUESSED_S = 7 * 86400.0  # wrong tries of so long are told
 
 router = APIRouter(prefix=f"{API}/me", tags=["account"])
-page_router = APIRouter(include_in_schema=False)
 
 
 class SecondFactorItem(ApiModel):
@@ -196,15 +194,3 @@ def remove_own_second_factor(access: AccessPart, given: GivenPassword) -> Me:
     with refusals(access):
         access.factors.remove(user.name)
     return me_of(access)
-
-
-@page_router.get("/account")
-def account_page(request: Request, templates: TemplatesPart, access: AccessPart) -> HTMLResponse:
-    """One's own password, sessions and second factor."""
-    user = access.user(visitor().name)
-    guesses, addresses = access.log.refused(user.name, access.now() - GUESSED_S) if user else (0, 0)
-    return templates.page(
-        "account.html", here="/account", me=me_of(access), has_password=user is not None, length_min=LENGTH_MIN,
-        guesses=guesses, addresses=addresses,
-        sessions=own_sessions(request, access) if user else [],
-    )  # fmt: skip

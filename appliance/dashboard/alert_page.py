@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from starlette.responses import HTMLResponse
 
 from appliance.config import AlertsConfig
-from appliance.dashboard.alerts_api import AlertReader
-from appliance.dashboard.deps import CoreProbes
+from appliance.dashboard import scenarios_api
+from appliance.dashboard.access_rights import may
+from appliance.dashboard.alert_reader import AlertReader, Reader
+from appliance.dashboard.auth import TemplatesPart
+from appliance.dashboard.deps import CoreProbes, DatabasePart, Rev, provided
+from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.health_api import HealthReader
+from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import DELETE_REASON_LENGTH_MAX, NOTE_LENGTH_MAX, AlertItem, EvidenceItem
+from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.templating import percent, score
 from appliance.store.boxes import BoxStore
 from appliance.store.rows import AlertDetail, AlertRow, DecisionRow, EscalationRow, EvidenceRow
@@ -229,3 +238,28 @@ def _clip_text(clip: EvidenceRow | None) -> str:
     if clip.state == "waiting":
         return "The clip is cut as soon as its last seconds are recorded."
     return f"No clip: {clip.reason or 'it could not be cut'}"
+
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@router.get("/alerts/{alert_id}")
+def alert_page(
+    *,
+    rev: Rev,
+    db: DatabasePart,
+    templates: TemplatesPart,
+    alerts: Reader,
+    page: Annotated[AlertPageView, Depends(provided(AlertPageView))],
+    exporter: Exporter,
+    alarms: FalseAlarms,
+    settings: Settings,
+    alert_id: str,
+) -> HTMLResponse:
+    """One alert: evidence, track life, verdict, review."""
+    detail = alerts.detail(alert_id)
+    learnt = []
+    if detail.alert.review == "false_alarm" and settings.is_editable and may("GET", "/cameras/{name}/edit"):
+        learnt = [each for each in alarms.proposals(detail.alert.camera) if alert_id in each.alarms]
+    keep = scenarios_api.panel(exporter, detail)
+    return templates.page("alert.html", rev=rev, keep=keep, proposals=learnt, **page.values(detail, db.clock.now()))

@@ -13,44 +13,63 @@ from fastapi import Depends, FastAPI, Request
 from starlette.responses import Response
 
 from appliance.base.clock import Clock
-from appliance.config import DashboardConfig, SiteConfig
+from appliance.config import DashboardConfig, DashboardSections
 from appliance.dashboard import (
     account_api,
+    account_page,
+    alert_evidence_api,
+    alert_page,
+    alert_reviews_api,
     alerts_api,
+    alerts_page,
     arming_api,
     assets,
-    auth,
     backup_api,
     camera_edit_page,
     camera_finder_api,
     camera_setup_api,
+    camera_setup_page,
     cameras_api,
+    cameras_page,
     cascade_api,
-    event_stream,
+    events_api,
     false_alarms_api,
     headroom_api,
     health_api,
     language_api,
     live_api,
-    metrics,
+    live_page,
+    login_page,
+    manifest_api,
+    metrics_api,
     notify_api,
-    pages,
+    notify_page,
     problems,
     ptz_api,
     recordings_api,
     savings_api,
     savings_history_api,
+    savings_page,
     scenarios_api,
+    scenarios_page,
+    session_api,
     settings_api,
+    settings_page,
+    setup_api,
     setup_page,
+    snooze_api,
+    snooze_page,
     storage_api,
+    storage_page,
     system_api,
+    system_page,
     texts,
     timeline_api,
+    timeline_page,
     trials_api,
     trials_page,
     users_api,
-    web_app,
+    users_page,
     why_api,
     why_page,
 )
@@ -70,20 +89,20 @@ from appliance.store.meter import Meter
 if TYPE_CHECKING:
     from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
-ROUTERS = (
-    account_api.router, account_api.page_router,
-    alerts_api.router, arming_api.router, camera_finder_api.router, camera_finder_api.page_router,
-    camera_setup_api.router, camera_setup_api.page_router, cameras_api.router, cascade_api.router,
-    false_alarms_api.router, headroom_api.router, live_api.router,
-    health_api.router, ptz_api.router, recordings_api.router, recordings_api.alert_router,
-    savings_api.router, savings_history_api.router,
-    scenarios_api.router, settings_api.router,
-    storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
-    backup_api.router,
-    system_api.router, system_api.page_router, users_api.router, users_api.page_router, setup_page.router,
-    language_api.router, notify_api.router, notify_api.page_router, web_app.router,
-    why_api.router, why_page.router, camera_edit_page.router, trials_api.router, trials_page.router,
+APIS = (
+    account_api, alert_evidence_api, alert_reviews_api, alerts_api, arming_api, backup_api, camera_finder_api,
+    camera_setup_api, cameras_api, cascade_api, events_api, false_alarms_api, headroom_api, health_api,
+    language_api, live_api, manifest_api, metrics_api, notify_api, ptz_api, recordings_api, savings_api,
+    savings_history_api, scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api, system_api,
+    timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
+# The page that adds a camera comes before the page of one: `new` is no camera's name.
+PAGES = (
+    account_page, alert_page, alerts_page, camera_edit_page, camera_setup_page, cameras_page, live_page, login_page,
+    notify_page, savings_page, scenarios_page, settings_page, setup_page, snooze_page, storage_page, system_page,
+    timeline_page, trials_page, users_page, why_page,
+)  # fmt: skip
+ROUTERS = (*(each.router for each in (*APIS, *PAGES)), recordings_api.alert_router)
 
 
 def create_app(
@@ -91,7 +110,7 @@ def create_app(
     db: Database,
     meter: Meter,
     root: Path,
-    config: SiteConfig,
+    config: DashboardSections,
     clock: Clock,
     cut: CutSnapshot | None = None,
     reader: RecordingReader = READ_DIRECTLY,
@@ -120,10 +139,10 @@ def create_app(
     serve_openapi(app)
     methods = RouteMethods([route for router in ROUTERS for route in router.routes])
 
-    def configure(config: SiteConfig, probes: CoreProbes) -> None:
+    def configure(config: DashboardSections, probes: CoreProbes) -> None:
         """Answer by these sections of the site file and with these parts of the core from the next request on."""
         app.state.on_bug = problems.install(app, parts.configure(app, config, probes), methods)
-        app.state.language = config.site.language
+        app.state.language = config.decisions.site.language
 
     configure(config, probes)
     app.state.configure = configure

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from appliance.base.clock import Clock, local_weekday_minute
-from appliance.config import SiteConfig
+from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, may
+from appliance.dashboard.alert_counts import AlertCountCache
 from appliance.dashboard.alert_page import AlertPageView
-from appliance.dashboard.alerts_api import AlertCountCache, AlertReader
+from appliance.dashboard.alert_reader import AlertReader
 from appliance.dashboard.auth import Access
 from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.camera_finder_api import CameraFinder
@@ -21,7 +22,8 @@ from appliance.dashboard.camera_setup_api import CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
 from appliance.dashboard.deps import CoreProbes, provide
-from appliance.dashboard.event_stream import StreamHub, changes_of
+from appliance.dashboard.event_stream import StreamHub
+from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
@@ -75,7 +77,7 @@ class DashboardParts:
         db: Database,
         meter: Meter,
         root: Path,
-        config: SiteConfig,
+        config: DashboardSections,
         clock: Clock,
         cut: CutSnapshot | None,
         reader: RecordingReader,
@@ -111,46 +113,51 @@ class DashboardParts:
         """Sum what takes long to sum, the judges' work of the days before today; any thread. Raises StoreError."""
         self._work.since(self._clock.now() - COST_DAYS * DAY_S)
 
-    def configure(self, app: FastAPI, config: SiteConfig, probes: CoreProbes) -> Templates:
+    def configure(self, app: FastAPI, config: DashboardSections, probes: CoreProbes) -> Templates:
         """Let the handlers of `app` work by these sections of the site file and with these parts of the core from the
         next request on. Returns the templates of that state."""
-        templates = Templates(config.site.name, guarded=lambda: self.access.guarded, may=may, editable=self._editable)
-        limits = StorageLimits.of(config.storage, config.cameras)
+        decisions, cameras = config.decisions, config.decisions.cameras
+        templates = Templates(
+            decisions.site.name, guarded=lambda: self.access.guarded, may=may, editable=self._editable
+        )
+        limits = StorageLimits.of(config.storage, cameras)
         storage = StorageReportCache(self._db, self._root, limits)
         self._cuts.keep_free = limits.free_bytes_wanted
-        self.ptz.cameras = self._finder.cameras = config.cameras
-        self._finder.model = config.detector.model
+        self.ptz.cameras = self._finder.cameras = cameras
+        self._finder.model = decisions.detector.model
         self.live.newest_boxes = probes.boxes
         undo_s = config.storage.undo_delete_hours * 3600
         alert_reader = AlertReader(
             self._alerts, ReviewStore(self._db), NoticeStore(self._db), self._root, self._clock, undo_s=undo_s
         )
         health_reader = HealthReader(self._health_events, self._cameras, probes, self._clock)
-        headroom = HeadroomReader(config.cameras, self._meter, self._health_events, probes)
+        headroom = HeadroomReader(cameras, self._meter, self._health_events, probes)
         readers = (health_reader, headroom, storage, self._cameras, self._meter)
         provide(
             app, self._db, templates, self.access, self.access.log, self._camera_of, self.hub, self.live, probes,
             self._snapshots, self.frames, self._cuts, self._renditions, storage,
             self._alert_counts, alert_reader, health_reader,
-            CameraReader(self._cameras, self._segments, self._boxes, self._meter, config.cameras),
-            FalseAlarmReader(self._db, config.cameras),
+            CameraReader(self._cameras, self._segments, self._boxes, self._meter, cameras),
+            FalseAlarmReader(self._db, cameras),
             headroom,
-            SavingsReader(self._meter, self._cameras, config.cameras),
+            SavingsReader(self._meter, self._cameras, cameras),
             CascadeReader(self._db, probes),
-            CostReader(self._db, self._meter, config.escalation.prices, config.costs, self._work),
-            HistoryReader(self._db, self._meter, config.escalation.prices, config.costs, self._work),
-            ScenarioExporter(self._root, config, self._clock, reader=self._reader),
+            CostReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
+            HistoryReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
+            ScenarioExporter(
+                self._root, decisions, config.storage.disk_free_min_mb, self._clock, reader=self._reader
+            ),
             self._settings, self._backups,
             NotifyContext(config, probes, self._db, self._meter),
-            probes.arming or Arming(config.arming, config.cameras, self._arming, self._clock, local_weekday_minute),
+            probes.arming or Arming(config.arming, cameras, self._arming, self._clock, local_weekday_minute),
             self._prober, self._finder, self.ptz,
-            RuleTrials(self._boxes, self._cameras, config, self._clock),
-            SystemReader(config, self._root, self._clock, probes, readers),
-            timelines := TimelineReader(TimelineStore(self._db), self._cameras, config.cameras, self._clock),
+            RuleTrials(self._boxes, self._cameras, decisions, self._clock),
+            SystemReader(decisions, self._root, self._clock, probes, readers),
+            timelines := TimelineReader(TimelineStore(self._db), self._cameras, cameras, self._clock),
             self.jobs,
-            WhyReader(self._db, config, self._clock, timelines, self.jobs, str(self._root.absolute())),
-            SettingsTrials(self._db, config, self.jobs, self._trials, timelines, str(self._root.absolute())),
-            AlertPageView(alert_reader, health_reader, self._boxes, probes, config.alerts),
+            WhyReader(self._db, decisions, self._clock, timelines, self.jobs, str(self._root.absolute())),
+            SettingsTrials(self._db, decisions, self.jobs, self._trials, timelines, str(self._root.absolute())),
+            AlertPageView(alert_reader, health_reader, self._boxes, probes, decisions.alerts),
             ApplianceCollector(
                 db=self._db, meter=self._meter, cameras=self._cameras, health_events=self._health_events,
                 alert_counts=self._alert_counts, storage=storage, probes=probes, snapshots=self._snapshots,

@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Request
 from itsdangerous import BadSignature, Signer
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
-from starlette.responses import HTMLResponse, JSONResponse
+from pydantic import BaseModel, SecretStr
+from starlette.responses import JSONResponse
 
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError
-from appliance.base.passwords import code_digest, is_password
+from appliance.base.passwords import code_digest
 from appliance.dashboard.acceptor import counted_address
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
@@ -38,13 +38,10 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 COOKIE = "vedette_session"
-CODE_WANTED = "urn:vedette:code-wanted"  # the type of the problem: the password was right
 SESSION_S = 30 * 86400
 REREAD_S = 1.0  # after which `vedette users`, another process, is heeded
 _ADDRESSES_MAX = 1024
 _LOOPBACK = ("127.0.0.1", "::/64")  # as `address_of` writes them
-
-router = APIRouter(tags=["session"])
 
 
 class SessionCookies:
@@ -323,78 +320,6 @@ class SignedIn(BaseModel):
     signed_in: bool
 
 
-class SignIn(BaseModel):
-    """Either a name with its password or, while there are no users, the token.
-
-    code: of the user's app, or a recovery code, where they have a second factor.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-    token: SecretStr | None = None
-    name: Annotated[str, Field(max_length=64)] = ""
-    password: SecretStr = SecretStr("")
-    code: Annotated[str, Field(max_length=32)] = ""
-
-
-@router.get("/login", response_class=HTMLResponse)
-def login_page(
-    templates: TemplatesPart, access: AccessPart, wanted: Annotated[str, Query(alias="next")] = "/"
-) -> HTMLResponse:
-    """The sign-in page; afterwards it leads to `next`, if that is a page of ours."""
-    return templates.page("login.html", next=local_path(wanted), by_name=access.has_users)
-
-
-@router.post("/login", response_model=SignedIn)
-async def sign_in(request: Request, access: AccessPart, given: SignIn) -> JSONResponse:
-    """Take name and password (or the token), give the cookie."""
-    if not access.guarded:
-        return JSONResponse({"signed_in": True})
-    address, user = address_of(request.scope), access.user(given.name)
-    guess = access.guess(given.name, address, request.cookies.get(DEVICE_COOKIE, ""))
-    by_code = access.sign_in_code(given.name, given.password.get_secret_value())
-    if by_code:
-        guess = replace(guess, device="unlocked")
-    else:
-        await _check_password(access, given, guess, user)
-    if given.name and access.has_second_factor(given.name):
-        await _check_code(access, given, guess)
-    if by_code and not await asyncio.to_thread(access.store.take_sign_in_code, by_code):
-        raise Problem(401, "Name and password do not fit.", {"WWW-Authenticate": "Bearer"})  # it was used meanwhile
-    return await signed_in(request, access, given.name, user.password if user else None)
-
-
-async def _check_password(access: Access, given: SignIn, guess: Guess, user: UserRow | None) -> None:
-    """Or the token. Raises Problem."""
-    if wait_s := access.throttle.wait_s(guess):
-        raise too_many_tries(wait_s)
-    # Counted before it is looked at: of several at once, each counts.
-    strangers_wait = access.throttle.wrong(guess)
-    if await asyncio.to_thread(_is_right, access, given, user):
-        access.throttle.right(guess)
-        return
-    what = "was refused: wrong password" if given.name else "was refused: wrong token"
-    await asyncio.to_thread(access.log.write, given.name, guess.address, what)
-    if strangers_wait and guess.exists:
-        await asyncio.to_thread(access.log.write, given.name, guess.address, "is guessed at by strangers")
-    if access.has_users:
-        raise Problem(401, "Name and password do not fit.", {"WWW-Authenticate": "Bearer"})
-    raise Problem(401, "That is not the token of this box.", {"WWW-Authenticate": "Bearer"})
-
-
-async def _check_code(access: Access, given: SignIn, guess: Guess) -> None:
-    """Raises Problem of the type CODE_WANTED: none was given, or a wrong or used one."""
-    if not given.code:
-        raise Problem(401, "Now the code of your authenticator app, or a recovery code.", type_=CODE_WANTED)
-    codes, key = access.throttle.codes, f"{guess.account} {guess.place}"
-    if wait_s := codes.wait_s(key):
-        raise too_many_tries(wait_s)
-    codes.wrong(key)
-    if not await asyncio.to_thread(access.takes_code, given.name, given.code):
-        await asyncio.to_thread(access.log.write, given.name, guess.address, "was refused: wrong code")
-        raise Problem(401, "That code does not fit, or was used: wait for the next one.", type_=CODE_WANTED)
-    codes.forgive(key)
-
-
 async def signed_in(request: Request, access: Access, user: str, password: str | None = None) -> JSONResponse:
     """The answer that carries a new session of `user` ('': of the token). password: the hash that was checked.
 
@@ -415,25 +340,3 @@ async def signed_in(request: Request, access: Access, user: str, password: str |
             DEVICE_COOKIE, device, DEVICE_S, path="/login", httponly=True, samesite="strict", secure=secure
         )
     return answer
-
-
-def _is_right(access: Access, given: SignIn, user: UserRow | None) -> bool:
-    if given.name:
-        return is_password(given.password.get_secret_value(), user.password if user else None)
-    token = given.token.get_secret_value() if given.token else ""
-    return not access.has_users and access.sessions.is_token(token)
-
-
-@router.post("/logout", response_model=SignedIn)
-async def sign_out(request: Request, access: AccessPart) -> JSONResponse:
-    """End the session, and let the browser forget the cookie and what it has kept of the pictures."""
-    await asyncio.to_thread(access.sessions.revoke, request.cookies.get(COOKIE, ""))
-    answer = JSONResponse({"signed_in": False}, headers={"Clear-Site-Data": '"cache"'})
-    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
-    return answer
-
-
-def local_path(wanted: str) -> str:
-    """`wanted` if it is a path on this very host, else `/`: no open redirect (`//host` is another host)."""
-    elsewhere = wanted.startswith("//") or "\\" in wanted or not wanted.isprintable()
-    return wanted if wanted.startswith("/") and not elsewhere else "/"

@@ -152,7 +152,7 @@ class SiteBackups:
             if not upload.is_file():
                 raise Problem(409, "Upload a backup first.")
             given = {name: value for name, value in os.environ.items() if value}
-            target = RestoreTarget(service.path, self._root, self._clock, given, service.running.config)
+            target = RestoreTarget(service.path, self._root, self._clock, given, service.running)
             passphrase = wanted.passphrase.get_secret_value()
             stage(target, upload, passphrase=passphrase, other_site=wanted.other_site, who=visitor().name)
             upload.unlink(missing_ok=True)

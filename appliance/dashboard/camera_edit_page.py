@@ -9,11 +9,12 @@ from typing import Literal
 from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard.alerts_api import AlertFilter, AlertReader, Reader
+from appliance.dashboard.alert_filter import AlertFilter
+from appliance.dashboard.alert_reader import AlertReader, Reader
 from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
+from appliance.dashboard.deps import Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms
-from appliance.dashboard.pages import Rev
 from appliance.dashboard.settings_api import Settings, editable_settings, installed_networks
 from appliance.dashboard.texts import gettext as _
 from appliance.dashboard.texts import ngettext
@@ -43,7 +44,7 @@ def camera_edit_page(
     return templates.page(
         "camera_edit.html", here="/cameras", rev=rev, camera=camera, labels=COMMON_LABELS,
         proposals=alarms.proposals(name), stretches=list(_stretches(alerts, name)), trials=page_of(name),
-        networks=installed_networks(settings.service.running.config),
+        networks=installed_networks(settings.service.running.config.detector),
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,12 +10,10 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
-from starlette.responses import HTMLResponse
 
 from appliance.base.clock import Clock
 from appliance.base.errors import SourceError
 from appliance.config import CameraConfig
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
@@ -30,7 +27,6 @@ _Result = TypeVar("_Result")
 SIDE_USUAL = 640  # of a network that says nothing of its size
 
 router = APIRouter(prefix=f"{API}/setup", tags=["setup"])
-page_router = APIRouter(include_in_schema=False)
 
 
 class FoundItem(ApiModel):
@@ -205,20 +201,3 @@ def discover(finder: Finder) -> FoundList:
 def onvif(finder: Finder, wanted: AskCamera) -> OnvifReport:
     """Ask one camera for its streams and its time. 422 says why it does not answer, and what to do."""
     return finder.ask(wanted)
-
-
-@page_router.post("/fragments/setup/discover")
-def discover_fragment(finder: Finder, templates: TemplatesPart) -> HTMLResponse:
-    """The same for the page."""
-    return templates.page("found_cameras.html", cameras=finder.found().cameras, slug=slug)
-
-
-@page_router.post("/fragments/setup/onvif")
-def onvif_fragment(finder: Finder, templates: TemplatesPart, wanted: AskCamera) -> HTMLResponse:
-    """The same for the page."""
-    return templates.page("found_streams.html", found=finder.ask(wanted))
-
-
-def slug(text: str) -> str:
-    """A name that a camera may have, of what it calls itself; '': nothing is left."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:32].rstrip("-")

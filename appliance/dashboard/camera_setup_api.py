@@ -14,11 +14,10 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from appliance.base.clock import Clock
 from appliance.base.errors import SourceRefused
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.deps import provided
 from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem
@@ -35,7 +34,6 @@ IMAGES_MAX = 4
 CLOCK_S_MAX = 1.5  # for a camera's time: one that speaks ONVIF says it at once
 
 router = APIRouter(prefix=f"{API}/setup", tags=["setup"])
-page_router = APIRouter(include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +241,6 @@ def vendors() -> VendorList:
 def probe(prober: Prober, wanted: CameraStreams) -> ProbeItem:
     """Open a camera's streams for some seconds and say what came. 422 says why nothing did, and what to do."""
     return prober.probe(wanted)
-
-
-@page_router.post("/fragments/setup/probe")
-def probe_fragment(prober: Prober, templates: TemplatesPart, wanted: CameraStreams) -> HTMLResponse:
-    """The same for the page."""
-    return templates.page("probed.html", found=prober.probe(wanted))
 
 
 @router.get("/pictures/{key}", response_class=Response, responses=media("image/jpeg", etag=False))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 
 from appliance.base.telemetry import LogLevel, LogLine
 from appliance.broker import LinkState
@@ -18,7 +18,8 @@ from appliance.notify.snooze_links import SnoozeLinks
 from appliance.router.calibration import Calibration
 from appliance.router.escalation_requests import RequestAnswer
 from appliance.rules.arming import Arming
-from appliance.sensors.appliance_sensors import BoxStatus
+from appliance.sensors.appliance_sensors import SensorStatus
+from appliance.store.database import Database
 from appliance.types import FrameBoxes, HealthKind
 from appliance.uplink.pool_monitor import PoolState
 
@@ -60,7 +61,7 @@ class CoreProbes:
     escalate: asks for the escalation of an alert, and answers within seconds; None: there is no uplink.
     arming: which rules report now, and the hands to change it; None: made anew of the store. log: the newest lines of a
     level and above. boxes: of a camera's last examined frames, also those not yet in the store.
-    snooze_links: of messages. push: the browsers that are notified. box: what its sensors say now;
+    snooze_links: of messages. push: the browsers that are notified. sensors: what they read now;
     shedding: what it does less of.
     """
 
@@ -77,7 +78,7 @@ class CoreProbes:
     log: Callable[[LogLevel, int], Sequence[LogLine]] | None = None
     snooze_links: SnoozeLinks | None = None
     push: PushMeans | None = None
-    box: Callable[[], BoxStatus] | None = None
+    sensors: Callable[[], SensorStatus] | None = None
     shedding: Callable[[], LoadShedding] | None = None
 
 
@@ -97,3 +98,14 @@ def provided(kind: type[Part]) -> Callable[[Request], Coroutine[Any, Any, Part]]
         return part
 
     return find
+
+
+DatabasePart = Annotated[Database, Depends(provided(Database))]
+
+
+def current_rev(db: DatabasePart) -> int:
+    """The number of the last change, read before the rest of a page: what changes meanwhile comes over the stream."""
+    return db.rev()
+
+
+Rev = Annotated[int, Depends(current_rev)]

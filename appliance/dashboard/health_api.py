@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
@@ -12,17 +12,19 @@ from pydantic import BaseModel, ConfigDict
 
 from appliance.base.clock import Clock
 from appliance.broker import LinkState
-from appliance.dashboard.alerts_api import PAGE_LENGTH, Before, cursor_of, failing_targets
+from appliance.dashboard.alert_filter import PAGE_LENGTH, Before, cursor_of
 from appliance.dashboard.deps import CoreProbes, SystemHealth, provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.visitor import visitor
+from appliance.notify.delivery import TargetStatus
 from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.types import HEALTH_TITLES, HealthKind
 
 EVENTS = f"{API}/health/events"
 
+FAILING_S = 60.0  # a target that fails for shorter than this is tried again without a word to a person
 router = APIRouter(tags=["health"])
 
 LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
@@ -231,3 +233,13 @@ def readyz(health: HealthPart, request: Request, response: Response) -> ReadyRep
     found = health.not_ready()
     response.status_code = 503 if found else 200
     return ReadyReport(status="degraded" if found else "ready", reasons=found if request.state.known else [])
+
+
+def failing_targets(targets: Sequence[TargetStatus], now: float) -> list[str]:
+    """A sentence for each notification target that has not taken a message for long."""
+    return [
+        f"notify: {each.name} cannot be told for {(now - each.failing_since) / 60:.0f} min, {each.waiting} waiting: "
+        f"{each.error}"
+        for each in targets
+        if each.failing_since is not None and now - each.failing_since >= FAILING_S
+    ]

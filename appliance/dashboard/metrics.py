@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated, get_args
+from typing import get_args
 
-from fastapi import APIRouter, Depends
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest
-from starlette.responses import PlainTextResponse
 
-from appliance.dashboard.alerts_api import AlertCountCache
-from appliance.dashboard.deps import CoreProbes, provided
+from appliance.dashboard.alert_counts import AlertCountCache
+from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.lab_jobs import LabJobs
 from appliance.dashboard.live_feed import LiveHub
@@ -34,7 +32,6 @@ from appliance.types import AGE_EDGES_MS, HEALTH_KINDS, CameraStateName, DecodeS
 Samples = Iterable[tuple[tuple[str, ...], float]]
 """Label values and the value of each sample."""
 
-router = APIRouter(tags=["health"])
 
 # Help text and label names. A name that ends in `_total` is a counter since this core started, any other a gauge.
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -270,8 +267,8 @@ class ApplianceCollector:
         yield "vedette_storage_deleted_bytes_total", sorted(found.deleted_bytes.items())
 
     def _box(self, totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:
-        if self.probes.box is not None:
-            now = self.probes.box()
+        if self.probes.sensors is not None:
+            now = self.probes.sensors()
             found = [((each.name,), each.celsius) for each in now.reading.temperatures]
             yield "vedette_box_temperature_celsius", found
             throttling, memory = now.reading.throttling, now.memory
@@ -352,9 +349,3 @@ def _frame_ages(totals: Iterable[MeterTotal]) -> Family:
         up_to = accumulate(float(counts.get(key, 0)) for key in (*map(str, AGE_EDGES_MS), "more"))
         family.add_metric([camera], list(zip(edges, up_to, strict=True)), counts.get("sum", 0) / 1000)
     return family
-
-
-@router.get("/metrics", response_class=PlainTextResponse)
-def metrics(collector: Annotated[ApplianceCollector, Depends(provided(ApplianceCollector))]) -> PlainTextResponse:
-    """Counters count since this core started (`_total`), gauges tell the moment."""
-    return PlainTextResponse(collector.text(), media_type="text/plain; version=0.0.4")

@@ -10,12 +10,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
-from starlette.responses import HTMLResponse
 
-from appliance.base.errors import PreconditionError, UsageError
-from appliance.config import AppriseTarget, PushTarget, SiteConfig, Target
-from appliance.dashboard.arming_api import Armed
-from appliance.dashboard.auth import TemplatesPart, address_of
+from appliance.base.errors import UsageError
+from appliance.config import DashboardSections, PushTarget, Target
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
@@ -23,9 +20,8 @@ from appliance.dashboard.settings_api import Settings, settings_problems, user_o
 from appliance.dashboard.visitor import visitor
 from appliance.notify.message_sender import SendResult
 from appliance.notify.push_means import PushMeans
-from appliance.notify.snooze_links import SNOOZE_MINUTES, SnoozeLinks, SnoozeOffer
+from appliance.notify.snooze_links import SnoozeLinks
 from appliance.settings.yaml_edit import REMOVED, SiteChange
-from appliance.store.access_log import AccessLog
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
@@ -33,11 +29,10 @@ from appliance.store.push_subscriptions import PushSubscription
 from appliance.types import HEALTH_TITLES, SEVERITIES, HealthKind, Severity
 
 router = APIRouter(prefix=API, tags=["notifications"])
-page_router = APIRouter(include_in_schema=False)
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,31}$"
 # What of a target's section holds a secret, by kind; all of it goes to the secrets file.
-_SECRET_KEYS: dict[str, tuple[str, ...]] = {
+SECRET_KEYS: dict[str, tuple[str, ...]] = {
     "ntfy": ("url", "topic", "token"),
     "webhook": ("url", "secret", "authorization"),
     "apprise": ("url",),
@@ -51,8 +46,9 @@ Text = Annotated[str, Field(max_length=2000)]
 class NotifyContext:
     """What the routes of this page need. Owner: the dashboard, made anew with each state of the site file."""
 
-    def __init__(self, config: SiteConfig, probes: CoreProbes, db: Database, meter: Meter) -> None:
+    def __init__(self, config: DashboardSections, probes: CoreProbes, db: Database, meter: Meter) -> None:
         self.config = config
+        self.targets = config.notify
         self.probes = probes
         self.db = db
         self.meter = meter
@@ -67,9 +63,7 @@ class NotifyContext:
     @property
     def push_target(self) -> str:
         """The name of the first one that is enabled; '': there is none."""
-        return next(
-            (name for name, each in self.config.notify.items() if isinstance(each, PushTarget) and each.enabled), ""
-        )
+        return next((name for name, each in self.targets.items() if isinstance(each, PushTarget) and each.enabled), "")
 
     @property
     def links(self) -> SnoozeLinks:
@@ -188,26 +182,10 @@ class Subscribe(BaseModel):
     label: Annotated[str, Field(max_length=100)] = ""
 
 
-class Snooze(BaseModel):
-    """For how long the target is told nothing of the camera; rule_only: of that rule of it."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    minutes: Literal[15, 60]
-    rule_only: bool = False
-
-
-class SnoozeDone(ApiModel):
-    target: str
-    camera: str
-    rule: str
-    until_t: float
-
-
 def _items(context: NotifyContext) -> list[TargetItem]:
     statuses = {each.name: each for each in context.probes.targets()}
     found = []
-    for name, target in context.config.notify.items():
+    for name, target in context.targets.items():
         status = statuses.get(name)
         quiet = ", ".join(target.quiet_hours.hours) if target.quiet_hours else ""
         facts: dict[str, Any] = {
@@ -224,14 +202,14 @@ def _items(context: NotifyContext) -> list[TargetItem]:
     return found
 
 
-def _report(context: NotifyContext, settings: Settings) -> TargetList:
+def report_of(context: NotifyContext, settings: Settings) -> TargetList:
     return TargetList(targets=_items(context), digest=settings.service.running.digest if settings.is_editable else "")
 
 
 @router.get("/notify")
 def list_targets(context: Context, settings: Settings) -> TargetList:
     """Who is notified, and how each target does."""
-    return _report(context, settings)
+    return report_of(context, settings)
 
 
 @router.post("/notify/{target}")
@@ -249,7 +227,7 @@ def save_target(request: Request, settings: Settings, target: str, wanted: SaveT
             else [SiteChange(("notify", target, key), value) for key, value in section.items()]
         )
         service.change(changes, wanted.base, user_of(request), f"target {target}", kept)
-    return _report(request.app.state.parts[NotifyContext], settings)
+    return report_of(request.app.state.parts[NotifyContext], settings)
 
 
 @router.delete("/notify/{target}")
@@ -261,7 +239,7 @@ def remove_target(request: Request, settings: Settings, target: str) -> TargetLi
     with settings_problems():
         change = [SiteChange(("notify", target), REMOVED)]
         service.change(change, service.running.digest, user_of(request), f"target {target} removed")
-    return _report(request.app.state.parts[NotifyContext], settings)
+    return report_of(request.app.state.parts[NotifyContext], settings)
 
 
 @router.post("/notify/{target}/test")
@@ -269,11 +247,19 @@ def test_target(context: Context, target: str) -> TestOutcome:
     """Send a test message, and say what came back."""
     from appliance.notify.target_check import send_test  # it brings an HTTP client: only where somebody asks
 
-    chosen = context.config.notify.get(target)
+    chosen = context.targets.get(target)
     if chosen is None:
         raise Problem(404, "There is no such target.")
     try:
-        result = asyncio.run(send_test(context.config, target, chosen, context.probes.push))
+        result = asyncio.run(
+            send_test(
+                context.config.decisions.site.name,
+                context.config.dashboard.public_url,
+                target,
+                chosen,
+                context.probes.push,
+            )
+        )
     except UsageError as error:
         raise Problem(422, str(error)) from None
     context.account(target, chosen, result)
@@ -286,7 +272,7 @@ def _section(name: str, wanted: SaveTarget, *, new: bool) -> tuple[dict[str, Any
     stem, kept = f"NOTIFY_{name.upper().replace('-', '_')}", {}
     at = SEVERITIES.index(wanted.severity)
     section: dict[str, Any] = {"kind": wanted.kind} if new else {}
-    for key in _SECRET_KEYS[wanted.kind]:
+    for key in SECRET_KEYS[wanted.kind]:
         given = getattr(wanted, key).get_secret_value().strip()
         if given:
             kept[f"{stem}_{key.upper()}"] = given
@@ -327,7 +313,7 @@ def subscribe(request: Request, context: Context, wanted: Subscribe) -> BrowserL
     """Notify this browser, of the cameras that the visitor may see."""
     from appliance.notify.push_crypto import browser_key
 
-    push, target = context.push, context.config.notify[context.push_target]
+    push, target = context.push, context.targets[context.push_target]
     assert isinstance(target, PushTarget)
     with refused_as({UsageError: 422, ValueError: 422}):
         target.check_endpoint(wanted.endpoint)
@@ -349,47 +335,6 @@ def unsubscribe(context: Context, browser: str) -> BrowserList:
     if not context.push.subscriptions.remove(browser, visitor().name):
         raise Problem(404, "You have no such browser.")
     return browsers_of(context)
-
-
-@page_router.get("/notify")
-def notify_page(templates: TemplatesPart, context: Context, settings: Settings) -> HTMLResponse:
-    """This browser, the targets, and what is snoozed."""
-    return templates.page(
-        "notify.html", here="/notify", rev=0, report=_report(context, settings), browsers=browsers_of(context),
-        kinds=tuple(_SECRET_KEYS), health_kinds=len(HEALTH_TITLES), apprise=AppriseTarget.__name__,
-    )  # fmt: skip
-
-
-@page_router.get("/snooze/{token}")
-def snooze_page(templates: TemplatesPart, context: Context, token: str) -> HTMLResponse:
-    """What a link in a message offers. Opening it does nothing: messengers open links, too."""
-    return templates.page("snooze.html", nav=False, offer=_offer(context, token), lengths=SNOOZE_MINUTES, token=token)
-
-
-@page_router.post("/snooze/{token}", response_model=SnoozeDone)
-def snooze(request: Request, context: Context, arming: Armed, token: str, wanted: Snooze) -> SnoozeDone:
-    """Use the link, once: its target is told nothing of its camera for a while. Nobody signs in for this act."""
-    offer = _offer(context, token)
-    rule = offer.rule if wanted.rule_only else ""
-    until = arming.now + wanted.minutes * 60
-    if offer.target not in context.config.notify:
-        raise Problem(410, "The target of this link is no more.")
-    if not context.links.use(offer):
-        raise Problem(410, "This link was used already.")
-    try:
-        arming.snooze(offer.target, offer.camera, rule, until, f"the link to {offer.target}")
-    except PreconditionError as error:
-        raise Problem(410, str(error)) from None
-    AccessLog(context.db).write(
-        f"link to {offer.target}", address_of(request.scope), "snoozed",
-        f"{offer.camera}{f', rule {rule}' if rule else ''} for {wanted.minutes} min",
-    )  # fmt: skip
-    return SnoozeDone(target=offer.target, camera=offer.camera, rule=rule, until_t=until)
-
-
-def _offer(context: NotifyContext, token: str) -> SnoozeOffer:
-    with refused_as({PreconditionError: 404}):
-        return context.links.read(token, context.db.clock.now())
 
 
 def _base64url(text: str) -> bytes:

@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 from appliance.base.clock import iso_utc
 from appliance.base.errors import EvidenceError
-from appliance.dashboard.alerts_api import Reader
+from appliance.dashboard.alert_reader import Reader
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import provided
 from appliance.dashboard.openapi import media

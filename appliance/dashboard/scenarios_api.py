@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import FileResponse
 
 from appliance.base.errors import EvidenceError, ModelError, PreconditionError, UsageError
-from appliance.dashboard.alerts_api import Reader
+from appliance.dashboard.alert_reader import Reader
 from appliance.dashboard.deps import provided
 from appliance.dashboard.lab_jobs import JobRunning, LabJob, LabJobs, model_places
 from appliance.dashboard.openapi import media

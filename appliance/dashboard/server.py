@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from appliance.base.clock import SystemClock
 from appliance.base.errors import MissingDependency, lacks_files
 from appliance.base.telemetry import LogThrottle
-from appliance.config import SiteConfig
+from appliance.config import DashboardSections
 from appliance.dashboard.acceptor import Admission, Connection, ConnectionLimits, TlsAcceptor, plain_address
 from appliance.dashboard.deps import CoreProbes
 
@@ -231,7 +231,7 @@ class DashboardServer:
             with contextlib.suppress(RuntimeError):  # the loop has just ended by itself
                 self._loop.call_soon_threadsafe(self._end)
 
-    def configure(self, config: SiteConfig, probes: CoreProbes) -> None:
+    def configure(self, config: DashboardSections, probes: CoreProbes) -> None:
         """Answer by these sections of the site file from the next request on. Any thread."""
         self._app.state.configure(config, probes)
 

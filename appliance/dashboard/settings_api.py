@@ -12,8 +12,9 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from appliance.base.clock import Clock
+from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
-from appliance.config import SiteConfig
+from appliance.config import DecisionConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
@@ -240,14 +241,14 @@ class TryRules(ChangeSettings):
 class RuleTrials:
     """Tries changed rules on stored boxes, one trial at a time."""
 
-    def __init__(self, boxes: BoxStore, cameras: CameraStore, config: SiteConfig, clock: Clock) -> None:
+    def __init__(self, boxes: BoxStore, cameras: CameraStore, config: DecisionConfig, clock: Clock) -> None:
         self._boxes = boxes
         self._cameras = cameras
         self._config = config
         self._clock = clock
         self._one_at_a_time = threading.Lock()
 
-    def run(self, name: str, then: SiteConfig, hours: float) -> TrialReport:
+    def run(self, name: str, then: DecisionConfig, hours: float) -> TrialReport:
         """Raises Problem: there is no such camera, before or after the change."""
         row = next((each for each in self._cameras.all() if each.name == name), None)
         now_camera, then_camera = self._config.cameras.get(name), then.cameras.get(name)
@@ -280,7 +281,7 @@ def connection(part: Settings) -> ConnectionReport:
 @router.get("/networks")
 def networks(part: Settings) -> NetworkList:
     """The networks that can be chosen."""
-    return installed_networks(part.service.running.config)
+    return installed_networks(part.service.running.config.detector)
 
 
 @router.post("/check")
@@ -297,7 +298,7 @@ def try_change(
     """What changed rules would have reported of the last hours, on stored boxes, beside those in force."""
     with settings_problems():
         then = part.service.propose(wanted.parsed(), wanted.base).after.config
-        return trials.run(wanted.camera, then, wanted.hours)
+        return trials.run(wanted.camera, then.for_decisions(), wanted.hours)
 
 
 @router.post("")
@@ -336,14 +337,14 @@ def restore(request: Request, part: Settings, number: int, wanted: Base) -> Sett
         return SettingsReport.after(part.service, status)
 
 
-def installed_networks(config: SiteConfig) -> NetworkList:
+def installed_networks(detector: DetectorConfig) -> NetworkList:
     """Raises Problem."""
     try:
         found = present_models()
     except ModelError as error:
         raise Problem(422, str(error)) from None
     items = [NetworkItem(name=name, licence=each.licence, note=each.note) for name, each in found.items()]
-    return NetworkList(networks=items, in_force=config.detector.model, score_min=config.detector.score_min)
+    return NetworkList(networks=items, in_force=detector.model, score_min=detector.score_min)
 
 
 def without_secrets(value: Any, path: tuple[str | int, ...] = ("",)) -> Any:

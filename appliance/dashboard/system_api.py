@@ -14,19 +14,16 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from starlette.responses import HTMLResponse, StreamingResponse
+from starlette.responses import StreamingResponse
 
 from appliance.backup.diagnostics import DiagnosticsSource, stream_bundle
-from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
 from appliance.base import machine
 from appliance.base.child_modules import SANDBOX
 from appliance.base.clock import Clock
 from appliance.base.detector_config import Backend
 from appliance.base.errors import ModelError
-from appliance.base.telemetry import LOG_LEVELS, RING_LINES_MAX, LogLevel, LogLine, log_text
-from appliance.config import SiteConfig
-from appliance.dashboard.auth import TemplatesPart
-from appliance.dashboard.backup_api import Backups
+from appliance.base.telemetry import RING_LINES_MAX, LogLevel, LogLine, log_text
+from appliance.config import DecisionConfig
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.headroom_api import HeadroomReader, sentence
 from appliance.dashboard.health_api import HealthReader
@@ -64,7 +61,6 @@ DROP_TEXTS: dict[DropReason, str] = {
 }  # fmt: skip
 
 router = APIRouter(prefix=f"{API}/system", tags=["system"])
-page_router = APIRouter(include_in_schema=False)
 
 
 class ProcessItem(ApiModel):
@@ -217,7 +213,7 @@ class SystemReader:
     """
 
     def __init__(
-        self, config: SiteConfig, root: Path, clock: Clock, probes: CoreProbes,
+        self, config: DecisionConfig, root: Path, clock: Clock, probes: CoreProbes,
         readers: tuple[HealthReader, HeadroomReader, StorageReportCache, CameraStore, Meter],
     ) -> None:  # fmt: skip
         """readers: of faults, headroom, storage, cameras and counters."""
@@ -316,7 +312,7 @@ class SystemReader:
 
     def _machine(self) -> MachineItem:
         memory, clock, storage = machine.memory_bytes(), machine.clock_sync(), self._storage.read()
-        box = self._probes.box() if self._probes.box else None
+        box = self._probes.sensors() if self._probes.sensors else None
         heat = box.reading.temperatures if box else machine.temperatures()
         told = box.reading.throttling if box else None
         return MachineItem(
@@ -432,16 +428,4 @@ def diagnostics(
     return StreamingResponse(
         stream_bundle(source), media_type="application/zip",
         headers={"Content-Disposition": 'attachment; filename="vedette-diagnostics.zip"'},
-    )  # fmt: skip
-
-
-@page_router.get("/system")
-def system_page(
-    templates: TemplatesPart, reader: System, backups: Backups, settings: Settings, level: Level = "info"
-) -> HTMLResponse:
-    """How the appliance does, for who looks after it."""
-    return templates.page(
-        "system.html", here="/system", report=reader.report(), log=reader.log(level, LOG_SHOWN), level=level,
-        levels=LOG_LEVELS[1:4], drop_texts=DROP_TEXTS, kept=backups.report(), can_back_up=settings.is_editable,
-        length_min=PASSPHRASE_LENGTH_MIN,
     )  # fmt: skip

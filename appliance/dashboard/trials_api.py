@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from appliance.base.clock import local_weekday_minute
 from appliance.base.errors import ModelError
-from appliance.config import SiteConfig
+from appliance.config import DecisionConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.lab_jobs import JobRunning, LabJob, LabJobs, model_places
 from appliance.dashboard.problems import Problem
@@ -93,7 +93,13 @@ class SettingsTrials:
     """Begins trials and tells of them. Any thread may call."""
 
     def __init__(
-        self, db: Database, config: SiteConfig, jobs: LabJobs, store: TrialStore, timelines: TimelineReader, root: str
+        self,
+        db: Database,
+        config: DecisionConfig,
+        jobs: LabJobs,
+        store: TrialStore,
+        timelines: TimelineReader,
+        root: str,
     ) -> None:
         self._alerts, self._segments, self._timeline_store = AlertStore(db), SegmentStore(db), TimelineStore(db)
         self._config = config
@@ -103,7 +109,7 @@ class SettingsTrials:
         self._root = root
         self._beginning = threading.Lock()
 
-    def begin(self, name: str, then: SiteConfig, diff: str, wanted: TrySettings, who: str) -> TrialItem:
+    def begin(self, name: str, then: DecisionConfig, diff: str, wanted: TrySettings, who: str) -> TrialItem:
         """Raises Problem."""
         self._known(name)
         if name not in then.cameras:
@@ -281,7 +287,7 @@ def begin_trial(request: Request, reader: Trials, part: Settings, name: str, wan
     nothing is recorded of that time. 422: what cannot be, such as a network that is not here."""
     with settings_problems():
         proposal = part.service.propose(wanted.parsed(), wanted.base)
-    return reader.begin(name, proposal.after.config, proposal.diff, wanted, user_of(request))
+    return reader.begin(name, proposal.after.config.for_decisions(), proposal.diff, wanted, user_of(request))
 
 
 @router.get("/{name}/trials/{trial}")

@@ -7,7 +7,7 @@ from starlette.responses import HTMLResponse
 
 from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.pages import Rev
+from appliance.dashboard.deps import Rev
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)

@@ -10,24 +10,22 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
-from starlette.responses import HTMLResponse
 
 from appliance.base.errors import UsageError
-from appliance.base.passwords import LENGTH_MIN, hashed
-from appliance.dashboard.auth import Access, AccessPart, TemplatesPart
+from appliance.base.passwords import hashed
+from appliance.dashboard.auth import Access, AccessPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.visitor import Visitor, visitor
+from appliance.dashboard.visitor import visitor
 from appliance.store.access_log import AccessLog, AccessLogRow
 from appliance.store.sessions import SessionRow
-from appliance.store.users import ROLES, Role, UserRow
+from appliance.store.users import Role, UserRow
 
 LOG_SHOWN = 100
 
 router = APIRouter(prefix=API, tags=["users"])
-page_router = APIRouter(include_in_schema=False)
 
 CameraNames = Annotated[list[Annotated[str, Field(max_length=64)]] | None, Field(max_length=256)]
 
@@ -276,20 +274,8 @@ def access_log(
     log: Annotated[AccessLog, Depends(provided(AccessLog))], limit: Annotated[int, Query(ge=1, le=1000)] = LOG_SHOWN
 ) -> list[AccessLogItem]:
     """The last logins and changes, newest first."""
-    return [_logged(row) for row in log.newest(limit)]
+    return [logged(row) for row in log.newest(limit)]
 
 
-def _logged(row: AccessLogRow) -> AccessLogItem:
+def logged(row: AccessLogRow) -> AccessLogItem:
     return AccessLogItem(t=row.t, who=row.who, address=row.address, what=row.what, about=row.about)
-
-
-@page_router.get("/users")
-def users_page(request: Request, templates: TemplatesPart, access: AccessPart, cameras: Cameras) -> HTMLResponse:
-    """Users, who is signed in, the tokens of programs, and the access log."""
-    who: Visitor = visitor()
-    return templates.page(
-        "users.html", here="/users", users=users_of(access), sessions=sessions_of(access, request),
-        tokens=tokens_of(access), log=[_logged(row) for row in access.log.newest(LOG_SHOWN)],
-        roles=ROLES, cameras=sorted(cameras.configured), me=who.name, length_min=LENGTH_MIN,
-        log_shown=LOG_SHOWN,
-    )  # fmt: skip

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.base.errors import ModelError
-from appliance.config import CameraConfig, SiteConfig
+from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.lab_jobs import JobRunning, JobState, LabJob, LabJobs, model_places
 from appliance.dashboard.problems import Problem
@@ -197,7 +197,7 @@ class WhyReader:
     """Explains spans of the cameras' time. Any thread may call."""
 
     def __init__(
-        self, db: Database, config: SiteConfig, clock: Clock, timelines: TimelineReader, jobs: LabJobs, root: str
+        self, db: Database, config: DecisionConfig, clock: Clock, timelines: TimelineReader, jobs: LabJobs, root: str
     ) -> None:
         self._boxes, self._cameras, self._segments = BoxStore(db), CameraStore(db), SegmentStore(db)
         self._timeline_store = TimelineStore(db)
@@ -287,7 +287,7 @@ class WhyReader:
         return WhyReport(
             camera=name, t_start=t0, t_end=t1, source="stored" if replay is None else "replay", sentence=words,
             sentence_key=key, sentence_values=dict(values), because=OutcomeItem.of(because) if because else None,
-            looks=found.looks,
+            looks=found.examined,
             tracks=[
                 TrackItem(
                     track=each.track, label=each.label, t_start=each.t_start, t_end=each.t_end, score=each.score,

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse
 
 from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.pages import Rev
+from appliance.dashboard.deps import Rev
 from appliance.dashboard.timeline_api import T_MAX
 from appliance.dashboard.visitor import visitor
 from appliance.dashboard.why_api import SPAN_S_MAX, Jobs, TrackItem, Why, WhyReport, job_of, page_at

@@ -53,7 +53,7 @@ class DemoOptions:
     model: str | None = None
     vlm: str | None = None  # a language model's server; None: a detector judges
     vlm_model: str | None = None  # None: the only one that the server has
-    json: bool = False
+    as_json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def demo(options: DemoOptions, clock: Clock | None = None) -> int:
     Must be called in the main thread. Raises UsageError before anything is started, in one sentence with the remedy.
     """
     clock = clock or SystemClock()
-    console = DemoConsole(clock, as_json=options.json)
+    console = DemoConsole(clock, as_json=options.as_json)
     data = (options.data or DATA).absolute()
     with lock_data_folder(data), _Stop.on_signals() as stop:
         plan = make_plan(options, data, console)
@@ -290,7 +290,7 @@ class _Demo:
             webbrowser.open(plan.url)
 
     def _explain(self) -> None:
-        if self._options.json:
+        if self._options.as_json:
             return
         own = not self._options.cameras
         expect = "The first alert comes in about 20 s" if own else "An alert comes when somebody walks into the picture"

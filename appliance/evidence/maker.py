@@ -10,7 +10,7 @@ from pathlib import Path
 from appliance.base.clock import Clock
 from appliance.base.errors import VedetteError
 from appliance.base.telemetry import LogThrottle
-from appliance.config import SiteConfig
+from appliance.config import DecisionConfig
 from appliance.evidence.alert_evidence import AlertClipMaker, AlertStillMaker
 from appliance.evidence.escalation_evidence import EscalationEvidenceMaker
 from appliance.evidence.recording_index import Outcome, RecordingIndex, RetryTracker
@@ -40,7 +40,7 @@ class EvidenceMaker:
         self,
         db: Database,
         root: Path,
-        config: SiteConfig,
+        config: DecisionConfig,
         clock: Clock,
         *,
         ready: Callable[[], None] | None = None,

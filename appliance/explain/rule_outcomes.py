@@ -49,8 +49,10 @@ TEXTS: dict[TextKey, str] = {
 
 @dataclass(frozen=True, slots=True)
 class RuleOutcome:
-    """What a rule made of a track in one frame. text_key: of TEXTS; values: what stands in its braces. until: UTC
-    seconds until which a cooldown holds it back."""
+    """The outcome of a rule for a track in one frame.
+
+    text_key: of TEXTS; values: what stands in its braces. until: UTC seconds until which a cooldown holds it back.
+    """
 
     rule: str
     stage: Stage
@@ -81,14 +83,16 @@ class RuleExplainer:
         self._noted: dict[tuple[int, str], RuleOutcome] = {}
 
     def begin(self) -> None:
-        """A session begins: earlier track numbers are others."""
+        """Begin a session: earlier track numbers are others."""
         self._noted.clear()
 
     def judge(
         self, frame: FrameBoxes, step: PipelineStep, *, off: Set[str] = frozenset()
     ) -> list[tuple[TrackedObject, RuleOutcome]]:
-        """One outcome for each rule and each track that the frame shows, and for what fired in it. step: what the
-        pipeline made of the frame; off: names of rules that report nothing now."""
+        """Return one outcome for each rule and each track that the frame shows, and for what fired in it.
+
+        step: what the pipeline made of the frame; off: names of rules that report nothing now.
+        """
         held = {event.id for event in step.suppressed}
         fired = {(event.track, event.rule): event for event in step.events}
         by_hours = self._pipeline.armed_rules(frame.t)
@@ -140,7 +144,7 @@ class RuleExplainer:
         return self._noted.get(key) or self._not_yet(rule, track)
 
     def _pending(self, rule: Rule, track: RuleTrackState) -> RuleOutcome:
-        """It has happened, and something about the object holds it back."""
+        """Return why a rule whose event has happened does not report: something about the object holds it back."""
         here = foot(track.last.box)
         zones = [name for name in self._camera.ignore if self._zones[name].contains(here)]
         if zones:
@@ -159,7 +163,7 @@ class RuleExplainer:
 
     @staticmethod
     def _what_happened(rule: Rule, track: RuleTrackState) -> str:
-        """What the rule waits for and this frame shows; '': nothing."""
+        """Return what the rule waits for, if this frame shows it; '': nothing."""
         if isinstance(rule, LineRule):
             direction = track.crossings.get(rule.line)
             if direction is None:
@@ -173,7 +177,7 @@ class RuleExplainer:
 
     @staticmethod
     def _is_over(rule: Rule, track: RuleTrackState) -> bool:
-        """What was noted explains nothing any more: it has left the zone (or come back into it)."""
+        """Return True if what was noted explains nothing any more: it has left the zone (or come back into it)."""
         if isinstance(rule, LineRule):
             return rule.line in track.crossings
         member = track.members.get(rule.zone)
@@ -188,7 +192,7 @@ class RuleExplainer:
         return RuleOutcome(rule.name, "hours", "hours", {"hours": hours})
 
     def _not_yet(self, rule: Rule, track: RuleTrackState) -> RuleOutcome:
-        """What the rule waits for has not happened."""
+        """Return why nothing has happened yet for the rule."""
         if isinstance(rule, LineRule):
             return RuleOutcome(rule.name, "place", "line", {"line": rule.line})
         member = track.members.get(rule.zone)

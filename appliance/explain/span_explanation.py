@@ -1,4 +1,4 @@
-"""What happened to every track in a span, and why nobody was reported, in words."""
+"""Explains what happened to every track in a span, and why nobody was reported, in words."""
 
 from __future__ import annotations
 
@@ -69,35 +69,35 @@ class ReportedEvent:
 
 @dataclass(slots=True)
 class SpanExplanation:
-    """All of a span. looks: times of examined frames and whether the detector answered; tracks: by their beginning.
+    """All of a span. examined: times of examined frames and whether the detector answered; tracks: by their beginning.
 
     tracks_left_out: beyond TRACKS_MAX.
     """
 
-    looks: list[tuple[float, bool]] = field(default_factory=list)
+    examined: list[tuple[float, bool]] = field(default_factory=list)
     tracks: list[TrackLife] = field(default_factory=list)
     events: list[ReportedEvent] = field(default_factory=list)
     tracks_left_out: int = 0
 
     @classmethod
     def of(cls, values: object) -> SpanExplanation:
-        """Of plain values, as a child process sent them. Raises pydantic's ValidationError."""
+        """Build it from plain values, as a child process sends them. Raises pydantic's ValidationError."""
         return _explanation.validate_python(values)
 
     def sentence(self, camera: CameraConfig) -> tuple[str, Mapping[str, str], RuleOutcome | None]:
-        """The key of SENTENCES, what stands in its braces but for {why}, and the outcome that {why} stands for."""
+        """Return the key of SENTENCES, the values of its braces but for {why}, and the outcome for {why}."""
         reported = [each for each in self.events if each.held_until is None]
         if reported:
             what = dict.fromkeys(f"{each.label} ({each.rule})" for each in reported)
             return "reported", {"what": ", ".join(what)}, None
-        if not self.looks:
+        if not self.examined:
             return "not_examined", {}, None
-        if not any(answered for _, answered in self.looks):
+        if not any(answered for _, answered in self.examined):
             return "failed", {}, None
         if not camera.rules:
             return "no_rules", {}, None
         if not self.tracks:
-            return "nobody", {"looks": str(len(self.looks))}, None
+            return "nobody", {"looks": str(len(self.examined))}, None
         best = max(self.tracks, key=lambda each: (each.furthest.rank if each.furthest else -1, each.score))
         assert best.furthest is not None  # there are rules
         return "held", {"label": best.label, "track": str(best.track), "rule": best.furthest.rule}, best.furthest
@@ -123,18 +123,18 @@ class SpanExplainer:
         self._left_out: set[tuple[int, int]] = set()
 
     def begin(self, header: StreamHeader) -> PipelineStep:
-        """A session begins: earlier track numbers are others."""
+        """Begin a session: earlier track numbers are others."""
         self._session += 1
         self._explainer.begin()
         return self._pipeline.feed(header)
 
     def feed(self, frame: FrameBoxes, *, off: Set[str] = frozenset()) -> PipelineStep:
-        """An examined frame, or one on which the detector failed."""
+        """Take an examined frame, or one on which the detector failed."""
         step = self._pipeline.feed(frame, off=off)
         outcomes = self._explainer.judge(frame, step, off=off) if frame.looked else []
         if not self._span[0] <= frame.t <= self._span[1]:
             return step
-        self.explanation.looks.append((frame.t, frame.looked))
+        self.explanation.examined.append((frame.t, frame.looked))
         for each in frame.objects:
             self._live(frame.t, each.track, each.label, each.score, each.box)
         furthest: dict[int, RuleOutcome] = {}
@@ -189,7 +189,7 @@ def explain_stored(
     sessions: Sequence[tuple[StreamHeader, Sequence[FrameBoxes]]],
     span: tuple[float, float],
 ) -> SpanExplanation:
-    """What the rules make of stored boxes. sessions: oldest first, with frames of before the span."""
+    """Explain stored boxes by the camera's rules. sessions: oldest first, with frames of before the span."""
     explainer = SpanExplainer(camera, pipeline, span)
     for header, frames in sessions:
         explainer.begin(header)

@@ -1,14 +1,14 @@
-"""What a child process is told that decides a span of a camera's recording again; it holds no secret."""
+"""The task of a child process that decides a span of a camera's recording again; it holds no secret."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from appliance.config import SiteConfig
+from appliance.config import CameraConfig, DecisionConfig, HealthConfig
 from appliance.types import Event, Gap, SegmentRow
 
 Task = TypeVar("Task")
@@ -28,7 +28,7 @@ class SpanTask:
     t0: float
     t1: float
     lead_s: float
-    site: SiteConfig
+    site: DecisionConfig
     rows: tuple[SegmentRow, ...]
     gaps: tuple[Gap, ...]
     reported: tuple[Event, ...]
@@ -56,7 +56,7 @@ def local_time_from(begin: float, local_begin: tuple[int, int]) -> Callable[[flo
 
 
 class TaskCodec(Generic[Task]):
-    """What a child process is told, as plain values and back."""
+    """Encodes the task of a child process as plain values, and decodes it."""
 
     def __init__(self, kind: type[Task]) -> None:
         self._adapter = TypeAdapter(kind)
@@ -66,24 +66,19 @@ class TaskCodec(Generic[Task]):
         return encoded
 
     def decode(self, values: dict[str, Any]) -> Task:
-        """Raises pydantic's ValidationError."""
+        """Return the task. Raises pydantic's ValidationError."""
         return self._adapter.validate_python(values)
 
 
 SPAN_TASK = TaskCodec(SpanTask)
 
 
-def without_secrets(config: SiteConfig, camera: str) -> SiteConfig:
-    """What decides about one camera: no address, password or token, and nobody else's section."""
+def without_secrets(config: DecisionConfig, camera: str) -> DecisionConfig:
+    """Return the sections that decide about one camera, without address, password, token or other cameras."""
     plan = config.cameras[camera].model_copy(update={"url": "rtsp://recorded/", "detect_url": None})
-    detector = config.detector.model_copy(update={"device": "cpu"})
-    return SiteConfig.model_validate(
-        {
-            "site": config.site.model_dump(mode="json"),
-            "detector": detector.model_dump(mode="json"),
-            "cameras": {camera: plan.model_dump(mode="json")},
-            "alerts": config.alerts.model_dump(mode="json"),
-            "escalation": config.escalation.model_dump(mode="json"),
-            **({"uplink": {"url": "nats://127.0.0.1:4222"}} if config.uplink is not None else {}),
-        }
+    return replace(
+        config,
+        detector=config.detector.model_copy(update={"device": "cpu"}),
+        cameras={camera: CameraConfig.model_validate(plan.model_dump(mode="json"))},
+        health=HealthConfig(),
     )

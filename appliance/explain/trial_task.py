@@ -1,10 +1,10 @@
-"""What a child process is told that replays stretches of a recording with the settings in force and with others."""
+"""The task of a child process that replays a recording with the settings in force and with others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.config import SiteConfig
+from appliance.config import DecisionConfig
 from appliance.explain.span_task import TaskCodec
 from appliance.types import Gap, SegmentRow
 
@@ -22,10 +22,12 @@ class TrialSpan:
 
 @dataclass(frozen=True, slots=True)
 class TrialSetup:
-    """One set of settings. site: see `span_task.without_secrets`. model_folder: where the network's file lies; "": it
-    has none."""
+    """One set of settings.
 
-    site: SiteConfig
+    site: see `span_task.without_secrets`. model_folder: where the network's file lies; "": it has none.
+    """
+
+    site: DecisionConfig
     model_folder: str = ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from appliance.config import LoadSheddingConfig
-from appliance.sensors.appliance_sensors import BoxStatus
+from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.sensors.memory_pressure import MemoryReading
 from appliance.sensors.readings import SensorReading
 from appliance.types import HealthKind
@@ -109,7 +109,7 @@ class LoadShedder:
         self._heat = StepHysteresis(hold_s=settings.hold_s, step_s=settings.step_s, clear_s=settings.clear_s)
         self._memory = StepHysteresis(hold_s=0.0, step_s=MEMORY_STEP_S, clear_s=MEMORY_CLEAR_S)
 
-    def update(self, at: float, status: BoxStatus) -> LoadShedding:
+    def update(self, at: float, status: SensorStatus) -> LoadShedding:
         """at: monotonic seconds."""
         settings = self._settings
         if not settings.enabled:

@@ -1,5 +1,6 @@
-"""What an alert was raised on: the camera's section with the rules armed then, and the footage as one clip, its packets
-copied from the recording or from the alert's own clip.
+"""The footage of an alert as one clip, and the camera's section with the rules that were armed then.
+
+The clip's packets are copied from the recording or from the alert's own clip.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 
 def camera_as_armed(name: str, camera: CameraConfig, events: Iterable[Event], t: float) -> CameraConfig:
-    """The camera without the rules that were not armed at `t`: in a scenario every rule is always armed.
+    """Return the camera without the rules that were not armed at `t`: in a scenario every rule is always armed.
 
-    Raises PreconditionError when one of the events could not be reported by the rules as they stand today.
+    Raise PreconditionError if one of the events could not be reported by the rules as they stand today.
     """
     wanted = {event.rule for event in events}
     for event in events:
@@ -79,8 +80,10 @@ class ClipWindow:
 
 
 def clip_window(detail: AlertDetail, camera: CameraConfig, rolls: AlertsConfig) -> ClipWindow:
-    """From the pre-roll before the first event could begin (a dwell of 20 s began 20 s before) to the post-roll
-    after the alert."""
+    """Return the window from the pre-roll before the first event could begin to the post-roll after the alert.
+
+    A dwell of 20 s began 20 s before its event.
+    """
     alert = detail.alert
     first = min((event.t - lead_s(camera, event) for event in detail.events), default=alert.t_start)
     last = max((event.t for event in detail.events), default=alert.t_start)
@@ -144,7 +147,7 @@ def _cut_unbroken(
 
 
 def _unbroken(source: Sequence[RecordedSegment], window: ClipWindow) -> ClipWindow:
-    """The window without what lies before or after a long hole."""
+    """Return the window without what lies before or after a long hole."""
     for before, after in pairwise(source):
         if after.t_start - before.t_end < HOLE_S_MAX:
             continue

@@ -12,7 +12,7 @@ from pathlib import Path
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, PreconditionError, UsageError
-from appliance.config import AlertsConfig, CameraConfig, SiteConfig
+from appliance.config import AlertsConfig, CameraConfig, DecisionConfig
 from appliance.keep.alert_footage import camera_as_armed, clip_window, cut_alert_clip, lead_s
 from appliance.keep.scenario_file import (
     TOLERANCE_S,
@@ -65,7 +65,8 @@ class ScenarioExporter:
     def __init__(
         self,
         root: Path,
-        config: SiteConfig,
+        config: DecisionConfig,
+        disk_free_min_mb: float,
         clock: Clock,
         folder: Path | None = None,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
@@ -77,17 +78,21 @@ class ScenarioExporter:
         self.store = ScenarioStore(folder or root / SCENARIOS, clock)
         self._archive = StorageArchive(root)
         self._config = config
+        self._disk_free_min_mb = disk_free_min_mb
         self._clock = clock
         self._free_bytes = free_bytes
         self._lock = threading.Lock()
 
     def find(self, alert_id: str) -> StoredScenario | None:
-        """The scenario that was kept of an alert, the newest if there are several."""
+        """Return the scenario that was kept of an alert, the newest if there are several."""
         return next((each for each in self.store.all() if each.card and each.card.alert == alert_id), None)
 
     def keep(self, alert_id: str, options: KeepOptions) -> StoredScenario:
-        """Write the scenario. Raises UsageError (PreconditionError: something has to be done first), EvidenceError (the
-        footage is gone), DiskWriteError and StoreError; nothing is left then."""
+        """Write the scenario; nothing is left after an error.
+
+        Raises UsageError (PreconditionError: something has to be done first), EvidenceError (the footage is gone),
+        DiskWriteError and StoreError.
+        """
         with self._lock:
             return self._keep(alert_id, options)
 
@@ -111,10 +116,10 @@ class ScenarioExporter:
             )
             stood = what_stood(frames, clip.t_start, {each.event.track for each in known if each.event.kind == "enter"})
             shown = [frame for frame in frames if frame.t >= clip.t_start]
-            again = initial_events(
+            initial = initial_events(
                 detail.alert.camera, camera, self._config.alerts, shown, clip.size, known_before=stood is not None
             )
-            new = [event for event in again if not any(_same(event, each.event) for each in known)]
+            new = [event for event in initial if not any(_same(event, each.event) for each in known)]
             known += [KnownEvent(event, "there already") for event in new]
             content = ScenarioContent(
                 name=name, note=options.note, clip=f"{name}.mp4", alert=alert_id, reviewed_as=reviewed_as,
@@ -130,7 +135,7 @@ class ScenarioExporter:
         return found
 
     def _name(self, detail: AlertDetail, options: KeepOptions) -> str:
-        """The name of the options, or one made of camera and time. Raises UsageError when it cannot be."""
+        """Return the name of the options, or one made of camera and time. Raises UsageError: taken or invalid."""
         if options.name:
             self.store.must_be_free(options.name)
             return options.name
@@ -166,17 +171,17 @@ class ScenarioExporter:
     def _must_have_room(self, detail: AlertDetail, t0: float, t1: float) -> None:
         needed = sum(row.bytes for row in self._archive.segments(detail.alert.camera, t0, t1))
         place = next(each for each in (self.store.folder, *self.store.folder.parents) if each.exists())
-        spare = self._free_bytes(place) - self._config.storage.disk_free_min_mb * 1e6
+        spare = self._free_bytes(place) - self._disk_free_min_mb * 1e6
         if needed > spare:
             raise DiskWriteError(
                 f"the clip needs up to {needed / 1e6:.0f} MB, and the disk must keep "
-                f"{self._config.storage.disk_free_min_mb:.0f} MB free (storage.disk_free_min_mb): make room first"
+                f"{self._disk_free_min_mb:.0f} MB free (storage.disk_free_min_mb): make room first"
             )
 
     def _known(
         self, detail: AlertDetail, camera: CameraConfig, clip: ClipFile, reviewed_as: ReviewedAs, *, complete: bool
     ) -> list[KnownEvent]:
-        """The events of the clip's time, and what is known of each."""
+        """Return the events of the clip's time, and what is known of each."""
         alert = detail.alert
         known = [KnownEvent(event, reviewed_as, lead_s(camera, event), alert.t_end or 0.0) for event in detail.events]
         for other in self._archive.events(alert.camera, clip.t_start, clip.t_end):
@@ -217,11 +222,11 @@ def _truth_of(detail: AlertDetail, options: KeepOptions) -> ReviewedAs:
 
 
 def what_stood(frames: Sequence[FrameBoxes], begin: float, entering: Set[int]) -> tuple[StoodThere, ...] | None:
-    """What stood still when the clip began, so that its replay decides as the camera's session did, which knew it.
+    """Return what stood still when the clip began, so that its replay decides as the camera's session did.
 
-    frames: of that session, from LOOK_BACK_S before `begin` on. entering: tracks of which a kept event says that they
-    entered a zone in the clip: a replay that knew them from before would not let them enter. None: the session began
-    with the clip, and so does a replay.
+    frames: of that session, which knew what stood there, from LOOK_BACK_S before `begin` on. entering: tracks of which
+    a kept event says that they entered a zone in the clip: a replay that knew them from before would not let them
+    enter. None: the session began with the clip, and so does a replay.
     """
     before = [frame for frame in frames if frame.looked and frame.t < begin - ROUNDING_S]
     if not before:
@@ -248,8 +253,9 @@ def initial_events(
     name: str, camera: CameraConfig, alerts: AlertsConfig, frames: Sequence[FrameBoxes], size: tuple[int, int],
     *, known_before: bool = False,
 ) -> list[Event]:  # fmt: skip
-    """The events that the camera's rules make of `frames` for tracks that are there when the clip begins: to a replay
-    they are new, so rules may fire for them once more.
+    """Return the events that the camera's rules make of `frames` for tracks that are there when the clip begins.
+
+    To a replay these tracks are new, so rules may fire for them once more.
 
     frames: those examined, oldest first, from the clip's beginning on; size: of a frame. Times are those of the frames.
     known_before: see `StreamHeader`.

@@ -1,5 +1,6 @@
-"""What a kept scenario must and must not report, derived from the reviewed events, and its file as a person would have
-written it. docs/scenarios.md has every key.
+"""The expectations of a kept scenario, derived from the reviewed events, and its file as a person would write it.
+
+docs/scenarios.md has every key.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class KeptExpectation:
 
 @dataclass(frozen=True, slots=True)
 class StoodThere:
-    """What stood still when the clip began, for so many seconds by then."""
+    """An object that stood still when the clip began, for so many seconds by then."""
 
     label: str
     box: Box
@@ -73,7 +74,7 @@ class KeptTruth:
 
 
 def derive_truth(events: Iterable[KnownEvent], clip: tuple[float, float]) -> KeptTruth:
-    """The truth of a clip. events: all of its time; clip: from, to.
+    """Return the truth of a clip. events: all of its time; clip: from, to.
 
     A right event must come within TOLERANCE_S of its moment; one at the very edge of the clip may. Around false ones of
     a kind (rule and label) none may come. Windows of what is right and of what is false do not overlap.
@@ -123,7 +124,7 @@ def _optional(each: KnownEvent, clip: tuple[float, float]) -> KeptExpectation:
 def _barred(
     false: Sequence[KnownEvent], right: Sequence[KeptExpectation], clip: tuple[float, float]
 ) -> list[KeptExpectation]:
-    """One entry for each kind, from before its first event until the incident was over; clear of what is right."""
+    """Return an entry for each kind, from before its first event to the end of the incident, clear of what is right."""
     kinds: dict[tuple[str, str], list[KnownEvent]] = {}
     for each in false:
         kinds.setdefault((each.event.rule, each.event.label), []).append(each)
@@ -143,7 +144,7 @@ def _barred(
 
 
 def _trimmed(entry: KeptExpectation, never: Sequence[KeptExpectation]) -> KeptExpectation | None:
-    """The part of an entry's window around its moment that no `never` of its kind covers; None: all is covered."""
+    """Return the part of an entry's window around its moment that no `never` of its kind covers; None: nothing."""
     for other in never:
         if not other.alike(entry) or entry.at is None:
             continue
@@ -172,8 +173,11 @@ _HEAD = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioContent:
-    """All that a scenario file holds. begin, end: the clip's camera time (UTC seconds); lacks: what the clip lacks;
-    stood: what stood there when it began, None: that is not known, the camera's session began with it."""
+    """The contents of a scenario file.
+
+    begin, end: the clip's camera time (UTC seconds); lacks: what the clip lacks; stood: what stood there when it began,
+    None: that is not known, the camera's session began with it.
+    """
 
     name: str
     note: str
@@ -193,7 +197,7 @@ class ScenarioContent:
 
 
 def scenario_text(content: ScenarioContent) -> str:
-    """The file's text. Of the camera everything that decides, and neither its address nor its password."""
+    """Return the file's text: of the camera everything that decides, and neither its address nor its password."""
     kind = "a false alarm" if content.reviewed_as == "false" else "right"
     head = _HEAD.format(
         alert=_one_line(content.alert),
@@ -246,7 +250,7 @@ def _entry_yaml(entry: KeptExpectation) -> dict[str, Any]:
 
 
 def _literal(value: Any) -> Any:
-    """`value` with every `${` in a text written so that it is read as it stands."""
+    """Return `value` with every `${` in a text escaped, so that it is read as it stands."""
     if isinstance(value, Mapping):
         return {key: _literal(each) for key, each in value.items()}
     if isinstance(value, list):

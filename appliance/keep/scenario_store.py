@@ -21,22 +21,22 @@ from appliance.keep.scenario_file import ReviewedAs
 from appliance.media.atomic_file import DiskWriteError, write_file
 
 NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"
-NOTE_LENGTH_MAX = 500
-PROOF_LENGTH_MAX = 2000
-KEPT_MAX = 500
-FILES_MAX = 100
+NOTE_LENGTH_MAX = 500  # characters, a paragraph in the report
+PROOF_LENGTH_MAX = 2000  # characters, some ten sentences about what failed
+KEPT_MAX = 500  # each listing reads all folders
+FILES_MAX = 100  # of one scenario, which has three; a bound for a folder that a person filled
 CARD = "kept.json"
-_CARD_BYTES_MAX = 64 * 1024
+_CARD_BYTES_MAX = 64 * 1024  # note and proof take 15 kB at most, every character escaped
 _PART = ".part"
-_PART_S_MAX = 3600.0
+_PART_S_MAX = 3600.0  # an hour: no clip takes as long to copy
 
 
 class ScenarioCard(BaseModel):
-    """What a kept scenario is, as `kept.json` in its folder says. Times are UTC seconds.
+    """A kept scenario, as `kept.json` in its folder describes it. Times are UTC seconds.
 
-    truth: how the alert was reviewed; complete: that nothing else happened; expect, never: how many entries;
-    lacks: what the clip lacks against what was wanted, in words. proof: whether it passed when it was kept ("": that is
-    not known yet), proof_text: what did not, in words.
+    truth: how the alert was reviewed; complete: that nothing else happened; expect, never: how many entries; lacks:
+    what the clip lacks against what was wanted, in words. proof: whether it passed when it was kept ("": that is not
+    known yet), proof_text: what did not, in words.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -79,7 +79,7 @@ class ScenarioStore:
         self._clock = clock
 
     def all(self) -> list[StoredScenario]:
-        """The newest first; at most KEPT_MAX, and those that Vedette did not keep last."""
+        """Return the kept ones, newest first, then those that Vedette did not keep; at most KEPT_MAX."""
         try:
             folders = sorted(each for each in self.folder.iterdir() if not each.name.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
@@ -88,7 +88,7 @@ class ScenarioStore:
         return sorted(found, key=lambda each: -each.card.kept_t if each.card else 0.0)[:KEPT_MAX]
 
     def must_be_free(self, name: str) -> None:
-        """Raises UsageError when it is no name, PreconditionError when it is taken or there are too many."""
+        """Raise UsageError for an invalid name, PreconditionError for one that is taken or if there are too many."""
         if not re.match(NAME, name) or name.endswith("\n"):
             raise UsageError(
                 f"`{name}` is no name for a scenario: use small letters, digits, - and _, at most 64, "
@@ -103,8 +103,11 @@ class ScenarioStore:
 
     @contextlib.contextmanager
     def placing(self, name: str) -> Iterator[Path]:
-        """A hidden folder to fill; on the way out it is flushed to disk and gets its name. Its files are flushed by
-        who writes them. Raises DiskWriteError, and what `must_be_free` raises; nothing is left then."""
+        """Yield a hidden folder to fill; on the way out it is flushed to disk and gets its name.
+
+        Its files are flushed by those who write them. Raises DiskWriteError, and what `must_be_free` raises; nothing is
+        left then.
+        """
         self.must_be_free(name)
         part = self.folder / f".{name}.{secrets.token_hex(4)}{_PART}"
         try:
@@ -136,7 +139,7 @@ class ScenarioStore:
         return True
 
     def note_proof(self, stored: StoredScenario, proof: str, text: str) -> None:
-        """What running it gave; nothing where it was deleted meanwhile. Raises DiskWriteError."""
+        """Write the result of running it; do nothing if it was deleted meanwhile. Raises DiskWriteError."""
         if stored.card is not None and _read_card(stored.folder / CARD) == stored.card:
             card = stored.card.model_copy(update={"proof": proof, "proof_text": text[:PROOF_LENGTH_MAX]})
             write_file(stored.folder / CARD, card.model_dump_json(indent=2).encode())
@@ -150,7 +153,7 @@ class ScenarioStore:
 
 
 def _stored(folder: Path) -> StoredScenario | None:
-    """None: it is none, or was deleted just now."""
+    """Return the scenario in a folder; None: it is none, or was deleted just now."""
     if folder.is_symlink() or not folder.is_dir():
         return None
     try:

@@ -15,7 +15,7 @@ from typing import Any
 from appliance.base.clock import Clock, iso_utc
 from appliance.base.errors import PreconditionError, StoreUnavailable
 from appliance.base.telemetry import LogThrottle
-from appliance.config import DAYS, CameraConfig, MqttConfig, SiteConfig
+from appliance.config import DAYS, CameraConfig, MqttConfig
 from appliance.evidence.privacy import PrivacyRules
 from appliance.mqtt.alert_messages import AlertMessages
 from appliance.mqtt.broker_session import BrokerSession, ReceivedMessage
@@ -120,19 +120,22 @@ class MqttPublisher:
     Invariant: after each connection everything that is so now is sent once, as the broker may have forgotten it.
     """
 
-    def __init__(self, config: SiteConfig, mqtt: MqttConfig, deps: MqttDeps) -> None:
-        """Raises UsageError: the package is not installed, or the certificate cannot be read."""
+    def __init__(
+        self, mqtt: MqttConfig, site: str, cameras: Mapping[str, CameraConfig], public_url: str, deps: MqttDeps
+    ) -> None:
+        """cameras: of the site file. public_url: of the dashboard; '': messages carry no link.
+
+        Raises UsageError: the package is not installed, or the certificate cannot be read."""
         self._mqtt = mqtt
         self._deps = deps
         self._clock = deps.clock
         self._audit = AuditStore(deps.db)
         cameras = {
             name: camera
-            for name, camera in config.cameras.items()
+            for name, camera in cameras.items()
             if camera.enabled and (mqtt.local or not _never_leaves(camera))
         }
-        site, link = config.site.name, config.dashboard.public_url
-        self._messages = AlertMessages(mqtt, site, link, cameras, deps.privacy, deps.alerts)
+        self._messages = AlertMessages(mqtt, site, public_url, cameras, deps.privacy, deps.alerts)
         self._topics = Topics(mqtt, site)
         self._cameras = {name: _WatchedCamera(camera) for name, camera in cameras.items()}
         self._states: dict[str, bytes] = {}
@@ -154,7 +157,7 @@ class MqttPublisher:
         self._stopped = threading.Event()
         shown = [name for name in cameras if self._messages.shows_stills_of(name)]
         profiles = deps.arming.config.names if mqtt.commands else ()
-        for each in discovery_messages(self._topics, site, cameras, shown, link, profiles=profiles):
+        for each in discovery_messages(self._topics, site, cameras, shown, public_url, profiles=profiles):
             self._states[each.topic] = _json(each.body)
         self._states[self._topics.availability] = ONLINE.encode()
         for name in cameras:

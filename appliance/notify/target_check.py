@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.base.errors import UsageError
-from appliance.config import AppriseTarget, HttpTarget, NtfyTarget, PushTarget, SiteConfig, Target, WebhookTarget
+from appliance.config import AppriseTarget, HttpTarget, NtfyTarget, PushTarget, Target, WebhookTarget
 from appliance.notify.apprise_sender import load_service
 from appliance.notify.http_sender import load_tls_ca
 from appliance.notify.message import MessageBuilder
@@ -34,13 +34,15 @@ class TargetFinding(NamedTuple):
     text: str
 
 
-def check_targets(site: SiteConfig, *, contact: bool) -> Iterator[TargetFinding]:
+def check_targets(
+    targets: Mapping[str, Target], *, public_url: str, has_uplink: bool, contact: bool
+) -> Iterator[TargetFinding]:
     """Findings about the enabled targets; nothing is sent. contact: whether each may be connected to."""
-    enabled = {name: target for name, target in site.notify.items() if target.enabled}
-    if enabled and not site.dashboard.public_url:
+    enabled = {name: target for name, target in targets.items() if target.enabled}
+    if enabled and not public_url:
         yield TargetFinding("dashboard.public_url", "warning", "not set: messages carry no link to the alert's page")
     for name, target in enabled.items():
-        if target.hold_s and site.uplink is None:
+        if target.hold_s and not has_uplink:
             text = "has no effect without `uplink`: there is no verdict to wait for"
             yield TargetFinding(f"notify.{name}.hold_s", "warning", text)
         if isinstance(target, AppriseTarget):
@@ -99,24 +101,24 @@ def test_command(site_file: Path, name: str | None, *, as_json: bool) -> int:
     """Print what came back of each target; 0 when all took it, else 1. Raises ConfigError, UsageError."""
     site = config.load(site_file)
     failed = 0
-    for each, target in _chosen(site, name).items():
-        result = asyncio.run(send_test(site, each, target))
+    for each, target in _chosen(site.notify, name).items():
+        result = asyncio.run(send_test(site.site.name, site.dashboard.public_url, each, target))
         failed += not result.ok
         print(json.dumps(_as_json(each, result)) if as_json else _result_text(each, target, result), flush=True)
     return 1 if failed else 0
 
 
-def _chosen(site: SiteConfig, name: str | None) -> Mapping[str, Target]:
-    if not site.notify:
+def _chosen(targets: Mapping[str, Target], name: str | None) -> Mapping[str, Target]:
+    if not targets:
         raise UsageError("the site file has no `notify`: nobody is told (docs/notify.md)")
     if name is None:
-        return site.notify
-    if name not in site.notify:
-        raise UsageError(f"there is no target `{name}` (there is: {', '.join(site.notify)})")
-    return {name: site.notify[name]}
+        return targets
+    if name not in targets:
+        raise UsageError(f"there is no target `{name}` (there is: {', '.join(targets)})")
+    return {name: targets[name]}
 
 
-async def send_test(site: SiteConfig, name: str, target: Target, push: PushMeans | None = None) -> SendResult:
+async def send_test(site: str, public_url: str, name: str, target: Target, push: PushMeans | None = None) -> SendResult:
     """Send a test message and say what came of it. push: for a target of that kind. Raises UsageError."""
     clock = SystemClock()
     try:
@@ -124,7 +126,7 @@ async def send_test(site: SiteConfig, name: str, target: Target, push: PushMeans
     except UsageError as error:
         raise UsageError(f"notify.{name}: {error}") from None
     try:
-        builder = MessageBuilder(site.site.name, site.dashboard.public_url, lambda event: False)
+        builder = MessageBuilder(site, public_url, lambda event: False)
         return await sender.send(builder.test(name, clock.now()))
     finally:
         await sender.close()

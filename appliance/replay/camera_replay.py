@@ -14,7 +14,7 @@ from appliance.alerts.pipeline import Pipeline
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.errors import DetectorError
-from appliance.config import SiteConfig
+from appliance.config import DecisionConfig
 from appliance.detect.detector import ObjectDetector
 from appliance.health.tamper_detector import TamperDetector
 from appliance.media.decoder import DecodedFrame
@@ -51,7 +51,7 @@ InferenceObserver = Callable[[FrameBoxes, InferenceRequest], None]
 class ReplayContext:
     """What the cameras of a replay share."""
 
-    config: SiteConfig
+    config: DecisionConfig
     detector: ObjectDetector
     log: ReplayLog
     executor: OrderedExecutor[Detections | None]

@@ -18,7 +18,15 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import SourceError
 from appliance.base.json_lines import encode_log, unused_header_fields
 from appliance.base.local_files import is_special
-from appliance.config import AlertsConfig, CameraConfig, DetectConfig, EscalationConfig, Rule, SharePoint, SiteConfig
+from appliance.config import (
+    AlertsConfig,
+    CameraConfig,
+    DecisionConfig,
+    DetectConfig,
+    EscalationConfig,
+    Rule,
+    SharePoint,
+)
 from appliance.detect.detector import ObjectDetector, with_device
 from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet, describe_conditions
 from appliance.replay.verdict_source import AnsweredBy
@@ -157,7 +165,7 @@ def opening(replayed: Sequence[Replayed], settings: Settings) -> LogHeader:
 
 
 def settings_of(
-    config: SiteConfig,
+    config: DecisionConfig,
     cameras: Sequence[str],
     detector: ObjectDetector,
     *,
@@ -188,7 +196,7 @@ def settings_of(
         },
         alerts=config.alerts,
         escalation=config.escalation,
-        uplink=config.uplink is not None,
+        uplink=config.has_uplink,
         scheduled=scheduled,
         verdicts=verdicts,
         weather=conditions.texts,

@@ -12,7 +12,7 @@ import numpy as np
 
 from appliance import wire
 from appliance.base.clock import footage_period
-from appliance.config import SiteConfig
+from appliance.config import DecisionConfig
 from appliance.evidence.frame_selection import (
     FACTS_ONLY,
     EvidenceMoment,
@@ -63,7 +63,7 @@ class FrameHistory:
     others, `guessed`), and a clip, which is cut from packets (`guessed`, with no bytes).
     """
 
-    def __init__(self, config: SiteConfig, camera: str) -> None:
+    def __init__(self, config: DecisionConfig, camera: str) -> None:
         self._site = config.site.name
         self._settings = config.escalation
         self._image_free = config.image_free(camera)
@@ -164,14 +164,14 @@ def escalation_message(body: wire.Escalation, priority: str) -> NatsMessage:
     return NatsMessage(wire.escalation_subject(body.site, priority), body.to_json(), headers, "facts")
 
 
-def router_context_of(config: SiteConfig, wall: LocalTime | None = None) -> RouterContext:
+def router_context_of(config: DecisionConfig, wall: LocalTime | None = None) -> RouterContext:
     """What the router knows beyond one camera, in a replay: the site file's budgets, off-peak hours where the footage
     has a time of day, nothing of link and system load, nothing calibrated."""
     privacy = PrivacyRules(config.site, config.cameras, wall)
     escalation = config.escalation
     return RouterContext.of(
         config.site.name, escalation, footage_period, privacy.level,
-        uplink=config.uplink is not None, off_peak_in_s=off_peak_in_s(escalation.off_peak, wall),
+        uplink=config.has_uplink, off_peak_in_s=off_peak_in_s(escalation.off_peak, wall),
     )  # fmt: skip
 
 
@@ -182,9 +182,9 @@ class ReplayRouting:
     that never escalates.
     """
 
-    def __init__(self, config: SiteConfig, camera: str, model: str, context: RouterContext | None = None) -> None:
+    def __init__(self, config: DecisionConfig, camera: str, model: str, context: RouterContext | None = None) -> None:
         """context: what the cameras of one replay share."""
-        self._escalates = config.uplink is not None and config.escalation.enabled
+        self._escalates = config.has_uplink and config.escalation.enabled
         self._camera = camera
         self._model = model
         self._planner = EscalationPlanner(camera, config.cameras[camera].rules, context or router_context_of(config))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from appliance.base.clock import Clock, SystemClock, process_cpu_s
 from appliance.base.errors import printable
-from appliance.config import SiteConfig, rule_labels
+from appliance.config import DecisionConfig, rule_labels
 from appliance.detect.detector import ObjectDetector, prefer_labels
 from appliance.ingest.camera_hardware import HardwareDecoders, HardwareOnly
 from appliance.media.decoder import DecodedFrame
@@ -74,7 +74,7 @@ class ReplayPlan:
     """Inputs that are replayed together, synchronised by their time: everything that decides what is logged."""
 
     inputs: tuple[ReplayInput, ...]
-    config: SiteConfig
+    config: DecisionConfig
     detector: ObjectDetector
     local_time: LocalTime | None = None  # of a time in the footage, for schedules; None: every rule is armed
     verdict_source: VerdictSource | None = None  # None: no escalation is answered
@@ -115,7 +115,7 @@ class ReplayOptions:
 
 def replay(
     clip: Path,
-    config: SiteConfig,
+    config: DecisionConfig,
     camera: str,
     detector: ObjectDetector,
     log: LogSink | None = None,
@@ -147,7 +147,7 @@ def replay(
     return result
 
 
-def clip_input(clip: Path, config: SiteConfig, camera: str, detector: ObjectDetector) -> ReplayInput:
+def clip_input(clip: Path, config: DecisionConfig, camera: str, detector: ObjectDetector) -> ReplayInput:
     """A file as the footage of a camera. Raises SourceError when it cannot be read."""
     run = run_id(clip, camera, config.cameras[camera], config.detector, detector.name)
     return ReplayInput(
@@ -155,7 +155,7 @@ def clip_input(clip: Path, config: SiteConfig, camera: str, detector: ObjectDete
     )
 
 
-def workers_for(config: SiteConfig) -> int:
+def workers_for(config: DecisionConfig) -> int:
     """As many workers as this machine has cores for, each of `detector.threads`. Only for detectors of
     `appliance.detect`, see `ReplayOptions`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

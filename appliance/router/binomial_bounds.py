@@ -9,12 +9,12 @@ _HALVINGS = 40
 
 
 def error_bound(wrong: int, n: int, confidence: float = CONFIDENCE) -> float:
-    """The upper bound of the share of which `wrong` of `n` were (C. Clopper, E. Pearson, 1934; one-sided)."""
+    """Return the upper bound of the share, when `wrong` of `n` were (C. Clopper, E. Pearson, 1934; one-sided)."""
     return 1 - recall_low(n - wrong, n, confidence)
 
 
 def recall_low(kept: int, n: int, confidence: float = CONFIDENCE) -> float:
-    """The lower bound of the share of which `kept` of `n` were kept (C. Clopper, E. Pearson, 1934; one-sided)."""
+    """Return the lower bound of the share, when `kept` of `n` were kept (C. Clopper, E. Pearson, 1934; one-sided)."""
     if kept <= 0:
         return 0.0
     low, high = 0.0, 1.0
@@ -28,7 +28,7 @@ def recall_low(kept: int, n: int, confidence: float = CONFIDENCE) -> float:
 
 
 def missed_max(n: int, recall: float) -> int | None:
-    """Of how many misses among `n` the recall is still sure; None: not even without any."""
+    """Return how many misses among `n` still prove the recall; None: not even no miss at all does."""
     if n <= 0 or _at_least(n, n, recall) > 1 - CONFIDENCE:
         return None
     low, high = 0, n
@@ -42,7 +42,7 @@ def missed_max(n: int, recall: float) -> int | None:
 
 
 def _at_least(kept: int, n: int, p: float) -> float:
-    """The probability of `kept` or more of `n` when each is kept with probability `p`."""
+    """Return the probability of `kept` or more of `n` when each is kept with probability `p`."""
     if kept <= 0 or p >= 1:
         return 1.0
     if p <= 0:

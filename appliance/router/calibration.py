@@ -39,8 +39,10 @@ class TrackStability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallClaim:
-    """Of `real` true alerts (weighed: `effective`) with a chance of at least `chance_min` there are `recall`, and with
-    95 % confidence no less than `recall_low` of those to come. chance_min 0: too little is known to leave anything out.
+    """Claim about the alerts that are left out.
+
+    Of `real` true alerts (weighed: `effective`), the share `recall` has a chance of at least `chance_min`; with 95 %
+    confidence at least `recall_low` of those to come do. chance_min 0: too little is known to leave anything out.
     """
 
     chance_min: float = 0.0
@@ -52,7 +54,9 @@ class RecallClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SureClaim:
-    """Of `n` known alerts with a chance of at least `chance_max` (while none is claimed: of at least SURE_MIN) `wrong`
+    """Claim about the alerts of which the appliance is sure.
+
+    Of `n` known alerts with a chance of at least `chance_max` (while none is claimed: of at least SURE_MIN) `wrong`
     were false, and with 95 % confidence no more than `error_high` of those to come are. chance_max 1: too little is
     known to be sure of anything. needed: how many known ones it takes at the least.
     """
@@ -68,8 +72,11 @@ class SureClaim:
         return self.chance_max < 1
 
     def learn_share(self, error_max: float, cold_share: float) -> float:
-        """Of likely sure alerts the share to be asked about while nothing is claimed: all at first, `cold_share` when
-        as many are known as a claim takes; all of them again when too many of those were wrong."""
+        """Return the share of likely sure alerts to ask about while nothing is claimed.
+
+        It is all at first, `cold_share` when as many are known as a claim takes, and all of them again when too many of
+        those were wrong.
+        """
         if self.n == 0 or self.wrong > error_max * self.n:
             return 1.0
         return 1 - (1 - cold_share) * min(1.0, self.n / self.needed)
@@ -77,8 +84,10 @@ class SureClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFit:
-    """What was learnt for one group of alerts, from `n` of which `real` were true. claim: of those that are left out;
-    sure: of those that need no second opinion."""
+    """Weights learnt for one group of alerts, from `n` of which `real` were true.
+
+    claim: about those that are left out; sure: about those that need no second opinion.
+    """
 
     weights: Weights = PRIOR
     n: int = 0
@@ -89,8 +98,11 @@ class GroupFit:
 
 @dataclass(frozen=True, slots=True)
 class AlertChance:
-    """The probability that an alert is right, from how many known ones of its camera and label, and what is claimed of
-    those with a lower one than p_min, and of those that are sure."""
+    """Probability that an alert is right.
+
+    It says how many known alerts of its camera and label it is from, what is claimed of alerts with a lower chance than
+    p_min, and what of those that are sure.
+    """
 
     p: float
     n: int
@@ -112,23 +124,25 @@ class Calibration:
     cameras: Mapping[str, GroupFit]
 
     def chance(self, camera: str, label: str, seen: TrackStability) -> AlertChance:
-        """Of an alert of this camera about an object of this label, seen so. Never 0 and never 1."""
+        """Return the chance of an alert of this camera about an object of this label, seen so. Never 0 and never 1."""
         own = self.cameras.get(f"{camera}/{label}")
         p = self.probability(camera, label, seen)
         return AlertChance(p, own.n if own else 0, self.claim(camera, label).chance_min, self.sure(camera, label))
 
     def probability(self, camera: str, label: str, seen: TrackStability) -> float:
-        """The chance alone."""
+        """Return the chance alone."""
         fit = self._chain(camera, label)[0]
         return sigmoid(sum(map(mul, fit.weights, features(seen))))
 
     def claim(self, camera: str, label: str) -> RecallClaim:
-        """What is claimed of the alerts that the router leaves out for this camera and label."""
+        """Return the claim about the alerts that the router leaves out for this camera and label."""
         return next((fit.claim for fit in self._chain(camera, label) if fit.claim.chance_min > 0), RecallClaim())
 
     def sure(self, camera: str, label: str) -> SureClaim:
-        """What is claimed of the alerts of which the appliance is sure: of the most particular group of which enough is
-        known, whether that allows a claim or not."""
+        """Return the claim about the alerts of which the appliance is sure, whether it allows anything or not.
+
+        It comes from the most particular group of which enough is known.
+        """
         chain = self._chain(camera, label)
         return next((fit.sure for fit in chain if fit.n >= fit.sure.needed), chain[-1].sure)
 
@@ -138,7 +152,7 @@ class Calibration:
 
     @classmethod
     def from_json(cls, data: bytes) -> Calibration:
-        """Raises UsageError when it is no calibration, or one of another version."""
+        """Read a calibration. Raise UsageError when it is no calibration, or one of another version."""
         try:
             read = _calibration.validate_json(data)
         except ValidationError as error:
@@ -150,13 +164,13 @@ class Calibration:
         return read
 
     def _chain(self, camera: str, label: str) -> tuple[GroupFit, ...]:
-        """The fits that apply, the most particular first."""
+        """Return the fits that apply, the most particular first."""
         found = (self.cameras.get(f"{camera}/{label}"), self.labels.get(label), self.everything)
         return tuple(fit for fit in found if fit is not None)
 
 
 def features(seen: TrackStability) -> Weights:
-    """What the weights weigh."""
+    """Return the features that the weights multiply."""
     score = min(max(seen.score, _SCORE_EDGE), 1 - _SCORE_EDGE)
     looks = min(math.log2(max(seen.looks, 1)), LOOKS_LOG_MAX)
     return (1.0, math.log(score / (1 - score)), looks, min(max(seen.moved, 0.0), MOVED_MAX), max(seen.spread, 0.0))

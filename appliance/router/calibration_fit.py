@@ -56,8 +56,11 @@ SURE_GRID = (0.5, 0.6, 0.7, 0.8, 0.9, SURE_MIN, 0.98)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertOutcome:
-    """An alert of which it is known whether it was real. weight: how many such alerts it stands for (an audited one of
-    a hundred stands for a hundred); id: tells alerts apart."""
+    """An alert of which it is known whether it was real.
+
+    weight: how many such alerts it stands for (an audited one of a hundred stands for a hundred); id: tells alerts
+    apart.
+    """
 
     id: str
     camera: str
@@ -92,10 +95,11 @@ def fit(
     error_max: float = ERROR_MAX,
     decided: Sequence[DecidedAlert] = (),
 ) -> Calibration:
-    """The calibration that these outcomes teach; without any it is the prior. recall: what the router claims to keep;
-    error_max: how many of the sure ones may be wrong; decided: alerts as they come, whether they are known or not.
+    """Return the calibration that these outcomes teach; without any it is the prior.
 
-    What is claimed is measured with chances that the alert itself had no part in (see `held_out`).
+    recall: what the router claims to keep; error_max: how many of the sure ones may be wrong; decided: alerts as they
+    come, whether they are known or not. Claims are measured with chances that the alert itself had no part in (see
+    `held_out`).
     """
     taught, table, honest = _learn(outcomes), _Table.of(outcomes), held_out(outcomes)
     come = np.array([taught.probability(each.camera, each.label, each.stability) for each in decided], np.float64)
@@ -125,7 +129,7 @@ def fit(
 
 
 def held_out(outcomes: Sequence[AlertOutcome], folds: int = FOLDS) -> Array:
-    """The chance of each alert by a calibration that was learnt from the other folds. Folds go by the alert's id."""
+    """Return the chance of each alert by a calibration learnt from the other folds. Folds go by the alert's id."""
     chances = np.zeros(len(outcomes))
     fold_of = [int(hashlib.sha256(each.id.encode()).hexdigest()[:8], 16) % folds for each in outcomes]
     for fold in set(fold_of):
@@ -137,7 +141,7 @@ def held_out(outcomes: Sequence[AlertOutcome], folds: int = FOLDS) -> Array:
 
 
 def map_weights(table: _Table, parent: Weights, precision: tuple[float, float]) -> Weights:
-    """The most probable weights given the rows, drawn towards `parent`, each with the sign that it must have.
+    """Return the most probable weights given the rows, drawn towards `parent`, each with the sign that it must have.
 
     A weight that would take the wrong sign is held at 0 and the others are found anew, so the chance never falls when
     the score rises.
@@ -217,7 +221,7 @@ def _claim_all_asked(mine: NDArray[np.float64], recall: float) -> RecallClaim:
 def _claim_audited(
     chances: Array, real: NDArray[np.bool_], weight: Array, recall: float, decided: Array
 ) -> RecallClaim:
-    """The highest of LEFT_OUT_GRID that keeps the recall. weight: how many alerts each stands for.
+    """Return the claim with the highest limit of LEFT_OUT_GRID that keeps the recall. weight: alerts each stands for.
 
     Three bounds make one: of those below the limit no larger share is real, of those above it no smaller one is, and no
     more alerts than this lie below. The first two count every known alert once: within a side it was the chance alone
@@ -252,17 +256,17 @@ def _claim_audited(
 
 
 def _share_high(weight: Array, below: NDArray[np.bool_], effective: float, level: float) -> float:
-    """The upper bound of the share of all alerts that lie below."""
+    """Return the upper bound of the share of all alerts that lie below."""
     share = float(weight[below].sum() / weight.sum())
     return min(1.0, share + NormalDist().inv_cdf(1 - level) * math.sqrt(share * (1 - share) / effective))
 
 
 def claim_sure(chances: NDArray[np.float64], real: NDArray[np.bool_], error_max: float) -> SureClaim:
-    """The lowest of SURE_GRID from which on, with 95 % confidence, no more than `error_max` of the alerts are false.
+    """Return the claim with the lowest limit of SURE_GRID from which on at most `error_max` of the alerts are false.
 
-    A one-sided Clopper-Pearson bound at each, at a confidence that holds for all of them together. Every known alert
-    counts once: of two thresholds the higher one has the surer alerts, so that those below it, of which more were asked
-    about, make the share of wrong ones look larger, never smaller.
+    It holds with 95 % confidence: a one-sided Clopper-Pearson bound at each limit, at a confidence that holds for all
+    of them together. Every known alert counts once: of two thresholds the higher one has the surer alerts, so that
+    those below it, of which more were asked about, make the share of wrong ones look larger, never smaller.
     """
     confidence = 1 - (1 - CONFIDENCE) / len(SURE_GRID)
     needed = math.ceil(math.log(1 - confidence) / math.log1p(-error_max)) if 0 < error_max < 1 else 1
@@ -330,7 +334,7 @@ def _newton(table: _Table, start: Array, precision: tuple[float, float], free: N
 
 
 def _learn(outcomes: Sequence[AlertOutcome]) -> Calibration:
-    """The weights of all groups, without what is claimed."""
+    """Return the weights of all groups, without claims."""
     table = _Table.of(outcomes)
     everything = GroupFit(weights=map_weights(table, PRIOR, GLOBAL_PRECISION))
     labels = {

@@ -35,7 +35,7 @@ from appliance.types import (
 
 @dataclass(frozen=True, slots=True)
 class RouterTuning:
-    """What the router reckons with. Sizes and fills are those of our own encoder; values are set by hand."""
+    """Constants of the router's reckoning. Sizes and fills are those of our own encoder; values are set by hand."""
 
     facts_bytes: int = 1500
     """An escalation with subject and headers."""
@@ -97,7 +97,7 @@ class RouterCase:
 
 @dataclass(frozen=True, slots=True)
 class EscalationCost:
-    """What an escalation is expected to take: bytes on the uplink, seconds of the GPU, money in the site's currency."""
+    """Expected cost of an escalation: bytes on the uplink, seconds of the GPU, money in the site's currency."""
 
     bytes: int
     gpu_s: float
@@ -126,14 +126,16 @@ class BudgetLimit:
         return self.spent + cost.of(self.what) <= self.amount * (1 - reserve)
 
     def ever_has_room(self, cost: EscalationCost, reserve: float) -> bool:
-        """Whether it would once it is renewed."""
+        """Return True if the budget would have room once it is renewed."""
         return cost.of(self.what) <= self.amount * (1 - reserve)
 
 
 @dataclass(frozen=True, slots=True)
 class Postponement:
-    """What an escalation waits for: budget, box (the appliance's load), queue, pool (of workers), price or off-peak.
-    until_t: not before."""
+    """Reason for which an escalation waits. until_t: it waits at least until then.
+
+    The reasons are budget, box (the appliance's load), queue, pool (of workers), price or off-peak.
+    """
 
     why: str
     until_t: float | None = None
@@ -141,12 +143,12 @@ class Postponement:
 
 @dataclass(frozen=True, slots=True)
 class RouterDecision:
-    """What is to be done, and why, for a person. priority: one of wire.PRIORITIES; empty when never.
+    """Decision about an alert, with its reason for a person.
 
-    value: expected value of the verdict per 100 kB: a rank, to be compared with others of the same settings. cost: of
-    the evidence it begins with. audit_share: above 0 it is escalated only as one of a sample of what stays at the edge,
-    on the side audit_of. edge: what the appliance itself says; flagged: why that stands for now although the cloud is
-    asked.
+    priority: one of wire.PRIORITIES; empty when never. value: expected value of the verdict per 100 kB: a rank, to be
+    compared with others of the same settings. cost: of the evidence it begins with. audit_share: above 0 it is
+    escalated only as one of a sample of what stays at the edge, on the side audit_of. edge: the appliance's own answer;
+    flagged: why that stands for now although the cloud is asked.
     """
 
     when: SendTiming
@@ -163,7 +165,7 @@ class RouterDecision:
 
     @property
     def tier(self) -> Tier:
-        """Who answers."""
+        """The tier that answers."""
         return "cloud" if self.ask else "edge"
 
     @property
@@ -173,8 +175,11 @@ class RouterDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemLoad:
-    """How link, appliance and workers are doing; None: unknown. load: 1 minute mean of running tasks per core;
-    pool_wait_s, gpu_hour: what the workers announce. offload: the appliance is too hot to find out by itself."""
+    """State of link, appliance and workers; None: unknown.
+
+    load: 1 minute mean of running tasks per core; pool_wait_s, gpu_hour: as the workers announce. offload: the
+    appliance is too hot to find out by itself.
+    """
 
     link_up: bool | None = None
     queue_age_s: float | None = None
@@ -186,7 +191,7 @@ class SystemLoad:
 
 
 def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
-    """Whether the cloud is asked about this alert. Depends on nothing but its arguments."""
+    """Decide if the cloud is asked about this alert. The result depends on nothing but the arguments."""
     inputs = case.inputs
     # Where nothing is ever asked, tracks are not followed for it, and so the chance says little.
     edge = edge_answer(inputs) if case.uplink and settings.enabled else ""
@@ -221,14 +226,14 @@ def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
 
 
 def edge_answer(inputs: RouteInputs) -> EdgeAnswer:
-    """What the appliance itself says of an alert."""
+    """Return the appliance's own answer about an alert."""
     if inputs.rechecked in _NOT_DOUBTED and inputs.chance >= inputs.chance_max:
         return "sure"
     return "doubtful" if inputs.rechecked is None and inputs.chance < inputs.chance_min else "between"
 
 
 def certainty_of(inputs: RouteInputs) -> float:
-    """The probability that what the appliance itself says of an alert is right."""
+    """Return the probability that the appliance's own answer about an alert is right."""
     return round(max(inputs.chance, 1 - inputs.chance), 4)
 
 
@@ -240,7 +245,10 @@ def must_wait(
     now: float,
     urgent: bool,
 ) -> Postponement | None:
-    """What an escalation of this cost waits for now; None: for nothing. Urgent ones wait for the budget alone."""
+    """Return the reason for which an escalation of this cost waits now; None: it need not wait.
+
+    An urgent one waits for the budget alone.
+    """
     reserve = 0.0 if urgent else settings.budget.alert_reserve
     short = [limit.renew_t for limit in limits if not limit.has_room(cost, reserve)]
     if short:
@@ -262,14 +270,14 @@ def must_wait(
 
 
 def value_of(inputs: RouteInputs, cost: EscalationCost) -> float:
-    """The value of asking; see above."""
+    """Return the value of asking; see above."""
     grave = TUNING.value_of(inputs.severity) * (TUNING.own_question_factor if inputs.own_question else 1.0)
     new = TUNING.repeat_factor if inputs.repeat else 1.0
     return round(grave * new * inputs.chance * TUNING.value_bytes / max(1, cost.bytes), 4)
 
 
 def in_sample(alert: str, share: float) -> bool:
-    """Whether the alert is one of a sample of this share. By its id, so that a replay draws the same ones."""
+    """Return True if the alert is one of a sample of this share. Its id decides, so that a replay draws the same ones."""
     drawn = int.from_bytes(hashlib.sha256(f"audit|{alert}".encode()).digest()[:8], "big")
     return drawn < share * 2.0**64
 
@@ -342,16 +350,17 @@ def _flagged(inputs: RouteInputs, cost: EscalationCost, settings: RouterConfig) 
 
 
 def _too_late(inputs: RouteInputs, cost: EscalationCost, settings: RouterConfig) -> bool:
-    """Whether the answer would come later than the site file wants. What is unknown is not held against it."""
+    """Return True if the answer would come later than the site file wants. An unknown delay is not too late."""
     if settings.answer_s is None or inputs.pool_wait_s is None:
         return False
     return inputs.pool_wait_s + cost.gpu_s > settings.answer_s
 
 
 def _affordable(case: RouterCase, first: EvidenceStep, settings: EscalationConfig, urgent: bool) -> EvidenceStep:
-    """The evidence to begin with: less than usual where appliance, queue or budget are short and it cannot wait.
+    """Return the evidence to begin with.
 
-    A question in the owner's own words never goes without an image for want of money: facts do not answer it.
+    It is less than usual where appliance, queue or budget are short and the escalation cannot wait. A rule in the
+    owner's own words never goes without an image for want of money: facts do not answer it.
     """
     index = EVIDENCE_STEPS.index(first)
     crops = EVIDENCE_STEPS.index("crops")
@@ -385,7 +394,7 @@ def _postponed(decided: RouterDecision, case: RouterCase, settings: EscalationCo
 
 
 def _first_evidence(inputs: RouteInputs, settings: EscalationConfig, edge: EdgeAnswer) -> EvidenceStep:
-    """What it begins with: of what a hot appliance is not sure of, whole frames."""
+    """Return the evidence an escalation begins with: whole frames where a hot appliance is not sure."""
     if inputs.privacy == "image_free":
         return "facts"
     if inputs.offload and edge != "sure":
@@ -394,7 +403,7 @@ def _first_evidence(inputs: RouteInputs, settings: EscalationConfig, edge: EdgeA
 
 
 def _strained(inputs: RouteInputs, settings: RouterConfig) -> bool:
-    """Whether the appliance is busier or hotter than the site file allows; not when the cloud shall relieve it."""
+    """Return True if the appliance is busier or hotter than the site file allows, unless the cloud shall relieve it."""
     if inputs.offload:
         return False
     hot = inputs.temperature_c is not None and settings.temperature_max_c is not None

@@ -1,4 +1,4 @@
-"""What may still be spent on escalations today and this month: bytes, GPU seconds, money."""
+"""Budgets of escalations, today and this month: bytes, GPU seconds, money."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class EscalationBudget:
         return bool(priced) and (budget.money_day is not None or budget.money_month is not None)
 
     def cost(self, bytes_: int, camera: str = "", evidence: str = "") -> EscalationCost:
-        """Of an escalation of so many bytes, of this camera, that begins with this evidence."""
+        """Return the cost of an escalation of so many bytes, of this camera, that begins with this evidence."""
         tokens = self._price(self._mean(camera, evidence))
         gpu_hour = self._prices.gpu_hour if self.gpu_hour is None else self.gpu_hour
         return EscalationCost(bytes_, self.gpu_s, self._money(bytes_, 0.0) + self.gpu_s / _HOUR_S * gpu_hour + tokens)
 
     def spend(self, cost: EscalationCost, now: float) -> None:
-        """An escalation goes out."""
+        """Add the cost of an escalation that goes out."""
         self._roll(now)
         had = self._spent
         self._spent = CloudSpend(
@@ -65,21 +65,21 @@ class EscalationBudget:
         self._reckoned += cost.money - self._money(cost.bytes, cost.gpu_s)
 
     def set_spent(self, spent: CloudSpend, now: float) -> None:
-        """What was spent, as the store has it, in place of what was reckoned."""
+        """Replace the reckoned spending by what the store has."""
         self._roll(now)
         self._spent = spent
 
     def set_tokens(self, tokens: TokenUsage) -> None:
-        """What the judge's tokens were, as the store has it, in place of what was reckoned."""
+        """Replace the reckoned tokens of the judge by what the store has."""
         self._tokens = tokens
         self._reckoned = sum(self._price(self._mean(*which)) * count for which, count in tokens.due.items())
 
     def period(self, now: float) -> Period:
-        """The day and month that budgets go by."""
+        """Return the day and month that budgets go by."""
         return self._period_of(now)
 
     def limits(self, now: float) -> tuple[BudgetLimit, ...]:
-        """The budgets that the site file sets, as they stand."""
+        """Return the budgets that the site file sets, as they stand."""
         if not self.is_limited:
             return ()
         at, budget, spent = self._roll(now), self._budget, self._spent
@@ -103,7 +103,10 @@ class EscalationBudget:
         return bytes_ / _GB * self._prices.uplink_gb + gpu_s / _HOUR_S * self._prices.gpu_hour
 
     def _mean(self, camera: str, evidence: str) -> TokenCount:
-        """Of an escalation of this camera that began so; else of any camera's, else of any; 0: not known yet."""
+        """Return the mean tokens of an escalation of this camera that began so; 0: not known yet.
+
+        If none is known, take any camera's that began so, else any.
+        """
         mean = self._tokens.mean
         if not mean or (camera, evidence) in mean:
             return mean.get((camera, evidence), TokenCount())
@@ -117,7 +120,7 @@ class EscalationBudget:
         return (tokens.read * prices.tokens_in_million + tokens.written * prices.tokens_out_million) / _MILLION
 
     def _roll(self, now: float) -> Period:
-        """A new day, or a new month, begins with nothing spent."""
+        """Begin a new day, or a new month, with nothing spent."""
         if self._period is not None and self._period.day_t <= now < self._period.day_end_t:
             return self._period
         at, before = self._period_of(now), self._period

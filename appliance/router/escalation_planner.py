@@ -52,9 +52,9 @@ _DIGITS, _MONEY_DIGITS = 4, 6
 
 @dataclass(frozen=True, slots=True)
 class RoutePlan:
-    """What is to be done about an alert: the decision as it is logged, and the escalation, if there is one.
+    """Plan for an alert: the decision as it is logged, and the escalation, if there is one.
 
-    event: which was decided about. released: the escalation was postponed before, and goes now.
+    event: the one that was decided about. released: the escalation was postponed before, and goes now.
     """
 
     route: Route
@@ -65,7 +65,7 @@ class RoutePlan:
 
 @dataclass(slots=True)
 class RouterContext:
-    """What the router knows beyond one camera: what was learnt, what may be spent, how link and appliance are doing.
+    """Knowledge of the router beyond one camera: the calibration, the budgets, the state of link and appliance.
 
     One for all cameras of a site. Owner: the core, which renews it, or a replay, in which the load is unknown; one
     thread. uplink: the site has one. off_peak_in_s: seconds until off-peak hours at a time, 0 inside them; None: there
@@ -100,7 +100,7 @@ class RouterContext:
         return cls(site, settings, uplink, budget, off_peak_in_s, bytes_=sizes, privacy=privacy)
 
     def costs(self, camera: str) -> tuple[EscalationCost, ...]:
-        """Of an escalation of this camera that begins with each evidence step."""
+        """Return the cost of an escalation of this camera that begins with each evidence step."""
         steps = zip(self.bytes_, EVIDENCE_STEPS, strict=False)
         return tuple(self.budget.cost(bytes_, camera, step) for bytes_, step in steps)
 
@@ -133,20 +133,23 @@ class EscalationPlanner:
         self._run, self._model = old._run, old._model
 
     def begin(self, header: StreamHeader) -> None:
-        """A run begins: its tracks are others. The same run again: nothing changes."""
+        """Begin a run: its tracks are others. The same run as before changes nothing."""
         if header.run and header.run == self._run:
             return
         self._run, self._model = header.run, header.model
         self._tracks.begin(header.size)
 
     def observe(self, boxes: FrameBoxes) -> None:
-        """What was detected, before what it decides goes to `plan`. Nothing is kept for a site that never escalates."""
+        """Note a frame's detections; call it before `plan` gets the alert changes of the frame.
+
+        Nothing is kept for a site that never escalates.
+        """
         if self._enabled and boxes.looked:
             self._tracks.observe(boxes)
             self._recent.observe(boxes, self._tracks)
 
     def plan(self, change: AlertChange, now: float) -> RoutePlan | None:
-        """What is to be done; None: nothing that was not decided before. `now`: see RouterCase."""
+        """Return the plan for an alert change; None: nothing that was not decided before. `now`: see RouterCase."""
         open_ = self._open.get(change.alert.id)
         if change.kind == "ended":
             self._open.pop(change.alert.id, None)
@@ -166,11 +169,10 @@ class EscalationPlanner:
     def reconsider(
         self, alert: Alert, event: Event, known: RouteInputs, now: float, *, requested: bool = False
     ) -> RoutePlan | None:
-        """What is to be done about an alert that stays at the edge, now that `known` says more; None: its rule is gone.
+        """Return a plan for an alert that stays at the edge, now that `known` holds more; None: its rule is gone.
 
+        `known`: the inputs of the first decision, with the result of the appliance's own second detection since.
         requested: a person asks for it.
-
-        `known`: what was known when it was decided, with what the appliance's own second detection said since.
         """
         rule, limits = self._rules.get(event.rule), self._context.budget.limits(now)
         if rule is None:
@@ -297,7 +299,7 @@ class EscalationPlanner:
         )
 
     def _tracks_of(self, alert: Alert, event: Event) -> list[TrackStats]:
-        """The alert's newest tracks as they were seen, that of the event first."""
+        """Return the alert's newest tracks as they were seen, that of the event first."""
         numbers = dict.fromkeys((event.track, *reversed(alert.tracks[1 - TRACKS_JUDGED_MAX :])))
         return [seen for seen in map(self._tracks.of, numbers) if seen is not None]
 
@@ -321,7 +323,7 @@ class EscalationPlanner:
 def build_escalation(
     alert: Alert, event: Event, rule: Rule, *, site: str, now: float, model: str = ""
 ) -> wire.Escalation:
-    """The escalation, still without media. The same alert of the same site always makes the same id."""
+    """Return the escalation, still without media. The same alert of the same site always makes the same id."""
     return wire.Escalation(
         id=escalation_id(site, alert.id),
         site=site,
@@ -373,7 +375,7 @@ class _Subject:
 
 
 def _changes(before: RouterDecision, decision: RouterDecision) -> bool:
-    """Whether a later decision is another: one that was postponed is only ever released, or made more urgent."""
+    """Return True if a later decision differs: one that was postponed is only ever released, or made more urgent."""
     if before.when == "later":
         order = wire.PRIORITIES.index
         return decision.when == "now" and order(decision.priority) <= order(before.priority)

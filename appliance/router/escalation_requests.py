@@ -14,7 +14,7 @@ ANSWER_S = 5.0  # the core looks once a second
 
 @dataclass(frozen=True, slots=True)
 class RequestAnswer:
-    """Whether the alert is escalated (now, or once there is a budget), and why, or why not."""
+    """Answer to a request to escalate an alert: yes (now, or once there is a budget) or no, and why."""
 
     accepted: bool
     reason: str

@@ -79,7 +79,7 @@ class RecentEscalations:
                 known.update(boxes.t)
 
     def record(self, rule: str, severity: Severity, track: TrackStats) -> None:
-        """This is escalated."""
+        """Record an escalation of this track."""
         if self._repeat_s <= 0:
             return
         there_s = track.seconds if track.moved < TUNING.moved_max else 0.0
@@ -87,7 +87,7 @@ class RecentEscalations:
         del self._objects[: -TUNING.objects_max]
 
     def is_repeat(self, rule: str, severity: Severity, track: TrackStats) -> bool:
-        """Whether this very object was escalated by the same rule, no less gravely, and stands there for long."""
+        """Return True if this very object was escalated by the same rule, no less gravely, and stands there for long."""
         rank = SEVERITIES.index(severity)
         return track.moved < TUNING.moved_max and any(
             known.rule == rule
@@ -102,7 +102,7 @@ class RecentEscalations:
 def restore_recent(
     decisions: DecisionStore, boxes: BoxStore, camera: str, repeat_s: float, now: float
 ) -> RecentEscalations:
-    """What a planner of `camera` knew when the core ended, made anew of its decisions and of the stored boxes.
+    """Return the memory that a planner of `camera` had when the core ended, from its decisions and the stored boxes.
 
     An object is known by what one session of the camera saw of it. Nothing is read for a camera of which nothing was
     escalated for `repeat_s`. A store that cannot be read now costs an escalation too many, not a start.

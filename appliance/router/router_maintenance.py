@@ -1,4 +1,4 @@
-"""What the router does once a second: learns, counts what was spent, releases or expires postponed escalations."""
+"""Upkeep of the router once a second: learns, counts spending, releases or expires postponed escalations."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class RouterMaintenance:
                 write(lambda: self._escalations.postpone(row, wait.why, until_t))
 
     def _wait(self, row: EscalationRow, settings: EscalationConfig, now: float) -> Postponement | None:
-        """What an escalation of the store still waits for: the rules of `decide`, with what is known now.
+        """Return the reason for which a stored escalation still waits: the rules of `decide`, with what is known now.
 
         One that waited for the queue waits until it is half as long, lest the queue be filled by what waited for it.
         """

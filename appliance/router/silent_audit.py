@@ -55,7 +55,7 @@ class SilentFrameAudit:
         self._slot = -1
 
     def draw(self, boxes: FrameBoxes, model: str, run: str, now: float) -> SilentFrame | None:
-        """The frame as an escalation, if it is one of the sample. Call it for frames while no alert is open."""
+        """Return the frame as an escalation, if it is one of the sample. Call it for frames while no alert is open."""
         slot = int(boxes.t // SLOT_S)
         if not self._enabled or not boxes.looked or slot == self._slot or not self._is_drawn(slot):
             return None

@@ -36,8 +36,10 @@ class SystemLoadMonitor:
         pool: Callable[[], AnnouncedPool] | None = None,
         offload: Callable[[], bool] = bool,
     ) -> None:
-        """temperature_c: of the hottest sensor. offload: whether the box is too hot to find out by itself what it is
-        not sure of.
+        """Take the sources of the readings.
+
+        temperature_c: of the hottest sensor. offload: True while the appliance is too hot to find out by itself what it
+        is not sure of.
         """
         self._offload = offload
         self._link = link
@@ -49,7 +51,7 @@ class SystemLoadMonitor:
         self._last = SystemLoad()
 
     def read(self) -> SystemLoad:
-        """Raises StoreError."""
+        """Read the load. Raise StoreError."""
         now = self._clock.monotonic()
         if now >= self._read_at:
             self._read_at = now + READ_EVERY_S

@@ -58,8 +58,10 @@ class TrackStats:
 
 
 class CameraTrackStats:
-    """The tracks of one camera's present run. Owner: its planner. Bounded: of TRACKS_MAX the one unseen for longest
-    makes room."""
+    """Tracks of one camera's present run. Owner: its planner.
+
+    Bounded: of TRACKS_MAX the one unseen for longest makes room.
+    """
 
     def __init__(self) -> None:
         self._tracks: dict[int, TrackStats] = {}
@@ -68,7 +70,7 @@ class CameraTrackStats:
         """Objects in the last examined frame."""
 
     def begin(self, size: tuple[int, int]) -> None:
-        """A run begins: numbers of before mean others."""
+        """Begin a run: track numbers of before mean others."""
         self._tracks.clear()
         self.crowd = 0
         self._aspect = size[0] / size[1] if min(size) > 0 else 16 / 9

@@ -30,7 +30,7 @@ _ALL_FIRST = (1 << 13) - 1
 _CONNECT_TCP, _ALL_NETWORK = 1 << 1, 0b11
 _ALL_SCOPES = 0b11  # abstract UNIX sockets and signals: of this process and its children alone
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # the same on every architecture
-_RULE_PATH_BENEATH, _RULE_PORT = 1, 2
+_RULE_PATH_BENEATH, _RULE_PORT = 1, 2  # <linux/landlock.h>
 _READ = _READ_FILE | _READ_DIR
 # A folder that may be written: files made, replaced, cut off and removed; no devices, sockets or links in it.
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
@@ -38,8 +38,8 @@ _WRITE = _READ | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_RE
 _DEVICE = _READ | _WRITE_FILE | _IOCTL_DEVICE
 _FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
 
-_PR_GET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 21, 38
-_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC = 1, 1
+_PR_GET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 21, 38  # <linux/prctl.h>
+_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC = 1, 1  # <linux/seccomp.h>
 _SYSTEM_FILES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/urandom")
 _PACKAGE_FOLDERS, _MODULES = {"site-packages", "dist-packages"}, {".py", ".so"}
 _LOADERS = ("/lib*/ld-linux*.so.*", "/lib/ld-musl-*.so.1", "/lib/*/ld-linux*.so.*")
@@ -70,20 +70,24 @@ class _Program(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class ConfinementPolicy:
-    """What a process may reach. Folders stand for all that is beneath them; what is not there is left out.
+    """The limits of what a process may reach.
 
-    listed: folders of which the names may be read, and nothing else. made_in: folders in which folders may be made.
-    devices: read, written and given commands. programs: files that may be started. ports: TCP ports to connect to, on
-    any host; None: no socket is made at all. With ports UDP is free, which names of hosts are asked for by.
+    Folders stand for all that is beneath them; what is not there is left out.
     """
 
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     listed: tuple[Path, ...] = ()
+    """Folders of which the names may be read, and nothing else."""
     made_in: tuple[Path, ...] = ()
+    """Folders in which folders may be made."""
     devices: tuple[Path, ...] = ()
+    """Devices that are read, written and given commands."""
     programs: tuple[Path, ...] = ()
+    """Files that may be started."""
     ports: frozenset[int] | None = None
+    """TCP ports to connect to, on any host; None: no socket is made at all. With ports UDP is free, since host names
+    are resolved over it."""
 
 
 def confine(policy: ConfinementPolicy) -> tuple[str, ...]:
@@ -100,7 +104,7 @@ def confine(policy: ConfinementPolicy) -> tuple[str, ...]:
 
 
 def missing_confinement() -> tuple[str, ...]:
-    """What this kernel does not enforce, a sentence each with what follows; changes nothing."""
+    """Return what this kernel does not enforce, a sentence each with what follows; change nothing."""
     version = _landlock_version()
     lacks = [text for since, text in LACKS if version < since]
     if version < 1:
@@ -111,8 +115,11 @@ def missing_confinement() -> tuple[str, ...]:
 
 
 def library_policy() -> ConfinementPolicy:
-    """What Python, its packages and the C library read. Of a folder on the search path that is no part of an
-    installation, such as a checkout, the packages and modules: other files lie there, too."""
+    """Return the policy for what Python, its packages and the C library read.
+
+    In a folder on the search path that is no part of an installation, such as a checkout, only packages and modules may
+    be read: other files lie there, too.
+    """
     readable = [Path(each) for each in (sys.prefix, sys.base_prefix, *_SYSTEM_FILES)]
     listed = []
     for entry in map(Path, filter(None, sys.path)):
@@ -128,7 +135,7 @@ def library_policy() -> ConfinementPolicy:
 
 
 def program_files(program: Path) -> Iterator[Path]:
-    """What the kernel starts for a program: its file, what a script's first line names, and the loader."""
+    """Yield what the kernel starts for a program: its file, what a script's first line names, and the loader."""
     yield program
     try:
         with program.open("rb") as file:

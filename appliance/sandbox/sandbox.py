@@ -31,8 +31,8 @@ from appliance.sandbox.confinement import confine, library_policy
 
 START_S_MAX = 120.0  # of a child that reads its libraries, which takes a busy machine or a slow card their time
 TEXT_LENGTH_MAX = 300  # of an error that the child reports
-PARTS_MAX = 1024
-_JSON_BYTES_MAX = 16 * 1024 * 1024
+PARTS_MAX = 1024  # binary values of one message; a call has a handful
+_JSON_BYTES_MAX = 16 * 1024 * 1024  # an explained span with all its tracks; a child may send no more
 _HEAD = struct.Struct("!II")
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "ORT_DISABLE_TELEMETRY")
 
@@ -47,7 +47,7 @@ class SandboxError(VedetteError):
 
 
 class SandboxTimeout(SandboxError):
-    """It did not answer within the limit, and was killed."""
+    """The child did not answer within the limit, and was killed."""
 
 
 class SandboxDied(SandboxError):
@@ -64,7 +64,7 @@ class SandboxFailed(SandboxError):
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What a call may use.
+    """The limits of a call.
 
     wall_s: of a call. memory_bytes: beyond what the child holds with its modules loaded. file_bytes_max: of a file that
     it writes. idle_s: a child that was not called for so long ends, and gives its memory back.
@@ -102,8 +102,11 @@ class Sandbox:
         raises: Sequence[type[VedetteError]] = (),
         clock: Clock | None = None,
     ) -> None:
-        """module: `package.module` of the functions, loaded in the child only. raises: errors of theirs that `call`
-        raises as they are."""
+        """Prepare the sandbox; the first call starts the child.
+
+        module: `package.module` of the functions, loaded in the child only. raises: errors of theirs that `call` raises
+        as they are.
+        """
         self._module = module
         self._limits = limits
         self._folders = folders or SandboxFolders()
@@ -120,7 +123,7 @@ class Sandbox:
     def call(
         self, function: str, *values: Value, wall_s: float | None = None, progress: Progress | None = None
     ) -> Value:
-        """The result of `function(*values)` of the module. Raises SandboxError, or one of `raises`.
+        """Return the result of `function(*values)` of the module. Raises SandboxError, or one of `raises`.
 
         progress: called with what the function yields before it returns, where it is a generator.
         """
@@ -157,7 +160,7 @@ class Sandbox:
 
     @property
     def pid(self) -> int:
-        """Of the child; 0: there is none now."""
+        """Process id of the child; 0: there is none now."""
         child = self._child
         return child.pid if child is not None and child.poll() is None else 0
 
@@ -270,7 +273,7 @@ class _WentIdle(SandboxError):
 
 
 def child_environment(names: Sequence[str] = (), prefixes: Sequence[str] = ()) -> dict[str, str]:
-    """The environment for a child that needs no secret: where Python finds its modules, language and time zone.
+    """Return the environment for a child that needs no secret: Python's module paths, language and time zone.
 
     names, prefixes: of further variables that it is given, where they are set.
     """
@@ -283,7 +286,7 @@ def child_environment(names: Sequence[str] = (), prefixes: Sequence[str] = ()) -
 
 
 def _plain(text: str) -> str:
-    """Of a child that may have been taken over: one line, not too long."""
+    """Return a text of a child that may have been taken over as one line that is not too long."""
     return printable(text[:TEXT_LENGTH_MAX])[:TEXT_LENGTH_MAX]
 
 
@@ -312,7 +315,7 @@ def _flattened(value: Value, parts: list[memoryview]) -> Value:
 
 
 def _take(channel: socket.socket, bytes_max: int, remaining_s: Callable[[], float | None]) -> Value:
-    """Raises EOFError, ValueError, and TimeoutError by `remaining_s`."""
+    """Return the next value. Raises EOFError, ValueError, and TimeoutError by `remaining_s`."""
     length, count = _HEAD.unpack(_exactly(channel, _HEAD.size, remaining_s))
     if length > _JSON_BYTES_MAX or count > PARTS_MAX:
         raise ValueError("it is too large")
@@ -416,16 +419,16 @@ class _AddressSpace:
 
 
 def _report_progress(channel: socket.socket, work: Generator[Value, None, Value]) -> Value:
-    """What the generator returns, after the parent was told what it yields."""
+    """Send the parent what the generator yields, and return what it returns."""
     while True:
         try:
-            said = next(work)
+            progress = next(work)
         except StopIteration as end:
             return end.value
-        _send(channel, {"progress": said})
+        _send(channel, {"progress": progress})
 
 
-def _unheard(said: Value) -> None:
+def _unheard(progress: Value) -> None:
     """Nobody wants to know."""
 
 

@@ -18,7 +18,7 @@ Instruction = tuple[int, int, int, int]
 # AUDIT_ARCH_* of <linux/audit.h>, by what the kernel calls the machine, and the place of its number in the tables.
 ARCHITECTURES = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}
 SECCOMP = {"x86_64": 317, "aarch64": 277}
-_LOAD, _AND, _EQUALS, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+_LOAD, _AND, _EQUALS, _AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06  # <linux/bpf_common.h>
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # struct seccomp_data: where each lies; arguments have eight bytes
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # the latter with its error number
 _NEW = 424  # from here on the numbers are the same everywhere, and of calls that all do without
@@ -63,7 +63,7 @@ _PROGRAMS = "execve:59:221 vfork:58:- fork:57:- wait4:61:260 waitid:247:95 setsi
 
 _CLONE_THREAD, _NAMESPACES = 0x00010000, 0x7E020000  # CLONE_NEW* of <linux/sched.h>
 _FASTOPEN = 0x20000000  # MSG_FASTOPEN connects without connect, which alone Landlock compares with the ports
-_UNIX, _INET, _INET6, _STREAM, _DGRAM, _TCP, _UDP = 1, 2, 10, 1, 2, 6, 17
+_UNIX, _INET, _INET6, _STREAM, _DGRAM, _TCP, _UDP = 1, 2, 10, 1, 2, 6, 17  # <bits/socket.h>, <netinet/in.h>
 # fcntl: copies, flags, locks, the size of pipes, seals. F_SETOWN and F_SETSIG would send a signal to any process.
 _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1031, 1032, 1033, 1034)
 # TCGETS and TCGETS2 (isatty), TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.
@@ -76,7 +76,7 @@ _PRCTL = (1, 2, 3, 15, 16, 21, 23, 38, 39, 0x53564D41)
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a process needs beyond computing: sockets to connect with, devices to drive, programs to start."""
+    """The needs of a process beyond computing: sockets to connect with, devices to drive, programs to start."""
 
     network: bool = False
     devices: bool = False
@@ -85,8 +85,10 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """The low 32 bits of an argument, as the kernel reads an int, must be (or with `never` must not be) one of these
-    after the mask."""
+    """A condition on an argument: its low 32 bits, as the kernel reads an int, after the mask.
+
+    They must be (or with `never` must not be) one of these values.
+    """
 
     argument: int
     values: Sequence[int]
@@ -95,7 +97,7 @@ class _Check:
 
 
 def allowed_calls(machine: str, allowance: Allowance) -> dict[str, int]:
-    """The numbers of what may be called, by name. Raises KeyError: this processor has no table."""
+    """Return the numbers of the allowed calls, by name. Raise KeyError if this processor has no table."""
     place = ARCHITECTURES[machine][1]
     further = ((allowance.network, _NETWORK), (allowance.devices, _DEVICES), (allowance.programs, _PROGRAMS))
     tables = (_COMPUTE, *(table for is_needed, table in further if is_needed))
@@ -104,7 +106,7 @@ def allowed_calls(machine: str, allowance: Allowance) -> dict[str, int]:
 
 
 def filter_program(machine: str, pid: int, allowance: Allowance) -> list[Instruction]:
-    """The filter for process `pid` on this machine. Raises KeyError: this processor has no table."""
+    """Return the filter for process `pid` on this machine. Raise KeyError if this processor has no table."""
     refuse = (_RETURN, 0, 0, REFUSE | errno.EPERM)
     code: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE), (_EQUALS, 1, 0, ARCHITECTURES[machine][0]), refuse,
@@ -118,8 +120,10 @@ def filter_program(machine: str, pid: int, allowance: Allowance) -> list[Instruc
 
 
 def _conditions(pid: int, allowance: Allowance) -> Mapping[str, Sequence[_Check]]:
-    """Of each call whose arguments count. Programs that were started are ended by `kill`: Landlock's scope keeps it
-    from all others."""
+    """Return the conditions of each call whose arguments count.
+
+    Programs that were started are ended by `kill`: Landlock's scope keeps it from all others.
+    """
     own = [_Check(0, (pid,))]
     socket = [_Check(0, (_UNIX, _INET, _INET6)), _Check(1, (_STREAM, _DGRAM), mask=0xF), _Check(2, (0, _TCP, _UDP))]
     names = (_SIOCGIFINDEX,) if allowance.network else ()

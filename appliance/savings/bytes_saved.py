@@ -1,4 +1,4 @@
-"""What the appliance saved: bytes. Pure arithmetic; money is in `costs`.
+"""The bytes that the appliance saved. Pure arithmetic; money is in `costs`.
 
 Savings are the bytes of the cameras' main streams against bytes put on the uplink. The counterfactual is named beside
 every number: each camera's main stream sent to the cloud as it is. A second stream to detect on is received, too, and
@@ -44,7 +44,7 @@ class SavingsAccount:
 
     @property
     def main_bytes(self) -> int:
-        """What would have been sent: the main stream; of a camera whose main stream is not opened, the only one."""
+        """Bytes that would have been sent: the main stream; if that is not opened, the only one."""
         return self.camera_bytes - self.detect_bytes
 
     @property
@@ -126,7 +126,7 @@ def _kbit_s(count: int, seconds: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyAccount:
-    """What the box drew, as far as it was measured; all programs of the box, not Vedette alone. Joules.
+    """The measured energy of all programs of the appliance, not of Vedette alone, in joules.
 
     sources: where. joules_per_camera_hour: for an hour of one live camera; joules_per_alert: None: there was none.
     """
@@ -138,7 +138,7 @@ class EnergyAccount:
 
     @classmethod
     def of(cls, totals: Iterable[MeterTotal]) -> EnergyAccount | None:
-        """None: nothing was measured."""
+        """Build the account; None: nothing was measured."""
         amounts: Counter[MetricName] = Counter()
         sources = set()
         for each in totals:

@@ -15,23 +15,23 @@ from appliance.savings.bytes_saved import account_for
 from appliance.store.meter import MeterTotal, Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork
 
-GB, MILLION, HOUR_S, KILO = 1e9, 1e6, 3600.0, 1e3
-YEAR_H = 365.25 * 24
+GB, MILLION, HOUR_S, KILO = 1e9, 1e6, 3600.0, 1e3  # bytes, inferences, seconds, W in a kW
+YEAR_H = 365.25 * 24  # hours
 MONTH_H = YEAR_H / 12
 
 
 def amortised_hour(price: float, years: float) -> float:
-    """What a thing of this price costs an hour when it is used for so many years."""
+    """Return the cost an hour of a thing of this price that is used for so many years."""
     return price / (years * YEAR_H)
 
 
 def power_hour(watts: float, kwh_price: float) -> float:
-    """What an hour at so many watts costs."""
+    """Return the cost of an hour at so many watts."""
     return watts / KILO * kwh_price
 
 
 def price_each(hour_price: float, each_hour: float, use: float = 1.0) -> float:
-    """What one costs of which `each_hour` are made in an hour; use: the share of the time in which any are made.
+    """Return the cost of one, when `each_hour` are made in an hour; use: the share of the time in which any are made.
 
     Unused time is paid for, too: at a use of 0.1 each one costs ten times as much.
     """
@@ -40,7 +40,7 @@ def price_each(hour_price: float, each_hour: float, use: float = 1.0) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What asking cost, by what it is for. idle: of a rented GPU, for the hours in which it was unused."""
+    """The cost of escalations, by what it is for. idle: of a rented GPU, for the hours in which it was unused."""
 
     uplink: float = 0.0
     gpu: float = 0.0
@@ -62,7 +62,7 @@ class Bill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeBill:
-    """What the appliance itself cost. operations: what is paid per inference; the others by the hour."""
+    """The cost of the appliance itself. operations: what is paid per inference; the others by the hour."""
 
     device: float
     power: float
@@ -77,7 +77,7 @@ class EdgeBill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudBill:
-    """What it would have cost to send the main streams up and to look at the same frames there."""
+    """The cost of sending the main streams to the cloud and examining the same frames there."""
 
     gpu: float
     uplink: float
@@ -88,7 +88,7 @@ class CloudBill:
 
 
 def price_edge(prices: EdgeCostConfig, hours: float, inferences: int) -> EdgeBill:
-    """So many hours of one appliance, in which its detector made so many inferences."""
+    """Price so many hours of one appliance, in which its detector made so many inferences."""
     return EdgeBill(
         device=hours * amortised_hour(prices.device_price, prices.device_years),
         power=hours * power_hour(prices.power_w, prices.electricity_kwh),
@@ -99,7 +99,7 @@ def price_edge(prices: EdgeCostConfig, hours: float, inferences: int) -> EdgeBil
 
 
 def price_all_to_cloud(prices: CloudCostConfig, uplink_gb: float, inferences: int, bytes_: int) -> CloudBill:
-    """So many inferences on a rented GPU, for which so many bytes went up."""
+    """Price so many inferences on a rented GPU, for which so many bytes were uploaded."""
     return CloudBill(
         gpu=inferences * price_each(prices.gpu_hour, prices.inferences_hour, prices.gpu_use),
         uplink=bytes_ / GB * uplink_gb,
@@ -107,12 +107,12 @@ def price_all_to_cloud(prices: CloudCostConfig, uplink_gb: float, inferences: in
 
 
 def has_prices(prices: PricesConfig) -> bool:
-    """The owner has named a price."""
+    """Return True if the owner has named a price."""
     return any((prices.uplink_gb, prices.gpu_hour, prices.tokens_in_million, prices.tokens_out_million))
 
 
 def price_work(work: DailyJudgeWork, prices: PricesConfig) -> Bill:
-    """What the work cost by use: uplink, judge time and tokens."""
+    """Price the work by use: uplink, judge time and tokens."""
     return Bill(
         uplink=work.bytes / GB * prices.uplink_gb,
         gpu=work.judge_s / HOUR_S * prices.gpu_hour,
@@ -122,7 +122,7 @@ def price_work(work: DailyJudgeWork, prices: PricesConfig) -> Bill:
 
 
 def price_idle(works: Iterable[DailyJudgeWork], prices: PricesConfig) -> Bill:
-    """What was rented for one day and not used. Judging two escalations at once cannot make it negative."""
+    """Price what was rented for one day and not used. Judging two escalations at once cannot make it negative."""
     rented_s = prices.gpu_rented_hours_day * HOUR_S
     unused_s = max(0.0, rented_s - sum(each.judge_s for each in works))
     return Bill(idle=unused_s / HOUR_S * prices.gpu_hour)
@@ -154,12 +154,12 @@ class SpanBill:
 
 
 def uplink_gb_to_cloud(prices: PricesConfig, costs: CostsConfig) -> float:
-    """What a GB costs in the comparison: as asking pays, unless the site file says otherwise."""
+    """Return the price of a GB in the comparison: that of escalations, unless the site file says otherwise."""
     return prices.uplink_gb if costs.cloud.uplink_gb is None else costs.cloud.uplink_gb
 
 
 def price_span(totals: Sequence[MeterTotal], asked: Bill, prices: PricesConfig, costs: CostsConfig) -> SpanBill:
-    """The bill of what the meter counted; asked: what the judges' work in this span cost."""
+    """Return the bill of what the meter counted; asked: what the judges' work in this span cost."""
     seconds = sum(each.amount for each in totals if each.metric == Metric(MetricName.UPTIME_S))
     inferences = sum(each.amount for each in totals if each.metric == Metric(MetricName.EXAMINED))
     hours, bytes_ = seconds / HOUR_S, account_for(totals, 0.0).total

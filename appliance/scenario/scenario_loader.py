@@ -9,13 +9,13 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from appliance import config
 from appliance.base import yamlfile
-from appliance.base.broker_config import BrokerConfig
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, UsageError
-from appliance.config import CameraConfig, LineRule, SiteConfig
+from appliance.config import CameraConfig, DecisionConfig, LineRule
 from appliance.replay.cassette_file import CassetteReader
 from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.replay.verdict_source import OracleOptions, parse_verdict_source
@@ -24,7 +24,6 @@ from appliance.scenario.scenario_schema import SCENARIO_SUFFIX, EventEntry, Expe
 
 SCENARIO_FILES_MAX = 10_000
 # Only a site with an uplink escalates, so bytes are counted as if it had one. A replay never connects to it.
-_PLACEHOLDER_UPLINK = BrokerConfig(url="nats://127.0.0.1:4222")
 
 
 _Lines = Mapping[tuple[str | int, ...], int]
@@ -45,7 +44,7 @@ class ScenarioPlan:
     name: str
     file: Path
     scenario: Scenario
-    config: SiteConfig
+    config: DecisionConfig
     parts: tuple[ScenarioPart, ...]
     truth: Path | None
     absent: tuple[Path, ...]
@@ -158,31 +157,32 @@ class _ScenarioFaults:
             raise ConfigError(str(self._file), self._found)
 
 
-def _site(scenario: Scenario, folder: Path, faults: _ScenarioFaults) -> SiteConfig:
+def _site(scenario: Scenario, folder: Path, faults: _ScenarioFaults) -> DecisionConfig:
     """The site configuration, of the named file or the inline sections, with detector and alerts overridden."""
     if scenario.site is not None:
         try:
-            site = config.load(folder / scenario.site)
+            site = config.load(folder / scenario.site).for_decisions()
         except ConfigError as error:
             faults.add(("site",), f"{error.source}: {'; '.join(error.problems)}")
             faults.report()
             raise
     else:
-        site = SiteConfig(cameras={name: CameraConfig(**dict(camera)) for name, camera in scenario.cameras.items()})
-    changes: dict[str, object] = {}
+        cameras = {name: CameraConfig(**dict(camera)) for name, camera in scenario.cameras.items()}
+        site = config.of_cameras(cameras).for_decisions()
+    changes: dict[str, Any] = {}
     if scenario.alerts is not None:
         changes["alerts"] = scenario.alerts
     if scenario.detector is not None:
         changes["detector"] = _beside_scenario(scenario.detector, folder)
-    if (scenario.at_most.bytes is not None or scenario.verdicts is not None) and site.uplink is None:
-        changes["uplink"] = _PLACEHOLDER_UPLINK
-    return site.model_copy(update=changes)
+    if scenario.at_most.bytes is not None or scenario.verdicts is not None:
+        changes["has_uplink"] = True
+    return replace(site, **changes)
 
 
-def with_uplink(site: SiteConfig) -> SiteConfig:
+def with_uplink(site: DecisionConfig) -> DecisionConfig:
     """The site as if it escalated, to measure what that costs. A replay never connects to the uplink."""
     asking = site.escalation.model_copy(update={"enabled": True})
-    return site.model_copy(update={"uplink": site.uplink or _PLACEHOLDER_UPLINK, "escalation": asking})
+    return replace(site, has_uplink=True, escalation=asking)
 
 
 def _beside_scenario(detector: DetectorConfig, folder: Path) -> DetectorConfig:
@@ -192,7 +192,7 @@ def _beside_scenario(detector: DetectorConfig, folder: Path) -> DetectorConfig:
     return detector
 
 
-def _parts(scenario: Scenario, site: SiteConfig, folder: Path, faults: _ScenarioFaults) -> tuple[ScenarioPart, ...]:
+def _parts(scenario: Scenario, site: DecisionConfig, folder: Path, faults: _ScenarioFaults) -> tuple[ScenarioPart, ...]:
     names = tuple(site.cameras)
     if scenario.clip is None:
         for name in scenario.clips:
@@ -210,7 +210,7 @@ def _parts(scenario: Scenario, site: SiteConfig, folder: Path, faults: _Scenario
 
 
 def _check_entries(
-    scenario: Scenario, site: SiteConfig, parts: Sequence[ScenarioPart], faults: _ScenarioFaults
+    scenario: Scenario, site: DecisionConfig, parts: Sequence[ScenarioPart], faults: _ScenarioFaults
 ) -> None:
     names = tuple(part.camera for part in parts)
     for section, entries in (("expect", scenario.expect), ("never", scenario.never)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import SourceError
-from appliance.config import LineRule, SiteConfig
+from appliance.config import DecisionConfig, LineRule
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
 from appliance.replay import replay_runner
@@ -73,7 +73,7 @@ class DetectorCache:
             self._last = (settings, self._load(settings))
         return self._last[1]
 
-    def detector_threads(self, config: SiteConfig) -> int:
+    def detector_threads(self, config: DecisionConfig) -> int:
         """How many threads may call the detector at once; 1 for a loader that was passed in."""
         return replay_runner.workers_for(config) if self._own_loader else 1
 
@@ -92,7 +92,7 @@ def run_scenario(
     models: DetectorCache,
     progress: ReplayProgress | None = None,
     clock: Clock | None = None,
-    override: SiteConfig | None = None,
+    override: DecisionConfig | None = None,
 ) -> ScenarioResult:
     """Replay every camera of the scenario and evaluate it. Raises ModelError, MissingPart and ConfigError (truth file).
 

@@ -5,12 +5,11 @@ remain after them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from appliance import wire
 from appliance.base.errors import UsageError
-from appliance.config import SiteConfig
 from appliance.replay.cassette_file import CassettePlayer
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.verdict_source import (
@@ -63,15 +62,13 @@ def scenario_oracle(plan: ScenarioPlan, settings: OracleSettings) -> OracleJudge
     )
 
 
-def oracle_for_replay(options: OracleOptions, site: SiteConfig) -> OracleJudge:
+def oracle_for_replay(options: OracleOptions, cameras: Collection[str]) -> OracleJudge:
     """The oracle that `vedette replay` uses. Raises ConfigError (the scenario), UsageError (another site)."""
     assert options.truth is not None, "the caller refuses an oracle without truth"
     plan = scenario_loader.load_scenario(options.truth)
-    unknown = [part.camera for part in plan.parts if part.camera not in site.cameras]
+    unknown = [part.camera for part in plan.parts if part.camera not in cameras]
     if unknown:
-        raise UsageError(
-            f"{options.truth} is about a camera {unknown[0]}, and the site file has {', '.join(site.cameras)}"
-        )
+        raise UsageError(f"{options.truth} is about a camera {unknown[0]}, and the site file has {', '.join(cameras)}")
     return scenario_oracle(plan, options.settings)
 
 

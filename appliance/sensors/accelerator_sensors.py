@@ -16,10 +16,10 @@ from appliance.base.machine import Temperature
 from appliance.sensors.readings import NOTHING, EnergyReading, SensorReading
 
 _CLOCK = SystemClock()
-DEVICES_MAX = 16
+DEVICES_MAX = 16  # the largest servers have 16 GPUs
 HAILO_WAIT_S, HAILO_END_S_MAX = 1.5, 0.4  # a reading takes 2 s at most
 HAILO_ANSWER_S_MAX = 30.0  # a slow card takes long to import numpy
-HAILO_RETRY_S = 60.0
+HAILO_RETRY_S = 60.0  # each try starts a process
 NVML_THROTTLING = {
     0x08: "the GPU is slowed down by its hardware",
     0x20: "the GPU is slowed down by heat",
@@ -30,7 +30,7 @@ NVML_THROTTLING = {
 
 
 class NvidiaGpus:
-    """All GPUs that NVML knows: degrees, slow-downs, millijoules, milliwatts. Owner of the NVML session."""
+    """Reads all GPUs that NVML knows: degrees, slow-downs, millijoules, milliwatts. Owner of the NVML session."""
 
     def __init__(self, load: Callable[[], Any] | None = None) -> None:
         """load: imports pynvml, of the package nvidia-ml-py."""
@@ -42,12 +42,12 @@ class NvidiaGpus:
             count = min(nvml.nvmlDeviceGetCount(), DEVICES_MAX)
             self._gpus = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)]
             self._nvml = nvml
-        except Exception:  # noqa: BLE001 - no package, no driver, none of its versions: a box without this sensor
+        except Exception:  # noqa: BLE001 - no package, no driver, none of its versions: an appliance without this sensor
             self._gpus = []
 
     def read(self) -> SensorReading:
         temperatures, throttling, energy = [], [], []
-        told = False
+        reported = False
         for n, gpu in enumerate(self._gpus):
             celsius = self._ask("nvmlDeviceGetTemperature", gpu, 0)  # NVML_TEMPERATURE_GPU
             if celsius is not None:
@@ -56,7 +56,7 @@ class NvidiaGpus:
             if flags is None:  # its name before driver 535
                 flags = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
             if flags is not None:
-                told = True
+                reported = True
                 throttling += [reason for bit, reason in NVML_THROTTLING.items() if int(flags) & bit]
             joules, watts = (
                 self._ask("nvmlDeviceGetTotalEnergyConsumption", gpu), self._ask("nvmlDeviceGetPowerUsage", gpu)
@@ -69,10 +69,10 @@ class NvidiaGpus:
                         joules=joules / 1000 if joules is not None else None,
                     )
                 )
-        return SensorReading(tuple(temperatures), tuple(dict.fromkeys(throttling)) if told else None, tuple(energy))
+        return SensorReading(tuple(temperatures), tuple(dict.fromkeys(throttling)) if reported else None, tuple(energy))
 
     def _ask(self, function: str, *arguments: object) -> Any:
-        """None: this GPU, this driver or this package does not tell."""
+        """Return the answer; None: this GPU, this driver or this package does not report it."""
         try:
             return getattr(self._nvml, function)(*arguments)
         except Exception:  # noqa: BLE001 - NVMLError has a class for each code; AttributeError: an older package
@@ -80,8 +80,9 @@ class NvidiaGpus:
 
 
 class HailoChips:
-    """The hotter of the two sensors of each Hailo chip, as `hailo_helper` says it: HailoRT's bindings come for the
-    system's Python alone (docs/decisions.md, 116).
+    """The hotter of the two sensors of each Hailo chip, as `hailo_helper` reports it.
+
+    HailoRT's bindings come for the system's Python alone (decision 116).
 
     State: the helper; since when it has been asked; until when none is started after one that failed. Owner of the
     helper, which ends with this object.
@@ -93,13 +94,16 @@ class HailoChips:
         wait_s: float = HAILO_WAIT_S,
         monotonic: Callable[[], float] = _CLOCK.monotonic,
     ) -> None:
-        """start: the helper, with pipes; it answers each line with one of JSON. May raise OSError. wait_s: for an
-        answer; one that takes longer is for the next reading."""
+        """Prepare the reader; the first reading starts the helper.
+
+        start: starts the helper with pipes; it answers each line with one of JSON. May raise OSError. wait_s: for an
+        answer; a later one counts for the next reading.
+        """
         self._start, self._wait_s, self._monotonic = start, wait_s, monotonic
         self._helper: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
         self._rest = b""
-        self._asked_at: float | None = None
+        self._requested_at: float | None = None
         self._not_before = 0.0
 
     def read(self) -> SensorReading:
@@ -108,30 +112,30 @@ class HailoChips:
             return NOTHING
         try:
             line = self._ask(now)
-            told = json.loads(line)["celsius"] if line else []
-            known = [(n, celsius) for n, celsius in enumerate(told) if celsius is not None]
+            reported = json.loads(line)["celsius"] if line else []
+            known = [(n, celsius) for n, celsius in enumerate(reported) if celsius is not None]
             return SensorReading(tuple(Temperature(f"Hailo {n}", round(celsius, 1)) for n, celsius in known))
         except (OSError, ValueError, KeyError, TypeError):  # no bindings, no driver, or it hangs
             self._end()
-            self._helper, self._asked_at, self._rest = None, None, b""
+            self._helper, self._requested_at, self._rest = None, None, b""
             self._not_before = now + HAILO_RETRY_S
             return NOTHING
 
     def _ask(self, now: float) -> bytes:
-        """An answer; b"": there is none yet. Raises OSError: there will be none."""
+        """Return an answer; b"": there is none yet. Raises OSError: there will be none."""
         if self._helper is None:
             self._helper = self._start()
             self._end = weakref.finalize(self, _end, self._helper)
         assert self._helper.stdin is not None
         assert self._helper.stdout is not None
-        if self._asked_at is None:
+        if self._requested_at is None:
             os.write(self._helper.stdin.fileno(), b"\n")
-            self._asked_at = now
+            self._requested_at = now
         pipe, ready = self._helper.stdout.fileno(), select.poll()
         ready.register(pipe, select.POLLIN)
         while b"\n" not in self._rest:
             if not ready.poll(self._wait_s * 1000):
-                if now - self._asked_at > HAILO_ANSWER_S_MAX:
+                if now - self._requested_at > HAILO_ANSWER_S_MAX:
                     raise TimeoutError
                 return b""
             block = os.read(pipe, 4096)
@@ -139,7 +143,7 @@ class HailoChips:
                 raise BrokenPipeError
             self._rest += block
         line, _, self._rest = self._rest.partition(b"\n")
-        self._asked_at = None
+        self._requested_at = None
         return line
 
 

@@ -1,4 +1,4 @@
-"""The sensors that this box has, as one."""
+"""The sensors of this appliance, as one."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from appliance.sensors.sysfs import matching, text_of
 
 
 @dataclass(frozen=True, slots=True)
-class BoxStatus:
-    """How the box is now. watts: what it draws where that is measured, in the mean since the last reading."""
+class SensorStatus:
+    """The readings now. watts: mean power since the last reading, where it is measured."""
 
     reading: SensorReading
     memory: MemoryReading
     watts: float | None
 
 
-class BoxSensors:
+class ApplianceSensors:
     """Reads all sensors, one after another. Owner: one thread."""
 
     def __init__(self, readers: Sequence[SensorReader]) -> None:
         self._readers = tuple(readers)
 
     @classmethod
-    def found(cls, root: Path, hailo: Callable[[], subprocess.Popen[bytes]]) -> BoxSensors:
-        """Those that the box has. root: of the file system that /sys, /proc and /dev lie in; another than `/` where a
-        container has the host's mounted elsewhere. A vendor's library is loaded only where its device is. hailo: see
-        `HailoChips`."""
+    def found(cls, root: Path, hailo: Callable[[], subprocess.Popen[bytes]]) -> ApplianceSensors:
+        """Return the sensors that the appliance has; a vendor's library is loaded only where its device is.
+
+        root: of the file system that /sys, /proc and /dev lie in; another than `/` where a container has the host's
+        mounted elsewhere. hailo: see `HailoChips`.
+        """
         zones = ThermalZones(root)
         readers: list[SensorReader] = [
             zones, CpuThrottleCounters(root), RaplCounters(root), JetsonPowerRails(root),

@@ -12,19 +12,19 @@ PAUSE_S_MAX = 60.0  # after a longer pause power says nothing of what was betwee
 
 @dataclass(frozen=True, slots=True)
 class EnergyUse:
-    """Since the last reading. joules: by the place where they were measured; seconds: over which."""
+    """The energy since the last reading. joules: by the place where they were measured; seconds: over which."""
 
     joules: Mapping[str, float]
     seconds: float
 
     @property
     def watts(self) -> float:
-        """Their mean power."""
+        """Mean power."""
         return sum(self.joules.values()) / self.seconds
 
 
 class EnergyMeter:
-    """Sums up what the box draws, each joule once: where a place measures all of the box, parts of it are left out.
+    """Sums up the energy of the appliance, each joule once: where a place measures all of it, parts are left out.
 
     State: the last readings and when they were. Owner: one thread.
     """
@@ -34,8 +34,11 @@ class EnergyMeter:
         self._at: float | None = None
 
     def add(self, readings: tuple[EnergyReading, ...], at: float) -> EnergyUse | None:
-        """at: monotonic seconds. None: nothing was measured since the last call, or it was too long ago."""
-        counted = [each for each in readings if each.is_box] or list(readings)
+        """Return the energy since the last call; None: nothing was measured, or the call was too long ago.
+
+        at: monotonic seconds.
+        """
+        counted = [each for each in readings if each.is_whole] or list(readings)
         before, passed_s = self._last, None if self._at is None else at - self._at
         self._last, self._at = {each.name: each for each in counted}, at
         if passed_s is None or not 0 < passed_s <= PAUSE_S_MAX:

@@ -11,14 +11,15 @@ TOTALS = ("VDD_IN", "POM_5V_IN", "SYS_VIN_5V0")
 """Rails through which all of the module's power comes; of Orin Nano and NX, of Nano and of Xavier NX."""
 INSIDE_ANOTHER = ("VDDQ_VDD2_1V8AO",)
 """Of AGX Orin: fed by VIN_SYS_5V0, which is measured, too."""
-CHANNELS = (1, 2, 3)
+CHANNELS = (1, 2, 3)  # of an ina3221
 
 
 class JetsonPowerRails:
-    """`/sys/class/hwmon/hwmon*` named ina3221: in{1-3}_label, in{1-3}_input in mV, curr{1-3}_input in mA (kernel:
-    Documentation/hwmon/ina3221; NVIDIA: Jetson Linux Developer Guide, Software-Based Power Consumption Modeling).
+    """The power rails of `/sys/class/hwmon/hwmon*` named ina3221.
 
-    tegrastats reads the same files. Where no rail is the input of all, the rails are summed up.
+    Files: in{1-3}_label, in{1-3}_input in mV, curr{1-3}_input in mA (kernel: Documentation/hwmon/ina3221; NVIDIA:
+    Jetson Linux Developer Guide, Software-Based Power Consumption Modeling). tegrastats reads the same files. Where no
+    rail is the input of all, the rails are summed up.
     """
 
     def __init__(self, root: Path) -> None:
@@ -39,8 +40,10 @@ class JetsonPowerRails:
 
 
 class JetsonOvercurrentCounters:
-    """`/sys/class/hwmon/hwmon*/oc{1-3}_event_cnt` (NVIDIA: Jetson Linux Developer Guide, Jetson Orin, Over-Current):
-    how often clocks were lowered since the start. The Jetson is throttled while these rise."""
+    """The counters `/sys/class/hwmon/hwmon*/oc{1-3}_event_cnt`: how often clocks were lowered since the start.
+
+    NVIDIA: Jetson Linux Developer Guide, Jetson Orin, Over-Current. The Jetson is throttled while these rise.
+    """
 
     def __init__(self, root: Path) -> None:
         self._counters = RisingCounters(matching(root / "sys/class/hwmon", "hwmon*/oc[0-9]_event_cnt"))

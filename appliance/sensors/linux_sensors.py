@@ -1,4 +1,4 @@
-"""What Linux itself shows: thermal zones, throttle counters of x86 processors, RAPL energy counters."""
+"""Sensors that Linux itself shows: thermal zones, throttle counters of x86 processors, RAPL energy counters."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from appliance.base import machine
 from appliance.sensors.readings import NOTHING, EnergyReading, SensorReading
 from appliance.sensors.sysfs import RisingCounters, matching, number_of, text_of
 
-MICRO = 1e-6
+MICRO = 1e-6  # J in a microjoule
 
 
 class ThermalZones:
-    """`/sys/class/thermal/thermal_zone*`: type and temp in thousandths of a degree Celsius (kernel: sysfs-api of the
-    thermal framework). ARM boards, Jetson and most PCs have them."""
+    """The zones `/sys/class/thermal/thermal_zone*`: type, and temp in thousandths of a degree Celsius.
+
+    Kernel: sysfs-api of the thermal framework. ARM boards, Jetson and most PCs have them.
+    """
 
     def __init__(self, root: Path) -> None:
         """root: of the file system that /sys lies in."""
@@ -24,8 +26,10 @@ class ThermalZones:
 
 
 class CpuThrottleCounters:
-    """`/sys/devices/system/cpu/cpu*/thermal_throttle/{core,package}_throttle_count` of Intel processors (kernel:
-    Documentation/admin-guide/thermal, therm_throt.c): how often heat slowed them down since the start.
+    """Counters of how often heat slowed down Intel processors since the start.
+
+    `/sys/devices/system/cpu/cpu*/thermal_throttle/{core,package}_throttle_count` (kernel:
+    Documentation/admin-guide/thermal, therm_throt.c).
 
     State: the counts of the last reading. A processor is throttled while they rise.
     """
@@ -42,9 +46,11 @@ class CpuThrottleCounters:
 
 
 class RaplCounters:
-    """`/sys/class/powercap/intel-rapl:N`: energy_uj up to max_energy_range_uj, of Intel and AMD processors (kernel:
-    Documentation/power/powercap). `psys` is the whole platform, `package-N` a processor; zones inside a package
-    (core, uncore, dram) are left out, since the package has them, but for dram, which nothing else counts.
+    """Energy counters of Intel and AMD processors: `/sys/class/powercap/intel-rapl:N`.
+
+    energy_uj rises up to max_energy_range_uj (kernel: Documentation/power/powercap). `psys` is the whole platform,
+    `package-N` a processor; zones inside a package (core, uncore, dram) are left out, since the package has them, but
+    for dram, which nothing else counts.
 
     Since kernel 5.10 root alone may read energy_uj: docs/power.md says how to allow it.
     """

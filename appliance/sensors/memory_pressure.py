@@ -1,5 +1,4 @@
-"""How short of memory the box is: what the kernel could still give, how long tasks wait for it, the limit of our
-control group."""
+"""Memory pressure: what the kernel could still give, how long tasks wait for it, the limit of our control group."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from appliance.sensors.sysfs import number_of, text_of
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """None: the kernel does not tell.
+    """The memory of the machine and of our control group. None: the kernel does not report it.
 
     available_bytes, total_bytes: of the machine. stalled: the share of the last ten seconds in which some task waited
     for memory, 0..1. group_bytes: what the control group holds that cannot be dropped at once; group_max_bytes: from
@@ -28,8 +27,11 @@ class MemoryReading:
 
 
 class MemorySensor:
-    """Reads /proc/meminfo, /proc/pressure/memory (kernel: Documentation/accounting/psi) and, of our control group
-    (version 2), memory.current, memory.stat, memory.high, memory.max and memory.pressure."""
+    """Reads the memory of the machine and of our control group (version 2).
+
+    Files: /proc/meminfo, /proc/pressure/memory (kernel: Documentation/accounting/psi); of the group memory.current,
+    memory.stat, memory.high, memory.max and memory.pressure.
+    """
 
     def __init__(self, root: Path) -> None:
         self._proc = root / "proc"
@@ -47,7 +49,7 @@ class MemorySensor:
         return MemoryReading(available, total, stalled, held, limit)
 
     def _group_bytes(self) -> tuple[int | None, int | None]:
-        """Held and allowed; both None without a limit."""
+        """Return the bytes held and the bytes allowed; both None without a limit."""
         if self._group is None:
             return None, None
         limits = [number_of(self._group / f"memory.{name}") for name in ("high", "max")]  # "max" is no number
@@ -60,6 +62,6 @@ class MemorySensor:
 
 
 def _stalled(path: Path) -> float | None:
-    """`some avg10` of a pressure file, 0..1."""
-    told = re.search(r"^some avg10=([0-9.]+)", text_of(path) or "", re.MULTILINE)
-    return float(told[1]) / 100 if told else None
+    """Return `some avg10` of a pressure file, 0..1."""
+    found = re.search(r"^some avg10=([0-9.]+)", text_of(path) or "", re.MULTILINE)
+    return float(found[1]) / 100 if found else None

@@ -14,7 +14,7 @@ from appliance.sensors.sysfs import number_of
 
 _CLOCK = SystemClock()
 SYSFS_FLAGS = "sys/devices/platform/soc/soc:firmware/get_throttled"
-CALL_S_MAX = 1.0
+CALL_S_MAX = 1.0  # two calls stay within the 2 s of a reading
 RETRY_S = 60.0  # after a call that failed: without the group video, each fails
 FLAGS = {
     0x1: "the power supply gives too little voltage",
@@ -56,15 +56,15 @@ class RaspberryPiFirmware:
     def _throttling(self) -> tuple[str, ...] | None:
         flags = number_of(self._flags, 16)
         if flags is None:
-            told = re.search(r"throttled=0x([0-9a-fA-F]+)", self._call("get_throttled"))
-            flags = int(told[1], 16) if told else None
+            found = re.search(r"throttled=0x([0-9a-fA-F]+)", self._call("get_throttled"))
+            flags = int(found[1], 16) if found else None
         if flags is None:
             return None
         return tuple(reason for bit, reason in FLAGS.items() if flags & bit)
 
     def _temperature(self) -> tuple[Temperature, ...]:
-        told = re.search(r"temp=(-?[0-9.]+)'C", self._call("measure_temp")) if self._with_temperature else None
-        return (Temperature("cpu-thermal", float(told[1])),) if told else ()
+        found = re.search(r"temp=(-?[0-9.]+)'C", self._call("measure_temp")) if self._with_temperature else None
+        return (Temperature("cpu-thermal", float(found[1])),) if found else ()
 
     def _energy(self) -> tuple[EnergyReading, ...]:
         """Volt times ampere of each regulator that tells both; what USB and HATs draw from the 5 V is not in it."""
@@ -79,7 +79,7 @@ class RaspberryPiFirmware:
         return (EnergyReading("Raspberry Pi PMIC, without USB and HATs", watts=watts),)
 
     def _call(self, what: str) -> str:
-        """What vcgencmd prints; '': nothing that could be used."""
+        """Return what vcgencmd prints; '': nothing that could be used."""
         if self._monotonic() < self._not_before[what]:
             return ""
         try:

@@ -1,4 +1,4 @@
-"""What a sensor of the box says: temperatures, throttling, power and energy. Absent is None or empty, never zero."""
+"""Readings of the appliance's sensors: temperatures, throttling, power, energy. Absent is None or empty, never zero."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from appliance.base.machine import Temperature
 
 @dataclass(frozen=True, slots=True)
 class EnergyReading:
-    """One place where power is measured.
-
-    is_box: it measures all that the box draws; others measure a part of it. watts: now; joules: of a counter that only
-    rises, and begins again at 0 beyond `wraps_j`. None: this place does not tell.
-    """
+    """The power or energy at one place where it is measured. None: this place does not measure it."""
 
     name: str
-    is_box: bool = False
+    is_whole: bool = False
+    """The place measures all that the appliance draws; others measure a part."""
     watts: float | None = None
+    """Power now."""
     joules: float | None = None
+    """State of a counter that only rises, and begins again at 0 beyond `wraps_j`."""
     wraps_j: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SensorReading:
-    """What one reader, or all of them together, say now.
+    """The readings of one sensor, or of all of them together, now.
 
-    throttling: why a processor is slower than it could be, a sentence each; (): none is; None: nothing here would tell.
+    throttling: why a processor is slower than it could be, a sentence each; (): none is; None: nothing here reports it.
     """
 
     temperatures: tuple[Temperature, ...] = ()
@@ -36,7 +35,7 @@ class SensorReading:
 
     @property
     def hottest(self) -> Temperature | None:
-        """None: no temperature is known."""
+        """The highest temperature; None: no temperature is known."""
         return max(self.temperatures, key=lambda each: each.celsius, default=None)
 
 
@@ -47,15 +46,15 @@ class SensorReader(Protocol):
     """A port with one contract test, tests/contract/test_sensors.py. One thread calls it, every few seconds."""
 
     def read(self) -> SensorReading:
-        """What is measured now. Never raises: what is absent, asleep or broken is left out. Takes 2 s at most."""
+        """Return what is measured now, in 2 s at most. Never raises: what is absent, asleep or broken is left out."""
         ...
 
 
 def merged(readings: list[SensorReading]) -> SensorReading:
-    """All of them as one."""
-    told = [each.throttling for each in readings if each.throttling is not None]
+    """Merge the readings into one."""
+    reported = [each.throttling for each in readings if each.throttling is not None]
     return SensorReading(
         tuple(each for reading in readings for each in reading.temperatures),
-        tuple(dict.fromkeys(reason for each in told for reason in each)) if told else None,
+        tuple(dict.fromkeys(reason for each in reported for reason in each)) if reported else None,
         tuple(each for reading in readings for each in reading.energy),
     )

@@ -14,7 +14,7 @@ class RisingCounters:
         self._counts: dict[Path, int] | None = None
 
     def rose(self) -> bool | None:
-        """Whether any has risen since the last look; None: there is none that can be read."""
+        """Return True if any has risen since the last reading; None: there is none that can be read."""
         before = self._counts
         now = {path: count for path in self._files if (count := number_of(path)) is not None}
         self._counts = now
@@ -24,7 +24,7 @@ class RisingCounters:
 
 
 def text_of(path: Path) -> str | None:
-    """The file's text without the white space around it; None: it is not there, or cannot be read now."""
+    """Return the file's text without the white space around it; None: it is not there, or cannot be read now."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:  # a sensor that is asleep, a file of root's alone
@@ -32,7 +32,7 @@ def text_of(path: Path) -> str | None:
 
 
 def number_of(path: Path, base: int = 10) -> int | None:
-    """None: it is not there, cannot be read, or is no number."""
+    """Return the number in a file; None: it is not there, cannot be read, or is no number."""
     text = text_of(path)
     try:
         return None if text is None else int(text, base)
@@ -41,7 +41,7 @@ def number_of(path: Path, base: int = 10) -> int | None:
 
 
 def matching(folder: Path, pattern: str, at_most: int = 256) -> list[Path]:
-    """Sorted; []: there are none, or no file descriptor is left to look with."""
+    """Return the matching paths, sorted; []: there are none, or no file descriptor is left to list them with."""
     try:
         return sorted(folder.glob(pattern))[:at_most]
     except OSError:

@@ -1,7 +1,7 @@
-"""What false alarms at one place propose for a rule: a higher `score_min`, a limit of height, or to ignore the place.
+"""Proposals for a rule from false alarms at one place: a higher `score_min`, a limit of height, or to ignore the place.
 
-Nothing is kept and nothing is changed: proposals are made anew of the reviews, so that one that is taken back counts no
-more, and it is a person who changes the rule, in the editor.
+Nothing is kept and nothing is changed: proposals are made anew from the reviews, so that one that is taken back counts
+no more, and it is a person who changes the rule, in the editor.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from appliance.types import Box
 
 ALARMS_MIN = 3  # at one place, before anything is proposed
 LOST_SHARE_MAX = 0.1  # of what a person called right: a limit that costs more is not proposed
-SCORE_MAX = 0.95
-SCORE_STEP = 0.01
+SCORE_MAX = 0.95  # a score_min above it would leave out nearly all that is right
+SCORE_STEP = 0.01  # two decimals, as a person writes a score
 HEIGHT_RATIO_MIN = 1.5  # between false alarms and what is right: a box of the same object varies by a tenth
 _NEAR = 0.75  # widths and heights that two centres may lie apart
-_SIZE_RATIO_MAX = 2.0
+_SIZE_RATIO_MAX = 2.0  # widths or heights; boxes of one object vary by a tenth, so double is another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class RuleProposal:
 
     @property
     def words(self) -> str:
-        """As a sentence for a person."""
+        """Return the proposal as a sentence for a person."""
         many = f"{len(self.alarms)} false alarms of {self.label}"
         text = f"{many} at this place and size, scores up to {self.score_high:.2f}."
         kept = f"of {self.right} that you called right, {self.lost or 'none'} would be missed" if self.right else ""

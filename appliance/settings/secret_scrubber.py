@@ -60,8 +60,11 @@ class SecretScrubber:
         config: SiteConfig | None,
         environment: Mapping[str, str] | None = None,
     ) -> SecretScrubber:
-        """Knows what the site file, these texts of it (older versions), its secrets file, the settings in force and the
-        environment hold."""
+        """Return a scrubber that knows the secrets of a site.
+
+        They are those of the site file, of these texts of it (older versions), of its secrets file, of the settings in
+        force and of the environment.
+        """
         variables = dict(os.environ if environment is None else environment)
         secrets = {value for name, value in variables.items() if _SECRET_NAME.search(name)}
         try:
@@ -84,11 +87,11 @@ class SecretScrubber:
         return self._known.sub(HIDDEN, text) if self._known else text
 
     def scrub_site(self, text: str) -> str:
-        """The text of a site file: also what stands at a secret's key, comments included."""
+        """Return the text of a site file without secrets, and without what stands at a secret's key or in comments."""
         return self.scrub(site_text_without_secrets(text))
 
     def scrub_data(self, data: Any) -> Any:
-        """What JSON holds, text by text."""
+        """Return JSON data without secrets, text by text."""
         if isinstance(data, Mapping):
             return {self.scrub(str(key)): self.scrub_data(value) for key, value in data.items()}
         if isinstance(data, list | tuple):
@@ -97,17 +100,20 @@ class SecretScrubber:
 
 
 def is_secret(path: Sequence[str | int], value: str) -> bool:
-    """Whether a text of the site file is one, or has one in it; what only names a variable is none."""
+    """Return True if a text of the site file is a secret or contains one; a text that only names a variable is none."""
     return bool(_hidden_as(path, value))
 
 
 def without_secret(path: Sequence[str | int], value: str) -> str:
-    """A text of the site file as pages may show it: of a secret address scheme and host, of another secret nothing."""
+    """Return a text of the site file as pages may show it.
+
+    A secret address keeps its scheme and host; nothing is shown of another secret.
+    """
     return _hidden_as(path, value) or redact(value)
 
 
 def _hidden_as(path: Sequence[str | int], value: str) -> str:
-    """What is shown in place of a secret; '': it is none."""
+    """Return what is shown in place of a secret; '': it is none."""
     bare = _ONLY_VARIABLE.sub("", value)
     if not bare:
         return ""
@@ -124,18 +130,18 @@ def _hidden_as(path: Sequence[str | int], value: str) -> str:
 
 
 def _is_target_url(path: Sequence[str | int]) -> bool:
-    """Of a webhook, all after the host may be a secret."""
+    """Return True for the address of a target: all after the host of a webhook may be a secret."""
     return "notify" in path[1:2] and path[-1] == "url"
 
 
 def _path_and_query(url: str) -> str:
-    """All of an address after the `/` of its host; '': nothing."""
+    """Return all of an address after the `/` of its host; '': nothing."""
     after = re.split("[/?#]", url.partition("://")[2], maxsplit=1)
     return after[1] if len(after) > 1 else ""
 
 
 def site_text_without_secrets(text: str) -> str:
-    """The text of a site file with as many lines, *** where its secrets stand, comments included."""
+    """Return the text of a site file with as many lines, *** where its secrets stand, comments included."""
     scalars = _scalars(text)
     if scalars is None:
         return _SECRET_IN_LINE.sub(rf"\1{HIDDEN}", text)
@@ -155,7 +161,7 @@ def site_text_without_secrets(text: str) -> str:
 
 
 def secrets_of_text(text: str) -> Iterator[str]:
-    """Of the text of a site file, as far as it is YAML."""
+    """Yield the secrets in the text of a site file, as far as it is YAML."""
     for path, node in _scalars(text) or ():
         if is_secret(path, node.value):
             yield from _secrets_of_url(node.value) if "://" in node.value else (node.value,)

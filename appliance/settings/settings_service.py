@@ -72,12 +72,12 @@ class SettingsService:
 
     @property
     def running(self) -> SiteText:
-        """What is in force."""
+        """The site file as it is in force."""
         return self._running
 
     @property
     def path(self) -> Path:
-        """Of the site file."""
+        """Path of the site file."""
         return self._editor.path
 
     def scrubber(self) -> SecretScrubber:
@@ -88,7 +88,7 @@ class SettingsService:
         return SecretScrubber.of_site(self.path, texts, self._running.config)
 
     def status(self) -> SettingsStatus:
-        """Reads the file."""
+        """Read the file and compare it with the running settings."""
         before = self._running.digest
         try:
             text = yamlfile.read_text(self._editor.path)
@@ -104,7 +104,10 @@ class SettingsService:
         return SettingsStatus(digest, True, difference(self._running.text, text), waiting=self._waiting)
 
     def propose(self, changes: Sequence[SiteChange], base: str) -> SiteProposal:
-        """What a change would do. base: the digest of the file that it is for. Raises ConfigError, SiteFileChanged."""
+        """Return what a change would do. Raises ConfigError, SiteFileChanged.
+
+        base: the digest of the file that the change is for.
+        """
         return self._editor.propose(changes, base)
 
     def change(
@@ -126,7 +129,7 @@ class SettingsService:
             return self._write(proposal, who, why)
 
     def replace(self, text: str, base: str, who: str, why: str) -> SettingsStatus:
-        """The same with the whole text."""
+        """Write the whole text and put it in force; otherwise as `change`."""
         with self._lock:
             return self._write(self._editor.propose_text(text, base), who, why)
 
@@ -147,7 +150,7 @@ class SettingsService:
         return self._versions.all()
 
     def version_diff(self, number: int) -> str:
-        """What going back to a version would change. Raises PreconditionError."""
+        """Return what going back to a version would change. Raises PreconditionError."""
         file, kept = yamlfile.read_text(self._editor.path), self._versions.text(number)
         return difference(file, kept, self._running.text)
 

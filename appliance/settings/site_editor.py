@@ -62,16 +62,16 @@ class SiteEditor:
         self.path = path
 
     def read(self) -> SiteText:
-        """The file now. Raises ConfigError with every fault."""
+        """Return the file as it is now. Raises ConfigError with every fault."""
         return checked_text(yamlfile.read_text(self.path), self.path)
 
     def propose(
         self, changes: Sequence[SiteChange], base: str, secrets: Mapping[str, str] | None = None
     ) -> SiteProposal:
-        """What the file would be after `changes`, one after the other. base: the digest that they were made for.
+        """Return what the file would be after `changes`, one after the other. base: the digest that they were made for.
 
-        secrets: that are to be kept beside the file with them. Raises SiteFileChanged, and ConfigError for what would
-        not be a right site file, or is not changed from here.
+        secrets: that are to be kept beside the file with them. Raises SiteFileChanged, and ConfigError for a text that
+        is no valid site file, or for a key that is not changed from here.
         """
         before = self._read_unchecked(base)
         text = edit(before, changes)
@@ -79,7 +79,10 @@ class SiteEditor:
         return self.propose_text(text, base, secrets)
 
     def propose_text(self, text: str, base: str, secrets: Mapping[str, str] | None = None) -> SiteProposal:
-        """The whole text replaced: an edit in the browser, or an older version. Raises as `propose`."""
+        """Return the proposal to replace the whole text: an edit in the browser or an older version.
+
+        Raises as `propose`.
+        """
         before = self._read_unchecked(base)
         old, after = checked_text(before, self.path), checked_text(text, self.path, secrets)
         check_file_keys(old.config, after.config)
@@ -122,9 +125,9 @@ def digest_of(text: str) -> str:
 
 
 def difference(before: str, after: str, other: str = "") -> str:
-    """The unified difference of two texts, in which secrets are `***`; a secret that changed is a line that did.
+    """Return the unified difference of two texts with secrets as `***`; a secret that changed is a line that did.
 
-    other: a text whose secrets may stand in them, too: one of them that is no YAML does not tell its own.
+    other: a text whose secrets may stand in them, too: one of them that is no YAML does not show its own.
     """
 
     def lines(text: str) -> list[str]:
@@ -137,7 +140,7 @@ def difference(before: str, after: str, other: str = "") -> str:
 
 
 def checked_text(text: str, site_file: Path, secrets: Mapping[str, str] | None = None) -> SiteText:
-    """`text` with what it says, as the text of that file, beside which `secrets` are to be kept.
+    """Return `text` parsed as that site file, beside which `secrets` are to be kept.
 
     Raises ConfigError with every fault.
     """

@@ -14,7 +14,7 @@ from appliance.settings.site_editor import digest_of, replace_text
 
 logger = logging.getLogger(__name__)
 
-VERSIONS_KEPT = 20
+VERSIONS_KEPT = 20  # of at most 1 MB each: 20 MB of the storage folder
 FOLDER = "site-versions"
 
 
@@ -61,7 +61,7 @@ class SiteVersions:
         return sorted((version for version, _ in filter(None, found)), key=lambda version: -version.number)
 
     def text(self, number: int) -> str:
-        """Raises PreconditionError: there is no such version."""
+        """Return the text of a version. Raise PreconditionError if there is no such version."""
         found = self._read(self._path(number))
         if found is None:
             raise PreconditionError(f"there is no version {number} of the site file; the last {VERSIONS_KEPT} are kept")

@@ -17,7 +17,7 @@ from appliance.base.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 REMOVED = object()  # as a value: the key goes
-INDENT = 2
+INDENT = 2  # columns, as in deploy/vedette.example.yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def _refusal(path: KeyPath, reason: str) -> ConfigError:
 
 
 def _changed(data: Any, change: SiteChange) -> Any:
-    """The data that the text must hold in the end."""
+    """Return the data that the text must hold in the end."""
     root = {} if data is None else copy.deepcopy(data)
     node = root
     for part in change.path[:-1]:
@@ -88,7 +88,7 @@ def _changed(data: Any, change: SiteChange) -> Any:
 
 
 def _smallest(text: str, change: SiteChange) -> Iterator[SiteChange]:
-    """The change as changes of the smallest parts, so that what is equal keeps its comments and layout."""
+    """Yield the change as changes of the smallest parts, so that what is equal keeps its comments and layout."""
     node = yaml.safe_load(text)
     for part in change.path:
         key = _index(node, part)
@@ -124,7 +124,7 @@ def _differences(path: KeyPath, old: Any, new: Any) -> Iterator[SiteChange]:
 
 
 def _names(items: Any) -> list[str]:
-    """The names of a list of named sections; []: it is none, or two have one name."""
+    """Return the names of a list of named sections; []: it is none, or two have one name."""
     if not isinstance(items, list) or not all(isinstance(item, dict) and "name" in item for item in items):
         return []
     names = [item["name"] for item in items]
@@ -132,7 +132,7 @@ def _names(items: Any) -> list[str]:
 
 
 def _index(node: Any, part: str | int) -> str | int:
-    """The key of a section, or the place in a list of `part`: a number, or the name of an item (the end: no such)."""
+    """Return the key of a section, or the place of `part` (a number or an item's name) in a list; its end: no such."""
     if not isinstance(node, list):
         return part
     if isinstance(part, int):
@@ -154,7 +154,7 @@ class _Place:
 
 
 def _find(text: str, path: KeyPath) -> tuple[_Place | None, int]:
-    """The deepest place on the way to `path`, and how many parts of it lead there. None: the file is empty."""
+    """Return the deepest place on the way to `path`, and how many parts of it lead there. None: the file is empty."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if root is None:
         return None, 0
@@ -221,7 +221,7 @@ def _line_start(text: str, index: int) -> int:
 
 
 def _line_end(text: str, index: int) -> int:
-    """The index after the line break of the line that `index` stands in."""
+    """Return the index after the line break of the line that `index` stands in."""
     found = text.find("\n", index)
     return len(text) if found < 0 else found + 1
 
@@ -331,7 +331,7 @@ _Dumper.add_representer(tuple, _list)
 
 
 def _is_inline(value: Any) -> bool:
-    """Written on the line of its key: a value, an empty section, a list without sections in it."""
+    """Return True for what stands on the line of its key: a value, an empty section, a list without sections."""
     if isinstance(value, list | tuple):
         return all(not isinstance(item, dict) and _is_inline(item) for item in value)
     return not isinstance(value, dict) or not value
@@ -345,7 +345,7 @@ def _inline(value: Any) -> str:
 
 
 def _block(value: Any, column: int) -> str:
-    """`value` in lines that begin at `column`."""
+    """Return `value` in lines that begin at `column`."""
     dumped = yaml.dump(
         value,
         Dumper=_Dumper,
@@ -359,7 +359,7 @@ def _block(value: Any, column: int) -> str:
 
 
 def _entry(key: str | int, value: Any, column: int) -> str:
-    """A key with its value, as lines that begin at `column`."""
+    """Return a key with its value, as lines that begin at `column`."""
     name = _inline(key)
     if _is_inline(value):
         return f"{' ' * column}{name}: {_inline(value)}\n"
@@ -367,7 +367,7 @@ def _entry(key: str | int, value: Any, column: int) -> str:
 
 
 def _item(value: Any, column: int) -> str:
-    """A list item, as lines whose dash stands at `column`."""
+    """Return a list item, as lines whose dash stands at `column`."""
     return (
         " " * column + "- " + _block(value, column + 2).lstrip()
         if isinstance(value, dict)

@@ -1,4 +1,4 @@
-"""Who signed in and who changed what through the dashboard: a bounded log."""
+"""A bounded log of the sign-ins to the dashboard and the changes made through it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def bump_rev(db: Database, connection: sqlite3.Connection, alert_id: str) -> int
 
 
 def event_id(event: Event, run: str) -> str:
-    """The event's id, or one made of its content, so that the same event written twice is one."""
+    """Return the event's id, or one made of its content, so that the same event written twice is one."""
     if event.id:
         return event.id
     content = f"{run}|{event.camera}|{event.rule}|{event.kind}|{event.track}|{event.t!r}"

@@ -74,7 +74,7 @@ class _Side:
 
 
 def select_alerts(connection: sqlite3.Connection, wanted: AlertQuery) -> AlertConditions:
-    """The alerts that are wanted. Raises sqlite3.Error."""
+    """Return the conditions that select the wanted alerts. Raise sqlite3.Error."""
     found = AlertConditions("alert", ["audit = 0"], [])
     sides = sorted(_sides(wanted), key=lambda side: _size(connection, side))  # the rarest is asked first
     few = _few(connection, sides)
@@ -105,7 +105,7 @@ def select_alerts(connection: sqlite3.Connection, wanted: AlertQuery) -> AlertCo
 
 
 def of_cameras(cameras: Collection[str]) -> str:
-    """A condition whose values are the names."""
+    """Return a condition whose values are the names."""
     return f"camera IN ({', '.join('?' * len(cameras))})"
 
 
@@ -133,13 +133,13 @@ def _sides(wanted: AlertQuery) -> list[_Side]:
 
 
 def _words(text: str) -> str:
-    """What a person typed, as an expression of FTS5; "" when it has no word."""
+    """Return the text that a person typed as an expression of FTS5; "" when it has no word."""
     words = [word.replace('"', "") for word in text.replace("\0", " ").split()]
     return " ".join(f'"{word}"*' for word in words[:WORDS_MAX] if any(each.isalnum() for each in word))
 
 
 def _few(connection: sqlite3.Connection, sides: list[_Side]) -> list[str] | None:
-    """The alerts that meet all, when they are few; None: they are many, or nothing of the kind is asked."""
+    """Return the alerts that meet all conditions when they are few; None when they are many or nothing is asked for."""
     if not sides:
         return None
     checks = " AND ".join(["TRUE", *(side.check.format(id="found") for side in sides[1:])])

@@ -55,8 +55,11 @@ class AlertCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertCounts:
-    """How many alerts there are. to_review: without a review and not rejected; set_aside: rejected, without a review;
-    undelivered: escalations that are not settled."""
+    """Numbers of alerts.
+
+    to_review: without a review and not rejected; set_aside: rejected, without a review; undelivered: escalations that
+    are not settled.
+    """
 
     total: int
     open: int
@@ -146,7 +149,7 @@ class AlertStore:
             return self._escalations.request_more(verdict, t)
 
     def _step(self, connection: sqlite3.Connection, verdict: wire.Verdict) -> int | None:
-        """The present step of the verdict's escalation; None: the escalation is not of this appliance."""
+        """Return the present step of the verdict's escalation; None when this appliance has no such escalation."""
         row = connection.execute(
             "SELECT alert, site, step FROM escalation WHERE id = ?", (verdict.escalation,)
         ).fetchone()
@@ -182,7 +185,7 @@ class AlertStore:
             return [read_alert(row) for row in rows]
 
     def is_wanted(self, alert_id: str, wanted: AlertQuery) -> bool:
-        """Whether this alert is among those wanted."""
+        """Return True if the query selects this alert."""
         with self._db.read() as connection:
             found = select_alerts(connection, wanted)
             row = connection.execute(
@@ -192,7 +195,7 @@ class AlertStore:
         return row is not None
 
     def newer_id(self, row: AlertRow, cameras: Collection[str] | None = None) -> str | None:
-        """The next newer alert, of these cameras (None: of all); None: this is the newest."""
+        """Return the next newer alert of these cameras (None: of all); None when this is the newest."""
         with self._db.read() as connection:
             found = connection.execute(
                 f"""SELECT id FROM alert WHERE audit = 0 AND deleted_t IS NULL AND (t_start, id) > (?, ?)
@@ -202,7 +205,7 @@ class AlertStore:
         return None if found is None else found["id"]
 
     def events_of(self, alert_id: str) -> list[Event]:
-        """The events that were merged into an alert, oldest first. Raises StoreError."""
+        """Return the events that were merged into an alert, oldest first. Raise StoreError."""
         with self._db.read() as connection:
             rows = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", (alert_id,))
             return [read_event(row) for row in rows]
@@ -240,7 +243,7 @@ class AlertStore:
             )
 
     def camera_of(self, alert_id: str) -> str | None:
-        """The camera of an alert; None: there is no such alert."""
+        """Return the camera of an alert; None when there is no such alert."""
         with self._db.read() as connection:
             row = connection.execute("SELECT camera FROM alert WHERE id = ?", (alert_id,)).fetchone()
         return None if row is None else row["camera"]
@@ -293,7 +296,7 @@ def _select_alert(connection: sqlite3.Connection, alert_id: str) -> AlertRow:
 
 
 def _last_seen(connection: sqlite3.Connection) -> list[tuple[str, float]]:
-    """The open alerts, each with the time of the last examined frame of its session."""
+    """Return the open alerts, each with the time of the last examined frame of its session."""
     rows = connection.execute(
         """SELECT id, max(t_start,
                 coalesce((SELECT max(t) FROM boxes WHERE camera = alert.camera AND run = alert.run), 0),

@@ -1,5 +1,6 @@
-"""Reads a storage folder beside a running appliance, or without one: for replays, exports, cassettes and kept
-scenarios.
+"""Reads a storage folder beside a running appliance, or without one.
+
+Replays, exports, cassettes and kept scenarios use it.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class SettledEscalation:
 
 
 def settled_escalations(root: Path, t0: float, t1: float) -> Iterator[SettledEscalation]:
-    """What was made from t0 to t1 (UTC seconds) and has a verdict, oldest first; holds a page. Raises StoreError.
+    """Yield the escalations made from t0 to t1 (UTC seconds) that have a verdict, oldest first. Raise StoreError.
 
-    Each page is a read of its own: the appliance may run meanwhile, and is never held up.
+    One page is held in memory. Each page is a read of its own: the appliance may run meanwhile, and is never held up.
     """
     after: tuple[float, str] = (t0, "")
     while True:
@@ -89,7 +90,7 @@ class StorageArchive:
         self._path = root / DATABASE
 
     def segments(self, camera: str, t0: float, t1: float) -> list[SegmentRow]:
-        """The segments that hold any frame of t0..t1, oldest first. Raises StoreError."""
+        """Return the segments that hold any frame of t0..t1, oldest first. Raise StoreError."""
         found: dict[str, SegmentRow] = {}
         with open_read_only(self._path) as connection:
             begin = t0
@@ -100,7 +101,7 @@ class StorageArchive:
         return sorted(found.values(), key=lambda row: (row.t_start, row.path))
 
     def gaps(self, camera: str, t0: float, t1: float) -> list[Gap]:
-        """The gaps that touch t0..t1, oldest first. Raises StoreError."""
+        """Return the gaps that touch t0..t1, oldest first. Raise StoreError."""
         with open_read_only(self._path) as connection:
             rows = connection.execute(
                 """SELECT * FROM gap WHERE camera = ? AND t_start <= ? AND (t_end IS NULL OR t_end >= ?)
@@ -119,7 +120,7 @@ class StorageArchive:
         return None if row["begin"] is None else (row["begin"], row["end"])
 
     def alert(self, alert_id: str) -> AlertDetail | None:
-        """An alert with its events and evidence; without its escalations. Raises StoreError."""
+        """Return an alert with its events and evidence, without its escalations. Raise StoreError."""
         with open_read_only(self._path) as connection:
             row = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone()
             if row is None:
@@ -133,7 +134,7 @@ class StorageArchive:
             )
 
     def alerts(self, after: tuple[str, float, str] | None, limit: int) -> list[AlertRow]:
-        """A page of all alerts in order of camera, time and id, after the last row's (camera, t_start, id)."""
+        """Return a page of all alerts in order of camera, time and id, after the last row's (camera, t_start, id)."""
         with open_read_only(self._path) as connection:
             rows = connection.execute(
                 f"""SELECT {ALERT_COLUMNS} FROM alert WHERE audit = 0 AND (camera, t_start, id) > (?, ?, ?)
@@ -153,6 +154,6 @@ class StorageArchive:
             return [ReviewedEvent(read_event(row), row["alert"], reviews.get(row["alert"])) for row in rows]
 
     def examined_frames(self, camera: str, t0: float, t1: float, run: str) -> list[FrameBoxes]:
-        """The examined frames from t0 to t1 in one session of the camera, oldest first. Raises StoreError."""
+        """Return the examined frames from t0 to t1 in one session of the camera, oldest first. Raise StoreError."""
         with open_read_only(self._path) as connection:
             return boxes_between(connection, camera, t0, t1, run=run or None)

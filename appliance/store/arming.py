@@ -33,8 +33,11 @@ class ArmingRow:
         return self.camera, self.rule, self.target
 
     def lasts(self, now: float) -> bool:
-        """Whether it is in force. One that began in the future is over: the clock was wrong, and nothing stays quiet
-        for longer than somebody wanted."""
+        """Return True while the row is in force.
+
+        A row that begins in the future is over: the clock was wrong, and nothing may stay quiet for longer than was
+        asked for.
+        """
         if self.until_t is None:
             return True
         return self.since_t - SET_BACK_S <= now < self.until_t
@@ -64,7 +67,7 @@ class ArmingStore:
             self._write([*(each for each in self._rows if each.key != row.key), row])
 
     def remove(self, camera: str = "", rule: str = "", target: str = "") -> bool:
-        """False: there was nothing that lasts. Raises StoreError."""
+        """Remove a row; return False if no such row is in force. Raise StoreError."""
         with self._lock:
             kept = [each for each in self._rows if each.key != (camera, rule, target)]
             gone = [each for each in self._rows if each.key == (camera, rule, target)]

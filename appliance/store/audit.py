@@ -1,4 +1,4 @@
-"""What left the site: when, why, how many bytes. Rows are only ever added."""
+"""The audit of all data that left the site: when, why, how many bytes. Rows are only ever added."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AuditStore:
             own.execute(statement, values)
 
     def page(self, before_id: int | None = None, limit: int = 100) -> list[AuditRow]:
-        """What left, newest first, with ids below `before_id`."""
+        """Return the rows with ids below `before_id`, newest first."""
         with self._db.read() as connection:
             rows = connection.execute(
                 "SELECT * FROM audit WHERE ?1 IS NULL OR id < ?1 ORDER BY id DESC LIMIT ?2",
@@ -76,8 +76,10 @@ class AuditStore:
 
 
 def audit_rows(path: Path, t0: float, t1: float, camera: str | None = None) -> Iterator[AuditRow]:
-    """What left with t0 <= t < t1, of one camera or (None) of all, oldest first, from a database that a running
-    appliance may own. Raises StoreError."""
+    """Yield the audit rows with t0 <= t < t1 of one camera or (None) of all, oldest first. Raise StoreError.
+
+    A running appliance may own the database.
+    """
     with open_read_only(path) as connection:
         rows = connection.execute(
             "SELECT * FROM audit WHERE t >= ?1 AND t < ?2 AND (?3 IS NULL OR camera = ?3) ORDER BY t, id",

@@ -1,4 +1,4 @@
-"""What was detected in each examined frame, kept as long as the recording."""
+"""The detections of each examined frame, kept as long as the recording."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BoxStore:
         self._noted.setdefault(frame.camera, deque(maxlen=NOTED_MAX)).append(frame)
 
     def noted(self, camera: str) -> Sequence[FrameBoxes]:
-        """The frames noted last, oldest first. Any thread."""
+        """Return the frames noted last, oldest first. Any thread may call."""
         return tuple(self._noted.get(camera, ()))
 
     def append(self, camera: str, run: str, frames: Sequence[FrameBoxes]) -> None:
@@ -76,7 +76,7 @@ class BoxStore:
     def span(
         self, camera: str, t0: float, t1: float, limit: int = SPAN_ROWS_MAX, *, run: str | None = None
     ) -> list[FrameBoxes]:
-        """The examined frames with t0 <= t <= t1, oldest first, of one session (`run`) or (None) of all."""
+        """Return the examined frames with t0 <= t <= t1, oldest first, of one session (`run`) or (None) of all."""
         with self._db.read() as connection:
             return boxes_between(connection, camera, t0, t1, limit, run=run)
 
@@ -97,7 +97,10 @@ class BoxStore:
             after = (rows[-1]["t"], rows[-1]["run"], rows[-1]["seq"])
 
     def latest(self, camera: str) -> FrameBoxes | None:
-        """The newest examined frame of the camera's present session (a clock that was set back leaves others ahead)."""
+        """Return the newest examined frame of the camera's present session.
+
+        A clock that was set back leaves frames of other sessions ahead of it.
+        """
         with self._db.read() as connection:
             row = connection.execute(
                 """SELECT * FROM boxes WHERE camera = :camera AND t <= :t
@@ -109,7 +112,7 @@ class BoxStore:
 
 
 def _count_minute(connection: sqlite3.Connection, camera: str, minute: int) -> None:
-    """Counted anew rather than added to: a frame that is written twice is one."""
+    """Count a minute anew rather than add to it: a frame that is written twice is one."""
     connection.execute(
         """INSERT OR REPLACE INTO activity
            SELECT :camera, :minute, CAST(total(looked) AS INTEGER), CAST(total(looked AND objects <> '[]') AS INTEGER)

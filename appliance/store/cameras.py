@@ -17,8 +17,11 @@ NOT_RUNNING = "the appliance was not running"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraRow:
-    """A configured camera. `size` (width, height) is (0, 0) until a stream was opened; `since_t` is when `state`
-    began; rev grows with every change of the row or of its gaps."""
+    """A configured camera.
+
+    `size` (width, height) is (0, 0) until a stream was opened; `since_t` is when `state` began; `rev` grows with every
+    change of the row or of its gaps.
+    """
 
     name: str
     run: str
@@ -59,7 +62,7 @@ class CameraStore:
                     _open_gap(connection, name, min(last_t, self._db.clock.now()), NOT_RUNNING)
 
     def configure(self, sources: Mapping[str, str]) -> None:
-        """The same while the appliance runs: cameras that are gone go, new ones come, the state of the others stays."""
+        """Update the cameras while the appliance runs: removed ones go, new ones come, the state of the others stays."""
         with self._db.transaction() as connection:
             known = {row["name"] for row in connection.execute("SELECT name FROM camera").fetchall()}
             for name in known - set(sources):
@@ -91,7 +94,7 @@ class CameraStore:
                 )
 
     def header(self, header: StreamHeader) -> None:
-        """A new session of a camera began: write its model and frame size."""
+        """Write the model and frame size of a camera's new session."""
         with self._db.transaction() as connection:
             connection.execute(
                 "UPDATE camera SET run = ?, model = ?, width = ?, height = ?, rev = ? WHERE name = ?",
@@ -122,7 +125,7 @@ class CameraStore:
             self._touch(connection, gap.camera)
 
     def mark_all_lost(self, t: float, reason: str) -> None:
-        """The ingest process died: every camera that was not already lost is, from `t` on."""
+        """Mark every camera that was not already lost as lost from `t` on: the ingest process died."""
         with self._db.transaction() as connection:
             for row in connection.execute("SELECT name FROM camera WHERE state != 'ended'").fetchall():
                 _open_gap(connection, row["name"], t, reason)
@@ -144,7 +147,7 @@ class CameraStore:
         return None if row is None else _read_camera(row)
 
     def gaps(self, camera: str, limit: int = 50) -> list[Gap]:
-        """The newest gaps of a camera, newest first; one that lasts has `t_end` None."""
+        """Return the newest gaps of a camera, newest first; one that lasts has `t_end` None."""
         with self._db.read() as connection:
             rows = connection.execute(
                 "SELECT * FROM gap WHERE camera = ? ORDER BY t_start DESC, id DESC LIMIT ?",

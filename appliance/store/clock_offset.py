@@ -1,6 +1,4 @@
-"""How far the wall clock was from the monotonic one, kept over a restart of the core, so that a step of the clock is
-noticed.
-"""
+"""The offset of the wall clock from the monotonic one, kept over a restart of the core to notice a step of the clock."""
 
 from __future__ import annotations
 
@@ -11,8 +9,10 @@ _BOOT, _APART = "clock_boot", "clock_apart_ms"
 
 
 class ClockOffset:
-    """Notices that the wall clock was set while no core ran: everything that waits would seem older, or younger, than
-    it is. Both clocks go on over a restart of the core, so it shows as long as the machine was not rebooted.
+    """Notices that the wall clock was set while no core ran.
+
+    After such a step everything that waits would seem older or younger than it is. Both clocks go on over a restart of
+    the core, so the step shows as long as the machine was not rebooted.
 
     State: two numbers in the database: the boot that they belong to, and how far the clocks were apart.
     """

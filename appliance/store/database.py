@@ -133,13 +133,13 @@ class Database:
         return ""
 
     def next_rev(self, connection: sqlite3.Connection) -> int:
-        """The next change number, inside the transaction of `connection`."""
+        """Return the next change number, inside the transaction of `connection`."""
         row = connection.execute("UPDATE counter SET value = value + 1 WHERE name = 'rev' RETURNING value").fetchone()
         rev: int = row[0]
         return rev
 
     def rev(self) -> int:
-        """The number of the last committed change."""
+        """Return the number of the last committed change."""
         with self.read() as connection:
             found: int = connection.execute("SELECT value FROM counter WHERE name = 'rev'").fetchone()[0]
         return found
@@ -209,7 +209,7 @@ class Database:
 
 
 def database_versions() -> dict[str, str]:
-    """Of SQLite, and of the schema that this program knows, which an open file has."""
+    """Return the versions of SQLite and of the schema that this program knows; an open file has that schema."""
     return {"sqlite": sqlite3.sqlite_version, "schema": str(len(STEPS))}
 
 
@@ -311,7 +311,7 @@ def _identity(file: Path | int) -> tuple[int, int] | None:
 
 
 def _open_writer(path: Path) -> tuple[bool, sqlite3.Connection]:
-    """Whether the file is a new one, and the connection."""
+    """Return True if the file is a new one, and the connection."""
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     try:

@@ -20,7 +20,7 @@ REV_STEP = 1_000_000  # browsers that follow changes have seen smaller numbers t
 
 @dataclass(frozen=True, slots=True)
 class CopyFacts:
-    """What a copy holds."""
+    """Facts about a copy's content."""
 
     schema: int
     alerts: int
@@ -45,20 +45,23 @@ def copy_database(path: Path, to: Path) -> CopyFacts:
 
 
 def evidence_paths(copy: Path) -> list[str]:
-    """The files of evidence that a copy names, relative to the storage folder. Raises StoreError."""
+    """Return the evidence files that a copy names, relative to the storage folder. Raise StoreError."""
     with _opened(copy) as connection:
         return [row[0] for row in connection.execute("SELECT path FROM evidence WHERE state = 'ready' ORDER BY path")]
 
 
 def schema_of(path: Path) -> int:
-    """The schema version of a database that nobody has open. Raises StoreError."""
+    """Return the schema version of a database that no process has open. Raise StoreError."""
     with _opened(path) as connection:
         return version_of(connection)
 
 
 def check_copy(path: Path) -> CopyFacts:
-    """Raises PreconditionError, in words: no database of ours, a newer one, damaged, or with statements in it that are
-    not ours and would run with our rights."""
+    """Check a copy and return its facts. Raise PreconditionError with the reason in words.
+
+    The reasons: it is no database of Vedette, a newer one, damaged, or it holds statements that are not Vedette's and
+    would run with its rights.
+    """
     with _opened(path) as connection:
         try:
             schema = version_of(connection)
@@ -86,8 +89,10 @@ def note_restore(path: Path, t: float, who: str, about: str) -> None:
 
 
 def prepare_copy(path: Path, running: Path) -> None:
-    """Make a checked copy ready to take the place of `running`: nobody is signed in by it, and its changes are counted
-    on from beyond those of now. Raises StoreError."""
+    """Make a checked copy ready to take the place of `running`. Raise StoreError.
+
+    The copy signs nobody in, and its changes are counted on from beyond those of now.
+    """
     rev = 0
     if running.is_file():
         with open_read_only(running) as connection:
@@ -116,7 +121,7 @@ def _facts(connection: sqlite3.Connection) -> CopyFacts:
 
 
 def _programs(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
-    """What runs by itself, and which tables there are."""
+    """Return the triggers and views, which run by themselves, with their SQL, and the names of the tables."""
     rows = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
     return {(kind, name, sql if kind in ("trigger", "view") else "") for kind, name, sql in rows if kind != "index"}
 

@@ -94,7 +94,7 @@ class EscalatedTrackRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierCounts:
-    """Who answered about how many alerts, by the last decision about each.
+    """Numbers of alerts by the tier that answered, by the last decision about each.
 
     kept: at the edge, sure and doubtful of them by its own estimate; asked: escalated, audited of them only as one of a
     sample, and flagged while the edge's own answer stood. labels: answers that teach, by who gave them.
@@ -111,7 +111,7 @@ class TierCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudSpend:
-    """What escalating has cost since the day and the month began, what is still to be sent included."""
+    """Cost of escalating since the day and the month began, including escalations that are still to be sent."""
 
     bytes_day: float = 0.0
     bytes_month: float = 0.0
@@ -126,17 +126,17 @@ class DecisionStore:
         self._db = db
 
     def outcomes(self) -> list[OutcomeRow]:
-        """What is known to have been right or wrong, the newest first, at most OUTCOMES_MAX. Raises StoreError."""
+        """Return the alerts known to be right or wrong, the newest first, at most OUTCOMES_MAX. Raise StoreError."""
         with self._db.read() as connection:
             return _read_outcomes(connection)
 
     def decided(self, limit: int = DECIDED_MAX) -> list[DecidedRow]:
-        """The last decision about each of the newest alerts, whatever became of it. Raises StoreError."""
+        """Return the last decision about each of the newest alerts, whatever became of it. Raise StoreError."""
         with self._db.read() as connection:
             return _read_decided(connection, limit)
 
     def tiers(self, since_t: float) -> TierCounts:
-        """Of alerts that were last decided about since `since_t`; labels of all time. Raises StoreError."""
+        """Count the alerts that were last decided about since `since_t`; count labels of all time. Raise StoreError."""
         with self._db.read() as connection:
             row = _one(
                 connection,
@@ -171,8 +171,10 @@ class DecisionStore:
             return [each for row in found if (each := _rechecked(connection, row)) is not None]
 
     def last(self, alert: str) -> AskableAlert | None:
-        """An alert with its first event and what was known when it was decided about last; None: there is none, or its
-        events are not stored (any more). Raises StoreError."""
+        """Return an alert with its first event and the inputs of the last decision about it. Raise StoreError.
+
+        None: there is no such alert, or its events are no longer stored.
+        """
         with self._db.read() as connection:
             row = connection.execute(
                 f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ? AND audit = 0", (alert,)
@@ -190,15 +192,15 @@ class DecisionStore:
         return AskableAlert(read_alert(row), first, inputs if known is None else _inputs(json.loads(known["inputs"])))
 
     def note_recheck(self, decision: int, inputs: RouteInputs) -> None:
-        """What the second detection said changed nothing. Raises StoreError."""
+        """Record that the second detection changed nothing. Raise StoreError."""
         with self._db.transaction(durable=False) as connection:
             connection.execute("UPDATE decision SET inputs = ? WHERE id = ?", (to_json(asdict(inputs)), decision))
 
     def spent(self, day: str, day_t: float, month_t: float) -> CloudSpend:
-        """What the uplink and the judge took since the times `day_t` and `month_t`; `day` names the former.
+        """Return the use of the uplink and the judge since the times `day_t` and `month_t`; `day` names the former.
 
-        Bytes are those on the uplink as the meter has them, and what is still to be sent counts as it was expected
-        to. GPU seconds are the judge's own. Raises StoreError.
+        Bytes are those on the uplink as the meter has them; an escalation that is still to be sent counts as it was
+        expected to. GPU seconds are the judge's own. Raise StoreError.
         """
         with self._db.read() as connection:
             sent = _one(
@@ -244,11 +246,11 @@ class DecisionStore:
         return mean
 
     def tokens(self, day_t: float, month_t: float) -> TokenUsage:
-        """Of the judge; see `token_usage`. Raises StoreError."""
+        """Return the tokens that the judge used; see `token_usage`. Raise StoreError."""
         return token_usage(self._db, day_t, month_t)
 
     def escalated(self, camera: str, since_t: float) -> list[EscalatedTrackRow]:
-        """What was to be escalated of a camera since `since_t`, the oldest first. Raises StoreError."""
+        """Return the tracks of a camera that were to be escalated since `since_t`, the oldest first. Raise StoreError."""
         with self._db.read() as connection:
             rows = connection.execute(
                 """SELECT event.rule, alert.severity, event.track, alert.run, event.t, camera.width, camera.height
@@ -296,7 +298,7 @@ def write_decision(connection: sqlite3.Connection, route: Route, made_t: float) 
 
 
 def outcomes_in(path: Path) -> tuple[list[OutcomeRow], list[DecidedRow]]:
-    """The outcomes, and what was decided at all, in a database that a running appliance may own. Raises StoreError."""
+    """Return the outcomes and all decisions of a database that a running appliance may own. Raise StoreError."""
     with open_read_only(path) as connection:
         return _read_outcomes(connection), _read_decided(connection, DECIDED_MAX)
 
@@ -354,7 +356,7 @@ def _rechecked(connection: sqlite3.Connection, row: sqlite3.Row) -> RecheckedDec
 
 
 def _inputs(stored: Mapping[str, Any]) -> RouteInputs:
-    """Of a row that an older or newer Vedette wrote: what it does not know keeps its default."""
+    """Return the inputs of a row that an older or newer Vedette wrote: a field that it lacks keeps its default."""
     return RouteInputs(**{name: stored[name] for name in RouteInputs.__slots__ if name in stored})
 
 

@@ -19,12 +19,12 @@ KEPT_S = 400 * 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedRow:
-    """What was deleted of a camera and class on one day (of the appliance's own calendar) for one reason.
+    """Deletions of a camera and class on one day (of the appliance's own calendar) for one reason.
 
-    reason: age (its time was up), camera_quota, quota (of the class), size (size_max_gb), disk (too little was free),
-    ring (the pre-roll ring went round), done (taken out of the ring for an alert that is finished),
-    person (somebody deleted the alert, and the time to take that back is over).
-    until_t: the newest moment that went; last_t: when the last of it went. UTC seconds.
+    reason: age (older than its limit), camera_quota, quota (of the class), size (size_max_gb), disk (too little was
+    free), ring (the pre-roll ring went round), done (taken out of the ring for an alert that is finished), person (a
+    person deleted the alert, and the time to take that back is over). until_t: the newest moment that was deleted;
+    last_t: when the last of it was deleted. UTC seconds.
     """
 
     day: str
@@ -85,7 +85,7 @@ class DeletionLedger:
 
 
 def newest_deletions(connection: sqlite3.Connection, limit: int, *, rings: bool = False) -> list[DeletedRow]:
-    """The newest entries, the last first; those of the rings only with `rings`."""
+    """Return the newest entries, the last first; those of the rings only with `rings`."""
     rows = connection.execute(
         f"""SELECT * FROM deleted {"" if rings else "WHERE reason <> 'ring'"} ORDER BY last_t DESC, camera, class
             LIMIT ?""",

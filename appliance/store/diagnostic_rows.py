@@ -1,4 +1,4 @@
-"""What of the database helps somebody who looks for a fault: health events, gaps, the schema, how much there is."""
+"""Rows of the database that help to find a fault: health events, gaps, the schema, numbers of rows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ HEALTH_ROWS_MAX, GAP_ROWS_MAX = 500, 1000
 
 
 def health_rows(connection: sqlite3.Connection) -> list[dict[str, Any]]:
-    """The newest health events."""
+    """Return the newest health events."""
     return _rows(connection, "SELECT * FROM health_event ORDER BY t_start DESC LIMIT ?", HEALTH_ROWS_MAX)
 
 
 def gap_rows(connection: sqlite3.Connection) -> list[dict[str, Any]]:
-    """The newest gaps of all cameras."""
+    """Return the newest gaps of all cameras."""
     return _rows(
         connection, "SELECT camera, t_start, t_end, reason FROM gap ORDER BY t_start DESC LIMIT ?", GAP_ROWS_MAX
     )
@@ -36,7 +36,10 @@ def schema_of(connection: sqlite3.Connection) -> dict[str, Any]:
 
 
 def _rough_count(connection: sqlite3.Connection, table: str) -> int | None:
-    """The largest rowid, which is read at once; counting a table of millions takes seconds. None: it has none."""
+    """Return the largest rowid, which is read at once; None if the table has none.
+
+    Counting a table of millions of rows takes seconds.
+    """
     try:
         found: int | None = connection.execute(f'SELECT max(rowid) FROM "{table}"').fetchone()[0]
     except sqlite3.OperationalError:  # WITHOUT ROWID

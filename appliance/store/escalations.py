@@ -28,7 +28,7 @@ UNSETTLED: tuple[Delivery, ...] = ("waiting", "deferred", "ready", "sent")
 
 
 def in_states(states: Sequence[Delivery]) -> str:
-    """The SQL condition that an escalation is in one of `states`."""
+    """Return the SQL condition that an escalation is in one of `states`."""
     return f"state IN ({', '.join(repr(state) for state in states)})"
 
 
@@ -49,7 +49,7 @@ SeverityAfter = Callable[[str, str, Severity, Decision], Severity]
 
 
 def unchanged_severity(camera: str, rule: str, severity: Severity, decision: Decision) -> Severity:
-    """A verdict changes nothing."""
+    """Return the severity as it is: a verdict changes nothing."""
     return severity
 
 
@@ -107,7 +107,7 @@ class EscalationStore:
             bump_rev(self._db, connection, row.alert)
 
     def postpone(self, row: EscalationRow, wait: str, until_t: float | None) -> None:
-        """What it waits for has changed."""
+        """Record a change of the reason for which an escalation waits."""
         with self._db.transaction(durable=False) as connection:
             connection.execute(
                 "UPDATE escalation SET wait = ?, until_t = ? WHERE id = ? AND wait <> ''", (wait, until_t, row.id)
@@ -132,7 +132,7 @@ class EscalationStore:
     # Called by the evidence maker
 
     def waiting_for_evidence(self, limit: int) -> list[EscalationRow]:
-        """The most urgent first."""
+        """Return the escalations that wait for evidence, the most urgent first."""
         return escalation_rows(
             self._db, f"WHERE state = 'waiting' ORDER BY {BY_PRIORITY}, created_t, id LIMIT ?", (limit,)
         )
@@ -168,7 +168,7 @@ class EscalationStore:
     # For display
 
     def media(self, escalation: str) -> list[MediaRow]:
-        """What an escalation carries, in order."""
+        """Return the files that an escalation carries, in order."""
         with self._db.read() as connection:
             rows = connection.execute("SELECT * FROM media WHERE escalation = ? ORDER BY n", (escalation,))
             return [read_media(row) for row in rows]
@@ -190,7 +190,7 @@ class EscalationStore:
     # What a verdict does
 
     def settle(self, verdict: wire.Verdict, step: int, t: float) -> bool:
-        """The final verdict on an escalation, at `step`; False when it has had one."""
+        """Record the final verdict on an escalation, at `step`; return False if it already had one."""
         with self._db.transaction() as connection:
             applied = connection.execute(
                 """INSERT OR IGNORE INTO verdict (escalation, alert, decision, body, applied_t, step)
@@ -208,7 +208,7 @@ class EscalationStore:
             return True
 
     def _settle_alert(self, connection: sqlite3.Connection, verdict: wire.Verdict) -> None:
-        """The alert takes the verdict over, unless that is a detector's and it has a better one."""
+        """Give the alert the verdict, unless that is a detector's and the alert has a better one."""
         row = connection.execute(
             """SELECT alert.camera, severity, rules_severity, alert.judge, json_extract(body, '$.rule') AS rule
                FROM alert JOIN escalation ON escalation.id = ? WHERE alert.id = ?""",
@@ -233,7 +233,7 @@ class EscalationStore:
         )
 
     def request_more(self, verdict: wire.Verdict, t: float) -> VerdictEffect:
-        """A worker needs more evidence: the escalation waits for it, or is over because there is none.
+        """Apply a worker's request for more evidence: the escalation waits for it, or ends because there is none.
 
         A request that was answered before, or that is about another step than the one that was sent, changes nothing.
         """
@@ -268,7 +268,7 @@ class EscalationStore:
         return "more"
 
     def close_unsure(self, row: EscalationRow, why: str) -> bool:
-        """The requested evidence cannot be sent: the `unsure` verdict stands, with the reason. False: it is settled."""
+        """Let the `unsure` verdict stand, with the reason: the requested evidence cannot be sent. False: it is settled."""
         with self._db.transaction() as connection:
             found = connection.execute(
                 """SELECT answer FROM step WHERE escalation = ?1 AND n = ?2
@@ -282,7 +282,7 @@ class EscalationStore:
 
 
 def as_unsure(verdict: wire.Verdict, why: str) -> wire.Verdict:
-    """A request for more evidence as the final verdict."""
+    """Return a request for more evidence as the final verdict."""
     wanted = _NEED_TEXTS.get(verdict.need or "", "more")
     tail = f" It asked for {wanted}, but {why}."
     reason = verdict.reason if len(verdict.reason) + len(tail) <= _REASON_CHARS_MAX else verdict.reason[:200] + "…"
@@ -292,19 +292,19 @@ def as_unsure(verdict: wire.Verdict, why: str) -> wire.Verdict:
 
 
 def escalation_rows(db: Database, tail: str, values: Sequence[object]) -> list[EscalationRow]:
-    """The escalations that `tail`, the rest of a SELECT, says."""
+    """Return the escalations that `tail`, the rest of a SELECT, selects."""
     with db.read() as connection:
         return [read_escalation(row) for row in connection.execute(f"SELECT * FROM escalation {tail}", values)]
 
 
 def scalar(db: Database, statement: str) -> Any:
-    """The first column of the first row."""
+    """Return the first column of the first row."""
     with db.read() as connection:
         return connection.execute(statement).fetchone()[0]
 
 
 def stored_body(connection: sqlite3.Connection, escalation: str) -> wire.Escalation:
-    """The question as it was stored."""
+    """Return the escalation as it was stored."""
     row = connection.execute("SELECT body FROM escalation WHERE id = ?", (escalation,)).fetchone()
     body: wire.Escalation = wire.Escalation.from_stored(row["body"].encode())
     return body

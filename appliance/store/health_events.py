@@ -17,8 +17,11 @@ PAGE_MAX = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthEventRow:
-    """A `HealthEvent` as it stands. told_t: when it was noticed; ended_by: what ended it, "" if it passed by itself;
-    seen_t: when a person marked it as seen, None: not yet."""
+    """A `HealthEvent` as it stands.
+
+    told_t: when it was noticed; ended_by: what ended it, "" if it passed by itself; seen_t: when a person marked it as
+    seen, None: not yet.
+    """
 
     id: str
     camera: str
@@ -65,7 +68,7 @@ class HealthEventStore:
             return len(found)
 
     def mark_seen(self, event: str, t: float) -> HealthEventRow | None:
-        """A person has seen it. None: there is no such event."""
+        """Record that a person has seen an event. None: there is no such event."""
         with self._db.transaction() as connection:
             connection.execute(
                 "UPDATE health_event SET seen_t = ?, rev = ? WHERE id = ? AND seen_t IS NULL",
@@ -80,7 +83,7 @@ class HealthEventStore:
         return None if row is None else HealthEventRow(**dict(row))
 
     def open(self) -> list[HealthEventRow]:
-        """What lasts now, oldest first."""
+        """Return the events that last now, oldest first."""
         with self._db.read() as connection:
             rows = connection.execute("SELECT * FROM health_event WHERE t_end IS NULL ORDER BY t_start, id")
             return [HealthEventRow(**dict(row)) for row in rows]
@@ -122,7 +125,7 @@ class HealthEventStore:
             return [HealthEventRow(**dict(row)) for row in rows]
 
     def _supersede(self, connection: sqlite3.Connection, event: HealthEvent) -> None:
-        """An older one of the same kind whose end was not reported (a lost message) ends where this one begins."""
+        """End an older event of the same kind whose end was not reported (a lost message) where this one begins."""
         connection.execute(
             """UPDATE health_event SET t_end = max(t_start, ?), ended_by = 'told anew', rev = ?
                WHERE camera = ? AND kind = ? AND t_end IS NULL""",
@@ -131,7 +134,7 @@ class HealthEventStore:
 
 
 def _write(connection: sqlite3.Connection, event: HealthEvent, rev: int) -> None:
-    """What came back after a person saw it is to be seen again."""
+    """Write an event; one that came back after a person saw it is unseen."""
     connection.execute(
         """INSERT INTO health_event
            (id, camera, kind, t_start, t_end, told_t, reason, recovery, attempts, times, rev)

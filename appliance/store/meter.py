@@ -14,15 +14,16 @@ from typing import Literal
 
 from appliance.base.clock import day_bounds, local_day
 from appliance.store.database import Database
-from appliance.types import DecodeState
+from appliance.types import DecodeStatus
 
 Since = Literal["start", "today", "all"]
 
 
 class MetricName(str, Enum):
-    """What is counted. Where a member names a label, the same name with an empty label is another sum or none.
+    """Names of the metrics.
 
-    The values stand in the database and are never changed.
+    Where a member names a label, the same name with an empty label is another sum or none. The values stand in the
+    database and are never changed.
     """
 
     PACKETS = "packets"
@@ -64,7 +65,7 @@ class Metric:
 
     @classmethod
     def parse(cls, kind: str) -> Metric | None:
-        """The metric that the database calls `kind`; None: one of another version of Vedette."""
+        """Return the metric that the database calls `kind`; None for one of another version of Vedette."""
         for name in _LONGEST_FIRST:
             if kind == name.value:
                 return cls(name)
@@ -106,20 +107,6 @@ class PeriodTotals:
     totals: tuple[MeterTotal, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeStatus:
-    """Which of a camera's frames are decoded now, why, where there is a reason, how late its packets are read, and how
-    many inferences a second it was promised and gets (None: not known). decoder: `software`, or which hardware decodes
-    it; '': nothing does."""
-
-    state: DecodeState
-    reason: str = ""
-    behind_s: float = 0.0
-    promised_fps: float | None = None
-    examined_fps: float | None = None
-    decoder: str = "software"
-
-
 class Meter:
     """Amounts not yet written, and the meter table; what each camera decodes now, which is never written.
 
@@ -143,7 +130,7 @@ class Meter:
             self._decoding[camera] = decoding
 
     def decoding(self) -> dict[str, DecodeStatus]:
-        """The last status of each camera."""
+        """Return the last status of each camera."""
         with self._lock:
             return dict(self._decoding)
 
@@ -189,7 +176,7 @@ class Meter:
             self._hour = hour
 
     def total_of_day(self, metric: Metric, day: str) -> int:
-        """What of a metric was written to the account of `day`, by all cameras and runs. Raises StoreError."""
+        """Return how much of a metric was written to the account of `day`, by all cameras and runs. Raise StoreError."""
         with self._db.read() as connection:
             row = connection.execute(
                 "SELECT coalesce(sum(amount), 0) AS amount FROM meter WHERE day = ? AND kind = ?", (day, metric.kind)
@@ -198,7 +185,7 @@ class Meter:
         return amount
 
     def totals_since_day(self, day: str) -> list[MeterTotal]:
-        """Sums from `day` on, of the days for which the hours are known too. Raises StoreError."""
+        """Return sums from `day` on, of the days for which the hours are known too. Raise StoreError."""
         uptime = MetricName.UPTIME_S.value
         with self._db.read() as connection:
             rows = connection.execute(
@@ -209,7 +196,7 @@ class Meter:
         return list(_totals_of(rows))
 
     def by_hour(self, since_t: float) -> list[PeriodTotals]:
-        """The sums of each hour from `since_t` on in which anything was counted, oldest first. Raises StoreError."""
+        """Return the sums of each hour from `since_t` on that has any count, oldest first. Raise StoreError."""
         with self._db.read() as connection:
             rows = connection.execute(
                 "SELECT hour, camera, kind, amount FROM meter_hour WHERE hour >= ? ORDER BY hour",
@@ -221,7 +208,7 @@ class Meter:
         ]
 
     def by_day(self, first_day: str) -> list[PeriodTotals]:
-        """The sums of each day from `first_day` on in which anything was counted, oldest first. Raises StoreError."""
+        """Return the sums of each day from `first_day` on that has any count, oldest first. Raise StoreError."""
         with self._db.read() as connection:
             rows = connection.execute(
                 """SELECT day, camera, kind, sum(amount) AS amount FROM meter WHERE day >= ?
@@ -234,7 +221,10 @@ class Meter:
         ]
 
     def totals(self, since: Since) -> list[MeterTotal]:
-        """Sums since this core started, since midnight, or ever, by camera and metric, unflushed amounts included."""
+        """Return sums since this core started, since midnight, or ever, by camera and metric.
+
+        Unflushed amounts are included.
+        """
         where = {"start": "WHERE run = ?", "today": "WHERE day = ?", "all": "WHERE ? = ''"}[since]
         values = ({"start": self._run, "today": local_day(self._db.clock.now()), "all": ""}[since],)
         with self._db.read() as connection, self._lock:  # in this order, as in `flush`: a read may wait for the writer

@@ -33,7 +33,7 @@ STEPS: tuple[str, ...] = (
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """The schema version that the file carries; 0 for a new file."""
+    """Return the schema version that the file carries; 0 for a new file."""
     found: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return found
 
@@ -69,7 +69,10 @@ def migrate(connection: sqlite3.Connection, steps: tuple[str, ...] = STEPS) -> i
 
 
 def statements(script: str) -> Iterator[str]:
-    """The statements of `script`. (`executescript` would commit the transaction that a step must stay inside.)"""
+    """Yield the statements of `script`.
+
+    `executescript` would commit the transaction that a step must stay inside.
+    """
     pending = ""
     for line in script.splitlines(keepends=True):
         pending += line

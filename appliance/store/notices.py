@@ -1,5 +1,6 @@
-"""Which target is notified of which alert, and how far that got: written with the alert, so that a kill forgets
-none.
+"""Notices: the targets to be notified of each alert, and the state of each message.
+
+They are written with the alert, so that a kill forgets none.
 """
 
 from __future__ import annotations
@@ -72,8 +73,10 @@ class OpenNotice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentMessage:
-    """A message that arrived. audit: what left the site with it, audit_image: its picture; None: nothing
-    did."""
+    """A message that arrived.
+
+    audit: the data that left the site with it; audit_image: its image; None: nothing left.
+    """
 
     standing: Standing
     severity: Severity
@@ -95,7 +98,7 @@ class NoticeStore:
         self._audit = AuditStore(db)
 
     def open(self, target: str) -> list[OpenNotice]:
-        """What is to be sent to a target: the least tried first, then the most severe, then the oldest."""
+        """Return the notices to send to a target: the least tried first, then the most severe, then the oldest."""
         with self._db.read() as connection:
             rows = connection.execute(
                 f"""{_WITH_ALERT} WHERE target = ? AND notice.state IN {_OPEN}
@@ -106,7 +109,7 @@ class NoticeStore:
             return [_open_notice(row) for row in rows]
 
     def changed(self) -> tuple[list[OpenNotice], int]:
-        """The next delivered notices whose alert changed since the last `mark_changed`, and up to which change."""
+        """Return the next delivered notices whose alert changed since the last `mark_changed`, and up to which change."""
         with self._db.read() as connection:
             since = connection.execute("SELECT value FROM counter WHERE name = 'notice'").fetchone()[0]
             numbers = connection.execute(
@@ -121,7 +124,7 @@ class NoticeStore:
             return [_open_notice(row) for row in rows], upto
 
     def mark_changed(self, again: Iterable[NoticeRow], upto: int, expire_s: float) -> None:
-        """These need an update, within `expire_s`; changes up to `upto` were examined. Raises StoreError."""
+        """Mark the notices that need an update within `expire_s`; changes up to `upto` are examined. Raise StoreError."""
         rows = list(again)
         with self._db.transaction(durable=bool(rows)) as connection:
             for row in rows:
@@ -133,12 +136,12 @@ class NoticeStore:
             connection.execute("UPDATE counter SET value = max(value, ?) WHERE name = 'notice'", (upto,))
 
     def begin_attempt(self, row: NoticeRow) -> None:
-        """A message is about to go: if the process dies now, it may have arrived."""
+        """Record that a message is about to go: if the process dies now, it may have arrived."""
         with self._db.transaction(durable=False) as connection:
             connection.execute("UPDATE notice SET attempts = attempts + 1, doubtful = 1 WHERE id = ?", (row.id,))
 
     def record_delivery(self, row: NoticeRow, sent: SentMessage) -> None:
-        """A message arrived. Raises StoreError."""
+        """Record that a message arrived. Raise StoreError."""
         with self._db.transaction() as connection:
             connection.execute(
                 f"""UPDATE notice SET state = 'told', attempts = 0, doubtful = 0, messages = messages + 1,
@@ -155,11 +158,11 @@ class NoticeStore:
             bump_rev(self._db, connection, row.alert)
 
     def record_left(self, row: AuditRow) -> None:
-        """A message that is of no alert left the site. Raises StoreError."""
+        """Record that a message that belongs to no alert left the site. Raise StoreError."""
         self._audit.write(row)
 
     def record_failure(self, row: NoticeRow, reason: str, *, doubtful: bool) -> None:
-        """A message did not arrive, or (doubtful) it is not known whether it did. Raises StoreError."""
+        """Record that a message did not arrive or, if doubtful, may not have arrived. Raise StoreError."""
         with self._db.transaction(durable=False) as connection:
             connection.execute(
                 "UPDATE notice SET reason = ?, doubtful = ? WHERE id = ?", (reason, doubtful or row.doubtful, row.id)
@@ -178,7 +181,7 @@ class NoticeStore:
             bump_rev(self._db, connection, row.alert)
 
     def of(self, alert: str) -> list[NoticeRow]:
-        """The notices of an alert, by the name of the target."""
+        """Return the notices of an alert, by the name of the target."""
         with self._db.read() as connection:
             rows = connection.execute("SELECT * FROM notice WHERE alert = ? ORDER BY target", (alert,))
             return [_read(row) for row in rows]
@@ -194,7 +197,7 @@ class NoticeStore:
             return [_read(row) for row in rows]
 
     def overdue(self, t: float) -> list[NoticeRow]:
-        """What could not be sent in time."""
+        """Return the notices that could not be sent in time."""
         with self._db.read() as connection:
             rows = connection.execute(
                 f"SELECT * FROM notice WHERE state IN {_OPEN} AND expire_t <= ? LIMIT ?", (t, OPEN_MAX)
@@ -202,7 +205,7 @@ class NoticeStore:
             return [_read(row) for row in rows]
 
     def overflow(self, most: int = OPEN_MAX) -> list[NoticeRow]:
-        """What goes first of targets for which more than `most` wait: the least severe, and of these the oldest."""
+        """Return the notices to drop of targets for which more than `most` wait: the least severe, then the oldest."""
         with self._db.read() as connection:
             rows = connection.execute(
                 f"""SELECT * FROM (SELECT notice.*, row_number() OVER (PARTITION BY target ORDER BY
@@ -215,7 +218,7 @@ class NoticeStore:
             return [_read(row) for row in rows]
 
     def unknown_targets(self, known: Sequence[str]) -> list[NoticeRow]:
-        """What is to be sent to targets that the site file does not have (any more)."""
+        """Return the open notices to targets that the site file no longer has."""
         marks = ", ".join("?" * len(known))
         with self._db.read() as connection:
             rows = connection.execute(

@@ -57,9 +57,10 @@ class OutboxStore:
     def queue_heads(
         self, priority: str, *, after_t: float = -1e18, until_t: float = 1e18, untried: bool = False, limit: int
     ) -> list[QueueEntry]:
-        """The oldest of those that are ready and were made in after_t < t <= until_t. untried: that never failed.
+        """Return the oldest escalations that are ready and were made in after_t < t <= until_t.
 
-        By the index on state, priority and age: costs the same with ten escalations and with a hundred thousand.
+        untried: only those that never failed. The query uses the index on state, priority and age: it costs the same
+        with ten escalations and with a hundred thousand.
         """
         with self._db.read() as connection:
             rows = connection.execute(
@@ -71,11 +72,14 @@ class OutboxStore:
             return [QueueEntry(row["id"], row["created_t"], row["attempts"]) for row in rows]
 
     def ready(self, escalation: str) -> EscalationRow | None:
-        """The escalation, if it still is to be sent."""
+        """Return the escalation if it still is to be sent."""
         return next(iter(escalation_rows(self._db, "WHERE id = ? AND state = 'ready'", (escalation,))), None)
 
     def due_for_resend(self, t: float, *, first_s: float, last_s: float, limit: int) -> list[EscalationRow]:
-        """What was sent long ago and has no verdict: `first_s` ago, then twice as long each time, up to `last_s`."""
+        """Return the escalations that were sent long ago and have no verdict.
+
+        They are due `first_s` after they were sent, then after twice as long each time, up to `last_s`.
+        """
         return escalation_rows(
             self._db,
             """WHERE state = 'sent' AND sent_t <= ?
@@ -100,7 +104,10 @@ class OutboxStore:
         return escalation_rows(self._db, f"WHERE {old} AND rowid < ? LIMIT ?", (priority, before_t, until, limit))
 
     def least_urgent(self, limit: int) -> list[tuple[EscalationRow, int]]:
-        """What is given up first when there is no room, each with its bytes: the least urgent, of these the oldest."""
+        """Return the escalations to give up first when there is no room, each with its bytes.
+
+        The least urgent come first, and of these the oldest.
+        """
         with self._db.read() as connection:
             rows = connection.execute(
                 f"""SELECT escalation.*, length(body) + coalesce({_MEDIA_BYTES}, 0) AS held_bytes FROM escalation
@@ -136,7 +143,10 @@ class OutboxStore:
     # How far it got
 
     def mark_sent(self, row: EscalationRow, t: float) -> bool:
-        """The broker has stored the step that `row` was read at; False when that is no news of it (any more)."""
+        """Record that the broker stored the step that `row` was read at.
+
+        Return False when that is no news: it was recorded before, or the escalation is no longer at this step.
+        """
         with self._db.transaction() as connection:
             changed = connection.execute(
                 f"""UPDATE escalation SET state = 'sent', sent_t = ?, attempts = attempts + 1, error = ''
@@ -149,7 +159,7 @@ class OutboxStore:
             return news
 
     def mark_failed(self, row: EscalationRow, error: str) -> None:
-        """An attempt to send failed."""
+        """Record that an attempt to send failed."""
         with self._db.transaction(durable=False) as connection:
             connection.execute(
                 f"""UPDATE escalation SET attempts = attempts + 1, error = iif({in_states(PUBLISHED)}, ?, error)
@@ -168,7 +178,7 @@ class OutboxStore:
             )
 
     def set_chunks_acked(self, media: MediaRow, chunks_acked: int) -> None:
-        """The broker has stored so many chunks of a file now."""
+        """Record how many chunks of a file the broker has stored."""
         with self._db.transaction(durable=False) as connection:
             connection.execute(
                 "UPDATE media SET chunks_acked = ? WHERE escalation = ? AND n = ?",
@@ -176,7 +186,7 @@ class OutboxStore:
             )
 
     def reopen(self, row: EscalationRow, lost: Sequence[MediaRow]) -> None:
-        """A sent one of whose media the broker no longer has `lost`: these and then it are sent again."""
+        """Send a sent escalation again, after the media in `lost`, which the broker no longer has."""
         with self._db.transaction() as connection:
             connection.execute(
                 "UPDATE escalation SET state = 'ready' WHERE id = ? AND step = ? AND state = 'sent'", (row.id, row.step)
@@ -185,7 +195,7 @@ class OutboxStore:
                 self.set_chunks_acked(media, 0)
 
     def drop_medium(self, row: EscalationRow, media: MediaRow, error: str) -> None:
-        """A file cannot be read any more: the escalation goes without it; `error` says why."""
+        """Send the escalation without a file that cannot be read any more; `error` says why."""
         with self._db.transaction() as connection:
             connection.execute("DELETE FROM media WHERE escalation = ? AND n = ?", (row.id, media.n))
             body = stored_body(connection, row.id)
@@ -196,7 +206,7 @@ class OutboxStore:
             )
 
     def drop_all_media(self, row: EscalationRow) -> None:
-        """This camera sends no images (any more): the escalation goes, or stands, without those it was given."""
+        """Take all images from an escalation: this camera sends none (any more)."""
         with self._db.transaction() as connection:
             connection.execute("DELETE FROM media WHERE escalation = ?", (row.id,))
             body = stored_body(connection, row.id).model_copy(update={"media": (), "can": (), "image_free": True})
@@ -261,7 +271,7 @@ class OutboxStore:
 
 
 def _is_shared(connection: sqlite3.Connection, alert: str, path: str) -> bool:
-    """Whether another escalation or the alert's own page shows this file."""
+    """Return True if another escalation or the alert's own page shows this file."""
     row = connection.execute(
         """SELECT EXISTS (SELECT 1 FROM media WHERE path = ?1) OR EXISTS (
                SELECT 1 FROM evidence WHERE alert = ?2 AND path = ?1

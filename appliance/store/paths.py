@@ -20,11 +20,11 @@ _PLAIN = re.compile(r"^[A-Za-z0-9_-]{1,80}$")
 
 
 def inside(root: Path, relative: str, folder: str = "") -> Path:
-    """The file that `relative` names under `root`/`folder`.
+    """Return the file that `relative` names under `root`/`folder`.
 
-    Raises StoreError for anything that leads out of it (absolute, `..`, a link), so that no row of the database and
-    no request can make the program read or delete a file elsewhere. Of segments, those of the pre-roll rings lie in a
-    folder of their own, of which alone the link is followed.
+    Raise StoreError for anything that leads out of it (absolute, `..`, a link), so that no row of the database and no
+    request can make the program read or delete a file elsewhere. Segments of the pre-roll rings lie in a folder of
+    their own; it is the only folder that may be a link.
     """
     if folder == SEGMENTS and relative.startswith(f"{PREROLL}/"):
         folder = PREROLL
@@ -39,6 +39,6 @@ def inside(root: Path, relative: str, folder: str = "") -> Path:
 
 
 def evidence_folder(alert_id: str) -> str:
-    """The folder of an alert's evidence, relative to the storage folder."""
+    """Return the folder of an alert's evidence, relative to the storage folder."""
     plain = alert_id if _PLAIN.match(alert_id) else hashlib.sha256(alert_id.encode()).hexdigest()
     return f"{EVIDENCE}/{plain}"

@@ -60,8 +60,9 @@ class PrerollRing:
     """
 
     def __init__(self, db: Database, root: Path, rings: Mapping[str, int], *, before_s: float, after_s: float) -> None:
-        """rings: the bytes of each camera's ring; a camera that is not named has none (any more). before_s, after_s:
-        how far before an alert's start and after its end its evidence reaches.
+        """Take the size of each camera's ring in bytes; a camera that `rings` does not name has none (any more).
+
+        before_s, after_s: how far before an alert's start and after its end its evidence reaches.
         """
         self._held = held_clause(before_s + MARGIN_S, after_s + MARGIN_S)
         self._held_long = held_clause(before_s + MARGIN_S, after_s + MARGIN_S, unanswered=True)
@@ -77,7 +78,7 @@ class PrerollRing:
         self._share = share
 
     def run_once(self) -> None:
-        """Raises StoreError."""
+        """Delete the segments that are no longer needed. Raise StoreError."""
         for each in self._needed():
             try:
                 self._move(each)

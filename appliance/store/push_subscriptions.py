@@ -48,7 +48,7 @@ class PushSubscriptionStore:
             return [PushSubscription(**dict(row)) for row in rows]
 
     def put(self, subscription: PushSubscription) -> None:
-        """A new browser, or one that is there already with new keys. Raises UsageError: there are too many."""
+        """Add a browser, or replace the keys of one that is stored. Raise UsageError if there are too many."""
         row = {**asdict(subscription), "id": subscription.id, "created_t": self._db.clock.now()}
         with self._db.transaction() as connection:
             connection.execute(
@@ -66,7 +66,7 @@ class PushSubscriptionStore:
                 raise UsageError(f"{SUBSCRIPTIONS_MAX} browsers are notified already: take one off the list")
 
     def remove(self, subscription_id: str, user: str | None = None) -> bool:
-        """False: there was none. user: only one of theirs; None: of anybody."""
+        """Remove a subscription; return False if there was none. user: only one of that user; None: of any."""
         with self._db.transaction() as connection:
             return (
                 connection.execute(
@@ -88,7 +88,7 @@ class UsedLinkStore:
             return connection.execute("SELECT 1 FROM used_link WHERE id = ?", (link_id,)).fetchone() is not None
 
     def use(self, link_id: str, expires_t: float) -> bool:
-        """False: it was used before. Rows of links that are refused for their age go."""
+        """Mark a link as used; return False if it was used before. Rows of links that have expired are removed."""
         with self._db.transaction() as connection:
             connection.execute("DELETE FROM used_link WHERE expires_t < ?", (self._db.clock.now() - 86400,))
             done = connection.execute("INSERT OR IGNORE INTO used_link VALUES (?, ?)", (link_id, expires_t))

@@ -1,6 +1,4 @@
-"""What each class of recording may take (the site file's quotas), what it takes, and how fast it grows, from running
-sums.
-"""
+"""Storage quotas of each class of recording: its limits in the site file, its size and its growth, from running sums."""
 
 from __future__ import annotations
 
@@ -25,7 +23,10 @@ RecordMode = Literal["continuous", "pre_roll", "off"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraLimits:
-    """Of one camera. keep_s: a continuous recording's age; None in bytes: no limit of its own."""
+    """Storage limits of one camera.
+
+    keep_s: a continuous recording's age in seconds; None in bytes: no limit of its own.
+    """
 
     mode: RecordMode
     keep_s: float
@@ -36,7 +37,10 @@ class CameraLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageLimits:
-    """Of the site, and of each camera of the file; a camera that was taken out of the file has the site's."""
+    """Storage limits of the site, and of each camera of the file.
+
+    A camera that was taken out of the file has the site's limits.
+    """
 
     cameras: Mapping[str, CameraLimits]
     other: CameraLimits
@@ -93,7 +97,7 @@ def _bytes(gigabytes: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What one class of one camera takes."""
+    """Storage used by one class of one camera."""
 
     camera: str
     what: StorageClass
@@ -103,7 +107,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class StorageUsage:
-    """What everything takes."""
+    """Storage used by all classes of all cameras."""
 
     rows: tuple[UsageRow, ...]
 
@@ -116,12 +120,12 @@ class StorageUsage:
         return sum(row.files for row in self.rows if row.what == what and camera in (None, row.camera))
 
     def cameras(self, what: StorageClass | None = None) -> list[str]:
-        """Of which cameras there is anything, by name; the file may not know them any more."""
+        """Return the names of the cameras of which anything is stored; the site file may no longer have them."""
         return sorted({row.camera for row in self.rows if row.files > 0 and what in (None, row.what)})
 
 
 def read_usage(connection: sqlite3.Connection) -> StorageUsage:
-    """The running sums."""
+    """Return the running sums."""
     rows = connection.execute("SELECT camera, class, files, bytes FROM usage")
     return StorageUsage(tuple(UsageRow(row["camera"], row["class"], row["files"], row["bytes"]) for row in rows))
 
@@ -138,7 +142,7 @@ def recount_usage(connection: sqlite3.Connection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WrittenHour:
-    """What was written in one hour of the recording: bytes, and seconds of video (0 for evidence)."""
+    """Amount written in one hour of the recording: bytes, and seconds of video (0 for evidence)."""
 
     hour: int
     bytes: int
@@ -147,7 +151,7 @@ class WrittenHour:
 
 @dataclass(frozen=True, slots=True)
 class WriteRates:
-    """What was written in the last LOOK_BACK_HOURS: hours by camera and class, and when the first of all began."""
+    """Amounts written in the last LOOK_BACK_HOURS: hours by camera and class, and when the first of all began."""
 
     hours: dict[tuple[str, StorageClass], tuple[WrittenHour, ...]]
     now: float
@@ -177,7 +181,7 @@ class WriteRates:
 
 
 def read_write_rates(connection: sqlite3.Connection, now: float) -> WriteRates:
-    """What was written in the last LOOK_BACK_HOURS before `now`."""
+    """Return the amounts written in the last LOOK_BACK_HOURS before `now`."""
     first = int(now / HOUR_S) - LOOK_BACK_HOURS + 1
     found: dict[tuple[str, StorageClass], list[WrittenHour]] = {}
     rows = connection.execute("SELECT * FROM written WHERE hour BETWEEN ? AND ? ORDER BY hour", (first, now / HOUR_S))

@@ -44,7 +44,7 @@ class RecheckStore:
         self._db = db
 
     def unverified_alerts(self, since_t: float, limit: int) -> list[UnverifiedAlert]:
-        """Of those written since `since_t`, the most severe and then the oldest first. Raises StoreError."""
+        """Return the unverified alerts written since `since_t`, most severe first, then oldest. Raise StoreError."""
         with self._db.read() as connection:
             rows = connection.execute(
                 f"""SELECT {ALERT_COLUMNS}, coalesce(second_look.attempts, 0) AS attempts_begun
@@ -58,7 +58,7 @@ class RecheckStore:
             return [_open(connection, row) for row in rows]
 
     def begin(self, alert: str, why: str) -> int:
-        """A re-check is about to begin; which of the alert's attempts it is. Raises StoreError."""
+        """Record that a re-check begins; return the number of the alert's attempt. Raise StoreError."""
         with self._db.transaction() as connection:
             row = connection.execute(
                 """INSERT INTO second_look (alert, state, why, asked_t, attempts) VALUES (?, 'asked', ?, ?, 1)
@@ -90,7 +90,7 @@ class RecheckStore:
             return done.rowcount > 0
 
     def record_failure(self, alert: str, why: str, error: str) -> None:
-        """The alert cannot be re-checked, because of `error`. Raises StoreError."""
+        """Record that the alert cannot be re-checked because of `error`. Raise StoreError."""
         with self._db.transaction() as connection:
             connection.execute(
                 """INSERT INTO second_look (alert, state, why, asked_t, attempts, made_t, error)

@@ -1,5 +1,6 @@
 """Compares the recording's index with the disk at the start, and repairs what a kill or a power cut left between them.
-Works folder by folder, so that a million segments take the memory of one day of one camera.
+
+It works folder by folder, so that a million segments take the memory of one day of one camera.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _NAME = re.compile(r"^(\d{8}T\d{6}\.\d{3})Z-\w+\.(mp4|mkv)$")  # see ingest/reco
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSegment:
-    """What of a segment can be read: seconds from its first frame to the end of its last, and how many frames.
+    """Readable part of a segment: seconds from its first frame to the end of its last, and how many frames.
 
-    bytes: to how many the file was cut back because its end was nonsense; None: it was left as it is.
+    bytes: the length to which the file was cut because its end was not readable; None: it was left as it is.
     """
 
     seconds: float
@@ -41,8 +42,10 @@ class MeasuredSegment:
 
 
 class NotMeasured(VedetteError):
-    """It could not be read within the limits: the box was too busy or short of memory, or the file is hostile. Whether
-    there is a frame in it is not known."""
+    """The segment could not be read within the limits, and it is not known whether there is a frame in it.
+
+    The machine was too busy or short of memory, or the file is hostile.
+    """
 
 
 MeasureSegment = Callable[[Path], MeasuredSegment | None]
@@ -51,10 +54,10 @@ MeasureSegment = Callable[[Path], MeasuredSegment | None]
 
 @dataclass(slots=True)
 class ReconcileReport:
-    """What the comparison of index and disk found, and what was done.
+    """Result of comparing index and disk.
 
     rows_dropped: their file was gone or held nothing; rows_closed: left open, or shorter than their row, and measured;
-    adopted: files without a row that got one; adopted_s: how much video that is.
+    adopted: files without a row that got one; adopted_s: how many seconds of video that is.
     """
 
     rows_dropped: int = 0
@@ -149,7 +152,7 @@ class _Folder:
         self._found.rows_dropped += 1
 
     def _close(self, connection: sqlite3.Connection, row: sqlite3.Row, size: int) -> None:
-        """A segment that was being written, or whose end is missing: what can be read of it counts."""
+        """Close a segment that was being written, or whose end is missing, at the end of its readable part."""
         values: dict[str, object] = {"path": row["path"], "bytes": size}
         change = ""
         with contextlib.suppress(NotMeasured):  # then what was told of it last counts
@@ -166,8 +169,10 @@ class _Folder:
         self._found.rows_closed += 1
 
     def _adopt(self, connection: sqlite3.Connection, name: str) -> bool:
-        """Give a file without a row one, or leave it for now: a power cut takes the newest rows, which are flushed
-        seldom, but not the files, which are flushed each."""
+        """Give a file without a row one, or leave it for now.
+
+        A power cut takes the newest rows, which are flushed seldom, but not the files, which are flushed each.
+        """
         stamp = _NAME.match(name)
         if self._measure is None or stamp is None or self._found.adopted >= ADOPTED_MAX:
             return False
@@ -211,7 +216,7 @@ class _Folder:
 
 
 def _row_folders(connection: sqlite3.Connection) -> Iterator[str]:
-    """The folders that rows name, by hopping along the index of paths."""
+    """Yield the folders that rows name, by hopping along the index of paths."""
     last, following = "", "SELECT min(path) FROM segment WHERE path > ?"
     while (found := connection.execute(following, (last,)).fetchone()[0]) is not None:
         folder = found.rpartition("/")[0]

@@ -68,7 +68,7 @@ _CAMERAS = """WITH RECURSIVE hop (camera) AS (SELECT min(camera) FROM boxes UNIO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionReport:
-    """What one run deleted. `short_bytes`: what is still missing to the limits because the rest is needed."""
+    """Deletions of one run. `short_bytes`: bytes still above the limits because the rest is needed."""
 
     segments: int = 0
     segment_bytes: int = 0
@@ -138,7 +138,7 @@ class Retention:
         return self.last
 
     def _clock_is_trusted(self) -> bool:
-        """False for ten minutes after the wall clock was stepped: a wrong date must not empty the disk at once."""
+        """Return False for ten minutes after the wall clock was stepped: a wrong date must not empty the disk at once."""
         step_s = self._steps.step_s()
         if step_s:
             logger.warning("the clock was stepped by %+.0f s: nothing is deleted for its age", step_s)
@@ -174,8 +174,10 @@ class Retention:
         self._make_room("disk", self._lacking())
 
     def _make_room(self, reason: DeletionReason, excess: float) -> None:
-        """Of evidence only what no recording could make up for. The disk is not asked in between: it may report freed
-        space late."""
+        """Free `excess` bytes; delete evidence only for the part that no recording can free.
+
+        The disk is not measured in between: it may report freed space late.
+        """
         freed = self._pruner.prune(reason, enough=excess)
         if not self._pruner.exhausted:
             self._free_evidence(excess - freed, reason)
@@ -258,8 +260,9 @@ def delete_old_evidence(db: Database, root: Path, deletions: DeletionLedger, old
 
 
 def delete_unwanted_evidence(db: Database, root: Path, deletions: DeletionLedger, older_s: float) -> list[int]:
-    """Delete the evidence files of alerts that a person deleted more than `older_s` ago, unless an escalation of theirs
-    is still under way. Returns the size of each file deleted.
+    """Delete the evidence files of alerts that a person deleted more than `older_s` ago; return each deleted size.
+
+    An alert with an escalation still under way keeps its files.
     """
     with db.read() as connection:
         alerts = connection.execute(
@@ -278,8 +281,9 @@ def delete_reviewed_evidence(
     reason: DeletionReason,
     camera: str | None = None,
 ) -> list[int]:
-    """Delete the evidence files of the oldest alerts until `enough` bytes are freed: of alerts that a person has
-    reviewed and of which no escalation is under way, and of no others. Returns the size of each file deleted.
+    """Delete the evidence files of the oldest alerts until `enough` bytes are freed; return each deleted size.
+
+    Only alerts that a person has reviewed and that have no escalation under way lose their files.
     """
     with db.read() as connection:
         alerts = connection.execute(

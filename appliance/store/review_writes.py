@@ -1,4 +1,4 @@
-"""What a person does to alerts: reviews them, writes a note, deletes them and takes that back; each change is a row."""
+"""Changes that people make to alerts: review, note, deletion and its undoing; each change is a row."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ class ReviewStore:
         return self._change(alerts, "deleted", t, who, write)
 
     def restore(self, alerts: Sequence[str], since: float, t: float, who: str = "") -> tuple[list[str], list[str]]:
-        """Take back deletions that are no older than `since`: the alerts that are not deleted (any more), and those
-        of which it is too late."""
+        """Take back deletions that are no older than `since`.
+
+        Return the alerts that are not deleted (any more), and those for which it is too late.
+        """
 
         def write(connection: sqlite3.Connection, row: sqlite3.Row) -> tuple[str, str]:
             if row["deleted_t"] is None:
@@ -73,7 +75,7 @@ class ReviewStore:
         return [alert for alert in found if alert not in refused], refused
 
     def escalated(self, alert: str, why: str, t: float, who: str = "") -> None:
-        """A person had it escalated."""
+        """Record that a person had the alert escalated."""
         self._change([alert], "escalated", t, who, lambda connection, row: ("", why))
 
     def _change(
@@ -103,7 +105,7 @@ class ReviewStore:
 
 
 def changes_of_alert(connection: sqlite3.Connection, alert: str) -> tuple[ChangeRow, ...]:
-    """The last changes of an alert by people, newest first."""
+    """Return the last changes of an alert by people, newest first."""
     rows = connection.execute(
         "SELECT t, what, old, new, who FROM alert_change WHERE alert = ? ORDER BY id DESC LIMIT ?",
         (alert, CHANGES_SHOWN),

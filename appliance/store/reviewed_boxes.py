@@ -25,9 +25,9 @@ class ReviewedBox:
 
 
 def reviewed_boxes(db: Database, camera: str) -> list[ReviewedBox]:
-    """Of the newest reviewed alerts of a camera, at most ALERTS_MAX and DAYS days old, newest first.
+    """Return boxes of a camera's newest reviewed alerts, at most ALERTS_MAX and DAYS days old, newest first.
 
-    Raises StoreError.
+    Raise StoreError.
     """
     with db.read() as connection:
         rows = connection.execute(

@@ -1,4 +1,4 @@
-"""What the store hands out: one frozen dataclass per table row, and how each is read from SQLite."""
+"""Rows of the store: one frozen dataclass for each table, and how each is read from SQLite."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ RecheckState = Literal["asked", "judged", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecheckRow:
-    """A re-check of an alert. verdict: of `state` judged; error: why there is none, of failed. why: what kept the cloud
-    from answering; attempts: re-checks that were begun."""
+    """A re-check of an alert.
+
+    verdict: set when `state` is judged; error: the reason of a failure when it is failed. why: what kept the cloud from
+    answering; attempts: re-checks that were begun.
+    """
 
     alert: str
     state: RecheckState
@@ -68,8 +71,10 @@ not measured chances: below two in three it has little reason of its own."""
 
 
 def is_firm(judge: JudgeKind | None, confidence: float | None) -> bool:
-    """Whether a rejection may keep an alert from a person: a person's does, a language model's when it is sure enough,
-    a detector's or an unknown judge's never does."""
+    """Return True if a rejection may keep an alert from a person.
+
+    A person's rejection may, a language model's when it is sure enough; a detector's or an unknown judge's never may.
+    """
     if judge == "vlm":
         return confidence is not None and confidence >= WITHDRAW_CONFIDENCE_MIN
     return judge in CONFIRMING_KINDS
@@ -83,8 +88,11 @@ def standing_of(
     confidence: float | None,
     edge: Decision | None = None,
 ) -> Standing:
-    """What is known of an alert with this verdict and this state of its escalation. edge: the appliance's own re-check,
-    which doubts what another detector found again."""
+    """Return the standing of an alert with this verdict and this state of its escalation.
+
+    edge: the appliance's own re-check; its `unsure` leaves an alert unsure that a detector found once more
+    (`rechecked`).
+    """
     if verdict is None:
         return "edge" if delivery is None else "unverified"
     if verdict == "rejected":
@@ -246,11 +254,11 @@ class MediaRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRow:
-    """What the router decided last about an alert: who answers, what the appliance itself says and how sure it is.
+    """The router's last decision about an alert: who answers, the appliance's own answer and how sure it is.
 
     Attributes:
-        chance: that the alert is right. error_high: of the alerts that the appliance is sure of no larger share is
-            wrong, with 95 % confidence; 1: nothing is claimed.
+        chance: probability that the alert is right. error_high: upper bound, with 95 % confidence, of the share of wrong
+            alerts among those that the appliance is sure of; 1: nothing is claimed.
         flagged: why the appliance's own answer stands for now although the cloud is asked.
     """
 
@@ -267,7 +275,7 @@ class DecisionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRow:
-    """What a person changed of an alert. `old`, `new`: "" is none; who: "" while all share one token."""
+    """A person's change of an alert. `old`, `new`: "" is none; who: "" while all share one token."""
 
     t: float
     what: ChangeKind
@@ -302,7 +310,7 @@ class AlertDetail:
         return (confirming or self.verdicts)[-1] if self.verdicts else None
 
     def piece(self, kind: EvidenceKind, n: int = 0) -> EvidenceRow | None:
-        """The evidence of this kind and number."""
+        """Return the evidence of this kind and number."""
         return next((row for row in self.evidence if row.kind == kind and row.n == n), None)
 
 
@@ -328,7 +336,7 @@ def objects_json(objects: Sequence[TrackedObject]) -> str:
 
 
 def read_alert(row: sqlite3.Row | Mapping[str, Any]) -> AlertRow:
-    """An AlertRow of a row selected with ALERT_COLUMNS."""
+    """Return an AlertRow of a row selected with ALERT_COLUMNS."""
     fields = dict(row)
     for name in ("rules", "labels", "tracks"):
         fields[name] = tuple(json.loads(fields[name]))
@@ -340,7 +348,7 @@ def read_alert(row: sqlite3.Row | Mapping[str, Any]) -> AlertRow:
 
 
 def alert_of(row: AlertRow) -> Alert:
-    """The alert as the alert policy made it."""
+    """Return the alert as the alert policy made it."""
     return Alert(
         camera=row.camera,
         id=row.id,

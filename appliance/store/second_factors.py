@@ -34,7 +34,7 @@ class SecondFactorStore:
             return {row["user"]: _read(row) for row in connection.execute("SELECT * FROM second_factor")}
 
     def begin(self, user: str, secret: str) -> None:
-        """A new secret that is not asked for yet; one that is confirmed stays."""
+        """Store a new secret that sign-ins do not require yet; one that is confirmed stays."""
         with self._db.transaction() as connection:
             connection.execute("DELETE FROM second_factor WHERE user = ? AND NOT confirmed", (user,))
             connection.execute(
@@ -43,7 +43,7 @@ class SecondFactorStore:
             )
 
     def confirm(self, user: str, step: int, recovery: Sequence[str]) -> None:
-        """A first code was right: from now on sign-ins ask for one. recovery: digests of the recovery codes."""
+        """Require a code at sign-ins from now on: a first code was right. recovery: digests of the recovery codes."""
         with self._db.transaction() as connection:
             connection.execute(
                 "UPDATE second_factor SET confirmed = 1, last_step = ?, recovery = ? WHERE user = ?",

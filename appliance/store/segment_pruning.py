@@ -25,9 +25,9 @@ _UNSETTLED_STATE = f"{INDEXED} OR wait <> ''"
 
 
 def held_clause(before_s: float = ROLL_S_MAX, after_s: float = ROLL_S_MAX, *, unanswered: bool = False) -> str:
-    """A `WITH held (camera, t0, t1)`: of open alerts, and of those of which evidence is still to be cut.
+    """Return a `WITH held (camera, t0, t1)`: the spans of open alerts and of alerts whose evidence is still to be cut.
 
-    unanswered: and of those whose escalation is not settled, for the cloud may request more evidence.
+    unanswered: also the alerts whose escalation is not settled, for the cloud may request more evidence.
     """
     return f"""WITH held AS (
         SELECT camera, t_start - {before_s:g} AS t0, coalesce(t_end, 9e15) + {after_s:g} AS t1 FROM alert
@@ -76,7 +76,7 @@ class SegmentPruner:
         self.begin()
 
     def begin(self) -> None:
-        """A new run."""
+        """Begin a new run."""
         self.files = self.bytes = self.refused = 0
         self._batches = BATCHES_PER_RUN
 

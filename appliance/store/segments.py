@@ -43,7 +43,7 @@ class SegmentStore:
             connection.execute("INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def covering(self, camera: str, t0: float, t1: float) -> list[SegmentRow]:
-        """The segments that hold any frame of t0..t1, oldest first, the one being written included.
+        """Return the segments that hold any frame of t0..t1, oldest first, the one being written included.
 
         After the clock was set back two recordings claim the same hour: the one reported last counts.
         """
@@ -51,12 +51,15 @@ class SegmentStore:
             return covering(connection, camera, t0, t1)
 
     def covered_until(self, camera: str) -> float | None:
-        """The camera's time up to which packets are readable on disk; None: nothing is recorded."""
+        """Return the camera's time up to which packets are readable on disk; None if nothing is recorded."""
         newest = self.latest(camera)
         return None if newest is None else newest.t_end
 
     def latest(self, camera: str) -> SegmentRow | None:
-        """The segment reported last; not the one with the latest time, which a clock set back leaves in the future."""
+        """Return the segment reported last.
+
+        This need not be the one with the latest time: a clock that was set back leaves that one in the future.
+        """
         with self._db.read() as connection:
             row = connection.execute(  # INSERT OR REPLACE gives each report a new, higher rowid
                 "SELECT * FROM segment WHERE camera = ? ORDER BY rowid DESC LIMIT 1", (camera,)

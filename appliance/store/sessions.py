@@ -1,4 +1,4 @@
-"""Who is signed in to the dashboard: one row a session, which signing out removes."""
+"""Sessions of the dashboard's users: one row each; signing out removes it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SessionStore:
         self._db = db
 
     def add(self, session: str, user: str, expires_t: float, address: str = "") -> None:
-        """A new session. Those that are over, and the oldest of too many, are removed. Raises StoreError."""
+        """Add a session; remove the expired ones, and the oldest of too many. Raise StoreError."""
         now = self._db.clock.now()
         with self._db.transaction() as connection:
             connection.execute("DELETE FROM session WHERE expires_t <= ?", (now,))

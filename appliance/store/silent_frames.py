@@ -18,9 +18,12 @@ SHOWN_MAX = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilentFrameCounts:
-    """sent: frames; known: those of which a person or a language model said whether something was missed; missed: in
-    how many it was. by: the known ones by who said it (person or vlm). missed_alerts: the newest of those, by
-    the id under which each is found."""
+    """Counts of silent frames.
+
+    sent: frames; known: those for which a person or a language model said whether something was missed; missed: those
+    of them in which something was. by: the known ones by who answered (person or vlm). missed_alerts: the newest of
+    those, by the id under which each is found.
+    """
 
     sent: int = 0
     known: int = 0
@@ -37,8 +40,10 @@ class SilentFrameStore:
         self._escalations = EscalationStore(db)
 
     def add(self, escalation: wire.Escalation, labels: Sequence[str], run: str) -> bool:
-        """Write the frame with its escalation, which begins with one whole frame; False: it is known. Raises
-        StoreError."""
+        """Write the frame with its escalation, which begins with one whole frame. Raise StoreError.
+
+        Return False if the frame is stored already.
+        """
         with self._db.transaction() as connection:
             written = connection.execute(
                 """INSERT OR IGNORE INTO alert (id, camera, run, severity, rules, labels, tracks, score, t_start, t_end,

@@ -55,10 +55,11 @@ def fills_in_s(things: Sequence[Growth], room: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What is to be expected. outlook: unknown (too young), age (its time is up before any limit is reached), fills (a
-    limit deletes it before its time, from `days_left` on; 0: it does so now), off (nothing is recorded).
+    """Forecast of a recording.
 
-    limit: which one: camera_quota, quota, size, disk; "" for age. keeps_s: how far back the recording will then reach.
+    outlook: unknown (too young), age (its time is up before any limit is reached), fills (a limit deletes it before its
+    time, from `days_left` on; 0: it does so now), off (nothing is recorded). limit: which one: camera_quota, quota,
+    size, disk; "" for age. keeps_s: how far back the recording will then reach.
     """
 
     outlook: ForecastKind
@@ -83,9 +84,10 @@ class RecordingPlan:
 
 
 def forecast_site(plans: Mapping[str, RecordingPlan], others: Sequence[Growth], rooms: Mapping[str, float]) -> Forecast:
-    """Of all cameras together. others: what grows beside the recording; rooms: bytes left, by limit.
+    """Return the forecast of all cameras together.
 
-    `quota` among the rooms is of the continuous recording alone; the other rooms are for everything.
+    others: what grows beside the recording; rooms: bytes left, by limit. `quota` among the rooms is of the continuous
+    recording alone; the other rooms are for everything.
     """
     if not plans:
         return Forecast(outlook="off")
@@ -101,7 +103,7 @@ def forecast_site(plans: Mapping[str, RecordingPlan], others: Sequence[Growth], 
 
 
 def forecast_camera(plan: RecordingPlan, site: Forecast, share_s: float | None) -> Forecast:
-    """Of one camera: its own quota, or what comes over all of them first.
+    """Return the forecast of one camera: its own quota, or the site's limit if that comes first.
 
     share_s: how far back its recording will reach when the site's limit shares the room out; None: it does not.
     """
@@ -120,8 +122,9 @@ def forecast_camera(plan: RecordingPlan, site: Forecast, share_s: float | None) 
 
 
 def reach_s(plans: Mapping[str, RecordingPlan], room: float) -> float | None:
-    """How far back all recordings reach once `room` bytes hold all of them and the oldest always goes first: the moment
-    that they have in common. None: they fit with their age limits.
+    """Return how far back all recordings reach once `room` bytes hold all of them and the oldest always goes first.
+
+    The moment is the same for all. None: they fit with their age limits.
     """
     spans = sorted({_span(plan) for plan in plans.values() if plan.rate})
     before_s, taken = 0.0, 0.0

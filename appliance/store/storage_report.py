@@ -1,4 +1,4 @@
-"""What the storage folder holds, what it is allowed, how long that lasts, and what was deleted."""
+"""Storage report: the content of the storage folder, its limits, how long they last, and what was deleted."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def disk_space(root: Path) -> Disk:
 
 
 def read_storage(db: Database, root: Path, limits: StorageLimits, *, disk: DiskProbe = disk_space) -> SiteStorage:
-    """The report of this moment. Raises StoreError."""
+    """Return the report of this moment. Raise StoreError."""
     with db.read() as connection:
         return _report(connection, root, limits, db.clock.now(), disk)
 
@@ -115,7 +115,7 @@ class StorageReportCache:
         self._good_until = float("-inf")
 
     def read(self) -> SiteStorage:
-        """The report of this moment, or of a few seconds ago. Raises StoreError."""
+        """Return the report of this moment, or of a few seconds ago. Raise StoreError."""
         last, began = self._last, self._db.clock.monotonic()
         if last is not None and began < self._good_until:
             return last
@@ -125,7 +125,7 @@ class StorageReportCache:
 
 
 def read_storage_offline(root: Path, limits: StorageLimits, now: float, *, disk: DiskProbe = disk_space) -> SiteStorage:
-    """The report beside a running appliance, or without one. Raises StoreError, also for a file of an older version."""
+    """Return the report beside a running appliance, or without one. Raise StoreError, also for an older database."""
     with open_read_only(root / DATABASE) as connection:
         return _report(connection, root, limits, now, disk)
 
@@ -247,7 +247,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _bytes_below(folder: Path) -> int:
-    """Of the kept scenarios: deleted by a person only, but they take their part of the disk."""
+    """Return the bytes of the kept scenarios: only a person deletes them, but they take their part of the disk."""
     files = itertools.islice((file for file in folder.rglob("*")), SCENARIO_FILES_MAX)
     return sum(_size(file) for file in files if file.is_file() and not file.is_symlink())
 

@@ -1,4 +1,4 @@
-"""What happened on a camera in a span of time: recording, interruptions, alerts, faults, looks a minute."""
+"""Timeline of a camera in a span of time: recording, interruptions, alerts, faults, inferences a minute."""
 
 from __future__ import annotations
 
@@ -57,8 +57,10 @@ class MinuteActivity:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """An event, the alert it belongs to (None: a cooldown held it back), and what the router decided about that: when
-    the cloud is asked (now, later, never; "": nothing was decided), and why."""
+    """An event, its alert (None: a cooldown held it back), and the router's decision about the alert.
+
+    The decision is when the cloud is asked (now, later, never; "": nothing was decided), and why.
+    """
 
     event: Event
     alert: str | None
@@ -98,7 +100,7 @@ class TimelineStore:
         self._db = db
 
     def gaps(self, camera: str, t0: float, t1: float) -> tuple[Gap, ...]:
-        """The interruptions that touch t0..t1, oldest first, at most GAPS_MAX."""
+        """Return the interruptions that touch t0..t1, oldest first, at most GAPS_MAX."""
         with self._db.read() as connection:
             return _gaps(connection, camera, t0, t1)
 

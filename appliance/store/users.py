@@ -57,7 +57,7 @@ class SignInCodeRow:
 
 
 def token_digest(token: str) -> str:
-    """What is stored of a token: it is random and long, so a plain digest cannot be turned back."""
+    """Return the stored form of a token: it is random and long, so a plain digest cannot be turned back."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -95,21 +95,21 @@ class UserStore:
             return done.rowcount == 1
 
     def add(self, user: UserRow) -> None:
-        """A new user. Raises UsageError: the name is taken or no name, there are too many."""
+        """Add a user. Raise UsageError if the name is taken or no name, or there are too many."""
         with self._db.transaction() as connection:
             add_user(connection, user, self._db.clock.now())
 
     def change(self, name: str, changed: Callable[[UserRow], UserRow]) -> None:
-        """Replace all of a user but name and day: `changed` makes it of what is stored at that moment, which somebody
-        else may have changed since it was last read. Raises UsageError, and what `changed` raises.
+        """Replace all of a user but name and day. Raise UsageError, and what `changed` raises.
 
+        `changed` makes the new row from the row stored at that moment, which may have changed since the caller read it.
         Another password, or being disabled, ends the sessions.
         """
         with self._db.transaction() as connection:
             change_user(connection, changed(_known(connection, name)))
 
     def remove(self, name: str) -> None:
-        """Raises UsageError."""
+        """Remove a user. Raise UsageError."""
         with self._db.transaction() as connection:
             remove_user(connection, name)
 
@@ -154,7 +154,7 @@ def stored_users(path: Path) -> dict[str, UserRow]:
 
 
 def add_user(connection: sqlite3.Connection, user: UserRow, t: float) -> None:
-    """Raises UsageError: the name is taken or no name, there are too many, or the first is no admin."""
+    """Add a user. Raise UsageError: the name is taken or no name, there are too many, or the first is no admin."""
     known = all_users(connection)
     if _named(user.name).lower() in {each.lower() for each in known}:
         raise UsageError(f"there is a user {user.name} already")
@@ -168,7 +168,7 @@ def add_user(connection: sqlite3.Connection, user: UserRow, t: float) -> None:
 
 
 def change_user(connection: sqlite3.Connection, user: UserRow) -> None:
-    """Raises UsageError: there is no such user, or no admin would be left."""
+    """Change a user. Raise UsageError if there is no such user, or no admin would be left."""
     before = _known(connection, user.name)
     connection.execute(
         "UPDATE user SET role = :role, cameras = :cameras, password = :password, enabled = :enabled WHERE name = :name",
@@ -180,7 +180,7 @@ def change_user(connection: sqlite3.Connection, user: UserRow) -> None:
 
 
 def remove_user(connection: sqlite3.Connection, name: str) -> None:
-    """Raises UsageError: there is no such user, or no admin would be left."""
+    """Remove a user. Raise UsageError if there is no such user, or no admin would be left."""
     _known(connection, name)
     connection.execute("DELETE FROM user WHERE name = ?", (name,))
     connection.execute("DELETE FROM session WHERE user = ?", (name,))

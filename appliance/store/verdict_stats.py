@@ -32,8 +32,11 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUsage:
-    """day, month: since these began. mean: of one escalation, due: how many are still to be judged; both by camera and
-    the evidence of the first step."""
+    """Tokens that the judge used.
+
+    day, month: since these began. mean: of one escalation; due: how many escalations are still to be judged; both by
+    camera and the evidence of the first step.
+    """
 
     day: TokenCount = TokenCount()
     month: TokenCount = TokenCount()
@@ -70,8 +73,11 @@ def token_usage(db: Database, day_t: float, month_t: float) -> TokenUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DailyJudgeWork:
-    """One day (of the appliance's calendar) of one camera. verdicts: final ones; judge_s: seconds of the judge, earlier
-    steps included; bytes: payload and headers of the escalations that were settled that day, retries included."""
+    """Judge's work for one camera on one day (of the appliance's calendar).
+
+    verdicts: final ones; judge_s: seconds of the judge, earlier steps included; bytes: payload and headers of the
+    escalations that were settled that day, retries included.
+    """
 
     day: str
     camera: str
@@ -83,7 +89,7 @@ class DailyJudgeWork:
 
 
 def judge_work_since(db: Database, t: float, until_t: float = inf) -> list[DailyJudgeWork]:
-    """The newest day first, at most WORK_ROWS_MAX. Raises StoreError."""
+    """Return the judges' work, the newest day first, at most WORK_ROWS_MAX rows. Raise StoreError."""
     with db.read() as connection:
         rows = connection.execute(
             """SELECT date(t, 'unixepoch', 'localtime') AS day, escalation.camera AS camera, sum(last) AS verdicts,
@@ -103,8 +109,11 @@ def judge_work_since(db: Database, t: float, until_t: float = inf) -> list[Daily
 
 
 class JudgeWorkCache:
-    """The judges' work of a span: today's summed again when an alert has changed and each minute, that of the days
-    before, which hardly changes any more, each hour: with 100,000 alerts it takes a second. Any thread may call."""
+    """Judges' work of a span of days. Any thread may call.
+
+    Today's sum is renewed when an alert has changed and each minute; that of the days before, which hardly changes any
+    more, each hour: with 100,000 alerts it takes a second.
+    """
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -131,8 +140,11 @@ class JudgeWorkCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictGroup:
-    """How many verdicts with this decision, by the version of the appliance and the detector that raised the alert, and
-    by the judge's engine, its model and the version of its prompt."""
+    """Number of verdicts with this decision.
+
+    They are grouped by the version of the appliance and the detector that raised the alert, and by the judge's engine,
+    its model and the version of its prompt.
+    """
 
     box_version: str
     detector: str
@@ -144,7 +156,7 @@ class VerdictGroup:
 
 
 def verdict_groups(db: Database) -> list[VerdictGroup]:
-    """The largest groups first, at most GROUPS_MAX. Raises StoreError."""
+    """Return the largest groups first, at most GROUPS_MAX. Raise StoreError."""
     with db.read() as connection:
         rows = connection.execute(
             """SELECT coalesce(json_extract(escalation.body, '$.box_version'), '') AS box_version,

@@ -18,11 +18,11 @@ WriteJob = Callable[[], object]
 
 
 class WriteBacklog:
-    """What is to be written, while the database cannot be (see decision 9).
+    """Jobs that wait while the database cannot be written (see decision 9).
 
-    State: the jobs that wait, oldest first. Owner: the one thread that writes with it; others read `waiting`,
-    `dropped` and `warning`. Invariant: jobs are done in the order in which they were given, each once (a job is all
-    or nothing, such as one transaction). Bounded: beyond `WAITING_MAX` the process must end.
+    State: the jobs that wait, oldest first. Owner: the one thread that writes with it; others read `waiting`, `dropped`
+    and `warning`. Invariant: jobs are done in the order in which they were given, each once (a job is all or nothing,
+    such as one transaction). Bounded: beyond `WAITING_MAX` the process must end.
     """
 
     def __init__(self, clock: Clock, *, most: int = WAITING_MAX) -> None:
@@ -78,7 +78,7 @@ class WriteBacklog:
         self._may_write()
 
     def _may_write(self) -> bool:
-        """Whether nothing is left that must be written before."""
+        """Return True if no job is left that must be written before."""
         if not self._jobs:
             return True
         if self._clock.monotonic() < self._retry_at:

@@ -51,7 +51,7 @@ class BestView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """What a person reviews: one incident on one camera, merged from events. `t_end` None while it lasts.
+    """One incident on one camera, merged from events, for a person to review. `t_end` None while it lasts.
 
     verdict: the cloud's, in a replay that was given verdicts; None: there is none (a live alert has it in the store).
     """
@@ -74,7 +74,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class AlertChange:
-    """What the alert policy decided: an alert was opened, extended or ended; `event` is the cause, if one was."""
+    """A change by the alert policy: an alert was opened, extended or ended; `event` is the cause, if one was."""
 
     kind: Literal["opened", "extended", "ended"]
     alert: Alert
@@ -83,7 +83,7 @@ class AlertChange:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStep:
-    """All that one message made the pipeline decide, in order."""
+    """The decisions of the pipeline about one message, in order."""
 
     events: tuple[Event, ...] = ()
     changes: tuple[AlertChange, ...] = ()
@@ -92,65 +92,65 @@ class PipelineStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteInputs:
-    """What the router knew when it decided; None: unknown, and not held against the escalation.
-
-    score: mean of the scores of the track it judged by; spread: their standard deviation; looks, seconds: how often and
-    for how long it was detected; moved: how far it got from its first place, in its own heights. chance: of being
-    real; chance_n: from how many verdicts and reviews of this camera and label it was learnt; chance_min: below it the
-    router does not ask (0: it may not leave anything out yet). repeat: this object, unmoved, was escalated before.
-    budget_left: the scarcest budget's share that is left. audit_share: above 0 it is escalated only as one of an
-    audit sample of this share; audit_of: of what the sample is. own_question: the rule has its own question (`ask`).
-    chance_max: from it on the appliance is sure (1: too little is known to be sure of anything); error_high: of such
-    alerts no larger share is wrong, with 95 % confidence. learn_share: below 1 the share of likely sure alerts that is
-    still asked about while the appliance learns. crowd: objects in view. rechecked: what the appliance's own second
-    detection said. pool_wait_s: for how long an escalation is expected to wait for a worker; gpu_hour: the price that
-    the workers announce. offload: the box is hot, and what it is not sure of goes to the cloud.
-    """
+    """The knowledge of the router when it decided; None: unknown, and not held against the escalation."""
 
     label: str = ""
     severity: Severity = "warning"
     own_question: bool = False
+    """The rule has its own `ask`."""
     privacy: PrivacyLevel = "free"
     score: float = 0.0
+    """Mean of the scores of the track that it is judged by."""
     spread: float = 0.0
+    """Standard deviation of these scores."""
     looks: int = 0
+    """How often it was detected."""
     seconds: float = 0.0
+    """For how long it was detected."""
     moved: float = 0.0
+    """Distance from its first place, in its own heights."""
     chance: float = 0.0
+    """Probability of being real."""
     chance_n: int = 0
+    """Number of verdicts and reviews of this camera and label that `chance` was learnt from."""
     chance_min: float = 0.0
+    """Below it the router does not escalate; 0: it may not leave anything out yet."""
     repeat: bool = False
+    """This object, unmoved, was escalated before."""
     link_up: bool | None = None
     queue_age_s: float | None = None
     load: float | None = None
     temperature_c: float | None = None
     off_peak_in_s: float | None = None
     budget_left: float | None = None
+    """The scarcest budget's share that is left."""
     audit_share: float = 0.0
+    """Above 0 it is escalated only as one of an audit sample of this share."""
     audit_of: AuditSide = ""
+    """The population that the audit samples."""
     chance_max: float = 1.0
+    """From it on the appliance is sure; 1: too little is known to be sure of anything."""
     error_high: float = 1.0
+    """The largest share of such alerts that is wrong, with 95 % confidence."""
     learn_share: float = 1.0
+    """Below 1: the share of likely sure alerts that is still escalated while the appliance learns."""
     crowd: int = 0
+    """Objects in view."""
     rechecked: Decision | None = None
+    """The answer of the appliance's own recheck."""
     pool_wait_s: float | None = None
+    """How long an escalation is expected to wait for a worker."""
     gpu_hour: float | None = None
+    """The price that the workers announce."""
     offload: bool = False
+    """The appliance is hot, and sends what it is not sure of to the cloud."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What the router decided about an alert, and what that puts on the uplink: a line of the replay log and a row of
-    the `decision` table.
+    """The router's decision about an alert, and what that puts on the uplink.
 
-    t: of the event that was decided about. ask: when is not "never". evidence: the step with which it begins.
-    value: what the verdict is worth for the bytes it costs, a rank (see router/decide.py). wait: what an escalation of
-    "later" waits for, and not before until_t where that is known. gpu_s, money: what the verdict is expected to cost.
-    bytes: message_bytes (the message with subject and headers) plus picture_bytes (the chunks of its images with
-    theirs), measured in a replay, expected live. pictures_guessed: how many of the images could not be cut from the
-    footage and count with the mean size of the others. tier: who answers; edge, certainty: what the appliance itself
-    says of the alert and the probability that this is right; flagged: why its answer stands for now although the cloud
-    is asked, in a sentence.
+    It is a line of the replay log and a row of the `decision` table.
     """
 
     type: Literal["route"] = "route"
@@ -158,24 +158,39 @@ class Route:
     alert: str
     event: str
     t: float
+    """Time of the event that was decided about, UTC seconds."""
     ask: bool
+    """It is escalated; False: never."""
     priority: str = ""
     reason: str = ""
     question: str = ""
     bytes: int = 0
+    """message_bytes plus picture_bytes, measured in a replay, expected live."""
     message_bytes: int = 0
+    """The message with subject and headers."""
     picture_bytes: int = 0
+    """The chunks of its images with their headers."""
     pictures: int = 0
     pictures_guessed: int = 0
+    """Images that could not be cut from the footage and count with the mean size of the others."""
     when: SendTiming = "never"
     evidence: EvidenceStep = "frames"
+    """The step with which it begins."""
     value: float = 0.0
+    """Rank of what the verdict is worth for the bytes it costs (router/decide.py)."""
     wait: str = ""
+    """The reason why an escalation of "later" waits, not before `until_t` where that is known."""
     until_t: float | None = None
     gpu_s: float = 0.0
+    """Expected GPU time of the verdict."""
     money: float = 0.0
+    """Expected cost of the verdict."""
     tier: Tier = "edge"
+    """The tier that answers."""
     edge: EdgeAnswer = ""
+    """The appliance's own verdict."""
     certainty: float = 0.0
+    """Probability that `edge` is right."""
     flagged: str = ""
+    """Why the appliance's answer stands for now although the cloud is asked, in a sentence."""
     inputs: RouteInputs = RouteInputs()

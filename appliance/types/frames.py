@@ -15,10 +15,10 @@ if TYPE_CHECKING:  # the core takes boxes as plain values and never loads numpy
 
 @dataclass(frozen=True, slots=True)
 class Detections:
-    """What one inference on one frame found.
+    """The detections of one inference on one frame.
 
-    boxes: float32 (N, 4) xyxy, shares of the frame; scores: float32 (N,) 0..1; class_ids: int32 (N,), an index
-    into the detector's `labels`. Empty arrays mean "examined, and nothing found"; "not examined" is `None`, never this.
+    boxes: float32 (N, 4) xyxy, shares of the frame; scores: float32 (N,) 0..1; class_ids: int32 (N,), an index into the
+    detector's `labels`. Empty arrays mean "examined, and nothing found"; "not examined" is `None`, never this.
     """
 
     boxes: NDArray[np.float32]
@@ -35,7 +35,7 @@ class Detections:
         return cls(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))
 
     def select(self, index: NDArray[np.bool_] | NDArray[np.intp]) -> Detections:
-        """The rows that `index` (a mask or positions) picks."""
+        """Return the rows that `index` (a mask or positions) picks."""
         return Detections(self.boxes[index], self.scores[index], self.class_ids[index])
 
 
@@ -76,7 +76,7 @@ class StreamHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameBoxes:
-    """What is known of one examined frame; the only thing made from pixels that crosses the ingest boundary.
+    """The objects of one examined frame; the only thing made from pixels that crosses the ingest boundary.
 
     seq counts these messages per session from 0; frame is the 0-based index of the decoded frame in the session.
     looked=False: the detector failed on this frame, so `objects` means nothing.

@@ -49,7 +49,7 @@ class RecheckDetection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CropResult:
-    """What was detected around the box of one CropRequest; t and `box` are its."""
+    """The detections around the box of one CropRequest, whose t and `box` it repeats."""
 
     t: float
     box: Box
@@ -58,8 +58,11 @@ class CropResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecheckResult:
-    """What a re-check found. error: why it failed, in a sentence; then `sightings` means nothing, and never "nothing
-    there". ms: from its beginning to the last inference, waiting for the detector included."""
+    """The result of a recheck.
+
+    error: why it failed, in a sentence; then `sightings` means nothing, and never "nothing there". ms: from its
+    beginning to the last inference, waiting for the detector included.
+    """
 
     type: Literal["second_sight"] = "second_sight"
     id: str
@@ -136,46 +139,71 @@ class Gap:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class DecodeStatus:
+    """Which of a camera's frames are decoded now, and how well its inferences keep up."""
+
+    state: DecodeState
+    reason: str = ""
+    """Why, where there is a reason."""
+    behind_s: float = 0.0
+    """The most that packets were read late since the last message."""
+    promised_fps: float | None = None
+    """Inferences a second that were due in the last seconds; None: not known."""
+    examined_fps: float | None = None
+    """Inferences a second that came in the last seconds; None: not known."""
+    decoder: str = "software"
+    """The decoder now, `software` or a kind of hardware; '': nothing decodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTraffic:
+    """The packets of a camera's streams and their bytes."""
+
+    bytes: int
+    """From the camera's socket: TCP payload as the kernel counted it (`exact`), else the sum of packet sizes."""
+    exact: bool
+    packets: int
+    detect_bytes: int = 0
+    """Part of `bytes`: a second stream to detect on; 0 where there is one stream."""
+
+    def __add__(self, other: StreamTraffic) -> StreamTraffic:
+        return StreamTraffic(
+            bytes=self.bytes + other.bytes,
+            exact=self.exact and other.exact,
+            packets=self.packets + other.packets,
+            detect_bytes=self.detect_bytes + other.detect_bytes,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraMeter:
-    """What a camera did since the previous meter message (deltas, about one message a second per camera).
-
-    received: bytes from the camera's socket (TCP payload as the kernel counted it; `exact`), or, where the kernel
-    cannot say, the sum of packet sizes (`exact` False). detect_received: of these, what came as a second stream to
-    detect on, beside the main stream; 0 where there is one stream. unexamined: frames due for an inference that did
-    not get one.
-    unrecorded: packets that the recorder could not keep. skipped: packets that were never decoded; decoding: what is
-    decoded now, None from an older process, with the reason where there is one. why: `unexamined` by reason.
-    ages: of the frames that reached the tracker, how many were how old: a count for each of AGE_EDGES_MS and one above
-    them, then the sum in milliseconds; () from an older process. retried: inferences that were requested once more
-    because the detector failed. behind_s: how late, at most, packets were read since the last message. promised_fps:
-    inferences a second that were due, examined_fps: those that came, both over the last seconds; None: not known.
-    decoder: what decodes now, `software` or a kind of hardware; '': nothing does. decoder_failures: of the hardware.
-    """
+    """The work of a camera since the previous meter message: differences, about one message a second per camera."""
 
     type: Literal["meter"] = "meter"
     camera: str
     t: float
-    received: int
-    exact: bool
-    packets: int
+    traffic: StreamTraffic
     decoded: int
     examined: int
     unexamined: int
+    """Frames due for an inference that did not get one."""
     reconnects: int = 0
     unrecorded: int = 0
+    """Packets that the recorder could not keep."""
     skipped: int = 0
-    decoding: DecodeState | None = None
-    decoding_reason: str = ""
+    """Packets that were never decoded."""
     why: Mapping[DropReason, int] = field(default_factory=dict)
+    """`unexamined` by reason."""
     ages: tuple[int, ...] = ()
+    """How many of the frames that reached the tracker were how old: a count for each of AGE_EDGES_MS and one above
+    them, then the sum in milliseconds; () if nothing reached it."""
     retried: int = 0
-    behind_s: float = 0.0
-    promised_fps: float | None = None
-    examined_fps: float | None = None
-    detect_received: int = 0
-    decoder: str = "software"
+    """Inferences that were requested once more because the detector failed."""
     decoder_failures: int = 0
+    """Failures of the hardware decoder."""
+    decoding: DecodeStatus | None = None
+    """How it decodes now; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,36 +46,36 @@ class CloudBreaker:
         return not self._circuit.is_closed()
 
     def publish_failed(self, why: str) -> None:
-        """The broker did not take a message, or is not there."""
+        """Record that the broker did not take a message, or is not there."""
         self._failures += 1
         if self._failures >= FAILURES_MAX and not self._silent:
             self._circuit.open(why)
 
     def link_lost(self, why: str) -> None:
-        """The link is down."""
+        """Record that the link is down."""
         if not self._silent:
             self._circuit.open(why)
 
     def link_restored(self) -> None:
-        """The link is up again; whether a worker answers is not known yet. Silence counts from here."""
+        """Record that the link is up. Silence counts from here: it is not known yet if a worker answers."""
         self._verdict_at = self._clock.monotonic()
         if self.state.name == "open" and not self._silent:
             self._circuit.half_open()
 
     def message_stored(self) -> None:
-        """The broker stored a message."""
+        """Record that the broker stored a message."""
         self._failures = 0
         if not self._silent and not self._circuit.is_closed():
             self._circuit.close()
 
     def escalation_stored(self) -> None:
-        """The broker stored an escalation."""
+        """Record that the broker stored an escalation."""
         if self._silent and not self._tried:
             self._circuit.delay_probe(ANSWER_S, lengthen=False)
         self._tried = True
 
     def verdict_received(self) -> bool:
-        """A verdict came; returns whether that lets the waiting escalations go."""
+        """Record a verdict; return True if that lets the waiting escalations go."""
         self._verdict_at = self._clock.monotonic()
         self._circuit.forgive()
         if not self._silent:

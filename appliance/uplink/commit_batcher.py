@@ -20,8 +20,10 @@ class _PendingChange:
 
 
 class CommitBatcher:
-    """A durable commit waits for the disk, some milliseconds or, on a memory card, a hundred: the link must not wait
-    for it too, and changes that come meanwhile share the next one.
+    """Commits durable changes together, in a thread, so that the link does not wait for the disk.
+
+    A durable commit takes some milliseconds or, on a memory card, a hundred. Changes that come meanwhile share the next
+    one.
 
     State: the changes that wait. Invariant: `commit` returns after the commit. Changes are made in the order of their
     coming, one transaction at a time; when one of a transaction fails, none of it is kept and every caller gets the

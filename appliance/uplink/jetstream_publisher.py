@@ -47,7 +47,10 @@ class JetStreamPublisher:
         self.last_refused = False
 
     async def publish(self, message: NatsMessage, stream: str) -> None:
-        """Returns when the broker has stored it. Raises PublishRefused (never this one) or UplinkError (later)."""
+        """Publish a message; return when the broker has stored it.
+
+        Raise PublishRefused (the broker will never take this message) or UplinkError (it may later).
+        """
         await self._link.while_up(self._publish(message, stream))
 
     async def find_lost(self, site: str, begun: Sequence[MediaRow]) -> list[MediaRow]:
@@ -102,9 +105,10 @@ async def _acknowledged(client: Client, publishing: Coroutine[Any, Any, PubAck])
 
 
 async def _check_room(jetstream: JetStreamContext, stream: str, size: int) -> None:
-    """Ask, in some hundred bytes, whether the stream is there and has room, before a chunk is sent in vain again.
+    """Ask the broker if the stream exists and has room, before a chunk is sent in vain once more.
 
-    Raises UplinkError or NotFoundError. A broker that does not let us ask gets the chunk.
+    The request costs some hundred bytes. Raise UplinkError or NotFoundError. If the broker does not answer the request,
+    the chunk is sent.
     """
     try:
         info = await jetstream.stream_info(stream)
@@ -116,11 +120,13 @@ async def _check_room(jetstream: JetStreamContext, stream: str, size: int) -> No
 
 
 async def _is_stored(jetstream: JetStreamContext, site: str, media: MediaRow) -> bool:
-    """Whether the broker has every chunk that it took, asked in some hundred bytes each.
+    """Return True if the broker still has every chunk that it acknowledged.
 
-    A message that is refused in any case, with the number of the last one there: it needs no right that would list
-    other sites' media, and leaves nothing behind, so that who asks again, after a cut or a kill, is told the same. The
-    first chunk that is missing ends it, and is sent again, as are those after it.
+    For each chunk, publish an empty message that expects an impossible last sequence number. The broker refuses it in
+    any case, and its refusal names the last sequence number on the chunk's subject: 0 means that the chunk is gone.
+    This needs no permission that would list other sites' media, stores nothing, so it can be repeated after a cut or a
+    kill, and costs some hundred bytes a chunk. The check ends at the first missing chunk; that one and those after it
+    are sent once more.
     """
     refused = {_EXPECTED_LAST: _NEVER_LAST}
     with broker_errors("the media stream cannot be asked"):

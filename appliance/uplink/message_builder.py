@@ -31,7 +31,7 @@ class EgressPolicy(Protocol):
         ...
 
     def withholds(self, camera: str, path: str) -> bool:
-        """This image (a file of the storage folder) may not leave."""
+        """Return True if this image (a file of the storage folder) may not leave."""
         ...
 
 
@@ -89,7 +89,10 @@ class EscalationMessageBuilder:
         return OutgoingMessage(queued, escalation_message(row.body, priority))
 
     def apply_egress_policy(self, row: EscalationRow, media: Sequence[MediaRow]) -> bool:
-        """Whether the escalation may not leave, and ended, or had images that may not, and has none now."""
+        """Return True if the policy changed the escalation.
+
+        Either it may not leave, and is ended, or it had images that may not leave, and has none now.
+        """
         if self._policy.forbids(row.body):
             logger.info("escalation %s ends: the privacy rules forbid it", row.id)
             self._outbox.drop(row, "the privacy rule of this camera forbids it")
@@ -114,7 +117,7 @@ class EscalationMessageBuilder:
         return OutgoingMessage(queued, chunk_message(row.site, media.ref, n, payload), media)
 
     async def _reopen_lost(self, row: EscalationRow, media: Sequence[MediaRow]) -> bool:
-        """Whether chunks went over an earlier connection and the broker has lost them since: they go again."""
+        """Send chunks again that an earlier connection sent and the broker has lost; return True if there were any."""
         connects, checked = self._link.state.connects, self._checked[1]
         if self._checked[0] != connects or len(checked) > CHECKED_MAX:
             self._checked = (connects, checked := set())

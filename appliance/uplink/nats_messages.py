@@ -34,7 +34,7 @@ class NatsMessage:
 
 
 def escalation_message(escalation: Escalation, priority: str) -> NatsMessage:
-    """An escalation, ready to publish under `priority`. The id makes a repeated one harmless."""
+    """Return an escalation, ready to publish under `priority`. The id makes a repeated one harmless."""
     headers = {"Nats-Msg-Id": escalation_message_id(escalation)}
     return NatsMessage(escalation_subject(escalation.site, priority), escalation.to_json(), headers, "facts")
 

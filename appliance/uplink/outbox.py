@@ -46,11 +46,14 @@ class Outbox:
     # What is to be done
 
     def media_of(self, escalation: str) -> list[MediaRow]:
-        """What an escalation carries, in order."""
+        """Return the files that an escalation carries, in order."""
         return self._escalations.media(escalation)
 
     def next_resend(self, t: float, limit: int) -> list[EscalationRow]:
-        """What was sent long ago and has no verdict: 15 minutes, then twice as long each time, up to 6 hours."""
+        """Return the escalations that were sent long ago and have no verdict.
+
+        They are due after 15 minutes, then after twice as long each time, up to 6 hours.
+        """
         return self._store.due_for_resend(t, first_s=RESEND_FIRST_S, last_s=RESEND_LAST_S, limit=limit)
 
     def unanswered_s(self, t: float) -> float | None:
@@ -59,13 +62,13 @@ class Outbox:
         return None if first_t is None else max(0.0, t - first_t)
 
     def probe(self) -> None:
-        """Whether what is sent now could be recorded. Raises StoreUnavailable while it could not."""
+        """Check that a send could be recorded now. Raise StoreUnavailable while it could not."""
         self._db.probe()
 
     # How far it got
 
     def chunk_acked(self, row: EscalationRow, media: MediaRow, chunks_acked: int, bytes_sent: int) -> None:
-        """The broker has stored `chunks_acked` chunks of a file now.
+        """Record that the broker has stored `chunks_acked` chunks of a file.
 
         Not flushed to the disk: that is done with the escalation's own `sent`, and after a power cut in between the
         file goes, and is audited, again.
@@ -77,7 +80,7 @@ class Outbox:
                 self._record_sent(row, media.ref.kind, media.ref.bytes, media.ref.sha256)
 
     def sent(self, row: EscalationRow, t: float, bytes_sent: int) -> None:
-        """The broker has stored the escalation."""
+        """Record that the broker has stored the escalation."""
         facts = row.body.to_json()
         note = "sent again, as no verdict came; " if row.state == "sent" else ""
         with self._db.transaction():
@@ -86,23 +89,23 @@ class Outbox:
             self._record_sent(row, "facts", len(facts), hashlib.sha256(facts).hexdigest(), note)
 
     def failed(self, row: EscalationRow, error: str, bytes_sent: int = 0) -> None:
-        """An attempt failed; `bytes_sent` may have left all the same."""
+        """Record a failed attempt; `bytes_sent` may have left all the same."""
         with self._db.transaction(durable=False):
             self._store.mark_failed(row, error)
             self._store.add_bytes(row, bytes_sent)
 
     def reopen(self, row: EscalationRow, lost: Sequence[MediaRow]) -> None:
-        """A sent escalation of whose media the broker no longer has `lost`: send these and it again."""
+        """Send a sent escalation again, after the media in `lost`, which the broker no longer has."""
         self._store.reopen(row, lost)
 
     def media_lost(self, row: EscalationRow, media: MediaRow, reason: str) -> None:
-        """A file cannot be read any more: the escalation goes without it, with the reason."""
+        """Send the escalation without a file that cannot be read any more, with the reason."""
         with self._db.transaction():
             self._record_partly_sent(row, media, "given up")
             self._store.drop_medium(row, media, reason)
 
     def withhold(self, row: EscalationRow) -> None:
-        """This camera sends no images (any more): the escalation goes, or stands, without those it was given."""
+        """Take all images from an escalation: this camera sends none (any more)."""
         with self._db.transaction():
             for media in self.media_of(row.id):
                 self._record_partly_sent(row, media, "withheld")
@@ -133,7 +136,11 @@ class Outbox:
             return paths
 
     def _expire(self, row: EscalationRow, age_s: float) -> None:
-        """The verdict on an earlier step stands when what it asked for could not be sent or was not answered."""
+        """End an escalation that is too old.
+
+        If it waits for a further step, the verdict on the earlier step stands: the request could not be sent or was not
+        answered.
+        """
         hours, cause = f"{age_s / 3600:g} h", row.error or "no connection"
         with self._db.transaction():
             ended = False
@@ -187,7 +194,7 @@ class Outbox:
             self._audit.write(entry, connection)
 
     def _record_partly_sent(self, row: EscalationRow, media: MediaRow, note: str) -> None:
-        """A file of which some chunks left has left in part, and the audit says so."""
+        """Audit a file of which only some chunks left."""
         if 0 < media.chunks_acked < media.ref.chunks:
             size = min(media.chunks_acked * wire.CHUNK_BYTES, media.ref.bytes)
             self._record_sent(row, media.ref.kind, size, media.ref.sha256, f"in part, then {note}; ")

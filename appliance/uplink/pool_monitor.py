@@ -24,8 +24,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """The workers as they announced themselves lately. workers, ready: how many; wait_s: until an escalation that is
-    sent now is begun; gpu_hour: the lowest price an hour. None: nobody said."""
+    """Workers as they announced themselves lately.
+
+    workers, ready: how many; wait_s: until an escalation that is sent now is begun; gpu_hour: the lowest price an hour.
+    None: no worker announced it.
+    """
 
     workers: int = 0
     ready: int = 0
@@ -92,7 +95,7 @@ class PoolMonitor:
 
     @property
     def state(self) -> PoolState:
-        """What is known now."""
+        """The workers as far as known now."""
         now = self._clock.monotonic()
         alive = [heard.status for heard in self._heard.values() if heard.until > now]
         if not alive:

@@ -40,7 +40,7 @@ class RateLimiter:
         return self._bucket.wait_s(live=live)
 
     def charge(self, camera: str, purpose: str, size: int) -> None:
-        """A message of `size` bytes is handed to the link. purpose: see TrafficCounter."""
+        """Count a message of `size` bytes that is handed to the link. purpose: see TrafficCounter."""
         self._counter.count_message(camera, purpose, size)
         self._spend(size)
 
@@ -110,21 +110,21 @@ class DailyCap:
 
     @property
     def reason(self) -> str:
-        """What waits, and for what; '': nothing does."""
+        """The reason for which messages wait; '': none waits."""
         if self._bytes is None or not self._used_up:
             return ""
         who = "all but the most urgent waits" if self._over == "urgent" else "all questions wait"
         return f"the {self._bytes / 1e6:g} MB of today are sent: {who} until midnight (uplink.mb_day)"
 
     def priorities(self) -> tuple[str, ...]:
-        """Of which priorities escalations may be sent now."""
+        """The priorities of which escalations may be sent now."""
         self._roll()
         if not self._used_up:
             return PRIORITIES
         return URGENT if self._over == "urgent" else ()
 
     def fits(self, size: int, priority: str) -> bool:
-        """Whether a message of `size` bytes may go today. One that may not ends the day for all that must wait."""
+        """Return True if a message of `size` bytes may go today. A refusal ends the day for all that must wait."""
         if self._bytes is None:
             return True
         self._roll()
@@ -138,7 +138,7 @@ class DailyCap:
         self._sent += amount
 
     def _roll(self) -> None:
-        """A new day begins with what the meter has for it."""
+        """Begin a new day with the bytes that the meter has for it."""
         if self._bytes is None:
             return
         day = local_day(self._clock.now())
@@ -162,7 +162,7 @@ class TrafficCounter:
         self._resent = 0
 
     def count_message(self, camera: str, purpose: str, size: int) -> None:
-        """A message goes out. purpose: facts, crop, frame or clip; `again` when it went before."""
+        """Count a message that goes out. purpose: facts, crop, frame or clip; `again` when it went before."""
         self._meter.add(camera, UPLINK_BYTES, size)
         self._meter.add(camera, Metric(MetricName.UPLINK_BYTES, purpose), size)
         self._counted += size

@@ -15,7 +15,10 @@ _FOREVER = 1e18
 
 @dataclass(frozen=True, slots=True)
 class SendQueueTuning:
-    """What the order goes by. Chosen by what a person at the dashboard notices; see docs/uplink.md for the effect."""
+    """Numbers that set the order of sending.
+
+    They follow from the delay that a person at the dashboard notices; see docs/uplink.md for the effect.
+    """
 
     live_s: float = 120.0
     """An escalation this young is live: a person may be waiting for its verdict."""
@@ -70,9 +73,9 @@ class SendQueue:
     def pick(
         self, now: float, priorities: Sequence[str] = PRIORITIES, busy: Collection[str] = (), *, live_only: bool = False
     ) -> QueuedEscalation | None:
-        """The next escalation of `priorities` that is not `busy`; None: there is none. Raises StoreError.
+        """Return the next escalation of `priorities` that is not `busy`; None: there is none. Raise StoreError.
 
-        live_only: of the backlog none may go now, and there is some.
+        live_only: nothing of the backlog may go now, and there is some.
         """
         live = self._live(now, priorities, busy)
         if live_only:
@@ -122,7 +125,7 @@ class SendQueue:
         return None
 
     def _read_page(self, now: float, priorities: Sequence[str], busy: int) -> list[_QueuePosition]:
-        """The next of the backlog, in order, as far as it is sure that no other belongs between them."""
+        """Return the next of the backlog, in order, as far as it is sure that no other belongs between them."""
         page: list[_QueuePosition] = []
         sure_until = float("inf")
         for rank, priority in enumerate(PRIORITIES):
@@ -139,9 +142,9 @@ class SendQueue:
     def _heads(
         self, priority: str, count: int, *, after_t: float = -_FOREVER, until_t: float = _FOREVER, later_s: float = 0.0
     ) -> tuple[list[_QueuePosition], float]:
-        """The first of a priority: the oldest, and the oldest that never failed; and from which `due` on more follow.
+        """Return the first of a priority, and from which `due` on more follow.
 
-        later_s: how much later than its age each stands.
+        The first are the oldest, and the oldest that never failed. later_s: how much later than its age each stands.
         """
         found: dict[str, _QueuePosition] = {}
         more_from = float("inf")

@@ -148,7 +148,7 @@ class SendWorkers:
         return None
 
     async def _pick(self) -> QueuedEscalation | None:
-        """The next escalation. While the rate lets nothing of the backlog go, only what is live is looked up."""
+        """Return the next escalation. While the rate lets nothing of the backlog go, look up only what is live."""
         while True:
             rest_s = self._limiter.wait_s(live=False) if self._limited else 0.0
             priorities = self._limiter.daily_cap.priorities()
@@ -225,7 +225,7 @@ class EscalationSender:
         return self._publisher.last_refused
 
     def refused(self) -> set[str]:
-        """The escalations that rest: the broker refused a message of theirs, and would again."""
+        """The escalations that rest: the broker refused a message of theirs, and would refuse it once more."""
         now = self._clock.monotonic()
         self._refused_until = {name: until for name, until in self._refused_until.items() if until > now}
         return set(self._refused_until)

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UplinkDeps:
-    """What the uplink works on. root: the storage folder. alerts: takes the verdicts."""
+    """Parts that the uplink works on. root: the storage folder. alerts: takes the verdicts."""
 
     outbox: Outbox
     queue: SendQueue
@@ -66,7 +66,10 @@ class UplinkService:
         changed: Callable[[], None] = lambda: None,
         egress_policy: EgressPolicy | None = None,
     ) -> None:
-        """changed: called when an alert has a verdict. egress_policy: what may leave; None: all."""
+        """Build the uplink's parts; `run` starts them.
+
+        changed: called when an alert has a verdict. egress_policy: decides what may leave; None: everything may.
+        """
         self._link = NatsLink(settings, f"vedette {site}", clock, inbox=f"_INBOX.{site}")
         self._sending = UplinkLoop(settings, self._link, deps, clock, egress_policy or AllowAll())
         self._verdicts = VerdictConsumer(
@@ -114,7 +117,7 @@ class UplinkService:
         self._in_loop(self._stop_now.set)
 
     def wake(self) -> None:
-        """An escalation became ready."""
+        """Start sending: an escalation became ready."""
         self._in_loop(self._sending.wake)
 
     async def _main(self) -> None:
@@ -183,7 +186,7 @@ class UplinkLoop:
         self._workers.wake()
 
     def verdict_received(self) -> None:
-        """A verdict came: a worker answers. Call it in the loop's thread."""
+        """Note that a worker answers: a verdict came. Call it in the loop's thread."""
         if self.breaker.verdict_received():
             self._workers.wake()
 
@@ -255,7 +258,7 @@ class UplinkLoop:
         return True
 
     def _upkeep(self) -> None:
-        """What is due now and then, link or not."""
+        """Do the work that is due now and then, link or not."""
         self._follow_clock()
         self.breaker.check_silence(self._outbox.unanswered_s(self._clock.now()))
         now = self._clock.monotonic()
@@ -279,7 +282,7 @@ class UplinkLoop:
         self._step_s, self._began = 0.0, True
 
     def close(self) -> None:
-        """The link has ended: count the last of what it sent."""
+        """Count the last of what the link sent: it has ended."""
         self._limiter.charge_overhead()
 
     def _waits(self, why: str) -> None:

@@ -1,5 +1,6 @@
-"""Sends one escalation to the cloud and waits for its verdict, without an outbox: for recording cassettes in the
-lab.
+"""Sends one escalation to the cloud and waits for its verdict, without an outbox.
+
+The lab uses it to record cassettes.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class VerdictClient:
 
 
 async def _verdict(verdicts: Subscription, escalation: Escalation) -> Verdict:
-    """The one on this step of this escalation; what else comes, or cannot be understood, is passed over."""
+    """Return the verdict on this step of this escalation; skip other messages and those that cannot be understood."""
     while True:
         message: Msg = await verdicts.next_msg(timeout=None)
         try:

@@ -52,8 +52,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class VerdictCounts:
-    """Verdicts since the start: applied, requests for more evidence, seen before (or never asked for), and refused as
-    not understood."""
+    """Verdicts since the start.
+
+    They are applied, requests for more evidence, seen before (or never asked for), or refused as not understood.
+    """
 
     applied: int = 0
     more: int = 0
@@ -78,7 +80,10 @@ class VerdictConsumer:
         changed: Callable[[], None] = lambda: None,
         received: Callable[[], None] = lambda: None,
     ) -> None:
-        """changed: called when an alert has a verdict; received: called for every verdict, known ones too."""
+        """Take the link and the store.
+
+        changed: called when an alert has a verdict; received: called for every verdict, known ones too.
+        """
         self._received = received
         self._link = link
         self._site = site
@@ -169,7 +174,7 @@ class VerdictConsumer:
             self._changed()
 
     async def _read(self, message: Msg) -> Verdict | None:
-        """The verdict; None: it is none of ours, and was refused."""
+        """Return the verdict; None if the message is no verdict for this site, and was refused."""
         try:
             verdict: Verdict = Verdict.from_json(message.data)
             if verdict.site != self._site:
@@ -185,7 +190,7 @@ class VerdictConsumer:
         return [self._alerts.take_verdict(verdict, self._clock.now()) for verdict in verdicts]
 
     async def _acknowledge(self, acknowledgement: object) -> None:
-        """An acknowledgement that does not get through means one more delivery, which changes nothing."""
+        """Acknowledge a message. If that does not get through, it is delivered once more, which changes nothing."""
         with broker_errors("a verdict could not be acknowledged"):
             await acknowledgement  # type: ignore[misc]
 
@@ -224,9 +229,9 @@ class ConsumerStream:
                 await self._subscription.unsubscribe()
 
     async def next(self) -> list[Msg]:
-        """The next message, whenever it comes, and those that have come with it, at most TOGETHER_MAX.
+        """Return the next message, whenever it comes, and those that have come with it, at most TOGETHER_MAX.
 
-        Raises UplinkError when the connection or the consumer is gone.
+        Raise UplinkError when the connection or the consumer is gone.
         """
         assert self._subscription is not None
         with broker_errors(f"{self._consumer} cannot be read"):
@@ -243,7 +248,7 @@ class ConsumerStream:
                 return found
 
     async def _next(self) -> Msg | None:
-        """A message, or None: the request has ended."""
+        """Return a message, or None when the request has ended."""
         assert self._subscription is not None
         if self._left <= 0:
             await asyncio.sleep(self._pause_s)

@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from appliance import wire
 from benchmarks.attack.tally import Tally
 from benchmarks.attack.target import SITE, Target
-from tests import hostile_media
+from tests.support import hostile_media
 
 SETTLES_S_MAX = 240.0
 ANSWERS_S_MAX = 5.0  # of the appliance, while verdicts come

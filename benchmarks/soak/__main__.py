@@ -30,7 +30,7 @@ from benchmarks.soak import status_poll
 from benchmarks.soak.checks import SoakResult
 from benchmarks.soak.fault_plan import LONG, SHORT, Fault, Pace, make
 from benchmarks.soak.soak_record import OtherSoak, SoakRecord
-from tests.servers.box import Box
+from tests.servers.appliance_process import ApplianceProcess
 
 EVERY_S = 1.0
 SETTLE_S = 8.0
@@ -69,7 +69,7 @@ def _play(
     record: SoakRecord, chosen: argparse.Namespace, files: Mapping[str, Path], faults: Sequence[Fault], seconds: float
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, RtspServer.in_thread(files) as server:
-        with Box(Path(folder), _site(server, files, chosen.model)) as box:
+        with ApplianceProcess(Path(folder), _site(server, files, chosen.model)) as box:
             _soak(record, server, box, faults, seconds, sorted(files))
         record.end(box.log)
         if chosen.log:
@@ -95,7 +95,7 @@ def told(verdict: SoakResult, record: SoakRecord, faults: Sequence[Fault]) -> st
 def _soak(
     record: SoakRecord,
     server: RtspServerThread,
-    box: Box,
+    box: ApplianceProcess,
     faults: Sequence[Fault],
     seconds: float,
     cameras: Sequence[str],
@@ -125,11 +125,11 @@ def _soak(
     record.add_gaps(time.time(), _gaps(box, cameras))
 
 
-def _gaps(box: Box, cameras: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+def _gaps(box: ApplianceProcess, cameras: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     return {camera: status_poll.gaps(box.url, camera) for camera in cameras}
 
 
-def _settle(box: Box, cameras: Sequence[str]) -> None:
+def _settle(box: ApplianceProcess, cameras: Sequence[str]) -> None:
     """Until all cameras are live, and a little longer."""
     deadline = time.monotonic() + SETTLE_S_MAX
     while True:

@@ -32,7 +32,7 @@ from appliance.base import yamlfile
 from benchmarks.uplink_share import byte_balance, labelled_cameras, site_and_cloud
 from benchmarks.uplink_share.byte_balance import ByteBalance
 from benchmarks.uplink_share.labelled_cameras import ROOT, LabelledCamera
-from tests.waiting import until
+from tests.support.waiting import until
 
 SHARE_MAX = 0.02
 QUIET_KBIT_S_MAX, BUSY_KBIT_S_MAX = 3.0, 10.0

@@ -131,7 +131,9 @@ def incidents_of(
         for n, frame in enumerate(range(0, last, step))
     ]
     header = StreamHeader(camera=show.camera, clip="", model="truth", size=show.size, run="truth")
-    labels = label_incidents(config, CameraTruth(header=header, frames=looks, expectations=(), derived=True))
+    labels = label_incidents(
+        config.for_decisions(), CameraTruth(header=header, frames=looks, expectations=(), derived=True)
+    )
     zero = taken.t(0)
     report = [(each, f"at {each.t - zero:.1f} s") for each in labels.incidents(0) if begin_t <= each.t < end_t - LATE_S]
     return tuple(

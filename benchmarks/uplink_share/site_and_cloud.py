@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.ingest.frame_clock import FrameClock
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.netns import Cable, cable, why_not
-from tests.waiting import until
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PORT = 4222

@@ -11,12 +11,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from waiting import PATIENCE
 
 from appliance.base.clock import SystemClock
 from appliance.store.meter import Metric, MetricName
 from appliance.types import Alert
-from tests.dashboard_site import Site, running
+from tests.support.dashboard_site import Site, running
+from tests.support.waiting import PATIENCE
 
 try:
     from playwright import sync_api as playwright

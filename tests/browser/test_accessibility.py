@@ -23,7 +23,7 @@ from appliance.dashboard.trial_store import (
     TriedEvent,
     TriedTotals,
 )
-from tests.dashboard_site import PASSWORD, furnished
+from tests.support.dashboard_site import PASSWORD, furnished
 
 pytestmark = pytest.mark.browser
 TRIAL = "0" * 16

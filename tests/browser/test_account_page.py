@@ -6,14 +6,14 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import until
 
 from appliance.base.clock import SystemClock
 from appliance.base.passwords import hashed
 from appliance.dashboard.totp import STEP_S, code_at
 from appliance.store.users import UserRow, UserStore
-from tests.dashboard_site import Site, running
-from tests.screenshots import shot
+from tests.support.dashboard_site import Site, running
+from tests.support.screenshots import shot
+from tests.support.waiting import until
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, expect

@@ -12,8 +12,8 @@ from appliance.backup.restore import apply_ready
 from appliance.base.clock import SystemClock
 from appliance.config import load
 from appliance.settings.settings_service import SettingsService
-from tests.dashboard_site import Site, running
-from tests.screenshots import shot
+from tests.support.dashboard_site import Site, running
+from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, expect

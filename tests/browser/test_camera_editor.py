@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import waiting
 import yaml
-from streams import clip
 
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
@@ -19,8 +17,10 @@ from appliance.demo.rtsp_server import RtspServer
 from appliance.settings.settings_service import SettingsService
 from appliance.types import Event
 from tests.browser.test_page_races import Held
-from tests.dashboard_site import Site, running
-from tests.screenshots import shot
+from tests.support import waiting
+from tests.support.dashboard_site import Site, running
+from tests.support.screenshots import shot
+from tests.support.scripted_sources import clip
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Locator, Page, Route, expect

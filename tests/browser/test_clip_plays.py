@@ -6,11 +6,11 @@ import base64
 from pathlib import Path
 
 import pytest
-from media import BITS, film, record
-from sample_rows import T0
 
 from appliance.media.clips import cut_clip
 from appliance.media.recorded import RecordedSegment
+from tests.support.numbered_footage import BITS, encoded_footage, record
+from tests.support.sample_rows import T0
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser
@@ -59,7 +59,7 @@ SHOW = """async ([clip, times, expected, bits]) => {
 def test_the_frame_on_screen_is_the_frame_of_that_time(browser: Browser, tmp_path: Path, b_frames: int) -> None:
     segments = []
     for n, t in ((0, 0.0), (40, 4.0), (120, 12.0)):  # nothing came from 8 s to 12 s
-        row = record(tmp_path, film(n, 40, b_frames=b_frames), T0 + t)
+        row = record(tmp_path, encoded_footage(n, 40, b_frames=b_frames), T0 + t)
         segments.append(RecordedSegment(tmp_path / row.path, row.t_start, row.t_end))
     clip = cut_clip(segments, T0 + 2.3, T0 + 14, tmp_path / "clip.mp4")
     data = base64.b64encode((tmp_path / "clip.mp4").read_bytes()).decode()

@@ -18,15 +18,15 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from streams import clip
-from waiting import ANSWER_S, until
 
 from appliance.demo.rtsp_server import RtspServer
+from tests.support.scripted_sources import clip
+from tests.support.waiting import ANSWER_S, until
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, expect
 
-from tests.screenshots import shot
+from tests.support.screenshots import shot
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import DecodeStatus, Metric, MetricName
-from appliance.types import HealthEvent
+from appliance.store.meter import Metric, MetricName
+from appliance.types import DecodeStatus, HealthEvent
 from tests.browser.conftest import House
-from tests.screenshots import shot
+from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Page, expect

@@ -11,7 +11,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.passwords import hashed
 from appliance.settings.settings_service import SettingsService
 from appliance.store.users import UserRow, UserStore
-from tests.dashboard_site import Site, config_of, running
+from tests.support.dashboard_site import Site, config_of, running
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Error, expect

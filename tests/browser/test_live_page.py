@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from camera_rig import CameraRig
-from live_stream import KeptBySite
-from media import BITS
-from streams import clip
-from waiting import PATIENCE, until
 
 from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
-from tests.dashboard_site import Site, config_of, running
-from tests.screenshots import shot
+from tests.support.camera_rig import CameraRig
+from tests.support.dashboard_site import Site, config_of, running
+from tests.support.live_stream import KeptBySite
+from tests.support.numbered_footage import BITS
+from tests.support.screenshots import shot
+from tests.support.scripted_sources import clip
+from tests.support.waiting import PATIENCE, until
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, expect

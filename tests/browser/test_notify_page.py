@@ -9,8 +9,6 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, BrowserContext, Page, expect
-from servers.push_service import PushedBrowser, base64url
-from servers.receiver import Receiver
 
 from appliance import config
 from appliance.base.clock import SystemClock
@@ -22,8 +20,10 @@ from appliance.notify.snooze_links import SnoozeLinks
 from appliance.settings.settings_service import SettingsService
 from appliance.store.arming import ArmingStore
 from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
-from tests.dashboard_site import Site, running
-from tests.screenshots import shot
+from tests.servers.push_service import PushedBrowser, base64url
+from tests.servers.receiver import Receiver
+from tests.support.dashboard_site import Site, running
+from tests.support.screenshots import shot
 
 pytestmark = pytest.mark.browser
 SIZES = pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")], ids=["desk", "phone"])
@@ -53,11 +53,11 @@ class NotifyingHouse:
         service = SettingsService(self.path, folder, self.site.clock, self._take)
         self.probes = CoreProbes(push=self.push, snooze_links=self.links)
         self.app = self.site.app(service)
-        self.app.state.configure(first, self.probes)
+        self.app.state.configure(first.for_dashboard(), self.probes)
         self.url = ""
 
     def _take(self, changed: SiteConfig) -> tuple[str, ...]:
-        self.app.state.configure(changed, self.probes)
+        self.app.state.configure(changed.for_dashboard(), self.probes)
         return ()
 
 

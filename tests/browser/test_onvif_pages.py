@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from streams import clip
 
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.demo.rtsp_server import RtspServer
 from appliance.settings.settings_service import SettingsService
-from tests.dashboard_site import Site, running
-from tests.screenshots import shot
 from tests.servers.onvif_camera import OnvifCamera, Stream
-from tests.waiting import until
+from tests.support.dashboard_site import Site, running
+from tests.support.screenshots import shot
+from tests.support.scripted_sources import clip
+from tests.support.waiting import until
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, expect

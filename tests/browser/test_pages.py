@@ -14,7 +14,7 @@ from appliance.base.clock import SystemClock
 from appliance.broker import LinkState
 from appliance.types import CameraState
 from tests.browser.conftest import House
-from tests.dashboard_site import Site, config_of, running
+from tests.support.dashboard_site import Site, config_of, running
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, Route, expect

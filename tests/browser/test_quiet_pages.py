@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from appliance.store.arming import ArmingStore
 from tests.browser.conftest import House
-from tests.screenshots import shot
+from tests.support.screenshots import shot
 
 pytestmark = pytest.mark.browser
 SIZES = pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")], ids=["desk", "phone"])

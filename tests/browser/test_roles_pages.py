@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from waiting import until
 
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.schemas import API
 from appliance.store.users import Role
-from tests.dashboard_site import PASSWORD, furnished
+from tests.support.dashboard_site import PASSWORD, furnished
+from tests.support.waiting import until
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, Request, Response, Route

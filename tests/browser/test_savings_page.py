@@ -14,8 +14,8 @@ from appliance.config import SiteConfig, load
 from appliance.dashboard.server import DashboardServer
 from appliance.settings.settings_service import SettingsService
 from tests.browser.conftest import House
-from tests.dashboard_site import Site, running
-from tests.screenshots import shot
+from tests.support.dashboard_site import Site, running
+from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, Page, expect
@@ -83,7 +83,7 @@ def test_a_price_is_edited_on_the_page_and_counts_at_once(browser: Browser, tmp_
     apps: list[FastAPI] = []
 
     def take(config: SiteConfig) -> tuple[str, ...]:
-        apps[0].state.configure(config, site.probes())
+        apps[0].state.configure(config.for_dashboard(), site.probes())
         return ()
 
     apps.append(site.app(SettingsService(path, site.root, clock, take)))

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from camera_rig import CameraRig
-from firefox import Firefox, firefox_program
-from live_stream import KeptBySite
-from streams import clip
 
 from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.demo.rtsp_server import RtspServer
-from tests.dashboard_site import Site, config_of, running
+from tests.support.camera_rig import CameraRig
+from tests.support.dashboard_site import Site, config_of, running
+from tests.support.firefox import Firefox, firefox_program
+from tests.support.live_stream import KeptBySite
+from tests.support.scripted_sources import clip
 
 pytestmark = pytest.mark.browser
 H264 = """MediaSource.isTypeSupported('video/mp4; codecs="avc1.42E01E"')"""

@@ -9,8 +9,8 @@ import pytest
 from appliance.store.deletions import DeletionLedger, DeletionReason, StorageClass
 from appliance.types import SegmentKind, SegmentRow
 from tests.browser.conftest import House
-from tests.dashboard_site import Site
-from tests.screenshots import shot
+from tests.support.dashboard_site import Site
+from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Page, expect

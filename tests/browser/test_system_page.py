@@ -14,8 +14,8 @@ from appliance.base.telemetry import LogRing
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
-from tests.dashboard_site import Site, running
-from tests.screenshots import shot
+from tests.support.dashboard_site import Site, running
+from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, expect
@@ -43,7 +43,8 @@ class Box:
         probes = CoreProbes(link=lambda: self.site.link, health=lambda: self.site.health, log=self.ring.tail)
         self.server = DashboardServer(
             create_app(
-                db=self.site.db, meter=self.site.meter, root=folder, config=self.site.config, clock=self.site.clock,
+                db=self.site.db, meter=self.site.meter, root=folder, config=self.site.config.for_dashboard(),
+                clock=self.site.clock,
                 probes=probes,
             ), "127.0.0.1", 0,
         )  # fmt: skip

@@ -13,9 +13,9 @@ from conftest import House
 from appliance.media.clips import cut_clip
 from appliance.media.recorded import RecordedSegment
 from appliance.types import Gap, SegmentRow
-from tests import media
-from tests.media import beeping
-from tests.screenshots import shot
+from tests.support import numbered_footage
+from tests.support.numbered_footage import beeping
+from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Page, expect
@@ -177,8 +177,8 @@ def test_other_pages_lead_to_the_moment(visit: Visit, house: House) -> None:
 
 
 def test_h265_is_converted_where_the_browser_cannot_play_it(visit: Visit, house: House) -> None:
-    film = media.film(0, 40, size=(1280, 960), codec="libx265")
-    house.site.segments.put(media.record(house.site.root, film, house.t0 + 8, camera="gate"))
+    film = numbered_footage.encoded_footage(0, 40, size=(1280, 960), codec="libx265")
+    house.site.segments.put(numbered_footage.record(house.site.root, film, house.t0 + 8, camera="gate"))
     page = visit(f"/cameras/gate/timeline?t={house.t0 + 8.5:.1f}")
     assert page.evaluate("document.createElement('video').canPlayType('video/mp4; codecs=\"hvc1.1.6.L120.90\"')") == ""
     picture_is_of(page, house.t0 + 8)
@@ -192,8 +192,8 @@ def test_h265_is_converted_where_the_browser_cannot_play_it(visit: Visit, house:
 
 def test_what_turns_out_not_to_play_is_converted(visit: Visit, house: House) -> None:
     """The browser says it could, and then cannot."""
-    film = media.film(0, 40, codec="libx265")
-    house.site.segments.put(media.record(house.site.root, film, house.t0 + 8, camera="gate"))
+    film = numbered_footage.encoded_footage(0, 40, codec="libx265")
+    house.site.segments.put(numbered_footage.record(house.site.root, film, house.t0 + 8, camera="gate"))
     page = visit(f"/cameras/gate/timeline?t={house.t0 + 9:.1f}")
     page.evaluate("HTMLMediaElement.prototype.canPlayType = () => 'probably'")
     picture_is_of(page, house.t0 + 9)
@@ -224,7 +224,9 @@ def test_sound_is_muted_until_it_is_asked_for(visit: Visit, house: House) -> Non
 
 
 def test_the_clip_of_an_alert_is_converted_too(visit: Visit, house: House) -> None:
-    row = media.record(house.site.root, media.film(0, 80, codec="libx265"), house.t0, camera="gate", name="hevc")
+    row = numbered_footage.record(
+        house.site.root, numbered_footage.encoded_footage(0, 80, codec="libx265"), house.t0, camera="gate", name="hevc"
+    )
     segment = RecordedSegment(house.site.root / row.path, row.t_start, row.t_end)
     cut_clip([segment], house.t0 + 1, house.t0 + 7, house.site.root / "evidence/walker/clip.mp4")
     page = visit("/alerts/walker")

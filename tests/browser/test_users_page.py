@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from appliance.base.clock import SystemClock
-from tests.dashboard_site import Site, running
-from tests.screenshots import shot
+from tests.support.dashboard_site import Site, running
+from tests.support.screenshots import shot
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Browser, expect

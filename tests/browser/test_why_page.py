@@ -11,7 +11,7 @@ from conftest import House
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Page, expect
 
-from tests.screenshots import shot
+from tests.support.screenshots import shot
 
 pytestmark = pytest.mark.browser
 

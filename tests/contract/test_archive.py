@@ -22,8 +22,8 @@ from cloud_worker.config import ArchiveConfig as ArchiveSettings
 from cloud_worker.judge import JudgeCase
 from cloud_worker.media_fetch import EvidenceFile
 from tests.servers.s3 import BUCKET, KEY, SECRET, S3Server, s3_server
-from tests.servers.site import picture, ref_of
-from tests.waiting import until
+from tests.servers.site import evidence_image, ref_of
+from tests.support.waiting import until
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -66,14 +66,14 @@ def case(*pictures: bytes) -> tuple[JudgeCase, wire.Verdict]:
 def test_evidence_and_verdict_are_kept_with_hash_and_tags(store: S3Server) -> None:
     counted: Counter[str] = Counter()
     kept = archive(store.url, counted)
-    question, verdict = case(picture(1), picture(2))
+    question, verdict = case(evidence_image(1), evidence_image(2))
     links = kept.links(question, verdict)
     kept.put(question, verdict.model_copy(update={"archive": links}))
     until(lambda: counted["stored"] == 3)
     keys = [f"vedette/depot-7/media/{each.ref.sha256}.jpg" for each in question.files]
     assert store.keys() == sorted([*keys, "vedette/depot-7/2026/01/01/esc-1.1.json"])
     client = store.client()
-    assert client.get_object(Bucket=BUCKET, Key=keys[0])["Body"].read() == picture(1)
+    assert client.get_object(Bucket=BUCKET, Key=keys[0])["Body"].read() == evidence_image(1)
     tags = client.get_object_tagging(Bucket=BUCKET, Key=keys[0])["TagSet"]
     assert {each["Key"]: each["Value"] for each in tags} == {
         "vedette-keep-days": "14",
@@ -88,7 +88,7 @@ def test_evidence_and_verdict_are_kept_with_hash_and_tags(store: S3Server) -> No
 def test_a_link_in_the_verdict_opens_the_evidence_without_a_key(store: S3Server) -> None:
     counted: Counter[str] = Counter()
     kept = archive(store.url, counted)
-    question, verdict = case(picture(1))
+    question, verdict = case(evidence_image(1))
     before = time.time()
     first, last = kept.links(question, verdict)
     kept.put(question, verdict)
@@ -97,7 +97,7 @@ def test_a_link_in_the_verdict_opens_the_evidence_without_a_key(store: S3Server)
     assert before - 1 <= first.expires_t - 168 * 3600 <= time.time(), "`link_hours`, a week"
     assert parse_qs(urlsplit(first.url).query)["X-Amz-Expires"] == [str(168 * 3600)], "the store goes by what is signed"
     with urllib.request.urlopen(first.url, timeout=30) as answer:
-        assert answer.read() == picture(1)
+        assert answer.read() == evidence_image(1)
     assert SECRET not in first.url
     kept.close(5)
 
@@ -105,9 +105,9 @@ def test_a_link_in_the_verdict_opens_the_evidence_without_a_key(store: S3Server)
 def test_the_same_image_is_stored_once(store: S3Server) -> None:
     counted: Counter[str] = Counter()
     kept = archive(store.url, counted)
-    kept.put(*case(picture(1)))
+    kept.put(*case(evidence_image(1)))
     until(lambda: counted["stored"] == 2)
-    kept.put(*case(picture(1)))
+    kept.put(*case(evidence_image(1)))
     until(lambda: counted.total() == 4)
     assert counted == {"stored": 3, "known": 1}, "a verdict is written again, its picture is not"
     kept.close(5)
@@ -125,7 +125,7 @@ def test_a_store_that_holds_other_bytes_is_noticed(store: S3Server, monkeypatch:
         return put(**{**request, "Body": request["Body"][:-1] + b"!"})
 
     monkeypatch.setattr(client, "put_object", damaged)
-    kept.put(*case(picture(1)))
+    kept.put(*case(evidence_image(1)))
     until(lambda: counted.total() == 2)
     assert counted == {"failed": 2}
     kept.close(5)
@@ -134,7 +134,7 @@ def test_a_store_that_holds_other_bytes_is_noticed(store: S3Server, monkeypatch:
 def test_a_store_that_is_away_is_tried_a_few_times_and_nobody_waits() -> None:
     counted: Counter[str] = Counter()
     kept = archive(NOBODY, counted, tries=2, waiting_max=2, threads=1)
-    question, verdict = case(picture(1))
+    question, verdict = case(evidence_image(1))
     for _ in range(10):
         assert len(kept.links(question, verdict)) == 2, "links are made here"
         kept.put(question, verdict)
@@ -158,7 +158,7 @@ def test_a_check_stores_something_small_and_says_what_is_wrong(store: S3Server) 
 def test_a_bucket_that_is_not_there_is_not_tried_again(store: S3Server) -> None:
     counted: Counter[str] = Counter()
     kept = archive(store.url, counted, bucket="nobodys-bucket", tries=20)
-    kept.put(*case(picture(1)))
+    kept.put(*case(evidence_image(1)))
     until(lambda: counted["failed"] == 2)
     kept.close(5)
 
@@ -171,7 +171,7 @@ def test_without_credentials_there_are_no_links_and_the_verdict_goes_out(
         monkeypatch.delenv(name, raising=False)
     counted: Counter[str] = Counter()
     kept = archive(store.url, counted, access_key=None, secret_key=None, tries=1)
-    question, verdict = case(picture(1))
+    question, verdict = case(evidence_image(1))
     assert kept.links(question, verdict) == ()
     kept.put(question, verdict)
     until(lambda: counted["failed"] == 2)

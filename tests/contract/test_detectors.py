@@ -16,13 +16,10 @@ from typing import Any
 import av
 import cv2
 import fake_nvidia
-import hailo_files
 import numpy as np
 import onnxruntime as ort
 import pytest
-import tiny_networks as tiny
 from numpy.typing import NDArray
-from tiny_networks import Thing
 
 from appliance import config
 from appliance.base.errors import DetectorError, MissingDependency, ModelError
@@ -32,6 +29,9 @@ from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.track.association import iou_matrix
 from appliance.types import Detections
+from tests.support import hailo_files
+from tests.support import tiny_networks as tiny
+from tests.support.tiny_networks import Thing
 
 THINGS = [Thing((16, 16, 80, 112), 0.9, 0), Thing((60, 8, 120, 40), 0.6, 1), Thing((4, 80, 24, 124), 0.3, 0)]
 CLIPS = Path(__file__).parents[2] / "fixtures" / "clips"

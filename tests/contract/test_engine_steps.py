@@ -10,7 +10,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from media import film, number, record
 from test_engines import BOX, case, escalation, judged, openai, run, second_look
 
 from appliance import wire
@@ -20,7 +19,8 @@ from cloud_worker.judge import Engine, JudgeCase
 from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 from cloud_worker.prompt import alert_facts
 from tests.servers.openai_stub import OpenAiStub, kinds_shown, openai_stub
-from tests.servers.site import picture, ref_of
+from tests.servers.site import evidence_image, ref_of
+from tests.support.numbered_footage import encoded_footage, number, record
 
 ALL: tuple[wire.Need, ...] = ("crop", "frame", "clip")
 
@@ -43,7 +43,7 @@ IDS = ["openai", "redetect"]
 
 
 def webp(seed: int = 1) -> bytes:
-    pixels = cv2.imdecode(np.frombuffer(picture(seed), np.uint8), cv2.IMREAD_COLOR)
+    pixels = cv2.imdecode(np.frombuffer(evidence_image(seed), np.uint8), cv2.IMREAD_COLOR)
     return cv2.imencode(".webp", pixels, [cv2.IMWRITE_WEBP_QUALITY, 75])[1].tobytes()
 
 
@@ -122,7 +122,7 @@ def test_what_was_asked_for_last_is_shown_first(crops: int, frames: int, clips: 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> EvidenceFile:
     folder = tmp_path_factory.mktemp("clip")
-    data = (folder / record(folder, film(0, 40), 100.0).path).read_bytes()
+    data = (folder / record(folder, encoded_footage(0, 40), 100.0).path).read_bytes()
     ref = ref_of(data, 100.0, "clip", None).model_copy(update={"mime": "video/mp4"})
     return EvidenceFile(ref, data)
 

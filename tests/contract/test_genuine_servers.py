@@ -26,7 +26,7 @@ from cloud_worker.media_fetch import EvidenceFile
 from cloud_worker.prompt import VlmAnswer, response_format
 from tests.servers import openai_stub as stub
 from tests.servers.llamacpp import genuine as llamacpp
-from tests.servers.site import picture, ref_of
+from tests.servers.site import evidence_image, ref_of
 from tests.servers.vllm import genuine
 
 pytestmark = pytest.mark.timeout(1800)
@@ -73,7 +73,7 @@ async def checked(url: str, **changes: Any) -> str:
 
 
 async def judged(url: str, pictures: int, **changes: Any) -> wire.Verdict:
-    shown = [picture(n, (640, 360)) for n in range(pictures)]
+    shown = [evidence_image(n, (640, 360)) for n in range(pictures)]
     question = JudgeCase(
         escalation=wire.Escalation(
             id="esc-1", site="s", camera="gate", alert="a", rule="intruder", kind="enter", label="person",
@@ -108,7 +108,7 @@ def asking(model: str, pictures: int = 1, words: str = "What is there?", **more:
 
 
 def _blank() -> str:
-    return base64.b64encode(picture(1, (64, 64))).decode()
+    return base64.b64encode(evidence_image(1, (64, 64))).decode()
 
 
 def test_the_worker_finds_it_ready(url: str) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import fake_nvidia
 import pytest
-import tiny_networks as tiny
 from fake_nvidia import FakeGpu
-from tiny_networks import Thing
 
 from appliance.detect.onnx_header import read_header
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import steps
 from benchmarks.gpu.steps import GpuPlan, NotMet
+from tests.support import tiny_networks as tiny
+from tests.support.tiny_networks import Thing
 
 SHORT = 0.001  # of the usual measuring time: each thing as often as it must be
 

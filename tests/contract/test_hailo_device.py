@@ -13,14 +13,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import hailo_files
 import numpy as np
 import pytest
-import tiny_networks as tiny
-from hailo_files import FAKE, FakeDevice
 from numpy.typing import NDArray
-from tiny_networks import Thing
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.base.detector_config import DetectorConfig, HailoConfig
@@ -30,6 +25,11 @@ from appliance.detect.hailo_runtime import HailoRuntime
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.network_runtime import RUN_S_MAX
 from appliance.inference.detector_watchdog import STUCK_S
+from tests.support import hailo_files
+from tests.support import tiny_networks as tiny
+from tests.support.hailo_files import FAKE, FakeDevice
+from tests.support.tiny_networks import Thing
+from tests.support.waiting import until
 
 THINGS = [Thing((16, 16, 80, 112), 0.9, 0), Thing((60, 8, 120, 40), 0.6, 1), Thing((4, 80, 24, 124), 0.3, 0)]
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import hostile_media
 import pytest
-from hostile_media import PLAYLISTS, clip, evidence, jpeg, marker_bomb, resized
 
 from appliance.sandbox.sandbox import Sandbox
 from cloud_worker import decoding, images
 from cloud_worker.images import IN_PROCESS, LIMITS, MediaDecoder, SandboxDecoder
 from cloud_worker.media_fetch import MediaRefused
+from tests.support import hostile_media
+from tests.support.hostile_media import PLAYLISTS, clip, evidence, jpeg, marker_bomb, resized
 
 MB = 1024 * 1024
 

@@ -9,9 +9,6 @@ from pathlib import Path
 import fake_nvidia
 import numpy as np
 import pytest
-import tiny_networks as tiny
-from scripted_runtime import ScriptedRuntime
-from tiny_networks import SIDE, Thing, reds, scores_of
 
 from appliance.base.errors import DetectorError
 from appliance.detect.network_detector import NetworkDetector
@@ -19,6 +16,9 @@ from appliance.detect.network_runtime import Array, NetworkRuntime
 from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.detect.tensorrt_plan_cache import PlanCache
 from appliance.detect.tensorrt_runtime import TensorrtRuntime
+from tests.support import tiny_networks as tiny
+from tests.support.scripted_runtime import ScriptedRuntime
+from tests.support.tiny_networks import SIDE, Thing, reds, scores_of
 
 THINGS = [Thing((48, 40, 80, 88), 1.0, 0)]
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hailo_files import FakeDevice
-from waiting import until
 
 from appliance.base.machine import Temperature
 from appliance.detect.hailo_bindings import start_helper
@@ -22,7 +20,9 @@ from appliance.sensors.jetson_sensors import JetsonOvercurrentCounters, JetsonPo
 from appliance.sensors.linux_sensors import CpuThrottleCounters, RaplCounters, ThermalZones
 from appliance.sensors.pi_sensors import SYSFS_FLAGS, RaspberryPiFirmware
 from appliance.sensors.readings import NOTHING, EnergyReading, SensorReader, SensorReading
-from tests.box_files import VCGENCMD, write_files
+from tests.support.hailo_files import FakeDevice
+from tests.support.sensor_files import VCGENCMD, write_files
+from tests.support.waiting import until
 
 X86 = "sys/devices/system/cpu/cpu0/thermal_throttle"
 HWMON = "sys/class/hwmon"
@@ -125,7 +125,7 @@ CASES = {
     "Jetson Orin Nano": Case(
         lambda root, _: JetsonPowerRails(root),
         {**ina3221(1, ("VDD_IN", 5000, 1200), ("VDD_CPU_GPU_CV", 5000, 400)), f"{HWMON}/hwmon0/name": "tmp451\n"},
-        SensorReading(energy=(EnergyReading("Jetson VDD_IN", is_box=True, watts=6.0),)),
+        SensorReading(energy=(EnergyReading("Jetson VDD_IN", is_whole=True, watts=6.0),)),
     ),
     "Jetson AGX Orin": Case(
         lambda root, _: JetsonPowerRails(root),
@@ -133,7 +133,7 @@ CASES = {
             **ina3221(3, ("VDD_GPU_SOC", 19000, 200), ("NC", 0, 0)),
             **ina3221(4, ("VIN_SYS_5V0", 5000, 800), ("VDDQ_VDD2_1V8AO", 5000, 100)),
         },
-        SensorReading(energy=(EnergyReading("Jetson VDD_GPU_SOC + VIN_SYS_5V0", is_box=True, watts=7.8),)),
+        SensorReading(energy=(EnergyReading("Jetson VDD_GPU_SOC + VIN_SYS_5V0", is_whole=True, watts=7.8),)),
     ),
     "Jetson over-current": Case(
         lambda root, _: JetsonOvercurrentCounters(root),

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from streams import ScriptedSource, clip
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.demo.rtsp_server import RtspServer
@@ -16,6 +15,7 @@ from appliance.ingest.file_source import FileSource
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.media.source import MICROSECOND, VideoSource
+from tests.support.scripted_sources import ScriptedSource, clip
 
 
 @pytest.fixture(params=["replay", "paced file", "rtsp", "scripted"])

@@ -14,9 +14,7 @@ import av
 import fake_nvidia
 import numpy as np
 import pytest
-import tiny_networks as tiny
 from fake_nvidia import VERSIONS, FakeGpu
-from tiny_networks import SIDE, Thing, reds, scores_of
 
 from appliance.base.clock import ManualClock
 from appliance.base.detector_config import DetectorConfig
@@ -29,6 +27,8 @@ from appliance.detect.onnx_header import OnnxHeader, read_header
 from appliance.detect.tensorrt_engine import EngineOrder, EnginePrecision, build_engine, choose_precision
 from appliance.detect.tensorrt_plan_cache import PLANS_MAX, PlanCache, PlanKey, engine_folder
 from appliance.detect.tensorrt_runtime import RECORDED_MAX, TensorrtRuntime
+from tests.support import tiny_networks as tiny
+from tests.support.tiny_networks import SIDE, Thing, reds, scores_of
 
 THINGS = [Thing((48, 40, 80, 88), 1.0, 0)]
 CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"

@@ -129,7 +129,7 @@ def measure(clip: Path, config: SiteConfig, camera: str, engine: Engine) -> dict
 
     FrameHistory.images = pictures  # type: ignore[method-assign, assignment]
     try:
-        result = replay(clip, config, camera, detector.load(config.detector))
+        result = replay(clip, config.for_decisions(), camera, detector.load(config.detector))
     finally:
         FrameHistory.images = cut  # type: ignore[method-assign]
     return figures(bench.asked, result.footage_bytes, result.footage_s)

@@ -18,9 +18,6 @@ from typing import Any
 import cv2
 import pytest
 import yaml
-from life import LIFE_T0, Life
-from replay.family import Once
-from replay.lived import FIRST, THIRD, config_of, live, our_eye
 
 from appliance.base.errors import PreconditionError, UsageError
 from appliance.cli import main
@@ -30,6 +27,9 @@ from appliance.lab.export.coco_yolo_formats import ExportReport
 from appliance.lab.export.export_command import ExportOptions, export_settings
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.archive import StorageArchive
+from tests.support.gate_site import FIRST, THIRD, config_of, live, our_eye
+from tests.support.recorded_site import LIFE_T0, Life
+from tests.support.render_family import Once
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,8 +60,10 @@ def life(lived: Path, tmp_path: Path, eye: ObjectDetector) -> Iterator[Life]:
 
 
 def export(life: Life, to: Path, **asked: Any) -> ExportReport:
-    settings = export_settings(ExportOptions(format=asked.pop("format", "coco"), to=to, **asked), life.config)
-    return Exporter(life.config, settings, to).run()
+    settings = export_settings(
+        ExportOptions(format=asked.pop("format", "coco"), to=to, **asked), life.config.for_decisions()
+    )
+    return Exporter(life.config.storage, settings, to).run()
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -370,11 +372,11 @@ def test_a_full_disk_is_reported_leaves_whole_files_and_is_continued(life: Life,
 
 
 def test_the_recording_s_disk_is_not_filled_up(life: Life, tmp_path: Path) -> None:
-    settings = export_settings(ExportOptions(format="coco", to=tmp_path / "x"), life.config)
+    settings = export_settings(ExportOptions(format="coco", to=tmp_path / "x"), life.config.for_decisions())
     storage = life.config.storage.model_copy(update={"disk_free_min_mb": 100.0})
     config = life.config.model_copy(update={"storage": storage})
     with pytest.raises(DiskWriteError, match="export to another disk"):
-        Exporter(config, settings, tmp_path / "x", free_bytes=lambda _: 99_000_000).run()
+        Exporter(config.storage, settings, tmp_path / "x", free_bytes=lambda _: 99_000_000).run()
 
 
 def test_on_the_command_line(life: Life, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,6 @@ import av
 import numpy as np
 import pytest
 import yaml
-from family import FAMILY, GOLDEN, NAMES, SCENARIOS, Less, Once, Truth, against, loaded, log_of
 from numpy.typing import NDArray
 
 from appliance.base.detector_config import DetectorConfig
@@ -30,6 +29,7 @@ from appliance.scenario.scenario_loader import ScenarioPlan
 from appliance.scenario.scenario_result import Fault, ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.track import matching
+from tests.support.render_family import FAMILY, GOLDEN, NAMES, SCENARIOS, Less, Once, Truth, against, loaded, log_of
 
 FILES = sorted(
     file.name.removesuffix(".scenario.yaml")

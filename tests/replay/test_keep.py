@@ -15,9 +15,6 @@ from typing import Any
 
 import pytest
 import yaml
-from life import LIFE_T0, Life
-from replay.family import Once
-from replay.lived import FIRST, GATE, SECOND, THIRD, config_of, live, our_eye
 
 from appliance.base.clock import local_weekday_minute
 from appliance.base.errors import EvidenceError, PreconditionError, UsageError
@@ -33,6 +30,9 @@ from appliance.scenario import scenario_runner as scenario_run
 from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.store.retention import Retention
+from tests.support.gate_site import FIRST, GATE, SECOND, THIRD, config_of, live, our_eye
+from tests.support.recorded_site import LIFE_T0, Life
+from tests.support.render_family import Once
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +58,9 @@ def life(lived: Path, tmp_path: Path, eye: ObjectDetector) -> Iterator[Life]:
 
 
 def keeper_of(life: Life, **more: Any) -> ScenarioExporter:
-    return ScenarioExporter(life.root, life.config, life.clock, **more)
+    return ScenarioExporter(
+        life.root, life.config.for_decisions(), life.config.storage.disk_free_min_mb, life.clock, **more
+    )
 
 
 def scenario_of(folder: Path) -> Path:

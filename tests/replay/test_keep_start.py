@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from films import HEIGHT, WIDTH, film, site
-from life import Life, site_of
 from numpy.typing import NDArray
-from replay.family import Once
-from replay.lived import our_eye
 
 from appliance.base.errors import ConfigError
 from appliance.config import AlertsConfig, SiteConfig
@@ -26,6 +22,10 @@ from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.store.rows import AlertRow
 from appliance.types import FrameBoxes, TrackedObject
+from tests.support.block_footage import HEIGHT, WIDTH, block_clip, site
+from tests.support.gate_site import our_eye
+from tests.support.recorded_site import Life, site_of
+from tests.support.render_family import Once
 
 CLIPS = Path(__file__).parents[2] / "fixtures" / "clips"
 COMES_T, STANDS_AT, ANOTHER_AT = 12.0, 0.6, 0.85
@@ -78,7 +78,7 @@ def in_the_yard(root: Path, at_start: str = "moving", **alerts: float) -> SiteCo
 
 
 def kept_file(life: Life, alert: AlertRow, truth: ReviewedAs, name: str = "kept", *, complete: bool = False) -> Path:
-    keeper = ScenarioExporter(life.root, life.config, life.clock)
+    keeper = ScenarioExporter(life.root, life.config.for_decisions(), life.config.storage.disk_free_min_mb, life.clock)
     kept = keeper.keep(alert.id, KeepOptions(name=name, truth=truth, complete=complete))
     return kept.folder / f"{name}.scenario.yaml"
 
@@ -104,7 +104,7 @@ def test_who_comes_into_an_empty_picture_comes_again_however_short_the_pre_roll(
     tmp_path: Path, pre_roll_s: float
 ) -> None:
     eye = TwoBlocks()
-    footage = film(tmp_path / "comes.mp4", 24, comes_and_stands)
+    footage = block_clip(tmp_path / "comes.mp4", 24, comes_and_stands)
     life = lived(tmp_path / "data", in_the_yard(tmp_path / "data", pre_roll_s=pre_roll_s), eye, footage)
     (alert,) = life.all()
     file = kept_file(life, alert, "right", complete=True)
@@ -118,7 +118,7 @@ def test_who_comes_into_an_empty_picture_comes_again_however_short_the_pre_roll(
 
 def test_the_culprit_is_sought_with_what_stood_there(tmp_path: Path) -> None:
     eye = TwoBlocks()
-    footage = film(tmp_path / "comes.mp4", 24, comes_and_stands)
+    footage = block_clip(tmp_path / "comes.mp4", 24, comes_and_stands)
     life = lived(tmp_path / "data", in_the_yard(tmp_path / "data", pre_roll_s=0.0), eye, footage)
     (alert,) = life.all()
 

@@ -11,20 +11,16 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from films import BrightBlock
-from scenes import VISIT, verdict_of, visit_clip, write
 
 from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
 from appliance.scenario.scenario_runner import DetectorCache
+from tests.support.block_footage import BrightBlock
+from tests.support.yard_scenarios import VISIT, verdict_of, visit_clip, write
 
 ROOT = Path(__file__).parents[2]
 WHY = "the network hardly knows postmen"
-CONFTEST = f"""
-import sys
-
-sys.path.insert(0, {str(ROOT / "tests" / "replay")!r})
-
-from films import BrightBlock
+CONFTEST = """
+from tests.support.block_footage import BrightBlock
 
 from appliance.detect import detector
 

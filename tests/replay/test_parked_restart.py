@@ -6,8 +6,6 @@ import itertools
 from pathlib import Path
 
 import pytest
-from family import FAMILY, Truth
-from streams import FrameByFrame
 
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import ManualClock
@@ -17,6 +15,8 @@ from appliance.track.parked_vehicle_file import ParkedVehiclesStore
 from appliance.track.parked_vehicle_memory import StationaryObjects
 from appliance.track.tracker import Tracker
 from appliance.types import Alert, Detections, StreamHeader
+from tests.support.render_family import FAMILY, Truth
+from tests.support.scripted_sources import FrameByFrame
 
 SECONDS = 10
 WHOLE = [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from recheck_yard import FPS, PATH, record, walk
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.detector_config import DetectorConfig
@@ -13,6 +12,7 @@ from appliance.recheck.worker import RecheckWorker
 from appliance.router.calibration import UNTRAINED, TrackStability
 from appliance.store.database import Database
 from appliance.types import CropRequest, EdgeVerdict, FootageSpan, RecheckCommand
+from tests.support.recheck_yard import FPS, PATH, record, walk
 
 T0 = 1_700_000_000.0
 SEEN = TrackStability(score=0.6, spread=0.1, looks=12, moved=1.0)

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from films import BrightBlock, film, site
 
 from appliance.cli import main
 from appliance.detect import detector
 from appliance.lab.replay.replay_command import ReplaySelection, replay_targets, video_files
+from tests.support.block_footage import BrightBlock, block_clip, site
 
 
 @pytest.fixture(scope="module")
 def footage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("footage")
-    film(folder / "b.mp4", 3, lambda t: 0.1 + 0.25 * min(t, 2.4))
-    film(folder / "a.mp4", 2, lambda t: 0.7)
+    block_clip(folder / "b.mp4", 3, lambda t: 0.1 + 0.25 * min(t, 2.4))
+    block_clip(folder / "a.mp4", 2, lambda t: 0.7)
     (folder / "notes.txt").write_text("not footage")
     return folder
 
@@ -195,5 +195,5 @@ def test_help_teaches_with_examples(words: list[str], capsys: pytest.CaptureFixt
 
 
 def test_a_camera_s_name_is_checked_before_anything_is_read() -> None:
-    (item,) = replay_targets(ReplaySelection(paths=(Path("x.mp4"),)), site(), Path("one.yaml"))
+    (item,) = replay_targets(ReplaySelection(paths=(Path("x.mp4"),)), site().for_replay(), Path("one.yaml"))
     assert (item.name, item.cameras) == ("x.mp4", ("gate",))

@@ -15,8 +15,6 @@ import cv2
 import numpy as np
 import pytest
 import yaml
-from films import FPS, BrightBlock, film, site
-from scenes import VISIT, verdict_of, visit_clip, write
 from test_replay_resume import Killed, Mortal
 
 from appliance.base.clock import ManualClock, SystemClock
@@ -39,6 +37,8 @@ from appliance.scenario import scenario_runner as scenario_run
 from appliance.scenario.scenario_loader import plans_by_conditions
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.types import Gap
+from tests.support.block_footage import FPS, BrightBlock, block_clip, site
+from tests.support.yard_scenarios import VISIT, verdict_of, visit_clip, write
 
 ROOT = Path(__file__).parents[2]
 EVERYTHING = (
@@ -49,7 +49,7 @@ EVERYTHING = (
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return film(tmp_path_factory.mktemp("films") / "walk.mp4", 5, lambda t: 0.1 + 0.25 * min(t, 2.4))
+    return block_clip(tmp_path_factory.mktemp("films") / "walk.mp4", 5, lambda t: 0.1 + 0.25 * min(t, 2.4))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,15 @@ def run(
     log, made = io.BytesIO(), ConditionSet.parse([conditions], seed)
     clock = ManualClock()
     result = replay(
-        clip, site(), "gate", BrightBlock(), log, clock=clock, speed=speed, workers=workers, conditions=made
+        clip,
+        site().for_decisions(),
+        "gate",
+        BrightBlock(),
+        log,
+        clock=clock,
+        speed=speed,
+        workers=workers,
+        conditions=made,
     )
     return result, log.getvalue()
 
@@ -88,14 +96,26 @@ def test_on_the_machine_s_own_clock_too(clip: Path) -> None:
     logs, made = set(), ConditionSet.parse(["rain,shake,drop:20%,jitter"], 9)
     for speed in (40.0, None, 40.0, None, None):
         log = io.BytesIO()
-        replay(clip, site(), "gate", BrightBlock(), log, clock=SystemClock(), speed=speed, workers=2, conditions=made)
+        replay(
+            clip,
+            site().for_decisions(),
+            "gate",
+            BrightBlock(),
+            log,
+            clock=SystemClock(),
+            speed=speed,
+            workers=2,
+            conditions=made,
+        )
         logs.add(log.getvalue())
     assert len(logs) == 1
 
 
 def test_a_killed_replay_continues_in_the_same_conditions(clip: Path, tmp_path: Path) -> None:
     def go(log: Path, detector: Mortal, conditions: str, *, resume: bool = False) -> None:
-        plan = ReplayPlan((clip_input(clip, site(), "gate", detector),), site(), detector)
+        plan = ReplayPlan(
+            (clip_input(clip, site().for_decisions(), "gate", detector),), site().for_decisions(), detector
+        )
         plan = with_conditions(plan, ConditionSet.parse([conditions], 4))
         with open_log(log, plan.header(), resume=resume) as file:
             play(plan, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
@@ -199,7 +219,7 @@ def test_jitter_moves_time_stamps_within_its_limit_and_they_still_rise(clip: Pat
 
 
 def test_a_link_that_stands_still_brings_what_waited_at_once(tmp_path: Path) -> None:
-    long = film(tmp_path / "long.mp4", 40, lambda t: None)
+    long = block_clip(tmp_path / "long.mp4", 40, lambda t: None)
     times = [frame.t for frame in frames(played(long, "late:500ms"))]
     behind = [t - n / FPS for n, t in enumerate(times)]
     assert len(times) == 400
@@ -283,7 +303,7 @@ def test_true_boxes_tremble_with_the_frame(folder: Path, monkeypatch: pytest.Mon
     Far from the frame's border: there the trembling looks like one who goes out and another who comes in.
     """
     visit = [0.3 + 0.25 * min(n / FPS, 1.6, 10 - n / FPS) for n in range(100)]
-    film(folder / "middle.mp4", 14, lambda t: visit[round(t * FPS) - 10] if 1 <= t < 11 else None)
+    block_clip(folder / "middle.mp4", 14, lambda t: visit[round(t * FPS) - 10] if 1 <= t < 11 else None)
     rows = [f"{n},1,{round(left * 320)},100,24,60,1,1,1" for n, left in enumerate(visit, start=11)]
     (folder / "gt.txt").write_text("\n".join(rows))
     truth = {"truth": {"mot": "gt.txt"}, "require": {"ap50": 0.95}, "with": ["shake:20px"], "expect": [], "never": []}

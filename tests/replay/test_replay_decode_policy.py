@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from films import site
-from places import FPS, Lookout, place
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
@@ -19,6 +17,8 @@ from appliance.replay.footage import RecordingSource, TimeSpan
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import ReplayInput, ReplayOptions, ReplayPlan, clip_input, play, replay
 from appliance.types import Gap, SegmentRow
+from tests.support.block_footage import site
+from tests.support.walker_footage import FPS, WalkerDetector, place
 
 VISITS = ((12.4, 16.0), (27.3, 31.0))
 SECONDS = 44
@@ -35,7 +35,9 @@ def at(latency: str) -> SiteConfig:
 
 def run(clip: Path, latency: str, **how: object) -> tuple[ReplayResult, bytes]:
     log = io.BytesIO()
-    return replay(clip, at(latency), "gate", Lookout(), log, clock=ManualClock(), **how), log.getvalue()  # type: ignore[arg-type]
+    return replay(
+        clip, at(latency).for_decisions(), "gate", WalkerDetector(), log, clock=ManualClock(), **how
+    ), log.getvalue()  # type: ignore[arg-type]
 
 
 def events_of(result: ReplayResult) -> list[tuple[str, float]]:
@@ -64,8 +66,11 @@ def test_one_source_beside_another_decides_for_itself(clip: Path, tmp_path: Path
     quiet = place(tmp_path / "quiet.mp4", 30, bframes="0")
     base = at("normal")
     config = base.model_copy(update={"cameras": dict.fromkeys(("gate", "yard"), base.cameras["gate"])})
-    inputs = tuple(clip_input(path, config, name, Lookout()) for path, name in ((clip, "gate"), (quiet, "yard")))
-    gate, yard = play(ReplayPlan(inputs, config, Lookout()), None, ReplayOptions(ManualClock()))
+    inputs = tuple(
+        clip_input(path, config.for_decisions(), name, WalkerDetector())
+        for path, name in ((clip, "gate"), (quiet, "yard"))
+    )
+    gate, yard = play(ReplayPlan(inputs, config.for_decisions(), WalkerDetector()), None, ReplayOptions(ManualClock()))
     assert events_of(gate) == events_of(run(clip, "normal")[0])
     assert (yard.events, yard.frames) == ((), 30 * FPS)
     assert yard.skipped > 0.6 * yard.frames
@@ -94,11 +99,11 @@ def test_a_recording_has_no_gaps_where_nothing_was_decoded(clip: Path, tmp_path:
             recorder.take(packet)
         recorder.end()
         source.close()
-    config, detector = at("normal"), Lookout()
+    config, detector = at("normal"), WalkerDetector()
     span = TimeSpan(t0, t0 + 2 * SECONDS + 10)
     film = RecordingSource(tmp_path, "gate", span, sorted(rows.values(), key=lambda row: row.t_start), ())
-    entry = ReplayInput(film, clip_input(clip, config, "gate", detector).replayed)
-    (result,) = play(ReplayPlan((entry,), config, detector), None, ReplayOptions(ManualClock()))
+    entry = ReplayInput(film, clip_input(clip, config.for_decisions(), "gate", detector).replayed)
+    (result,) = play(ReplayPlan((entry,), config.for_decisions(), detector), None, ReplayOptions(ManualClock()))
     assert [(gap.t_start, gap.t_end) for gap in result.gaps] == [
         (pytest.approx(SECONDS, abs=0.1), pytest.approx(SECONDS + 10, abs=0.1))
     ]

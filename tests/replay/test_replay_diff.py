@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from films import BrightBlock, film, site
 
 from appliance.base.clock import ManualClock
 from appliance.base.json_lines import encode_log
@@ -20,6 +19,7 @@ from appliance.replay.replay_log_writer import Replayed, encode_header, opening,
 from appliance.replay.replay_result import read_log
 from appliance.replay.replay_runner import replay
 from appliance.types import Alert, Box, Event, FrameBoxes, LogEnd, LogLine, Route, StreamHeader, TrackedObject
+from tests.support.block_footage import BrightBlock, block_clip, site
 
 LEFT: Box = (0.1, 0.2, 0.2, 0.6)
 RIGHT: Box = (0.55, 0.2, 0.65, 0.6)
@@ -96,7 +96,7 @@ Writes = Callable[..., Path]
 def written(tmp_path: Path) -> Writes:
     def write(name: str, *lines: LogLine, config: SiteConfig | None = None, ended: bool = True) -> Path:
         replayed = Replayed(camera="gate", kind="clip", clip="door.mp4", run="r")
-        first = opening([replayed], settings_of(config or site(), ["gate"], BrightBlock()))
+        first = opening([replayed], settings_of((config or site()).for_decisions(), ["gate"], BrightBlock()))
         begun = first.begun_by(StreamHeader(camera="gate", clip="door.mp4", model="m", size=(320, 240), run="r"))
         path = tmp_path / f"{name}.jsonl"
         tail = [encode_log(end(20.0))] if ended else []
@@ -218,11 +218,11 @@ def test_a_log_that_breaks_off_is_not_taken_for_whole(written: Writes) -> None:
 
 
 def test_a_changed_zone_on_real_footage(tmp_path: Path) -> None:
-    clip = film(tmp_path / "walk.mp4", 6, lambda t: 0.1 + 0.25 * min(t, 2.4))
+    clip = block_clip(tmp_path / "walk.mp4", 6, lambda t: 0.1 + 0.25 * min(t, 2.4))
     narrow = site(zones={"yard": [[0.75, 0], [1, 0], [1, 1], [0.75, 1]]})
     for name, config in (("a", site()), ("b", narrow)):
         with (tmp_path / f"{name}.jsonl").open("wb") as log:
-            replay(clip, config, "gate", BrightBlock(), log, clock=ManualClock())
+            replay(clip, config.for_decisions(), "gate", BrightBlock(), log, clock=ManualClock())
     found = difference(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
     assert [(each.rule, each.change) for each in found.events] == [("intruder", "missing"), ("loiterer", "missing")]
     assert [each.what for each in found.alerts] == [("is warning instead of alert", "without intruder, loiterer")]

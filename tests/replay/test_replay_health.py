@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from films import BrightBlock, site
-
 from appliance.base.json_lines import decode_log
 from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.replay_result import read_log
 from appliance.replay.replay_runner import replay
 from appliance.types import HealthEvent
+from tests.support.block_footage import BrightBlock, site
 
 YARD = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
 
@@ -19,7 +18,7 @@ YARD = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
 def run(conditions: str, **camera: object) -> tuple[bytes, tuple[HealthEvent, ...]]:
     log = io.BytesIO()
     made = ConditionSet.parse([conditions] if conditions else [])
-    result = replay(YARD, site(**camera), "gate", BrightBlock(), log, conditions=made)
+    result = replay(YARD, site(**camera).for_decisions(), "gate", BrightBlock(), log, conditions=made)
     return log.getvalue(), result.health
 
 

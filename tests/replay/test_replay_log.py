@@ -73,7 +73,9 @@ def play(clip: Path, model: str, camera: dict[str, object]) -> Scene:
     site: dict[str, object] = {"detector": {"model": model}, "cameras": {"gate": {"url": "file:clip.mp4", **camera}}}
     config = SiteConfig.model_validate(site)
     log = io.BytesIO()
-    return Scene(clip, site, replay(clip, config, "gate", detector.load(config.detector), log), log.getvalue())
+    return Scene(
+        clip, site, replay(clip, config.for_decisions(), "gate", detector.load(config.detector), log), log.getvalue()
+    )
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from films import BrightBlock, film, site
 
 from appliance.base.clock import ManualClock, parse_moment
 from appliance.base.errors import SourceError, UsageError
@@ -25,6 +24,7 @@ from appliance.store.database import Database
 from appliance.store.paths import DATABASE
 from appliance.store.segments import SegmentStore
 from appliance.types import Event, FrameBoxes, Gap, SegmentRow, StreamHeader
+from tests.support.block_footage import BrightBlock, block_clip, site
 
 T0 = 1_795_172_400.0  # 2026-11-20T11:00:00Z
 NOON = "2026-11-20T11:00:00Z"
@@ -68,7 +68,7 @@ class Box:
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return film(tmp_path_factory.mktemp("films") / "visit.mp4", 14, there_and_back)
+    return block_clip(tmp_path_factory.mktemp("films") / "visit.mp4", 14, there_and_back)
 
 
 @pytest.fixture
@@ -82,8 +82,10 @@ def run(
     box: Box, log: Path, t_from: str, t_to: str | None = None, cameras: tuple[str, ...] = ("gate",)
 ) -> tuple[tuple[ReplayResult, ...], RecordedLog]:
     config = box.config()
-    (item,) = replay_targets(ReplaySelection(cameras=cameras, t_from=t_from, t_to=t_to), config, Path("site.yaml"))
-    replay_plan = item.plan(config, BrightBlock())
+    (item,) = replay_targets(
+        ReplaySelection(cameras=cameras, t_from=t_from, t_to=t_to), config.for_replay(), Path("site.yaml")
+    )
+    replay_plan = item.plan(config.for_replay(), BrightBlock())
     with open_log(log, replay_plan.header(), resume=False) as file:
         results = play(replay_plan, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
         file.complete()
@@ -202,8 +204,8 @@ def test_times_without_a_recording_report_what_there_is(box: Box, clip: Path, tm
 def test_schedules_go_by_the_time_of_the_recording(box: Box, clip: Path, tmp_path: Path) -> None:
     box.record(clip, T0, "r1")
     config = box.config()
-    (item,) = replay_targets(ReplaySelection(cameras=("gate",), t_from=NOON), config, Path("site.yaml"))
-    replay_plan = item.plan(config, BrightBlock())
+    (item,) = replay_targets(ReplaySelection(cameras=("gate",), t_from=NOON), config.for_replay(), Path("site.yaml"))
+    replay_plan = item.plan(config.for_replay(), BrightBlock())
     assert replay_plan.local_time is not None
     assert replay_plan.local_time(3600.0) != replay_plan.local_time(0.0)
     assert replay_plan.header().settings.scheduled

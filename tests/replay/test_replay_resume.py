@@ -13,9 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from films import BrightBlock, film, site
 from numpy.typing import NDArray
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
@@ -24,6 +22,8 @@ from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_resume import DetectionJournal, open_log
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play
 from appliance.types import Detections
+from tests.support.block_footage import BrightBlock, block_clip, site
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,14 +49,14 @@ class Mortal(BrightBlock):
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return film(tmp_path_factory.mktemp("films") / "walk.mp4", 6, lambda t: 0.1 + 0.25 * min(t, 2.4))
+    return block_clip(tmp_path_factory.mktemp("films") / "walk.mp4", 6, lambda t: 0.1 + 0.25 * min(t, 2.4))
 
 
 def run(
     clip: Path, log: Path, detector: Mortal, *, resume: bool = False, config: SiteConfig | None = None
 ) -> tuple[ReplayResult, ...]:
     config = config or site()
-    plan = ReplayPlan((clip_input(clip, config, "gate", detector),), config, detector)
+    plan = ReplayPlan((clip_input(clip, config.for_decisions(), "gate", detector),), config.for_decisions(), detector)
     with open_log(log, plan.header(), resume=resume) as file:
         if file.finished is not None:
             return file.finished
@@ -162,7 +162,7 @@ def test_detections_come_back_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_process_that_was_killed_outright_continues(tmp_path: Path) -> None:
     """SIGKILL to the command itself, in the middle, at a pace that makes the middle easy to hit."""
-    film(tmp_path / "walk.mp4", 4, lambda t: 0.1 + 0.25 * min(t, 2.4))
+    block_clip(tmp_path / "walk.mp4", 4, lambda t: 0.1 + 0.25 * min(t, 2.4))
     config = site(detect={"fps": 10}).model_dump(mode="json", include={"cameras", "detector"}, exclude_none=True)
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "appliance", "replay", "--config", "site.yaml", "walk.mp4", "--json", "--log"]

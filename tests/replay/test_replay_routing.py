@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from films import BrightBlock, film, site
 from test_replay_recording import NOON, T0, Box, run
 
 from appliance import wire
@@ -27,7 +26,8 @@ from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
 from appliance.uplink.nats_messages import chunk_message
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.send_queue import SendQueue
-from tests.core_harness import make_core
+from tests.support.block_footage import BrightBlock, block_clip, site
+from tests.support.core_harness import make_core
 
 
 def coming(t: float) -> float | None:
@@ -36,7 +36,7 @@ def coming(t: float) -> float | None:
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return film(tmp_path_factory.mktemp("films") / "coming.mp4", 8, coming)
+    return block_clip(tmp_path_factory.mktemp("films") / "coming.mp4", 8, coming)
 
 
 def linked(config: SiteConfig, **rule: Any) -> SiteConfig:
@@ -52,7 +52,7 @@ def linked(config: SiteConfig, **rule: Any) -> SiteConfig:
 
 
 def routes(clip: Path, config: SiteConfig) -> tuple[Route, ...]:
-    return replay(clip, config, "gate", BrightBlock(), io.BytesIO(), clock=ManualClock()).routes
+    return replay(clip, config.for_decisions(), "gate", BrightBlock(), io.BytesIO(), clock=ManualClock()).routes
 
 
 @pytest.mark.parametrize("first", ["facts", "crops", "frames"])
@@ -74,7 +74,7 @@ def test_what_is_measured_is_what_the_live_appliance_sends(
         if isinstance(line, FrameBoxes):
             core.take(replace(line, t=line.t + T0))
     core.close()
-    EvidenceMaker(box.db, box.root, config, ManualClock(T0)).run_once()
+    EvidenceMaker(box.db, box.root, config.for_decisions(), ManualClock(T0)).run_once()
     outbox = Outbox(box.db, 1e9)
     queued = SendQueue(OutboxStore(box.db)).pick(box.db.clock.now())
     assert queued is not None
@@ -123,7 +123,7 @@ def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: 
         if isinstance(line, FrameBoxes):
             core.take(replace(line, t=line.t + T0))
     core.close()
-    maker = EvidenceMaker(box.db, box.root, config, ManualClock(T0))
+    maker = EvidenceMaker(box.db, box.root, config.for_decisions(), ManualClock(T0))
     maker.run_once()
     outbox = Outbox(box.db, 1e9)
     queued = SendQueue(OutboxStore(box.db)).pick(box.db.clock.now())
@@ -161,7 +161,7 @@ def test_without_an_uplink_the_route_gives_that_reason_and_counts_nothing(clip: 
 
 def test_more_frames_than_are_kept_in_memory_make_a_marked_guess(tmp_path: Path) -> None:
     """Somebody strolls there for 9 s at 10 looks a second: of the 90 pictures the first 26 are no longer there."""
-    stands = film(tmp_path / "stands.mp4", 11, lambda t: 0.6 + 0.01 * t)
+    stands = block_clip(tmp_path / "stands.mp4", 11, lambda t: 0.6 + 0.01 * t)
     config = linked(site(detect={"fps": 10}, rules=[{"name": "l", "kind": "dwell", "zone": "yard", "seconds": 9}]))
     whole = config.escalation.model_copy(update={"first": "frames"})
     config = config.model_copy(update={"escalation": whole})
@@ -175,7 +175,7 @@ def test_more_frames_than_are_kept_in_memory_make_a_marked_guess(tmp_path: Path)
 
 def test_the_log_has_the_route_after_its_event_and_before_the_alert_ends(clip: Path) -> None:
     log = io.BytesIO()
-    replay(clip, linked(site()), "gate", BrightBlock(), log, clock=ManualClock())
+    replay(clip, linked(site()).for_decisions(), "gate", BrightBlock(), log, clock=ManualClock())
     kinds = [json.loads(line)["type"] for line in log.getvalue().splitlines()]
     assert kinds.index("event") < kinds.index("route") < kinds.index("alert") < kinds.index("end")
     assert all(json_lines.decode_log(line) for line in log.getvalue().splitlines())
@@ -187,8 +187,8 @@ def test_cameras_of_one_replay_share_one_budget(clip: Path) -> None:
     settings = one.escalation.model_copy(update={"budget": BudgetConfig(mb_day=0.0235, alert_reserve=0.0)})
     gate = one.cameras["gate"]
     both = one.model_copy(update={"escalation": settings, "cameras": {"gate": gate, "yard": gate}})
-    reels = tuple(clip_input(clip, both, camera, BrightBlock()) for camera in ("gate", "yard"))
-    results = play(ReplayPlan(reels, both, BrightBlock()), io.BytesIO(), ReplayOptions(ManualClock()))
+    reels = tuple(clip_input(clip, both.for_decisions(), camera, BrightBlock()) for camera in ("gate", "yard"))
+    results = play(ReplayPlan(reels, both.for_decisions(), BrightBlock()), io.BytesIO(), ReplayOptions(ManualClock()))
     first, second = (result.routes[0] for result in results)
     assert (first.when, first.evidence) == ("now", "crops")
     assert (second.when, second.evidence) == ("now", "facts")
@@ -202,7 +202,7 @@ def test_what_is_postponed_names_what_it_waits_for_and_still_counts_its_bytes(cl
         update={"escalation": config.escalation.model_copy(update={"off_peak": OffPeakConfig(hours=("22:00-06:00",))})}
     )
     (route,) = replay(
-        clip, config, "gate", BrightBlock(), clock=ManualClock(), local_time=lambda t: (4, 12 * 60)
+        clip, config.for_decisions(), "gate", BrightBlock(), clock=ManualClock(), local_time=lambda t: (4, 12 * 60)
     ).routes
     assert (route.when, route.ask, route.wait) == ("later", True, "off-peak")
     assert route.until_t == pytest.approx(10 * 3600, abs=10)

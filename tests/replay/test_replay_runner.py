@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from films import BrightBlock, film, site
 from rich.console import Console
 
 from appliance.base.clock import ManualClock
@@ -17,6 +16,7 @@ from appliance.replay import replay_report
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import replay
 from appliance.types import Alert, Event, FrameBoxes, StreamHeader
+from tests.support.block_footage import BrightBlock, block_clip, site
 
 
 def there_and_back(t: float) -> float | None:
@@ -28,12 +28,12 @@ def there_and_back(t: float) -> float | None:
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return film(tmp_path_factory.mktemp("films") / "visit.mp4", 14, there_and_back)
+    return block_clip(tmp_path_factory.mktemp("films") / "visit.mp4", 14, there_and_back)
 
 
 def run(clip: Path, detector: BrightBlock | None = None) -> tuple[ReplayResult, bytes]:
     log = io.BytesIO()
-    return replay(clip, site(), "gate", detector or BrightBlock(), log), log.getvalue()
+    return replay(clip, site().for_decisions(), "gate", detector or BrightBlock(), log), log.getvalue()
 
 
 def test_a_visit_is_replayed_event_by_event(clip: Path) -> None:
@@ -74,14 +74,14 @@ def test_the_log_names_no_place_and_no_time_of_this_machine(clip: Path, tmp_path
     elsewhere.write_bytes(clip.read_bytes())
     clock = ManualClock(now=5.0)
     log = io.BytesIO()
-    result = replay(elsewhere, site(), "gate", BrightBlock(), log, clock=clock)
+    result = replay(elsewhere, site().for_decisions(), "gate", BrightBlock(), log, clock=clock)
     assert log.getvalue() == run(clip)[1]
     assert str(tmp_path).encode() not in log.getvalue()
     assert result.wall_s == 0.0
 
 
 def test_ids_differ_between_clips_and_agree_between_runs(clip: Path, tmp_path: Path) -> None:
-    other = film(tmp_path / "visit.mp4", 13, there_and_back)
+    other = block_clip(tmp_path / "visit.mp4", 13, there_and_back)
     first, again, different = (run(each)[0] for each in (clip, clip, other))
     assert first.run == again.run != different.run
     assert [event.id for event in first.events] == [event.id for event in again.events]
@@ -98,7 +98,9 @@ def test_a_detector_that_fails_is_counted_and_is_not_an_empty_yard(clip: Path) -
 
 def test_progress_is_reported_in_seconds_of_footage(clip: Path) -> None:
     reported: list[tuple[float, float | None]] = []
-    replay(clip, site(), "gate", BrightBlock(), progress=lambda done, total: reported.append((done, total)))
+    replay(
+        clip, site().for_decisions(), "gate", BrightBlock(), progress=lambda done, total: reported.append((done, total))
+    )
     assert [done for done, _ in reported] == [index / 10 for index in range(140)]
     assert {total for _, total in reported} == {14.0}
 
@@ -116,7 +118,7 @@ def test_a_damaged_stretch_is_skipped_and_counted(clip: Path, tmp_path: Path) ->
 
 
 def test_a_clip_that_was_cut_off_gives_what_was_found_until_then_and_an_error(tmp_path: Path) -> None:
-    cut = film(tmp_path / "cut.mkv", 14, there_and_back)
+    cut = block_clip(tmp_path / "cut.mkv", 14, there_and_back)
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     result, log = run(cut)
     assert result.error == f"cut.mkv breaks off after {result.footage_s:.1f} s of the 14.0 s that it announces"
@@ -144,7 +146,7 @@ def test_a_full_disk_leaves_whole_lines(clip: Path) -> None:
 
     full = Full()
     with pytest.raises(OSError, match="No space left"):
-        replay(clip, site(), "gate", BrightBlock(), full)
+        replay(clip, site().for_decisions(), "gate", BrightBlock(), full)
     assert all(decode_log(line) for line in full.getvalue().splitlines())
     assert full.getvalue().endswith(b"\n")
 

@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from films import BrightBlock, film, site
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import replay
+from tests.support.block_footage import BrightBlock, block_clip, site
 
 
 def walk(t: float) -> float:
@@ -20,7 +20,7 @@ def walk(t: float) -> float:
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return film(tmp_path_factory.mktemp("films") / "walk.mp4", 4, walk)
+    return block_clip(tmp_path_factory.mktemp("films") / "walk.mp4", 4, walk)
 
 
 class SlowDetector(BrightBlock):
@@ -49,7 +49,7 @@ class CountingClock(ManualClock):
 
 def run(clip: Path, clock: ManualClock, speed: float | None) -> tuple[ReplayResult, bytes]:
     log = io.BytesIO()
-    return replay(clip, site(), "gate", BrightBlock(), log, clock=clock, speed=speed), log.getvalue()
+    return replay(clip, site().for_decisions(), "gate", BrightBlock(), log, clock=clock, speed=speed), log.getvalue()
 
 
 @pytest.mark.parametrize(("speed", "seconds"), [(1.0, 3.9), (10.0, 0.39), (0.5, 7.8)])
@@ -78,7 +78,7 @@ def test_on_the_machine_s_own_clock_too(clip: Path) -> None:
     results, logs = [], set()
     for speed in (30.0, None, 30.0, None, 30.0):
         log = io.BytesIO()
-        results.append(replay(clip, site(), "gate", BrightBlock(), log, clock=clock, speed=speed))
+        results.append(replay(clip, site().for_decisions(), "gate", BrightBlock(), log, clock=clock, speed=speed))
         logs.add(log.getvalue())
     assert len(logs) == 1
     assert min(result.wall_s for result in results[::2]) >= 3.9 / 30
@@ -86,6 +86,6 @@ def test_on_the_machine_s_own_clock_too(clip: Path) -> None:
 
 def test_a_machine_that_cannot_keep_up_drops_no_frame_and_reports_how_late_it_was(clip: Path) -> None:
     clock, log = ManualClock(), io.BytesIO()
-    result = replay(clip, site(), "gate", SlowDetector(clock), log, clock=clock, speed=1.0)
+    result = replay(clip, site().for_decisions(), "gate", SlowDetector(clock), log, clock=clock, speed=1.0)
     assert log.getvalue() == run(clip, ManualClock(), None)[1]
     assert result.behind_s == pytest.approx(19 * 2.0 - 3.8 + 2.0 - 0.1, abs=2.1)

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from films import BrightBlock, film, site
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.replay.replay_result import ReplayResult, read_log
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
+from tests.support.block_footage import BrightBlock, block_clip, site
 
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("films")
     return {
-        "gate": film(folder / "gate.mp4", 5, lambda t: 0.1 + 0.25 * min(t, 2.4)),
-        "yard": film(folder / "yard.mp4", 3, lambda t: 0.7 - 0.25 * min(t, 2.4)),
+        "gate": block_clip(folder / "gate.mp4", 5, lambda t: 0.1 + 0.25 * min(t, 2.4)),
+        "yard": block_clip(folder / "yard.mp4", 3, lambda t: 0.7 - 0.25 * min(t, 2.4)),
     }
 
 
@@ -36,8 +36,8 @@ def together(
     clips: dict[str, Path], config: SiteConfig, order: tuple[str, ...] = ("gate", "yard")
 ) -> tuple[tuple[ReplayResult, ...], bytes]:
     detector, log = BrightBlock(), io.BytesIO()
-    inputs = tuple(clip_input(clips[name], config, name, detector) for name in order)
-    return play(ReplayPlan(inputs, config, detector), log, ReplayOptions(ManualClock())), log.getvalue()
+    inputs = tuple(clip_input(clips[name], config.for_decisions(), name, detector) for name in order)
+    return play(ReplayPlan(inputs, config.for_decisions(), detector), log, ReplayOptions(ManualClock())), log.getvalue()
 
 
 def lines(log: bytes) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ def test_each_camera_decides_what_it_decides_alone(clips: dict[str, Path], both:
     results, log = together(clips, both)
     for result in results:
         alone = io.BytesIO()
-        replay(clips[result.camera], both, result.camera, BrightBlock(), alone, clock=ManualClock())
+        replay(clips[result.camera], both.for_decisions(), result.camera, BrightBlock(), alone, clock=ManualClock())
         ours = [line for line in log.splitlines() if json.loads(line)["camera"] == result.camera]
         assert ours[1:] == alone.getvalue().splitlines()[1:]
     assert [(result.camera, result.frames) for result in results] == [("gate", 50), ("yard", 30)]

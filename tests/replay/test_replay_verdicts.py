@@ -12,10 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import yaml
-from films import BrightBlock
 from numpy.typing import NDArray
 from test_replay_recording import NOON, T0, Box
-from verdicts import ScriptedCloud, after_header, asking, play, visits
 
 from appliance import wire
 from appliance.base import json_lines
@@ -40,7 +38,9 @@ from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
 from appliance.types import Detections, FrameBoxes, LogVerdict, StreamHeader
-from tests.core_harness import make_core
+from tests.support.block_footage import BrightBlock
+from tests.support.core_harness import make_core
+from tests.support.scripted_verdicts import ScriptedCloud, after_header, asking, play, visits
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,10 @@ def test_a_cloud_that_never_answers_is_not_waited_for_again_and_again(clip: Path
 def run(clip: Path, log: Path, cassette: Path, *, resume: bool = False) -> tuple[ReplayResult, ...]:
     config, bright_block = asking(), BrightBlock()
     replay_plan = ReplayPlan(
-        (clip_input(clip, config, "gate", bright_block),), config, bright_block, verdict_source=CassettePlayer(cassette)
+        (clip_input(clip, config.for_decisions(), "gate", bright_block),),
+        config.for_decisions(),
+        bright_block,
+        verdict_source=CassettePlayer(cassette),
     )
     with open_log(log, replay_plan.header(), resume=resume) as file:
         if file.finished is not None:
@@ -344,7 +347,7 @@ def test_the_verdicts_in_an_appliance_s_store_answer_the_replay_of_its_recording
     config = config.model_copy(update={"escalation": config.escalation.model_copy(update={"first": first})})
     recording = ReplaySelection(cameras=("gate",), t_from=NOON)
     alerts = feed(config, box, run_box(config, recording))
-    maker = EvidenceMaker(box.db, box.root, config, ManualClock(T0))
+    maker = EvidenceMaker(box.db, box.root, config.for_decisions(), ManualClock(T0))
     steps = ["frame", None] if first == "crops" else [None]
     for step, need in enumerate(steps):
         maker.run_once()
@@ -360,12 +363,14 @@ def test_the_verdicts_in_an_appliance_s_store_answer_the_replay_of_its_recording
     copied = cassette_from_store(box.root, tmp_path / "c.jsonl", float("-inf"), float("inf"), SystemClock())
     assert (copied.questions, copied.lines) == (1, len(steps))
     player = CassettePlayer(tmp_path / "c.jsonl")
-    replay_plan = replay_targets(recording, config, Path("site.yaml"))[0].plan(config, BrightBlock())
+    replay_plan = replay_targets(recording, config.for_replay(), Path("site.yaml"))[0].plan(
+        config.for_replay(), BrightBlock()
+    )
     (result,) = play_show(replace(replay_plan, verdict_source=player), None, ReplayOptions(ManualClock()))
     (found,) = result.verdicts
     assert (found.decision, found.reason, found.match, found.step) == ("rejected", "A fox.", "exact", len(steps) - 1)
     assert found.t == pytest.approx(result.routes[0].t + 4.0, abs=1.0)
-    wider = replay_targets(recording, config, Path("site.yaml"))[0].plan(config, WiderBlock())
+    wider = replay_targets(recording, config.for_replay(), Path("site.yaml"))[0].plan(config.for_replay(), WiderBlock())
     ways: list[tuple[Literal["exact"] | None, list[str]]] = [(None, ["nearest"]), ("exact", [])]
     for match, how in ways if first == "crops" else [(None, ["exact"])]:
         playing = replace(wider, verdict_source=CassettePlayer(tmp_path / "c.jsonl", match))
@@ -396,8 +401,8 @@ def test_the_verdicts_of_a_judge_that_confirms_nothing_are_counted() -> None:
 def run_box(config: SiteConfig, asked: ReplaySelection) -> list[Any]:
     """The boxes of a bare replay of the recording."""
     log = io.BytesIO()
-    (item,) = replay_targets(asked, config, Path("site.yaml"))
-    play_show(item.plan(config, BrightBlock()), log, ReplayOptions(ManualClock()))
+    (item,) = replay_targets(asked, config.for_replay(), Path("site.yaml"))
+    play_show(item.plan(config.for_replay(), BrightBlock()), log, ReplayOptions(ManualClock()))
     return [line for line in map(json_lines.decode_log, log.getvalue().splitlines()) if isinstance(line, FrameBoxes)]
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from films import BrightBlock, film, site
 from numpy.typing import NDArray
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.replay.ordered_executor import QUEUED_PER_WORKER, OrderedExecutor
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay, workers_for
 from appliance.types import Detections
+from tests.support.block_footage import BrightBlock, block_clip, site
+from tests.support.waiting import until
 
 
 class Uneven(BrightBlock):
@@ -66,12 +66,12 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
             return None
         return 0.1 + 0.25 * min(t - 1, 2.0) if t < 8 else 0.6 - 0.25 * (t - 8)
 
-    return film(tmp_path_factory.mktemp("films") / "stand.mp4", 14, left)
+    return block_clip(tmp_path_factory.mktemp("films") / "stand.mp4", 14, left)
 
 
 def log_of(clip: Path, workers: int, detector: BrightBlock) -> bytes:
     log = io.BytesIO()
-    replay(clip, site(), "gate", detector, log, clock=ManualClock(), workers=workers)
+    replay(clip, site().for_decisions(), "gate", detector, log, clock=ManualClock(), workers=workers)
     return log.getvalue()
 
 
@@ -94,12 +94,12 @@ class Slow(BrightBlock):
 
 def test_a_frame_whose_selection_depends_on_detections_before_waits_for_them(tmp_path: Path) -> None:
     """Who has always stood there is followed though nothing moves, and looked at each second while the gate is calm."""
-    standing = film(tmp_path / "standing.mp4", 12, lambda t: 0.6)
+    standing = block_clip(tmp_path / "standing.mp4", 12, lambda t: 0.6)
     config = site(detect={"fps": 1, "heartbeat_s": 30})
 
     def examined_at(workers: int) -> list[float]:
         log = io.BytesIO()
-        replay(standing, config, "gate", Slow(), log, clock=ManualClock(), workers=workers)
+        replay(standing, config.for_decisions(), "gate", Slow(), log, clock=ManualClock(), workers=workers)
         rows = [json.loads(line) for line in log.getvalue().splitlines()]
         return [row["t"] for row in rows if row["type"] == "boxes"]
 
@@ -110,12 +110,17 @@ def test_a_frame_whose_selection_depends_on_detections_before_waits_for_them(tmp
 
 def test_cameras_together_with_several_workers_leave_the_same_log(clip: Path, tmp_path: Path) -> None:
     config = two_cameras()
-    other = film(tmp_path / "other.mp4", 5, lambda t: 0.8 - 0.1 * t)
+    other = block_clip(tmp_path / "other.mp4", 5, lambda t: 0.8 - 0.1 * t)
 
     def together(workers: int) -> bytes:
         log, bright_block = io.BytesIO(), BrightBlock()
-        inputs = (clip_input(clip, config, "gate", bright_block), clip_input(other, config, "yard", bright_block))
-        play(ReplayPlan(inputs, config, bright_block), log, ReplayOptions(ManualClock(), workers=workers))
+        inputs = (
+            clip_input(clip, config.for_decisions(), "gate", bright_block),
+            clip_input(other, config.for_decisions(), "yard", bright_block),
+        )
+        play(
+            ReplayPlan(inputs, config.for_decisions(), bright_block), log, ReplayOptions(ManualClock(), workers=workers)
+        )
         return log.getvalue()
 
     alone = together(1)
@@ -213,7 +218,7 @@ def test_what_waits_is_dropped_when_an_error_leaves() -> None:
 def test_the_machine_s_cores_are_divided_by_the_threads_of_a_detector() -> None:
     def of(threads: int) -> int:
         detector = site().detector.model_copy(update={"threads": threads})
-        return workers_for(site().model_copy(update={"detector": detector}))
+        return workers_for(site().model_copy(update={"detector": detector}).for_decisions())
 
     assert of(1) >= 1
     assert of(64) == 1

@@ -11,10 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import tiny_networks as tiny
-from films import BrightBlock
 from numpy.typing import NDArray
-from scenes import VISIT, visit_clip, write
 
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import UsageError
@@ -31,6 +28,9 @@ from appliance.lab.scenario.compare_command import CompareOptions, ModelRun, com
 from appliance.scenario.event_metrics import event_figures
 from appliance.scenario.scenario_result import ScenarioResult, TrackFigures
 from appliance.types import Detections
+from tests.support import tiny_networks as tiny
+from tests.support.block_footage import BrightBlock
+from tests.support.yard_scenarios import VISIT, visit_clip, write
 
 VARIANT = {"names": "{0: 'person'}", "vedette_variant": "int8"}
 

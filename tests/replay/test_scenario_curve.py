@@ -11,9 +11,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from films import FPS, HEIGHT, WIDTH, BrightBlock
 from numpy.typing import NDArray
-from scenes import YARD, write
 
 from appliance.base.clock import SystemClock
 from appliance.base.errors import UsageError
@@ -26,6 +24,8 @@ from appliance.lab.curve.curve_report import CurveReport, measure_curves
 from appliance.scenario import scenario_loader
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.types import Detections
+from tests.support.block_footage import FPS, HEIGHT, WIDTH, BrightBlock
+from tests.support.yard_scenarios import YARD, write
 
 VISITS, GLARES = (5.0, 35.0, 65.0), (20.0, 50.0, 80.0)
 LENGTH_S = 92

@@ -16,9 +16,7 @@ from xml.etree import ElementTree
 import av
 import numpy as np
 import pytest
-from films import BrightBlock, film
 from numpy.typing import NDArray
-from scenes import VISIT, there_and_back, verdict_of, visit_clip, write
 
 from appliance.base.errors import ConfigError
 from appliance.cli import main
@@ -31,6 +29,8 @@ from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
 from appliance.track.tracker import Tracker
 from appliance.types import Detections
+from tests.support.block_footage import BrightBlock, block_clip
+from tests.support.yard_scenarios import VISIT, there_and_back, verdict_of, visit_clip, write
 
 ROOT = Path(__file__).parents[2]
 FEMTO = Path("models") / "deimv2_hgnetv2_femto_coco_416.onnx"
@@ -251,7 +251,7 @@ def test_true_boxes_give_figures_and_what_must_be_reported(folder: Path) -> None
 
 
 def test_what_a_cooldown_held_back_was_not_reported(tmp_path: Path) -> None:
-    film(tmp_path / "visit.mp4", 11, lambda t: 0.7 if 1 <= t < 3 or t >= 9 else None)
+    block_clip(tmp_path / "visit.mp4", 11, lambda t: 0.7 if 1 <= t < 3 or t >= 9 else None)
     data = copy.deepcopy(VISIT)
     data |= {"expect": [{"rule": "intruder", "count": {"min": 2}}], "others": "allowed", "alerts": {"merge_s": 1}}
     data["cameras"]["gate"]["rules"][0]["at_start"] = "report"
@@ -264,7 +264,7 @@ def test_what_a_cooldown_held_back_was_not_reported(tmp_path: Path) -> None:
 
 def test_two_cameras_of_a_site_file_in_one_scenario(tmp_path: Path) -> None:
     visit_clip(tmp_path)
-    film(tmp_path / "dock.mp4", 5, lambda t: 0.7)
+    block_clip(tmp_path / "dock.mp4", 5, lambda t: 0.7)
     rules = json.loads(json.dumps(VISIT["cameras"]["gate"]))
     rules["rules"][0]["at_start"] = "report"
     cameras = {name: {"url": "rtsp://192.0.2.1/x", **rules} for name in ("gate", "dock")}
@@ -357,12 +357,8 @@ def test_one_wrong_file_stops_everything_before_anything_is_run(
 
 # The plugin, as another project's pytest sees it.
 
-CONFTEST = f"""
-import sys
-
-sys.path.insert(0, {str(ROOT / "tests" / "replay")!r})
-
-from films import BrightBlock
+CONFTEST = """
+from tests.support.block_footage import BrightBlock
 
 from appliance.detect import detector
 

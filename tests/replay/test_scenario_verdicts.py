@@ -9,9 +9,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from films import BrightBlock
-from scenes import YARD, verdict_of, write
-from verdicts import ScriptedCloud, asking, play, visits
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError
@@ -21,6 +18,9 @@ from appliance.lab.scenario.junit_report import junit_report
 from appliance.lab.scenario.scenario_command import summary_lines, total_figures
 from appliance.scenario import scenario_loader
 from appliance.scenario.scenario_result import ScenarioResult
+from tests.support.block_footage import BrightBlock
+from tests.support.scripted_verdicts import ScriptedCloud, asking, play, visits
+from tests.support.yard_scenarios import YARD, verdict_of, write
 
 Change = Callable[[dict[str, Any]], None]
 TWO_VISITS: dict[str, Any] = {

@@ -6,7 +6,6 @@ import io
 from pathlib import Path
 
 import pytest
-from family import FAMILY, Truth
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import UsageError
@@ -22,6 +21,7 @@ from appliance.replay.replay_runner import (
 from appliance.replay.stood_before import digest_of, read_stood_before
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
 from appliance.track.parked_vehicle_memory import StationaryObject
+from tests.support.render_family import FAMILY, Truth
 
 WHOLE = [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]
 CLIP = FAMILY / "parked.mp4"
@@ -41,7 +41,7 @@ def site(at_start: str) -> SiteConfig:
 
 def replayed(eye: Truth, at_start: str, log: Path, before: Path | None = None) -> ReplayResult:
     settings = site(at_start)
-    plan = ReplayPlan((clip_input(CLIP, settings, "gate", eye),), settings, eye)
+    plan = ReplayPlan((clip_input(CLIP, settings.for_decisions(), "gate", eye),), settings.for_decisions(), eye)
     if before is not None:
         plan = with_stood_before(plan, read_stood_before(before, ["gate"]))
     lines = io.BytesIO()
@@ -68,7 +68,7 @@ def test_one_that_the_earlier_log_does_not_show_has_come_meanwhile(eye: Truth, f
     known = read_stood_before(first, ["gate"])
     (less,) = known.values()
     settings = site("moving")
-    plan = ReplayPlan((clip_input(CLIP, settings, "gate", eye),), settings, eye)
+    plan = ReplayPlan((clip_input(CLIP, settings.for_decisions(), "gate", eye),), settings.for_decisions(), eye)
     (result,) = play(with_stood_before(plan, {"gate": less[1:]}), None, ReplayOptions(SystemClock()))
     assert len(less) == CARS
     assert [event.kind for event in result.events] == ["enter"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from replay.films import BrightBlock, film
 
 from appliance.base.errors import UsageError
 from appliance.lab.tune.sweep_runner import MemoizedDetectors
@@ -17,6 +17,7 @@ from appliance.lab.tune.tune_command import TuneOptions, tune_command
 from appliance.scenario.scenario_loader import load_scenario
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario
 from appliance.types import Detections
+from tests.support.block_footage import BrightBlock, block_clip
 
 
 class Unsure(BrightBlock):
@@ -52,7 +53,7 @@ others: never
 @pytest.fixture
 def footage(tmp_path: Path) -> Path:
     """A block walks in at 2 s and is gone at 4 s; then the ghost comes."""
-    film(tmp_path / "clip.mp4", 8, lambda t: 0.3 + t / 10 if t < 4 else None)
+    block_clip(tmp_path / "clip.mp4", 8, lambda t: 0.3 + t / 10 if t < 4 else None)
     (tmp_path / "door.scenario.yaml").write_text(SCENARIO)
     return tmp_path
 
@@ -81,7 +82,7 @@ def test_every_point_equals_a_run_with_that_setting(footage: Path, capsys: pytes
     for told in points:
         fps = told["setting"].get("detect.fps", camera.detect.fps)
         detect = camera.detect.model_copy(update={"fps": fps})
-        tried = plan.config.model_copy(update={"cameras": {"gate": camera.model_copy(update={"detect": detect})}})
+        tried = replace(plan.config, cameras={"gate": camera.model_copy(update={"detect": detect})})
         verdict = run_scenario(plan, DetectorCache(load=lambda _: Unsure()), override=tried)
         assert verdict.events is not None
         assert told["alerts"] == verdict.events.alerts

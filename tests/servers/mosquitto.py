@@ -16,8 +16,8 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 
-from tests.ports import quiet_port
-from tests.waiting import until
+from tests.support.ports import quiet_port
+from tests.support.waiting import until
 
 
 def find_mosquitto() -> Path | None:

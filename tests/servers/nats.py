@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.waiting import until
+from tests.support.waiting import until
 
 START_S_MAX = 15.0
 
@@ -37,8 +37,8 @@ def find_nats_servers() -> tuple[NatsBinary, ...]:
     for place in filter(None, places):
         path = Path(place)
         if path.is_file() and os.access(path, os.X_OK):
-            said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-            match = re.search(r"v?(\d+\.\d+\.\d+)", said)
+            output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+            match = re.search(r"v?(\d+\.\d+\.\d+)", output)
             if match:
                 found.setdefault(match.group(1), NatsBinary(path, match.group(1)))
     return tuple(found.values())

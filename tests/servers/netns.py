@@ -39,14 +39,14 @@ class Cable:
 
     def link_local(self, namespace: str) -> str:
         """The IPv6 address that `wire` has given itself there."""
-        said = _ip("-n", namespace, "-6", "-j", "address", "show", "dev", "wire", "scope", "link")
-        address: str = json.loads(said)[0]["addr_info"][0]["local"]
+        output = _ip("-n", namespace, "-6", "-j", "address", "show", "dev", "wire", "scope", "link")
+        address: str = json.loads(output)[0]["addr_info"][0]["local"]
         return address
 
     def sent_by_site(self) -> int:
         """Bytes that the kernel counted on the site's interface, outward, Ethernet headers included."""
-        said = _ip("-n", self.site, "-s", "-j", "link", "show", "dev", "wire")
-        count: int = json.loads(said)[0]["stats64"]["tx"]["bytes"]
+        output = _ip("-n", self.site, "-s", "-j", "link", "show", "dev", "wire")
+        count: int = json.loads(output)[0]["stats64"]["tx"]["bytes"]
         return count
 
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.servers.box import Box
-from tests.waiting import until
+from tests.servers.appliance_process import ApplianceProcess
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
@@ -55,7 +55,7 @@ engine: {{kind: redetect, model: '{model}'}}
 Story = Callable[[Path], None]
 
 
-def run(*words: str | Path, code: int = 0, stdin: str = "", said: str = "", cwd: Path = ROOT) -> str:
+def run(*words: str | Path, code: int = 0, stdin: str = "", expects: str = "", cwd: Path = ROOT) -> str:
     """Run a command, whose words are printed. Fails unless it ends with `code` and says what was expected."""
     print("$", *words, flush=True)
     done = subprocess.run(
@@ -63,7 +63,7 @@ def run(*words: str | Path, code: int = 0, stdin: str = "", said: str = "", cwd:
     )
     out = done.stdout + done.stderr
     assert done.returncode == code, f"exit code {done.returncode}: {out}"
-    assert said in out, out
+    assert expects in out, out
     return done.stdout
 
 
@@ -94,8 +94,8 @@ def site_text(folder: Path, more: str = "") -> str:
     return SITE.format(model=folder / "red.onnx", camera=CAMERA, more=more)
 
 
-def box(folder: Path, text: str) -> Box:
-    made = Box(folder, text)
+def box(folder: Path, text: str) -> ApplianceProcess:
+    made = ApplianceProcess(folder, text)
     made.config.write_text(made.config.read_text().replace("dir:", "disk_free_min_mb: 0, dir:"))
     return made
 
@@ -103,7 +103,7 @@ def box(folder: Path, text: str) -> Box:
 _SESSION = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
 
 
-def post(running: Box, path: str, body: object) -> Any:
+def post(running: ApplianceProcess, path: str, body: object) -> Any:
     request = urllib.request.Request(
         running.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -111,11 +111,11 @@ def post(running: Box, path: str, body: object) -> Any:
         return json.load(answer)
 
 
-def alerts(running: Box) -> list[Any]:
+def alerts(running: ApplianceProcess) -> list[Any]:
     return [each for each in running.get("/alerts")["alerts"] if each["t_end"] is not None and each["clip"]]
 
 
-def fetch(running: Box, path: str) -> int:
+def fetch(running: ApplianceProcess, path: str) -> int:
     with _SESSION.open(running.url + path, timeout=60) as answer:
         return len(answer.read())
 
@@ -132,7 +132,7 @@ def edge_only(folder: Path) -> None:
     """A camera over RTSP and no uplink: an alert, pages, what is played, and a span that is decided again."""
     leave_identifiers()
     with camera(folder), box(folder, site_text(folder)) as running:
-        vedette("check", running.config, said="edge only, nothing leaves this box")
+        vedette("check", running.config, expects="edge only, nothing leaves this appliance")
         until(lambda: alerts(running), 60)
         alert = alerts(running)[-1]
         for page in ("/", "/cameras", "/live", "/system", "/storage", "/settings", f"/alerts/{alert['id']}"):
@@ -143,7 +143,7 @@ def edge_only(folder: Path) -> None:
         job = f"/cameras/gate/jobs/{post(running, '/api/v1/cameras/gate/why/replay', span)['id']}"
         until(lambda: running.get(job)["state"] != "running", 60)
         assert running.get(job)["state"] == "done", running.get(job)
-        vedette("egress", "--config", running.config, said="nothing left in that time")
+        vedette("egress", "--config", running.config, expects="nothing left in that time")
 
 
 def store(folder: Path) -> None:
@@ -154,11 +154,11 @@ def store(folder: Path) -> None:
         post(running, f"/api/v1/alerts/{alert}/review", {"review": "reviewed"})
     at = ("--config", folder / "site.yaml")
     vedette("scenario", "keep", alert, *at, "--name", "visit")
-    vedette("scenario", "list", *at, said="visit")
+    vedette("scenario", "list", *at, expects="visit")
     vedette("scenario", "delete", "visit", *at)
     vedette("calibrate", *at)
     vedette("export", *at, "--format", "coco", "--to", folder / "exported")
-    vedette("cassette", "from-store", folder / "store.jsonl", *at, code=2, said="holds no verdict")
+    vedette("cassette", "from-store", folder / "store.jsonl", *at, code=2, expects="holds no verdict")
     vedette("diagnostics", *at, "--out", folder / "diagnostics.zip")
     vedette("backup", *at, "--out", folder / "site.backup")
     vedette("restore", folder / "site.backup", *at)
@@ -170,8 +170,8 @@ def users(folder: Path) -> None:
     vedette("users", "add", "anna", "--role", "admin", *at, stdin=f"{PASSWORD}\n")
     vedette("users", "passwd", "anna", *at, stdin=f"{PASSWORD} too\n")
     vedette("users", "unlock", "anna", *at)
-    vedette("users", "list", *at, said="anna")
-    vedette("users", "remove", "anna", *at, code=2, said="one admin")
+    vedette("users", "list", *at, expects="anna")
+    vedette("users", "remove", "anna", *at, code=2, expects="one admin")
 
 
 def openvino(folder: Path) -> None:
@@ -212,19 +212,19 @@ def lab(folder: Path) -> None:
     model, scenario = str(folder / "red.onnx"), folder / "gate.scenario.yaml"
     scenario.write_text(SCENARIO.format(model=model))
     vedette("scenario", "run", scenario)
-    vedette("scenario", "compare", model, model, scenario, code=1, said="not recommended")
+    vedette("scenario", "compare", model, model, scenario, code=1, expects="not recommended")
     vedette("scenario", "curve", scenario, "--seeds", "1")
     vedette("tune", scenario, "--sweep", "rules.intruder.score_min=0.3,0.5")
     vedette("evaluate", model, "--yolo", folder / "set")
     vedette("bench", model, "--seconds", "0.2")
     (folder / "c.jsonl").write_text("")
     vedette("cassette", "check", folder / "c.jsonl", code=2)
-    run(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder, said="1 passed", cwd=folder)
+    run(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder, expects="1 passed", cwd=folder)
 
 
 def models(folder: Path) -> None:
     """The catalogue; what is pulled comes from the server that is named."""
-    vedette("models", "list", said="vedette-nano")
+    vedette("models", "list", expects="vedette-nano")
     vedette("models", "verify", "vedette-nano")
     with program(PYTHON, "-m", "http.server", "8081", "--bind", "127.0.0.1", "-d", ROOT / "models", log=folder / "l"):
         vedette("models", "pull", "vedette-nano", "--to", folder, "--mirror", "http://127.0.0.1:8081")
@@ -250,7 +250,7 @@ def worker(folder: Path) -> None:
         run(*work, "check", *at)
         with program(*work, "run", *at, log=log):
             until(lambda: "waiting for questions" in log.read_text(), 60, log.read_text)
-            run(*work, "dead-letters", "list", *at, said="no dead letters")
+            run(*work, "dead-letters", "list", *at, expects="no dead letters")
             run(*work, "dead-letters", "show", "1", *at, code=2)
             run(*work, "dead-letters", "requeue", "1", *at, code=2)
 
@@ -258,8 +258,8 @@ def worker(folder: Path) -> None:
 def demo(folder: Path) -> None:
     """Its start: broker, cameras, worker, appliance, until it has shown for some seconds."""
     words = ("demo", "--json", "--no-browser", "--port", "0", "--data", folder / "demo", "--clip", folder / "film.mp4")
-    said = vedette(*words, "--model", folder / "red.onnx", "--seconds", "15")
-    assert '"ready"' in said, said
+    output = vedette(*words, "--model", folder / "red.onnx", "--seconds", "15")
+    assert '"ready"' in output, output
 
 
 def offline_tools(folder: Path) -> None:

@@ -12,12 +12,9 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from notifying import NotifyingSite, hook
-from sample_rows import T0
-
 from appliance.base.clock import ManualClock
+from tests.support.notification_site import NotifyingSite, hook
+from tests.support.sample_rows import T0
 
 
 def main() -> None:

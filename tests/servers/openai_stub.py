@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from tests.waiting import until
+from tests.support.waiting import until
 
 MODEL = "stub-vlm"
 KEY = "sk-stub"
@@ -238,8 +238,8 @@ def _error(status: int, message: str, kind: str, headers: dict[str, str] | None 
 def side_of(part: dict[str, Any]) -> int:
     prefix, data = part["image_url"]["url"].split(",", 1)
     assert prefix == "data:image/jpeg;base64"
-    picture = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), cv2.IMREAD_COLOR)
-    return int(max(picture.shape[:2]))
+    image = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), cv2.IMREAD_COLOR)
+    return int(max(image.shape[:2]))
 
 
 @contextlib.contextmanager

@@ -8,9 +8,9 @@ from typing import Any
 
 import av
 import numpy as np
-from tiny_networks import Thing, yolo
 
-from tests.servers.box import Box
+from tests.servers.appliance_process import ApplianceProcess
+from tests.support.tiny_networks import Thing, yolo
 
 SIDE = 128
 FPS = 10
@@ -28,7 +28,7 @@ uplink: {{url: '{nats}'}}
 """
 
 
-def red_film(path: Path, dark_s: int = DARK_S) -> Path:
+def red_clip(path: Path, dark_s: int = DARK_S) -> Path:
     """The picture is red while somebody is there: see `tiny_networks`. dark_s: for how long nobody is."""
     with av.open(str(path), "w") as out:
         stream = out.add_stream("libx264", rate=FPS)
@@ -37,30 +37,30 @@ def red_film(path: Path, dark_s: int = DARK_S) -> Path:
         stream.codec_context.gop_size = FPS
         stream.options = {"preset": "ultrafast", "bf": "0"}
         for n in range(FPS * (RED_S + dark_s)):
-            picture = np.zeros((SIDE, SIDE, 3), np.uint8)
-            picture[..., 0] = 255 if n < FPS * RED_S else 0
-            out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            image = np.zeros((SIDE, SIDE, 3), np.uint8)
+            image[..., 0] = 255 if n < FPS * RED_S else 0
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         out.mux(stream.encode(None))
     return path
 
 
-def red_box(folder: Path, url: str, nats: str) -> Box:
+def red_appliance(folder: Path, url: str, nats: str) -> ApplianceProcess:
     """The appliance that watches it; `with` starts it."""
     model = yolo(folder / "red.onnx", [Thing((40, 20, 70, 110), 0.9, 0)], ["person"])
-    return Box(folder, _SITE.format(model=model, url=url, nats=nats))
+    return ApplianceProcess(folder, _SITE.format(model=model, url=url, nats=nats))
 
 
-def rows(box: Box, query: str) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(f"file:{box.folder / 'data' / 'vedette.db'}?mode=ro", uri=True, timeout=10) as link:
+def rows(appliance: ApplianceProcess, query: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(f"file:{appliance.folder / 'data' / 'vedette.db'}?mode=ro", uri=True, timeout=10) as link:
         return link.execute(query).fetchall()
 
 
-def one(box: Box, query: str) -> Any:
-    return rows(box, query)[0][0]
+def one(appliance: ApplianceProcess, query: str) -> Any:
+    return rows(appliance, query)[0][0]
 
 
-def alerts(box: Box) -> set[str]:
-    return {row[0] for row in rows(box, "SELECT id FROM alert")}
+def alerts(appliance: ApplianceProcess) -> set[str]:
+    return {row[0] for row in rows(appliance, "SELECT id FROM alert")}
 
 
 def ingest_of(core: int) -> int:

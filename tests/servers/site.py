@@ -32,7 +32,7 @@ from appliance.uplink.uplink_service import UplinkDeps, UplinkService
 RULE = config.EnterRule(name="intruder", kind="enter", zone="yard", severity="alert")
 
 
-def picture(seed: int = 0, size: tuple[int, int] = (320, 240), noise: bool = False) -> bytes:
+def evidence_image(seed: int = 0, size: tuple[int, int] = (320, 240), noise: bool = False) -> bytes:
     """A JPEG; with noise it is large enough for several chunks."""
     width, height = size
     pixels = np.full((height, width, 3), 60 + seed % 150, np.uint8)
@@ -115,7 +115,7 @@ class Site:
     def ask(
         self,
         n: int,
-        pictures: tuple[bytes, ...] | None = None,
+        images: tuple[bytes, ...] | None = None,
         *,
         severity: str = "alert",
         label: str = "person",
@@ -129,20 +129,22 @@ class Site:
             tracks=(n,), labels=(label,), score=0.8, run="r1",
         )  # fmt: skip
         event = Event(camera="gate", rule="intruder", kind="enter", track=n, label=label, t=now, score=0.8, zone="yard")
-        question = build_escalation(alert, event, RULE, site=self.name, now=now, model="m")
-        self.alerts.apply(AlertChange("opened", alert, event), escalation=question, priority=wire.PRIORITY_OF[severity])
+        escalation = build_escalation(alert, event, RULE, site=self.name, now=now, model="m")
+        self.alerts.apply(
+            AlertChange("opened", alert, event), escalation=escalation, priority=wire.PRIORITY_OF[severity]
+        )
         if ready:
-            self.make_ready(question, pictures if pictures is not None else (picture(n),), box)
-        return question.id
+            self.make_ready(escalation, images if images is not None else (evidence_image(n),), box)
+        return escalation.id
 
-    def make_ready(self, question: wire.Escalation, pictures: tuple[bytes, ...], box: object = None) -> None:
+    def make_ready(self, escalation: wire.Escalation, images: tuple[bytes, ...], box: object = None) -> None:
         media = []
-        for k, data in enumerate(pictures):
-            path = f"evidence/{question.alert}/{k}.jpg"
+        for k, data in enumerate(images):
+            path = f"evidence/{escalation.alert}/{k}.jpg"
             (self.root / path).parent.mkdir(parents=True, exist_ok=True)
             (self.root / path).write_bytes(data)
-            media.append(MediaRow(escalation=question.id, n=k, path=path, ref=ref_of(data, t=float(k), box=box)))
-        self.evidence.make_ready(question, media)
+            media.append(MediaRow(escalation=escalation.id, n=k, path=path, ref=ref_of(data, t=float(k), box=box)))
+        self.evidence.make_ready(escalation, media)
         self.service.wake()
 
     def detail(self, n: int) -> AlertDetail:

@@ -9,8 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from tests.servers.site import picture, site
-from tests.waiting import until
+from tests.servers.site import evidence_image, site
+from tests.support.waiting import until
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     with site(Path(folder), url, **settings) as here:
         numbers = range(int(count))
         for n in numbers:
-            here.ask(n, (picture(n, (160, 120), noise=True), picture(n + 10**6, (160, 120), noise=True)))
+            here.ask(n, (evidence_image(n, (160, 120), noise=True), evidence_image(n + 10**6, (160, 120), noise=True)))
         until(lambda: here.settled(*numbers), 100)
         print("settled", flush=True)
         sys.stdin.readline()  # until told that the link was cut and mended, say

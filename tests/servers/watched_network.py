@@ -34,7 +34,7 @@ REMEDY = (
     "this test needs user, network, mount and process namespaces (`{command} true` must work): on Ubuntu run "
     "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, on an older Debian `sysctl -w "
     "kernel.unprivileged_userns_clone=1`; a container needs `--privileged`, or `--security-opt seccomp=unconfined "
-    "--security-opt systempaths=unconfined --cap-add SYS_ADMIN`. It said: {said}"
+    "--security-opt systempaths=unconfined --cap-add SYS_ADMIN`. It said: {output}"
 )
 PROCESSES_EVERY_S = 0.05
 OUTPUT_LENGTH_MAX = 6000
@@ -84,7 +84,7 @@ def why_not() -> str:
     if shutil.which(UNSHARE[0]) is None:
         return "`unshare` is not here: apt-get install util-linux"
     done = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
-    return REMEDY.format(command=" ".join(UNSHARE), said=done.stderr.strip()) if done.returncode else ""
+    return REMEDY.format(command=" ".join(UNSHARE), output=done.stderr.strip()) if done.returncode else ""
 
 
 def watch(
@@ -97,7 +97,7 @@ def watch(
     home, report = folder / "home", folder / "report.json"
     home.mkdir(parents=True)
     given = {
-        "PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "PYTHONPATH": os.pathsep.join(_paths()),
+        "PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT),
         "TMPDIR": str(folder), **(environment or {}),
     }  # fmt: skip
     words = [sys.executable, "-m", __name__, str(report), *map(str, command)]
@@ -109,10 +109,6 @@ def watch(
         raise AssertionError(f"not done in {seconds:.0f} s: {report.with_suffix('.log').read_text()}") from None
     assert report.is_file(), f"the namespace ended with {done.returncode}: {done.stdout}\n{done.stderr}"
     return Watched(**json.loads(report.read_text()))
-
-
-def _paths() -> list[str]:
-    return [str(ROOT), str(ROOT / "tests")]
 
 
 # Inside.
@@ -132,12 +128,12 @@ class Observer:
         program = struct.pack("HL", len(_FILTER), ctypes.addressof(code))
         self._raw.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
         self._raw.bind(("lo", 0))
-        self._questions = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._questions.bind(("127.0.0.1", 53))
+        self._queries = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._queries.bind(("127.0.0.1", 53))
         self._streams = {port: socket.create_server(("", port)) for port in (53, 80, 443)}
 
     def start(self) -> None:
-        for work in (self._packets, self._answers, self._accepts, self._looks):
+        for work in (self._packets, self._answers, self._accepts, self._watch_processes):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
 
     def catch_up(self) -> None:
@@ -170,21 +166,21 @@ class Observer:
 
     def _answers(self) -> None:
         while True:
-            question, sender = self._questions.recvfrom(4096)
-            self._questions.sendto(self._answer(question, sender[1]), sender)
+            query, sender = self._queries.recvfrom(4096)
+            self._queries.sendto(self._answer(query, sender[1]), sender)
 
-    def _answer(self, question: bytes, port: int) -> bytes:
+    def _answer(self, query: bytes, port: int) -> bytes:
         """An address of TEST-NET-2 for A, nothing for all else (RFC 1035)."""
         labels, at = [], 12
-        while question[at]:
-            labels.append(question[at + 1 : at + 1 + question[at]].decode(errors="replace"))
-            at += 1 + question[at]
+        while query[at]:
+            labels.append(query[at + 1 : at + 1 + query[at]].decode(errors="replace"))
+            at += 1 + query[at]
         name, end = ".".join(labels), at + 5
         self.names.setdefault(name, _owner(port))
         address = next((each for each, of in self._given.items() if of == name), f"198.51.100.{len(self._given) + 1}")
         self._given[address] = name
-        is_a = question[at + 1 : at + 3] == b"\0\1"
-        head = question[:2] + struct.pack("!HHHHH", 0x8180, 1, int(is_a), 0, 0) + question[12:end]
+        is_a = query[at + 1 : at + 3] == b"\0\1"
+        head = query[:2] + struct.pack("!HHHHH", 0x8180, 1, int(is_a), 0, 0) + query[12:end]
         return head + (b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + socket.inet_aton(address) if is_a else b"")
 
     def _accepts(self) -> None:
@@ -208,7 +204,7 @@ class Observer:
             else:
                 taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
-    def _looks(self) -> None:
+    def _watch_processes(self) -> None:
         while True:
             for line in filter(None, map(command_line, _process_ids())):
                 self.processes.setdefault(line)

@@ -39,13 +39,13 @@ class ScriptedDetector:
         self.gate = threading.Event()
         self.gate.set()
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        if not any(picture.any() for picture in pictures):  # black: the worker tries whether it works
-            return [Detections.empty() for _ in pictures]
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        if not any(image.any() for image in images):  # black: the worker tries whether it works
+            return [Detections.empty() for _ in images]
         assert self.gate.wait(200)
-        self.seen += [picture.shape for picture in pictures]
+        self.seen += [image.shape for image in images]
         score = self._scores.pop(0) if len(self._scores) > 1 else self._scores[0]
-        return [self._found(score) if n == 0 else Detections.empty() for n, _ in enumerate(pictures)]
+        return [self._found(score) if n == 0 else Detections.empty() for n, _ in enumerate(images)]
 
     def _found(self, score: float) -> Detections:
         if score <= 0:

@@ -19,9 +19,9 @@ from test_escalation_nats import ask_broker, quiet
 from appliance import wire
 from benchmarks.verdict_latency import Instant
 from tests.servers.nats import NatsServer, find_nats_servers
-from tests.servers.site import picture, site
+from tests.servers.site import evidence_image, site
 from tests.servers.worker import worker
-from tests.waiting import until
+from tests.support.waiting import until
 
 HUB = (Path(__file__).parents[2] / "deploy" / "nats" / "hub.conf").read_text()
 STREAMS = (wire.STREAM_ESCALATION, wire.STREAM_MEDIA, wire.STREAM_VERDICT, "VEDETTE_DEAD")
@@ -206,11 +206,11 @@ def attack(tmp_path: Path, config: str) -> tuple[Attack, list[str]]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(worker(all_rights, Instant()))
             here, there = (stack.enter_context(site(tmp_path / name, urls[name], name=name)) for name in (ME, VICTIM))
-            first = there.ask(1, (picture(1, (900, 700), noise=True),))
-            here.ask(1, (picture(2),))
+            first = there.ask(1, (evidence_image(1, (900, 700), noise=True),))
+            here.ask(1, (evidence_image(2),))
             until(lambda: here.settled(1) and there.settled(1))
             there.cut()  # its next question is known to the other before it is sent
-            coming = [there.ask(n, (picture(n),)) for n in range(2, 6)]
+            coming = [there.ask(n, (evidence_image(n),)) for n in range(2, 6)]
             media = [each.ref.id for name in (first, *coming) for each in there.outbox.media_of(name)]
             before = {stream: stored(all_rights, stream) for stream in STREAMS}
             tried = Attack((first, *coming), tuple(media))

@@ -10,11 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.jwt import operator_account_user, public_of, seed_of
-from servers.nats import NatsBinary, NatsServer, find_nats_servers
-from servers.site import site
-from servers.worker import worker
-from waiting import until
 
 from appliance import config
 from appliance.base.clock import SystemClock
@@ -22,7 +17,12 @@ from appliance.broker import NatsLink, end_tasks
 from benchmarks.verdict_latency import Instant
 from cloud_worker import stream_setup
 from cloud_worker.config import StreamsConfig
-from tests.ports import quiet_port
+from tests.servers.jwt import operator_account_user, public_of, seed_of
+from tests.servers.nats import NatsBinary, NatsServer, find_nats_servers
+from tests.servers.site import site
+from tests.servers.worker import worker
+from tests.support.ports import quiet_port
+from tests.support.waiting import until
 from tests.system.test_escalation_nats import make_streams
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "nats"

@@ -22,12 +22,12 @@ import pytest
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import SystemClock
 from appliance.broker import NatsLink, end_tasks, nats_link
-from tests.ports import quiet_port
-from tests.servers.box import Box
+from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.scripted_broker import GREETING, ScriptedBroker
 from tests.servers.worker import WorkerProcess
-from tests.waiting import PATIENCE, until
+from tests.support.ports import quiet_port
+from tests.support.waiting import PATIENCE, until
 
 
 def watch(url: str, condition: Callable[[NatsLink], bool], seconds: float = 20.0) -> NatsLink:
@@ -110,7 +110,7 @@ def status(url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def link_metric(box: Box, name: str) -> float:
+def link_metric(box: ApplianceProcess, name: str) -> float:
     found = re.search(rf"^{name} (\S+)$", box.page("/metrics"), re.MULTILINE)
     assert found, name
     return float(found.group(1))
@@ -141,7 +141,7 @@ def test_worker_and_appliance_come_back_after_a_freeze(impatient: NatsServer, tm
     site = f"cameras: {{gate: {{url: 'rtsp://127.0.0.1:9/none'}}}}\nuplink: {{url: '{impatient.url}'}}\n"
     working = WorkerProcess(config)
     try:
-        with Box(tmp_path, site) as box:
+        with ApplianceProcess(tmp_path, site) as box:
             until(lambda: "connected to the broker" in working.log(), 60, "the worker has a link")
             until(lambda: link_metric(box, "vedette_link_up") == 1, 60)
             for _ in range(2):

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from streams import clip
 
 from appliance import config
 from appliance.base.clock import SystemClock
@@ -24,8 +23,9 @@ from appliance.ingest.probe_process import ProbeFailed, probe_camera
 from appliance.onvif.camera_client import inspect_camera
 from appliance.onvif.soap_client import OnvifAddress
 from appliance.settings.settings_service import SettingsService
-from tests.dashboard_site import Site
 from tests.servers.onvif_camera import OnvifCamera, Stream
+from tests.support.dashboard_site import Site
+from tests.support.scripted_sources import clip
 
 PASSWORD = "p@ss:w/ord"  # as people choose them
 
@@ -50,7 +50,12 @@ class Setup:
         site = Site(folder / "data", self.clock)
         service = SettingsService(self.file, folder, site.clock, self._take)
         app = create_app(
-            db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, settings=service
+            db=site.db,
+            meter=site.meter,
+            root=site.root,
+            config=site.config.for_dashboard(),
+            clock=site.clock,
+            settings=service,
         )
         self.app = app
         self.http = TestClient(app, base_url="http://127.0.0.1")
@@ -61,7 +66,7 @@ class Setup:
 
     def take_in_force(self) -> None:
         """As the core does with what was changed."""
-        self.app.state.configure(self.in_force[-1], NO_PROBES)
+        self.app.state.configure(self.in_force[-1].for_dashboard(), NO_PROBES)
 
     def post(self, path: str, status: int, **body: Any) -> Any:
         answer = self.http.post(f"/api/v1/setup/{path}", json={"url": f"rtsp://127.0.0.1:{self.port}/main", **body})

@@ -17,8 +17,8 @@ from appliance.config.secrets_file import secrets_path
 from appliance.dashboard.app import create_app
 from appliance.ingest.probe_process import ProbeFailed, probe_camera
 from appliance.settings.settings_service import SettingsService
-from tests.dashboard_site import Site
 from tests.servers.onvif_camera import OnvifCamera, Stream
+from tests.support.dashboard_site import Site
 
 TOKEN, PASSWORD = "box-token-7f3a9c", "gate-password-51d2"
 BAIT = "x-${VEDETTE_TOKEN:-none}-${CAMERA_GATE_PASSWORD:-none}"
@@ -60,7 +60,12 @@ class Box:
         site = Site(folder / "data", SystemClock())
         service = SettingsService(self.file, folder, site.clock, self._take)
         app = create_app(
-            db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, settings=service
+            db=site.db,
+            meter=site.meter,
+            root=site.root,
+            config=site.config.for_dashboard(),
+            clock=site.clock,
+            settings=service,
         )
         self.http = TestClient(app, base_url="http://127.0.0.1")
 

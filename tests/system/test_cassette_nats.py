@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "replay"))
-
-from films import BrightBlock
-from verdicts import after_header, asking, visits
 
 from appliance.cli import main
 from appliance.detect import detector
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
 from tests.servers.worker import WorkerProcess
-from tests.waiting import until
+from tests.support.block_footage import BrightBlock
+from tests.support.scripted_verdicts import after_header, asking, visits
+from tests.support.waiting import until
 
 NOBODY = "nats://127.0.0.1:1"
 

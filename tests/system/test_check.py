@@ -19,11 +19,11 @@ from pathlib import Path
 import av
 import onnxruntime as ort
 import pytest
-from media import picture
-from streams import clip
 
 from appliance.cli import main
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
+from tests.support.numbered_footage import numbered_image
+from tests.support.scripted_sources import clip
 
 VEDETTE = (sys.executable, "-m", "appliance")
 PASSWORD = "hunter2-s3cret"
@@ -171,7 +171,7 @@ def uneven(path: Path) -> Path:
         stream.codec_context.time_base = Fraction(1, 1000)
         stream.options = {"bf": "0"}
         for n in range(60):
-            frame = av.VideoFrame.from_ndarray(picture(n * 100), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(numbered_image(n * 100), format="rgb24")
             frame.pts, frame.time_base = n * 90 + (n * 37) % 29, Fraction(1, 1000)
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))

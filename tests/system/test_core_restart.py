@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE, until
 
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
-from tests.servers.box import Box
+from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers
-from tests.servers.red_camera import alerts, ingest_of, one, red_box, red_film, rows
+from tests.servers.red_camera import alerts, ingest_of, one, red_appliance, red_clip, rows
 from tests.servers.worker import WorkerProcess
+from tests.support.waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module")
 def cameras(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RtspServerThread]:
-    path = red_film(tmp_path_factory.mktemp("film") / "film.mp4")
+    path = red_clip(tmp_path_factory.mktemp("film") / "film.mp4")
     with RtspServer.in_thread({"gate": path}) as running:
         yield running
 
@@ -48,8 +48,8 @@ def worker(tmp_path: Path, broker: NatsServer) -> Iterator[None]:
 
 
 @pytest.fixture
-def box(tmp_path: Path, cameras: RtspServerThread, broker: NatsServer) -> Iterator[Box]:
-    with red_box(tmp_path, cameras.url("gate"), broker.url) as running:
+def box(tmp_path: Path, cameras: RtspServerThread, broker: NatsServer) -> Iterator[ApplianceProcess]:
+    with red_appliance(tmp_path, cameras.url("gate"), broker.url) as running:
         yield running
 
 
@@ -60,7 +60,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def assert_nothing_lost_or_doubled(box: Box) -> None:
+def assert_nothing_lost_or_doubled(box: ApplianceProcess) -> None:
     asked = rows(box, "SELECT alert, count(*) FROM escalation GROUP BY alert")
     assert {count for _, count in asked} == {1}
     assert {alert for alert, _ in asked} == alerts(box)
@@ -70,7 +70,7 @@ def assert_nothing_lost_or_doubled(box: Box) -> None:
 
 
 @pytest.mark.timeout(600)  # three lives of a whole appliance
-def test_a_core_that_is_killed_again_and_again_loses_and_doubles_nothing(box: Box, worker: None) -> None:
+def test_a_core_that_is_killed_again_and_again_loses_and_doubles_nothing(box: ApplianceProcess, worker: None) -> None:
     dice = random.Random(7)
     for longest_s in (0.0, 1.5):  # the first time at once, so that it is killed in the middle of an alert
         before = alerts(box)
@@ -99,7 +99,7 @@ def test_a_core_that_is_killed_again_and_again_loses_and_doubles_nothing(box: Bo
 
 
 def test_an_ingest_process_that_is_killed_comes_back_within_seconds_and_shows_its_gap(
-    cameras: RtspServerThread, box: Box
+    cameras: RtspServerThread, box: ApplianceProcess
 ) -> None:
     sent_earlier = sum(each.bytes_sent for each in cameras.sessions() if each.state == "closed")
     box.page("/api/v1/savings")
@@ -123,7 +123,7 @@ def test_an_ingest_process_that_is_killed_comes_back_within_seconds_and_shows_it
     assert bytes_before < counted <= 1.02 * sent + 1000, "what was counted before the kill is not counted again"
 
 
-def test_sigterm_ends_everything_within_seconds_and_keeps_the_last_segment(box: Box) -> None:
+def test_sigterm_ends_everything_within_seconds_and_keeps_the_last_segment(box: ApplianceProcess) -> None:
     until(lambda: one(box, "SELECT count(*) FROM alert WHERE t_end IS NULL") == 1, 40)
     ingest = ingest_of(box.pid)
     began = time.monotonic()
@@ -140,7 +140,7 @@ def test_sigterm_ends_everything_within_seconds_and_keeps_the_last_segment(box: 
     assert len(files) == one(box, "SELECT count(*) FROM segment")
 
 
-def test_threads_and_memory_do_not_grow_with_requests(box: Box) -> None:
+def test_threads_and_memory_do_not_grow_with_requests(box: ApplianceProcess) -> None:
     until(lambda: one(box, "SELECT count(*) FROM alert") >= 1, 40)
     for _ in range(20):
         box.get("/alerts")

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from camera_rig import CameraRig
-from places import FPS, Lookout, place
-from waiting import PATIENCE, until
 
 from appliance import config
 from appliance.decode_policy.keyframe_policy import TUNING
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.track.tracker import Tracker
 from appliance.types import CameraMeter, FrameBoxes
+from tests.support.camera_rig import CameraRig
+from tests.support.waiting import PATIENCE, until
+from tests.support.walker_footage import FPS, WalkerDetector, place
 
 HEARTBEAT_S = 2.0
 JITTER_S = 0.15
@@ -38,7 +38,7 @@ class Site(CameraRig):
 
     def __init__(self, url: str, root: Path) -> None:
         camera = config.CameraConfig(url=url, record=False, detect=config.DetectConfig(heartbeat_s=HEARTBEAT_S))
-        super().__init__(root, {"gate": camera}, Lookout(), new_tracker=Tracker)
+        super().__init__(root, {"gate": camera}, WalkerDetector(), new_tracker=Tracker)
         self.camera, self.stream = self.cameras["gate"], self.streams["gate"]
 
     def boxes(self) -> list[FrameBoxes]:
@@ -89,6 +89,7 @@ def test_a_quiet_camera_is_idle_says_so_and_keeps_its_heartbeat(server: RtspServ
         assert max(pauses) <= PATIENCE * HEARTBEAT_S
         assert after.skipped - before.skipped > 5 * (after.decoded - before.decoded)
         (meter,) = site.heard.of(CameraMeter)
-        assert (meter.decoding, meter.decoding_reason) == ("idle", "")
-        assert meter.packets >= meter.decoded + meter.skipped - 1
+        assert meter.decoding is not None
+        assert (meter.decoding.state, meter.decoding.reason) == ("idle", "")
+        assert meter.traffic.packets >= meter.decoded + meter.skipped - 1
         assert meter.skipped > 0

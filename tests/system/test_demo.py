@@ -20,11 +20,11 @@ from typing import Any
 
 import av
 import pytest
-import waiting
 
 from appliance.base.errors import MissingDependency
 from appliance.demo.demo_config import find_nats_server
 from appliance.demo.demo_run import DETECTOR_JUDGES
+from tests.support import waiting
 
 until = functools.partial(waiting.until, seconds=15.0, every_s=0.1)
 ROOT = Path(__file__).parents[2]

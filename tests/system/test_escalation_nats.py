@@ -32,9 +32,9 @@ from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.redetect import Redetect
 from tests.servers.nats import NatsBinary, NatsServer, find_nats_servers
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
-from tests.servers.site import Site, picture, ref_of, site
+from tests.servers.site import Site, evidence_image, ref_of, site
 from tests.servers.worker import ScriptedDetector, WorkerProcess, worker
-from tests.waiting import until
+from tests.support.waiting import until
 
 BINARIES = find_nats_servers()
 
@@ -84,7 +84,7 @@ def test_an_escalation_goes_up_and_its_verdict_comes_back_once(broker: NatsServe
     engine, detector = second_look(0.9)
     make_streams(broker.url)
     with site(tmp_path / "site", broker.url) as here, worker(broker.url, engine):
-        asked = here.ask(1, (picture(1), picture(2, (1200, 900), noise=True)))
+        asked = here.ask(1, (evidence_image(1), evidence_image(2, (1200, 900), noise=True)))
         until(lambda: here.settled(1))
         verdict = here.verdict(1)
         assert verdict is not None
@@ -102,7 +102,7 @@ def test_an_escalation_goes_up_and_its_verdict_comes_back_once(broker: NatsServe
 
 def test_what_left_is_counted_and_written_down(one_broker: NatsServer, tmp_path: Path) -> None:
     engine, _ = second_look(0.9)
-    large = picture(5, (1200, 900), noise=True)
+    large = evidence_image(5, (1200, 900), noise=True)
     assert ref_of(large).chunks > 4
     make_streams(one_broker.url)
     with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, engine):
@@ -134,7 +134,7 @@ def test_a_broker_that_is_killed_loses_nothing_and_doubles_nothing(broker: NatsS
     numbers = range(12)
     with site(tmp_path / "site", broker.url) as here, worker(broker.url, engine) as judge:
         for n in numbers:
-            here.ask(n, (picture(n, (640, 480), noise=True),))
+            here.ask(n, (evidence_image(n, (640, 480), noise=True),))
             if n in {3, 8}:
                 broker.kill()
                 broker.start()
@@ -182,7 +182,7 @@ def test_a_core_that_is_killed_goes_on_at_the_first_chunk_that_was_not_acknowled
     one_broker: NatsServer, tmp_path: Path
 ) -> None:
     make_streams(one_broker.url)
-    large = picture(7, (2000, 1500), noise=True)
+    large = evidence_image(7, (2000, 1500), noise=True)
     with site(tmp_path / "site", one_broker.url) as here:
         here.cut()
         asked = here.ask(1, (large,))
@@ -374,7 +374,7 @@ def test_an_escalation_that_is_not_understood_still_gets_its_verdict(one_broker:
 
 def test_images_that_are_not_what_was_announced_are_not_looked_at(one_broker: NatsServer, tmp_path: Path) -> None:
     engine, detector = second_look(0.9)
-    right, wrong, absent = picture(1), picture(2), picture(3)
+    right, wrong, absent = evidence_image(1), evidence_image(2), evidence_image(3)
     with site(tmp_path / "site", one_broker.url) as here:
         make_streams(one_broker.url)
         here.cut()
@@ -398,7 +398,7 @@ def test_an_image_that_vanished_from_the_disk_is_left_out(one_broker: NatsServer
     engine, _ = second_look(0.9)
     with site(tmp_path / "site", one_broker.url) as here:
         here.cut()
-        here.ask(1, (picture(1), picture(2)))
+        here.ask(1, (evidence_image(1), evidence_image(2)))
         (here.root / "evidence/alert-1/0.jpg").unlink()
         here.connect()
         with worker(one_broker.url, engine):
@@ -496,10 +496,10 @@ def test_the_servers_own_settings_are_compared(broker: NatsServer) -> None:
 
 
 def test_a_broker_that_lost_its_disk_is_given_everything_again(broker: NatsServer, tmp_path: Path) -> None:
-    large = picture(4, (1600, 1200), noise=True)
+    large = evidence_image(4, (1600, 1200), noise=True)
     with site(tmp_path / "site", broker.url) as here:
         make_streams(broker.url)
-        here.ask(1, (large, picture(5)))
+        here.ask(1, (large, evidence_image(5)))
         until(lambda: here.count("sent") == 1)
         broker.kill()
         shutil.rmtree(tmp_path / "nats" / "store")
@@ -517,10 +517,10 @@ def test_a_broker_that_lost_its_disk_is_given_everything_again(broker: NatsServe
 def test_a_broker_that_lost_its_disk_between_two_chunks_is_given_the_first_again(
     one_broker: NatsServer, tmp_path: Path
 ) -> None:
-    large = picture(4, (1600, 1200), noise=True)
+    large = evidence_image(4, (1600, 1200), noise=True)
     with site(tmp_path / "site", one_broker.url) as here:
         here.cut()
-        asked = here.ask(1, (large, picture(5)))
+        asked = here.ask(1, (large, evidence_image(5)))
         row = here.next_ready()
         here.outbox.chunk_acked(row, here.outbox.media_of(asked)[0], 2, 0)  # by a broker that has forgotten it since
         engine, _ = second_look(0.9)
@@ -597,7 +597,7 @@ def test_a_verdict_that_cannot_be_written_comes_again(
 
 
 def test_a_verdict_that_got_lost_is_asked_for_again_without_the_images(one_broker: NatsServer, tmp_path: Path) -> None:
-    large = picture(4, (1600, 1200), noise=True)
+    large = evidence_image(4, (1600, 1200), noise=True)
     engine, detector = second_look(0.9)
     with site(tmp_path / "site", one_broker.url) as here:
         here.cut()

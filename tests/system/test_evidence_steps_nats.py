@@ -10,10 +10,7 @@ from pathlib import Path
 
 import nats
 import pytest
-import wire_v1
-from media import film, record
 from nats.js.api import ConsumerConfig
-from sample_rows import BOX, sample_frame
 from test_escalation_nats import ask_broker, language_model, left_in_queue, make_streams, second_look
 
 from appliance import config, wire
@@ -28,13 +25,16 @@ from appliance.types import Alert, AlertChange, BestView, Event
 from appliance.uplink.uplink_service import UplinkService
 from cloud_worker import stream_setup
 from cloud_worker.config import StreamsConfig
-from tests.servers.box import Box
+from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import OpenAiStub, kinds_shown, openai_stub
-from tests.servers.red_camera import one, red_box, red_film, rows
+from tests.servers.red_camera import one, red_appliance, red_clip, rows
 from tests.servers.site import RULE, Site
 from tests.servers.worker import worker
-from tests.waiting import until
+from tests.support import wire_v1
+from tests.support.numbered_footage import encoded_footage, record
+from tests.support.sample_rows import BOX, sample_frame
+from tests.support.waiting import until
 
 T0 = 1_700_000_000.0
 
@@ -57,15 +57,15 @@ class WatchedSite(Site):
             }
         )
         super().__init__(folder, url)
-        self.maker = EvidenceMaker(self.db, folder, self.config, self.clock, ready=self._wake)
+        self.maker = EvidenceMaker(self.db, folder, self.config.for_decisions(), self.clock, ready=self._wake)
 
     def _wake(self) -> None:
         self.service.wake()
 
-    def film(self) -> WatchedSite:
+    def encoded_footage(self) -> WatchedSite:
         CameraStore(self.db).ensure({"yard": "file:clip.mp4"})
         for n in range(0, 16, 4):
-            SegmentStore(self.db).put(record(self.root, film(10 * n, 40, size=(640, 480)), T0 + n))
+            SegmentStore(self.db).put(record(self.root, encoded_footage(10 * n, 40, size=(640, 480)), T0 + n))
         BoxStore(self.db).append("yard", "r1", [sample_frame(T0 + n / 5, seq=n) for n in range(80)])
         return self
 
@@ -311,9 +311,9 @@ def test_the_appliance_itself_is_killed_while_escalations_take_two_messages(
 ) -> None:
     """`vedette run`, kill -9 of the core at two moments of the second step, and one verdict each in the end."""
     stub.mode = "needs crop"
-    path = red_film(tmp_path / "film.mp4")
+    path = red_clip(tmp_path / "film.mp4")
     with RtspServer.in_thread({"gate": path}) as cameras, worker(one_broker.url, language_model(stub)):
-        box = red_box(tmp_path, cameras.url("gate"), one_broker.url)
+        box = red_appliance(tmp_path, cameras.url("gate"), one_broker.url)
         box.config.write_text(f"{box.config.read_text()}\nescalation: {{first: facts}}\n")
         watch_and_kill(box)
 
@@ -326,7 +326,7 @@ SETTLED = """
 """
 
 
-def watch_and_kill(stopped: Box) -> None:
+def watch_and_kill(stopped: ApplianceProcess) -> None:
     with stopped as box:
         for moment in ("step = 1", "step = 1 AND state IN ('sent', 'settled')"):
             before = one(box, f"SELECT count(*) FROM escalation WHERE {moment}")

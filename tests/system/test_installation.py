@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import quiet_port
+from tests.support.ports import quiet_port
 
 ROOT = Path(__file__).parents[2]
+BEFORE = "a6ec629"  # the last commit with the modules loose in appliance/
 FOLDERS = ("/opt", "/etc", "/usr/local", "/var/lib", "/var/cache")
 
 SYSTEMCTL = """\
@@ -42,7 +43,7 @@ case $1 in
 esac
 """
 
-STORY = """\
+BEGIN = """\
 set -eu
 for folder in $FOLDERS; do
   mkdir -p "$WORK/upper$folder" "$WORK/work$folder"
@@ -54,6 +55,11 @@ schema() {
 print(*db.execute("PRAGMA user_version").fetchone())'
 }
 users() { echo "users $(vedette users list --config /etc/vedette/site.yaml 2>&1 | grep -c anna)"; }
+"""
+
+FAILS = (
+    BEGIN
+    + """\
 sh "$REPOSITORY/deploy/install.sh" install --systemctl systemctl --no-apt \\
   --extras "" --listen "127.0.0.1:$PORT" --from "$WORK/one/"*.whl
 stat -c '%U %a %n' /etc/vedette/site.yaml /etc/vedette/environment /var/lib/vedette /opt/vedette
@@ -67,6 +73,28 @@ ls /var/lib/vedette
 vedette-install uninstall --systemctl systemctl
 ls /opt /var/lib/vedette
 """
+)
+
+THERE_AND_BACK = (
+    BEGIN
+    + """\
+state() {
+  echo "$(basename "$(readlink -f /opt/vedette/current)"), schema $(schema), $(users), $(python3 -c '
+import sys, urllib.request
+print(urllib.request.urlopen("http://127.0.0.1:" + sys.argv[1] + "/readyz").status)' "$PORT")"
+}
+sh "$REPOSITORY/deploy/install.sh" install --systemctl systemctl --no-apt \\
+  --extras "" --listen "127.0.0.1:$PORT" --from "$WORK/one/"*.whl
+echo 'a good password' | setpriv --reuid vedette --regid vedette --clear-groups -- env HOME=/var/lib/vedette \\
+  /opt/vedette/current/bin/vedette users add anna --role admin --config /etc/vedette/site.yaml
+echo "before: $(state)"
+vedette-install upgrade --systemctl systemctl --no-apt --wait 60 --from "$WORK/two/"*.whl
+echo "after: $(state)"
+vedette-install rollback --systemctl systemctl --wait 60
+echo "back: $(state)"
+vedette-install uninstall --systemctl systemctl
+"""
+)
 
 
 def build(source: Path, to: Path) -> None:
@@ -92,33 +120,50 @@ def newer(source: Path) -> None:
     change("appliance/dashboard/health_api.py", "found = health.reasons()", 'raise RuntimeError("broken")')
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace and a user of its own need root")
-def test_a_version_that_fails_gives_back_the_database_and_the_way_there(tmp_path: Path) -> None:
-    build(ROOT, tmp_path / "one")
-    names = ("appliance", "cloud_worker", "deploy", "fixtures/clips", "models")
-    for name in names:
-        shutil.copytree(ROOT / name, tmp_path / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
+def copy_of_this_tree(to: Path) -> None:
+    for name in ("appliance", "cloud_worker", "deploy", "fixtures/clips", "models"):
+        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
-        shutil.copy(ROOT / name, tmp_path / "source" / name)
-    newer(tmp_path / "source")
-    build(tmp_path / "source", tmp_path / "two")
+        shutil.copy(ROOT / name, to / name)
+
+
+def tree_before(to: Path) -> None:
+    """The tree before the packages were made, from the history."""
+    archive = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode:
+        pytest.skip(f"the history does not hold {BEFORE}: clone without --depth to upgrade from the version before")
+    to.mkdir()
+    subprocess.run(["tar", "-x", "-C", str(to)], input=archive.stdout, check=True)
+
+
+def played(story: str, tmp_path: Path, repository: Path) -> str:
+    """What the story prints. It is played in a mount namespace; skips where none can be had."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "systemctl").write_text(SYSTEMCTL)
     (tmp_path / "bin" / "systemctl").chmod(0o755)
     tmp_path.chmod(0o755)
     environment = {
         **os.environ, "PATH": f"{tmp_path / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "WORK": str(tmp_path), "REPOSITORY": str(ROOT), "PORT": str(quiet_port()), "FOLDERS": " ".join(FOLDERS),
+        "WORK": str(tmp_path), "REPOSITORY": str(repository), "PORT": str(quiet_port()), "FOLDERS": " ".join(FOLDERS),
     }  # fmt: skip
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", STORY], env=environment, capture_output=True, text=True, check=False
+        ["unshare", "--mount", "sh", "-c", story], env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode == 77:
         pytest.skip("no overlay can be mounted here")
-    said = done.stdout
-    assert done.returncode == 0, said + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace and a user of its own need root")
+def test_a_version_that_fails_gives_back_the_database_and_the_way_there(tmp_path: Path) -> None:
+    build(ROOT, tmp_path / "one")
+    copy_of_this_tree(tmp_path / "source")
+    newer(tmp_path / "source")
+    build(tmp_path / "source", tmp_path / "two")
+    said = played(FAILS, tmp_path, ROOT)
     assert "vedette 640 /etc/vedette/site.yaml" in said
     assert "root 600 /etc/vedette/environment" in said
     assert "vedette 700 /var/lib/vedette" in said
@@ -130,3 +175,23 @@ def test_a_version_that_fails_gives_back_the_database_and_the_way_there(tmp_path
     assert "the newer one is in /var/lib/vedette/after-upgrade-9.9+" in said
     assert "is in force again" in said
     assert said.rindex("vedette.db") > said.rindex("uninstalled")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace and a user of its own need root")
+def test_the_version_before_is_upgraded_runs_and_is_rolled_back(tmp_path: Path) -> None:
+    tree_before(tmp_path / "before")
+    build(tmp_path / "before", tmp_path / "one")
+    copy_of_this_tree(tmp_path / "source")
+    project = tmp_path / "source" / "pyproject.toml"
+    project.write_text(re.sub(r'^version = "(.*)"', r'version = "\1+next"', project.read_text(), flags=re.MULTILINE))
+    build(tmp_path / "source", tmp_path / "two")
+    said = played(THERE_AND_BACK, tmp_path, tmp_path / "before")
+    (before,), (after,), (back,) = (
+        re.findall(rf"^{name}: (.*)", said, re.MULTILINE) for name in ("before", "after", "back")
+    )
+    assert before.endswith(", users 1, 200")
+    assert after == before.replace(",", "+next,", 1)
+    assert back == before
+    assert "is in force" in said

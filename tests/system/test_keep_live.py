@@ -10,30 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until
 
 from appliance.cli import main
 from appliance.demo.rtsp_server import RtspServer
-from tests.servers.box import Box
-from tests.servers.red_camera import red_box, red_film
+from tests.servers.appliance_process import ApplianceProcess
+from tests.servers.red_camera import red_appliance, red_clip
+from tests.support.waiting import until
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
-    film = red_film(tmp_path / "film.mp4")
+def box(tmp_path: Path) -> Iterator[ApplianceProcess]:
+    film = red_clip(tmp_path / "film.mp4")
     with RtspServer.in_thread({"gate": film}) as cameras:
-        running = red_box(tmp_path, cameras.url("gate"), "nats://127.0.0.1:9")
+        running = red_appliance(tmp_path, cameras.url("gate"), "nats://127.0.0.1:9")
         config = running.config.read_text()
         running.config.write_text(config.replace("dir:", "disk_free_min_mb: 0, dir:"))
         with running:
             yield running
 
 
-def ended(box: Box) -> list[dict[str, Any]]:
+def ended(box: ApplianceProcess) -> list[dict[str, Any]]:
     return [each for each in box.get("/alerts")["alerts"] if each["t_end"] is not None and each["clip"]]
 
 
-def post(box: Box, path: str, body: object) -> Any:
+def post(box: ApplianceProcess, path: str, body: object) -> Any:
     request = urllib.request.Request(
         box.url + f"/api/v1{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -41,7 +41,7 @@ def post(box: Box, path: str, body: object) -> Any:
         return json.load(answer)
 
 
-def test_from_a_living_appliance_to_the_bench_and_back(box: Box, tmp_path: Path) -> None:
+def test_from_a_living_appliance_to_the_bench_and_back(box: ApplianceProcess, tmp_path: Path) -> None:
     until(lambda: ended(box), 60)
     alert = ended(box)[-1]["id"]
     with pytest.raises(urllib.error.HTTPError, match="409"):
@@ -63,7 +63,7 @@ def test_from_a_living_appliance_to_the_bench_and_back(box: Box, tmp_path: Path)
     assert box.stop() == 0
 
 
-def kept(box: Box, alert: str) -> bool:
+def kept(box: ApplianceProcess, alert: str) -> bool:
     try:
         post(box, f"/alerts/{alert}/keep", {"name": "visit"})
     except urllib.error.HTTPError as error:

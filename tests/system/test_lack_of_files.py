@@ -16,7 +16,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from waiting import until
+
+from tests.support.waiting import until
 
 FILES_MAX = 60
 CLIP = next((Path(__file__).parents[2] / "fixtures" / "clips").glob("*.mp4"))

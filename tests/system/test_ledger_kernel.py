@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from servers.nats import NatsServer, find_nats_servers
-from servers.netns import Cable, cable, why_not
-from waiting import until
 
+from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.netns import Cable, cable, why_not
+from tests.support.waiting import until
 from tests.system.test_broker_identity import certificates
 
 ROOT = Path(__file__).parents[2]

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import httpx
 import pytest
-from camera_rig import CameraRig
-from live_stream import KeptBySite, LiveMessage, LiveParser, pictures
-from streams import clip
-from waiting import ANSWER_S, PATIENCE, until
 
 from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.dashboard.live_api import MEDIA_TYPE
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.types import SegmentRow
-from tests.dashboard_site import Site, config_of, running
+from tests.support.camera_rig import CameraRig
+from tests.support.dashboard_site import Site, config_of, running
+from tests.support.live_stream import KeptBySite, LiveMessage, LiveParser, numbered_frames
+from tests.support.scripted_sources import clip
+from tests.support.waiting import ANSWER_S, PATIENCE, until
 
 TOKEN = "a token of this test"
 BEHIND_S_MAX = 1.2  # of what has arrived; a player keeps 0.2 s more in hand
@@ -45,7 +45,7 @@ class LiveReader:
 
     def numbers(self, index: int = 0) -> list[int]:
         video = b"".join(self.of("v", index))
-        return [n for _, n in pictures(video)] if video else []
+        return [n for _, n in numbered_frames(video)] if video else []
 
     def stop(self) -> None:
         self._stop.set()
@@ -106,7 +106,7 @@ def behind_s(reader: LiveReader) -> list[float]:
             continue
         if b"ftyp" in each.content[:8]:
             head = each.content
-        elif (shown := pictures(head + each.content)) and at - reader.got[0][0] > 1.0:
+        elif (shown := numbered_frames(head + each.content)) and at - reader.got[0][0] > 1.0:
             found.append(at - shown[-1][0])
     return found
 
@@ -125,7 +125,7 @@ def test_video_is_about_a_second_behind_the_camera_over_several_files(
         print(f"\nlive video: newest picture {behind[0]:.2f} to {behind[-1]:.2f} s old as it arrives")
     assert behind[len(behind) // 2] < BEHIND_S_MAX * PATIENCE
     looks = [look for part in reader.of("b") for look in json.loads(part)]
-    by_time = {round(t, 2): n for t, n in pictures(b"".join(reader.of("v")))}
+    by_time = {round(t, 2): n for t, n in numbered_frames(b"".join(reader.of("v")))}
     same = [
         (by_time[round(look["t"], 2)], look["objects"][0]["box"][0]) for look in looks if round(look["t"], 2) in by_time
     ]
@@ -142,7 +142,7 @@ def test_a_cut_camera_comes_back_into_the_same_stream(house: tuple[Site, str], c
         until(lambda: sum(b"ftyp" in each[:8] for each in reader.of("v")) > inits, what="a new file after the cut")
         count = len(reader.of("v"))
         until(lambda: len(reader.of("v")) > count + 2)
-        times = [t for t, _ in pictures(b"".join(reader.of("v")))]
+        times = [t for t, _ in numbered_frames(b"".join(reader.of("v")))]
         assert times == sorted(times)
 
 

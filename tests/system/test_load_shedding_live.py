@@ -6,18 +6,18 @@ import threading
 from pathlib import Path
 
 import pytest
-from streams import clip
-from waiting import until
 
 from appliance.base.clock import SystemClock
 from appliance.base.threads import ServiceGroup
 from appliance.config import SiteConfig
+from appliance.core import app
 from appliance.core.app import build, recover, start
-from appliance.core.core_loop import app
 from appliance.media.segment_recovery import recover_segment
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
-from tests.box_files import heat
+from tests.support.scripted_sources import clip
+from tests.support.sensor_files import heat
+from tests.support.waiting import until
 
 
 @pytest.mark.slow  # rates are of five seconds, three times

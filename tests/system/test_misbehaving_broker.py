@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from cloud_worker.judge import JudgeCase, Opinion
-from tests.servers.fast_loop import FastClock, FastLoop
+from tests.servers.accelerated_loop import FastClock, FastLoop
 from tests.servers.jetstream_faults import FAULTS
 from tests.servers.scripted_jetstream import ScriptedJetStream
-from tests.servers.site import Site, picture
+from tests.servers.site import Site, evidence_image
 from tests.servers.worker import WorkerThread
-from tests.waiting import until
+from tests.support.waiting import until
 
 SPEED = 20.0
 RECOVERY_S_MAX = 30.0
@@ -57,7 +57,7 @@ SCENES: dict[str, tuple[str, ...]] = {
         "site: STREAM.INFO of no stream",
     ),
 }  # fmt: skip
-IMAGE = picture(1, (64, 48))
+IMAGE = evidence_image(1, (64, 48))
 
 
 class Agreeing:

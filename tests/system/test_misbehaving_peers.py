@@ -25,8 +25,8 @@ from tests.servers.misbehaving_proxy import WAYS, MisbehavingProxy
 from tests.servers.mosquitto import Mosquitto, find_mosquitto
 from tests.servers.onvif_camera import OnvifCamera
 from tests.servers.receiver import Receiver
-from tests.servers.site import picture
-from tests.waiting import until
+from tests.servers.site import evidence_image
+from tests.support.waiting import until
 
 HTTP_STRANGE = tuple(
     head + body
@@ -66,11 +66,11 @@ def test_a_store_that_misbehaves_ends_no_thread_of_the_archive() -> None:
                 continue  # see the limits in docs/worker.md
             done = counted.total()
             proxy.way = way
-            kept.put(*case(picture(n)))
+            kept.put(*case(evidence_image(n)))
             until(lambda done=done: counted.total() >= done + 2, 20, lambda way=way: way)
         proxy.way = ""
         before = counted["stored"]
-        kept.put(*case(picture(1000)))
+        kept.put(*case(evidence_image(1000)))
         until(lambda: counted["stored"] > before, BACK_S_MAX)
         kept.close(5)
 

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_rows import alert, event, opened, sample_frame
-from waiting import until
 
 from appliance.base.backoff import Backoff
 from appliance.base.clock import SystemClock, local_weekday_minute
@@ -40,6 +38,8 @@ from appliance.store.meter import Meter
 from appliance.store.rows import EvidenceRow
 from appliance.types import AlertChange, CameraState, HealthEvent, StreamHeader
 from tests.servers.mosquitto import Listener, Mosquitto, find_mosquitto
+from tests.support.sample_rows import alert, event, opened, sample_frame
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="no mosquitto here: deploy/get-mosquitto.sh brings it")
 CAMERA: dict[str, Any] = {
@@ -78,7 +78,9 @@ class PublishingSite:
         self._seq = 0
         self._thread: threading.Thread | None = None
         assert self.config.mqtt is not None
-        self.publisher = MqttPublisher(self.config, self.config.mqtt, self._deps())
+        self.publisher = MqttPublisher(
+            self.config.mqtt, self.config.site.name, self.config.cameras, self.config.dashboard.public_url, self._deps()
+        )
 
     def start(self) -> PublishingSite:
         self._thread = threading.Thread(target=self._run, name="mqtt")

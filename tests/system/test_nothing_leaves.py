@@ -14,18 +14,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
-import hailo_files
 import numpy as np
 import pytest
-from tiny_networks import Thing, yolo
 
 from appliance.base.child_modules import JOB_FUNCTIONS, MEDIA_FUNCTIONS, SANDBOX
 from appliance.cli import COMMANDS
 from cloud_worker.__main__ import _parser as worker_parser
 from tests.servers import network_stories, watched_network
 from tests.servers.nats import find_nats_servers
-from tests.servers.red_camera import red_film
+from tests.servers.red_camera import red_clip
 from tests.servers.watched_network import Watched, role, watch
+from tests.support import hailo_files
+from tests.support.tiny_networks import Thing, yolo
 
 PERSON = Thing((40, 20, 70, 110), 0.9, 0)
 RUNS = {"appliance run", "appliance.ingest", "appliance.demo.rtsp_server"}
@@ -75,7 +75,7 @@ def namespaces() -> None:
 def things(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A film, a network for each runtime that knows what is in it, and a labelled picture."""
     folder = tmp_path_factory.mktemp("things")
-    red_film(folder / "film.mp4")
+    red_clip(folder / "film.mp4")
     yolo(folder / "red.onnx", [PERSON], ["person"])
     hailo_files.nms(folder / "red.hef", [PERSON])
     for each in ("images", "labels"):

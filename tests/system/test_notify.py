@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from notifying import Link, NotifyingSite, hook, notifying
-from sample_rows import T0, opened
-from servers.receiver import Receiver
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.store.audit import AuditStore
 from appliance.types import HealthEvent
+from tests.servers.receiver import Receiver
+from tests.support.notification_site import Link, NotifyingSite, hook, notifying
+from tests.support.sample_rows import T0, opened
+from tests.support.waiting import until
 
 
 def start_process(folder: Path, url: str, how: str = "") -> subprocess.Popen[bytes]:

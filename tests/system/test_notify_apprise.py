@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from notifying import NotifyingSite, notifying
-from sample_rows import T0
-from servers.receiver import Receiver
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError, MissingDependency, UsageError
 from appliance.base.yamlfile import loads
 from appliance.cli import main
 from appliance.config import AppriseTarget, SiteConfig
-from appliance.notify.target_check import check_targets
+from appliance.notify.target_check import TargetFinding, check_targets
 from appliance.store.audit import AuditStore
+from tests.servers.receiver import Receiver
+from tests.support.notification_site import NotifyingSite, notifying
+from tests.support.sample_rows import T0
+from tests.support.waiting import until
 
 pytest.importorskip("apprise", reason="the extra `notify` is not installed")
 
@@ -121,11 +121,15 @@ notify:
 """
 
 
+def check(text: str, *, contact: bool) -> list[TargetFinding]:
+    return list(check_targets(loads(text, SiteConfig).notify, public_url="", has_uplink=False, contact=contact))
+
+
 def test_the_commands_check_and_test_the_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Receiver(200, 404) as service:
         file = tmp_path / "site.yaml"
         file.write_text(SITE % (chat(service)["url"], ""))
-        found = {each.about: each for each in check_targets(loads(file.read_text(), SiteConfig), contact=True)}
+        found = {each.about: each for each in check(file.read_text(), contact=True)}
         assert found["notify.chat"].level == "ok"
         assert service.taken == [], "a check sends nothing"
         assert main(["notify", "test", "--config", str(file)]) == 0
@@ -139,8 +143,7 @@ def test_the_commands_check_and_test_the_target(tmp_path: Path, capsys: pytest.C
 def test_an_address_that_apprise_does_not_know_is_found_before_the_start(
     tmp_path: Path, address: str, capfd: pytest.CaptureFixture[str], root_log: RootLog
 ) -> None:
-    site = loads(SITE % (address, ""), SiteConfig)
-    (found,) = (each for each in check_targets(site, contact=True) if each.about == "notify.chat")
+    (found,) = (each for each in check(SITE % (address, ""), contact=True) if each.about == "notify.chat")
     assert found.level == "wrong"
     assert "apprise cannot use this" in found.text
     with pytest.raises(UsageError, match=r"notify\.chat: apprise cannot use this"):
@@ -154,7 +157,7 @@ def test_without_the_extra_the_site_file_is_refused_with_the_remedy(
     monkeypatch.setitem(sys.modules, "apprise", None)
     file = tmp_path / "site.yaml"
     file.write_text(SITE % ("json://127.0.0.1/x", ""))
-    (found,) = (each for each in check_targets(loads(file.read_text(), SiteConfig), contact=False) if "chat" in each[0])
+    (found,) = (each for each in check(file.read_text(), contact=False) if "chat" in each[0])
     assert (found.level, "pip install 'vedette[notify]'" in found.text) == ("wrong", True)
     with pytest.raises(MissingDependency):
         NotifyingSite(tmp_path, ManualClock(T0), chat={"kind": "apprise", "url": "json://127.0.0.1/x"})

@@ -7,11 +7,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from servers.receiver import Receiver
 
 from appliance.cli import main
 from appliance.config import SiteConfig
 from appliance.notify.target_check import check_targets
+from tests.servers.receiver import Receiver
 
 SITE = """
 site: {name: depot-7}
@@ -55,7 +55,12 @@ def test_check_connects_and_sends_nothing(tmp_path: Path) -> None:
         push = {"kind": "ntfy", "url": phone.url, "topic": "t", "token": "x"}
         camera = {"url": "file:x.mp4"}
         site = SiteConfig.model_validate({"cameras": {"gate": camera}, "notify": {"phone": push, "home": hook}})
-        found = {about: (level, text) for about, level, text in check_targets(site, contact=True)}
+        found = {
+            about: (level, text)
+            for about, level, text in check_targets(
+                site.notify, public_url=site.dashboard.public_url, has_uplink=site.uplink is not None, contact=True
+            )
+        }
         assert found["notify.phone"][0] == "ok"
         assert found["notify.home"][0] == "unreachable"
         assert found["notify.home.hold_s"][0] == "warning"

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import until
 
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
-from tests.servers.box import Box
+from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.receiver import Receiver
-from tests.servers.red_camera import alerts, red_box, red_film, rows
+from tests.servers.red_camera import alerts, red_appliance, red_clip, rows
 from tests.servers.worker import WorkerProcess
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 _NOTIFY = """
@@ -29,7 +29,7 @@ notify:
 
 @pytest.fixture(scope="module")
 def cameras(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RtspServerThread]:
-    path = red_film(tmp_path_factory.mktemp("film") / "film.mp4")
+    path = red_clip(tmp_path_factory.mktemp("film") / "film.mp4")
     with RtspServer.in_thread({"gate": path}) as running:
         yield running
 
@@ -41,15 +41,15 @@ def phone() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def box(tmp_path: Path, cameras: RtspServerThread, phone: Receiver) -> Iterator[Box]:
-    made = red_box(tmp_path, cameras.url("gate"), "nats://127.0.0.1:9")
+def box(tmp_path: Path, cameras: RtspServerThread, phone: Receiver) -> Iterator[ApplianceProcess]:
+    made = red_appliance(tmp_path, cameras.url("gate"), "nats://127.0.0.1:9")
     made.config.write_text(made.config.read_text() + _NOTIFY.format(url=phone.url))
     with made as running:
         yield running
 
 
 @pytest.mark.timeout(900)  # four starts of the appliance, each with an alert
-def test_every_alert_is_delivered_whatever_is_killed(box: Box, phone: Receiver) -> None:
+def test_every_alert_is_delivered_whatever_is_killed(box: ApplianceProcess, phone: Receiver) -> None:
     dice = random.Random(5)
     for _ in range(4):
         before = len(alerts(box))
@@ -87,7 +87,7 @@ def test_the_clouds_verdict_is_what_is_sent_when_it_comes_in_time(
         f"nats: {{url: '{broker.url}'}}\nengine: {{kind: redetect}}\nworker: {{ack_wait_s: 2, retry_s: 0.1}}\n"
     )
     worker = WorkerProcess(worker_file)
-    made = red_box(tmp_path, cameras.url("gate"), broker.url)
+    made = red_appliance(tmp_path, cameras.url("gate"), broker.url)
     made.config.write_text(made.config.read_text() + _NOTIFY.format(url=phone.url).replace("hold_s: 2", "hold_s: 120"))
     settled = "SELECT alert, verdict, notice.state FROM notice JOIN alert ON alert.id = alert WHERE target = 'phone'"
     try:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers.box import Box
-from streams import clip
-from waiting import PATIENCE, until
 
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
+from tests.servers.appliance_process import ApplianceProcess
+from tests.support.scripted_sources import clip
+from tests.support.waiting import PATIENCE, until
 
 PASSWORD = "hunter2-s3cret"
 BACK_S_MAX = 10.0
@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RtspServerThrea
 def test_a_camera_that_was_cut_is_back_within_10_s_and_its_gap_is_on_its_page(
     tmp_path: Path, server: RtspServerThread, cut_s: float
 ) -> None:
-    with Box(tmp_path, f"cameras: {{gate: {{url: '{server.url('main')}'}}}}\n") as box:
+    with ApplianceProcess(tmp_path, f"cameras: {{gate: {{url: '{server.url('main')}'}}}}\n") as box:
         until(lambda: box.get("/cameras/gate")["state"] == "live")
         until(lambda: box.get("/cameras/gate")["fps"])
 

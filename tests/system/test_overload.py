@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from streams import CountingTracker, clip
-from waiting import until
 
 from appliance.base.clock import SystemClock
 from appliance.base.json_lines import decode_ingest
@@ -18,6 +16,8 @@ from appliance.config import SiteConfig
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
 from appliance.types import CameraMeter, Detections, HealthEvent, IngestMessage
+from tests.support.scripted_sources import CountingTracker, clip
+from tests.support.waiting import until
 
 PACE = 5.0  # a second here is a fifth of one
 CAMERAS = ("door", "gate", "yard")
@@ -107,7 +107,8 @@ def test_a_detector_that_was_promised_to_too_many_cameras_is_told_and_so_is_its_
         first = next(event for event in box.of(HealthEvent) if event.kind == "overloaded")
         assert "inferences a second: the detector is at work" in first.reason
         assert "fewer cameras" in first.reason
-        last = box.of(CameraMeter)[-1]
+        last = box.of(CameraMeter)[-1].decoding
+        assert last is not None
         assert last.promised_fps == pytest.approx(5, abs=0.6)
         assert last.examined_fps is not None
         assert 0.3 < last.examined_fps < 3
@@ -120,5 +121,5 @@ def test_a_detector_that_was_promised_to_too_many_cameras_is_told_and_so_is_its_
 def test_a_detector_that_keeps_its_promise_is_not_overloaded(tmp_path: Path) -> None:
     with Overcommitted(tmp_path, call_s=0.02) as box:
         until(lambda: len(box.of(CameraMeter)) > 45 * len(CAMERAS))
-        assert box.of(CameraMeter)[-1].examined_fps == pytest.approx(5, abs=1.2)
+        assert box.of(CameraMeter)[-1].decoding.examined_fps == pytest.approx(5, abs=1.2)
     assert box.of(HealthEvent) == []

@@ -10,9 +10,9 @@ from typing import Any
 import av
 import pytest
 from test_ingest_process import ROOT, Process
-from waiting import until
 
 from appliance.types import FrameBoxes, TrackedObject
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow  # in real time: a car is parked once it has stood for five seconds
 

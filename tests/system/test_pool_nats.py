@@ -12,8 +12,8 @@ from appliance import wire
 from tests.servers.nats import NatsBinary, NatsServer, find_nats_servers
 from tests.servers.site import site
 from tests.servers.worker import worker
+from tests.support.waiting import until
 from tests.system.test_escalation_nats import quiet, second_look, users_of_the_example
-from tests.waiting import until
 
 BINARIES = find_nats_servers()
 FORGED = wire.PoolStatus(worker="forged", ready=True, gpu_hour=0.0).to_json()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from waiting import until
 
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
@@ -13,8 +12,9 @@ from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.uplink.uplink_service import UplinkService
 from cloud_worker.engines.redetect import Redetect
 from tests.servers.nats import NatsServer, find_nats_servers
-from tests.servers.site import Site, picture
+from tests.servers.site import Site, evidence_image
 from tests.servers.worker import ScriptedDetector, worker
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(not find_nats_servers(), reason="no nats-server")
 
@@ -54,7 +54,7 @@ def test_rules_hold_for_what_waits_already(
     broker = NatsServer(find_nats_servers()[0], tmp_path / "nats").start()
     site = Guarded(tmp_path / "site", broker.url)
     site.privacy = privacy
-    site.ask(1, (picture(1),))
+    site.ask(1, (evidence_image(1),))
     try:
         with worker(broker.url, Redetect(ScriptedDetector(0.9), 0.3, SystemClock())):
             site.connect()

@@ -16,9 +16,9 @@ from appliance.config import SiteConfig
 from appliance.dashboard import ptz_api
 from appliance.dashboard.server import DashboardServer
 from appliance.store.access_log import AccessLog
-from tests.dashboard_site import Site, running
 from tests.servers.onvif_camera import OnvifCamera
-from tests.waiting import until
+from tests.support.dashboard_site import Site, running
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from servers.box import Box
-from waiting import until
+
+from tests.servers.appliance_process import ApplianceProcess
+from tests.support.waiting import until
 
 YARD = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
 SITE = f"""
@@ -25,7 +26,7 @@ second_look: {{detector_load_max: 1.0}}
 @pytest.mark.slow
 @pytest.mark.timeout(500)  # until() waits for 360 s on a busy machine: its words are to be heard
 def test_an_appliance_without_a_cloud_rechecks(tmp_path: Path) -> None:
-    with Box(tmp_path, SITE) as box:
+    with ApplianceProcess(tmp_path, SITE) as box:
         until(lambda: any(each["edge"] for each in box.get("/alerts")["alerts"]), 90)
         (alert,) = [each for each in box.get("/alerts")["alerts"] if each["edge"]][-1:]
         assert (alert["edge"], alert["standing"], alert["verdict"]) == ("rechecked", "edge", None)

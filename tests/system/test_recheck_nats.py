@@ -7,11 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from recheck_yard import alert_of, record
-from servers.nats import NatsServer
-from servers.site import RULE, Site, picture, site
-from servers.worker import ScriptedDetector, worker
-from waiting import until
 
 from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
@@ -27,6 +22,11 @@ from appliance.router.escalation_planner import build_escalation
 from appliance.store.escalations import EscalationStore
 from appliance.types import RecheckCommand
 from cloud_worker.engines.redetect import Redetect
+from tests.servers.nats import NatsServer
+from tests.servers.site import RULE, Site, evidence_image, site
+from tests.servers.worker import ScriptedDetector, worker
+from tests.support.recheck_yard import alert_of, record
+from tests.support.waiting import until
 from tests.system.test_escalation_nats import make_streams
 
 T0_AGO_S = 30.0
@@ -98,7 +98,7 @@ def test_the_appliance_judges_during_the_outage_and_the_cloud_after_it(
                 ),
             )
             (asked,) = EscalationStore(here.db).waiting_for_evidence(2)
-            here.make_ready(asked.body, (picture(1),), (0.3, 0.3, 0.6, 0.9))
+            here.make_ready(asked.body, (evidence_image(1),), (0.3, 0.3, 0.6, 0.9))
             until(lambda: shown(here).alert.edge == "rechecked", 60)
         before = shown(here)
         assert (before.alert.standing, before.alert.verdict) == ("unverified", None)

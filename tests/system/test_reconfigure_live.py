@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from streams import clip
-from waiting import until
 
 from appliance import config
 from appliance.base.clock import SystemClock
@@ -29,6 +27,8 @@ from appliance.settings.yaml_edit import SiteChange
 from appliance.store.cameras import CameraRow
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
+from tests.support.scripted_sources import clip
+from tests.support.waiting import until
 
 
 class Running:

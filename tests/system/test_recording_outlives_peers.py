@@ -20,20 +20,20 @@ import pytest
 from appliance.demo.rtsp_server import RtspServer
 from cloud_worker.archive import S3Archive
 from tests.contract.test_archive import archive, case
-from tests.servers.box import Box
+from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.jetstream_faults import FAULTS
 from tests.servers.misbehaving_proxy import WAYS, MisbehavingProxy
 from tests.servers.mosquitto import Mosquitto, find_mosquitto
 from tests.servers.onvif_camera import OnvifCamera
 from tests.servers.receiver import Receiver
-from tests.servers.red_camera import FPS, one, red_box, red_film, rows
+from tests.servers.red_camera import FPS, one, red_appliance, red_clip, rows
 from tests.servers.s3 import S3Server, s3_server
 from tests.servers.scripted_jetstream import ScriptedJetStream
-from tests.servers.site import picture
+from tests.servers.site import evidence_image
 from tests.servers.worker import WorkerThread
+from tests.support.waiting import until
 from tests.system.test_misbehaving_broker import Agreeing
 from tests.system.test_misbehaving_peers import HTTP_HUGE, HTTP_STRANGE, MQTT_HUGE, MQTT_STRANGE
-from tests.waiting import until
 
 BACK_S_MAX = 30.0
 WAYS_OF_S3 = tuple(way for way in WAYS if way not in ("huge", "drip"))  # it reads what it is sent: docs/worker.md
@@ -57,7 +57,7 @@ class Peer:
     poke: Callable[[], object] = lambda: None
 
 
-def longest_gap(box: Box, since: float, until_t: float) -> float:
+def longest_gap(box: ApplianceProcess, since: float, until_t: float) -> float:
     """Seconds between the end of a segment and the begin of the next, of the files themselves."""
     spans = []
     for path, start in rows(box, "SELECT path, t_start FROM segment WHERE complete ORDER BY t_start"):
@@ -70,7 +70,7 @@ def longest_gap(box: Box, since: float, until_t: float) -> float:
     return max((b[0] - a[1] for a, b in pairwise(covered)), default=0.0)
 
 
-def ask_camera(box: Box, address: str) -> bool:
+def ask_camera(box: ApplianceProcess, address: str) -> bool:
     """Whether the dashboard reaches an ONVIF camera. It answers in any case."""
     body = json.dumps({"address": address, "user": "viewer", "password": "p@ss<&>"}).encode()
     request = urllib.request.Request(f"{box.url}/api/v1/setup/onvif", body, {"content-type": "application/json"})
@@ -113,7 +113,7 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
         )  # fmt: skip
 
 
-def peers_of(box: Box, servers: Servers, kept: S3Archive) -> list[Peer]:
+def peers_of(box: ApplianceProcess, servers: Servers, kept: S3Archive) -> list[Peer]:
     chance, reached = random.Random(7), servers.nats.reached
     asked = Counter[str]()
 
@@ -127,7 +127,7 @@ def peers_of(box: Box, servers: Servers, kept: S3Archive) -> list[Peer]:
     def keep() -> None:
         asked["kept"] += 1
         if asked["kept"] % 5 == 0:
-            kept.put(*case(picture(asked["kept"])))
+            kept.put(*case(evidence_image(asked["kept"])))
 
     def camera() -> None:
         asked["ok"] += ask_camera(box, f"http://127.0.0.1:{servers.onvif.port}/onvif/device_service")
@@ -141,11 +141,11 @@ def peers_of(box: Box, servers: Servers, kept: S3Archive) -> list[Peer]:
     ]
 
 
-def link_up(box: Box) -> bool:
+def link_up(box: ApplianceProcess) -> bool:
     return "vedette_link_up 1.0" in box.page("/metrics")
 
 
-def trouble(box: Box, peer: Peer, seconds: float) -> tuple[float, float, float]:
+def trouble(box: ApplianceProcess, peer: Peer, seconds: float) -> tuple[float, float, float]:
     """All its ways, for so long in all; returns since when, until when, and how long it took to be used again."""
     began = time.time()
     if peer.name == "webhook":  # it is told of alerts, which come every 8 s
@@ -168,11 +168,11 @@ def test_recording_has_no_gap_whatever_its_peers_do(tmp_path: Path, servers: Ser
     counted: Counter[str] = Counter()
     kept = archive(f"http://127.0.0.1:{servers.s3.port}", counted, timeout_s=1.0, tries=1)
     worker = WorkerThread(servers.nats.url, Agreeing(), archive=kept).start()
-    film = red_film(tmp_path / "film.mp4")
+    film = red_clip(tmp_path / "film.mp4")
     found: dict[str, tuple[float, float, float]] = {}
     try:
         with RtspServer.in_thread({"gate": film}) as cameras:
-            made = red_box(tmp_path, cameras.url("gate"), servers.nats.url)
+            made = red_appliance(tmp_path, cameras.url("gate"), servers.nats.url)
             made.config.write_text(
                 made.config.read_text() + _PEERS.format(mqtt=servers.mqtt.port, hook=servers.hook.port)
             )

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import av
 import pytest
-from media import film, number
-from sample_rows import T0
 
 from appliance.base.clock import ManualClock
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
@@ -17,13 +15,15 @@ from appliance.media.recorded import RecordedSegment
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.media.stills import cut_still
 from appliance.types import SegmentRow
+from tests.support.numbered_footage import encoded_footage, number
+from tests.support.sample_rows import T0
 
 FPS = 12.5
 
 
 @pytest.mark.parametrize("b_frames", [0, 2])
 def test_every_frame_is_found_where_it_was_recorded(tmp_path: Path, b_frames: int) -> None:
-    made = film(0, 150, fps=FPS, gop=25, b_frames=b_frames)
+    made = encoded_footage(0, 150, fps=FPS, gop=25, b_frames=b_frames)
     stream = made.source.streams.video[0]
     rows: dict[str, SegmentRow] = {}
     latest: list[SegmentRow] = []

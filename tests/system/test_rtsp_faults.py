@@ -10,10 +10,6 @@ from pathlib import Path
 
 import av
 import pytest
-from camera_rig import CameraRig
-from media import number
-from streams import Heard, clip
-from waiting import PATIENCE, until
 
 from appliance import config
 from appliance.base.clock import SystemClock
@@ -22,6 +18,10 @@ from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.types import CameraState, FrameBoxes, Gap, SegmentRow, StreamHeader
+from tests.support.camera_rig import CameraRig
+from tests.support.numbered_footage import number
+from tests.support.scripted_sources import Heard, clip
+from tests.support.waiting import PATIENCE, until
 
 PASSWORD = "s3cr:t/w@rd"
 WELL, LOCKED = "well", "locked"

@@ -13,10 +13,6 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from camera_rig import CameraRig
-from media import number
-from streams import clip
-from waiting import PATIENCE, until
 
 from appliance import config
 from appliance.base.clock import SystemClock
@@ -29,6 +25,10 @@ from appliance.media.decoder import Decoder
 from appliance.media.frames import FrameConverter
 from appliance.media.source import SourceStalled
 from appliance.types import CameraMeter, CameraState, FrameBoxes, Gap, SegmentRow, StreamHeader
+from tests.support.camera_rig import CameraRig
+from tests.support.numbered_footage import number
+from tests.support.scripted_sources import clip
+from tests.support.waiting import PATIENCE, until
 
 PASSWORD = "s3cr:t/w@rd"
 

@@ -19,11 +19,11 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-import waiting
 
 from appliance.base.errors import MissingDependency, SourceRefused, UsageError
 from appliance.demo.rtsp_server import CLIENTS_MAX, RtspServer, RtspServerThread
 from appliance.demo.rtsp_session import RtspLimits
+from tests.support import waiting
 
 until = functools.partial(waiting.until, seconds=5.0, every_s=0.02)
 FPS = 20

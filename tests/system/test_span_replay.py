@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
+from tests.support.waiting import until
 
 CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "gate.mp4"
 T0 = 1_795_172_400.0

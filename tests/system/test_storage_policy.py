@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
-from waiting import until
 
 from appliance.demo.rtsp_server import RtspServer
-from tests.servers.box import Box
-from tests.servers.red_camera import alerts, one, red_box, red_film, rows
+from tests.servers.appliance_process import ApplianceProcess
+from tests.servers.red_camera import alerts, one, red_appliance, red_clip, rows
+from tests.support.waiting import until
 
 MB = 1_000_000
 
@@ -37,13 +37,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def camera(tmp_path: Path) -> Iterator[str]:
-    with RtspServer.in_thread({"gate": red_film(tmp_path / "film.mp4")}) as cameras:
+    with RtspServer.in_thread({"gate": red_clip(tmp_path / "film.mp4")}) as cameras:
         yield cameras.url("gate")
 
 
-def box_of(folder: Path, url: str, *, camera: dict[str, Any], **storage: Any) -> Box:
+def box_of(folder: Path, url: str, *, camera: dict[str, Any], **storage: Any) -> ApplianceProcess:
     """The red box, edge only, with these keys."""
-    box = red_box(folder, url, "nats://127.0.0.1:1")
+    box = red_appliance(folder, url, "nats://127.0.0.1:1")
     site = yaml.safe_load(box.config.read_text())
     del site["uplink"]
     site["storage"].update({"segment_s": 1, **storage})
@@ -61,11 +61,11 @@ def leave_old(tmp_path: Path, count: int) -> None:
         shutil.copy(tmp_path / "film.mp4", folder / f"{began:%Y%m%dT%H%M%S}.000Z-lost.mp4")
 
 
-def clips(box: Box) -> int:
+def clips(box: ApplianceProcess) -> int:
     return int(one(box, "SELECT count(*) FROM evidence WHERE kind = 'clip' AND state = 'ready'"))
 
 
-def gaps(box: Box) -> list[tuple[Any, ...]]:
+def gaps(box: ApplianceProcess) -> list[tuple[Any, ...]]:
     return rows(box, "SELECT t_end, reason FROM gap WHERE reason LIKE 'recording is paused%' ORDER BY t_start")
 
 

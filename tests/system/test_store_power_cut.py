@@ -9,14 +9,13 @@ import sys
 import threading
 from pathlib import Path
 
-from sample_rows import T0
-
 from appliance.base.clock import ManualClock
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
+from tests.support.sample_rows import T0
 
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BY_TIME = 4
 BY_STATEMENT = 24  # one round of the core's work is some twenty statements: a kill before each of them
 
@@ -26,7 +25,7 @@ CORE = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from sample_rows import T0, ended, opened, sample_escalation, sample_frame, sample_verdict
+from tests.support.sample_rows import T0, ended, opened, sample_escalation, sample_frame, sample_verdict
 from appliance.base.clock import ManualClock
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
@@ -65,10 +64,10 @@ for n in range(first, first + 100_000):
 def promises(path: Path, life: int, statement: int = 0, kill_after: int = 0, delay_s: float = 0.0) -> set[str]:
     """Let a core write until it is killed: before its `statement`th, or `delay_s` after its `kill_after`th promise."""
     core = subprocess.Popen(
-        [sys.executable, "-c", CORE, str(path), str(TESTS), str(life * 100_000), str(statement)],
+        [sys.executable, "-c", CORE, str(path), str(ROOT), str(life * 100_000), str(statement)],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=TESTS.parent,
+        cwd=ROOT,
     )
     assert core.stdout is not None
     said = set()

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import until
 
 from appliance.base.clock import SystemClock
 from appliance.config import IngestConfig, SiteConfig
 from appliance.core.ingest_supervisor import IngestRefused, IngestSupervisor
 from appliance.types import CameraState, IngestMessage
+from tests.support.waiting import until
 
 CONFIG = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://viewer:hunter2@127.0.0.1/x"}}})
 TALKS = """

@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 
 import pytest
-from servers.nats import NatsServer
-from servers.site import picture, site
-from servers.worker import worker
-from waiting import until
 
 from appliance import wire
 from benchmarks import uplink_drain
 from benchmarks.verdict_latency import Instant
+from tests.servers.nats import NatsServer
+from tests.servers.site import evidence_image, site
+from tests.servers.worker import worker
+from tests.support.waiting import until
 from tests.system.test_escalation_nats import left_in_queue, make_streams
 
 
@@ -37,7 +37,7 @@ def test_48_hours_of_escalations_go_when_the_link_is_back_the_newest_first(broke
     with site(tmp_path / "site", broker.url, expire_s=72 * 3600.0) as here:
         here.cut()
         for n in range(48):
-            here.ask(n, (picture(n),), severity="alert" if n == 0 else "warning")
+            here.ask(n, (evidence_image(n),), severity="alert" if n == 0 else "warning")
         with here.db.transaction() as connection:
             connection.execute("UPDATE escalation SET created_t = created_t - (48 - rowid) * 3600.0")
         here.ask(99, severity="warning")
@@ -54,7 +54,7 @@ def test_48_hours_of_escalations_go_when_the_link_is_back_the_newest_first(broke
 
 def test_when_the_daily_allowance_is_used_up_only_the_gravest_go(broker: NatsServer, tmp_path: Path) -> None:
     make_streams(broker.url)
-    large = picture(3, (640, 480), noise=True)
+    large = evidence_image(3, (640, 480), noise=True)
     with site(tmp_path / "site", broker.url, mb_day=0.3) as here, worker(broker.url, Instant()):
         for n in range(4):
             here.ask(n, (large + bytes([n]),), severity="warning")
@@ -88,7 +88,7 @@ def test_while_no_worker_answers_escalations_wait_here_and_one_is_tried(
 
 
 def test_after_a_cut_at_most_a_chunk_is_sent_again_and_counted_as_that(broker: NatsServer, tmp_path: Path) -> None:
-    large = picture(7, (2000, 1500), noise=True)
+    large = evidence_image(7, (2000, 1500), noise=True)
     make_streams(broker.url)
     with site(tmp_path / "site", broker.url, kbps_max=8000.0) as here:
         asked = here.ask(1, (large,))

@@ -27,9 +27,9 @@ from cloud_worker.judge import JudgeCase, Opinion
 from cloud_worker.stream_setup import STREAM_DEAD
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import CONTENTS, openai_stub
-from tests.servers.site import picture, ref_of, site
+from tests.servers.site import evidence_image, ref_of, site
 from tests.servers.worker import WorkerThread, worker
-from tests.waiting import Gate, until
+from tests.support.waiting import Gate, until
 
 
 class Steady:
@@ -64,7 +64,7 @@ class Steady:
     async def close(self) -> None: ...
 
 
-PICTURE = picture(1)
+PICTURE = evidence_image(1)
 
 
 def question(name: str, number: int, **changes: Any) -> wire.Escalation:
@@ -231,7 +231,7 @@ def test_what_cannot_be_judged_is_kept_with_the_reason(broker: NatsServer) -> No
     engine = Steady()
     with worker(broker.url, engine, media_wait_s=0.3) as working:
         publish(broker.url, "depot-7", b"\xff not json", {"Nats-Msg-Id": "x-1"})
-        absent = question("depot-7", 2, media=(ref_of(picture(9)),))
+        absent = question("depot-7", 2, media=(ref_of(evidence_image(9)),))
         publish(broker.url, "depot-7", absent.to_json(), {"Nats-Msg-Id": "depot-7.esc-2"})
         ask_broker(broker.url, lambda js: js.publish("vedette.de!pot.escalation.high", b"{}"))
         until(lambda: len(letters(broker.url)) == 3)
@@ -320,7 +320,7 @@ def test_dead_letters_are_listed_shown_and_asked_again(
     one_broker: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_streams(one_broker.url)
-    late = picture(9)
+    late = evidence_image(9)
     with worker(one_broker.url, Steady(), media_wait_s=0.1):
         asked = question("depot-7", 2, media=(ref_of(late),))
         publish(one_broker.url, "depot-7", asked.to_json(), {"Nats-Msg-Id": "depot-7.esc-2"})

@@ -31,7 +31,7 @@ from appliance.store.rows import alert_of
 from appliance.store.sessions import SessionRow, SessionStore
 from appliance.store.users import UserRow, UserStore
 from appliance.types import HealthEvent
-from tests.dashboard_site import Site, config_of, running
+from tests.support.dashboard_site import Site, config_of, running
 
 T0 = 1_700_000_000.0
 HERE = "http://127.0.0.1:8080"
@@ -42,7 +42,9 @@ NO_FACTOR = {"state": "none", "wanted": False, "recovery": 0}
 
 
 def app_of(site: Site) -> FastAPI:
-    return create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    return create_app(
+        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock
+    )
 
 
 def client_of(app: FastAPI, address: str = "192.168.1.7") -> TestClient:

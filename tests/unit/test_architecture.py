@@ -7,6 +7,7 @@ import functools
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,36 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 WORKER_MAY_USE = {"base", "broker", "detect", "sandbox", "types", "version", "wire"}
 
 
+# Modules that know the whole site file. Every other part takes the sections or values that it reads.
+KNOW_THE_SITE_FILE = {
+    "appliance.config", "appliance.config.site_file", "appliance.core.app", "appliance.cli.site_check",
+    "appliance.settings.change_limits", "appliance.settings.secret_scrubber", "appliance.settings.settings_service",
+    "appliance.settings.site_editor",
+}  # fmt: skip
+PARAMETERS_MAX = 8
+MANY_PARAMETERS = {
+    "appliance.analysis.camera_analysis:CameraAnalysis.__init__",
+    "appliance.dashboard.alert_filter:AlertFilter.__init__",
+    "appliance.dashboard.app:create_app", "appliance.dashboard.app_parts:DashboardParts.__init__",
+    "appliance.dashboard.alert_page:alert_page", "appliance.dashboard.alerts_page:alerts_page",
+    "appliance.dashboard.savings_page:savings_page", "appliance.dashboard.why_page:why_page",
+    "appliance.ingest.camera_runner:CameraRunner.__init__", "appliance.ingest.detect_stream:DetectStream.__init__",
+    "appliance.ingest.process:IngestProcess.__init__",
+    "appliance.ingest.reconnecting_reader:ReconnectingReader.__init__",
+    "appliance.replay.replay_runner:replay",
+}  # fmt: skip
+FIELDS_MAX = 16
+# The JSON of these is a contract (a line of the replay log, a row of the decisions), and so their fields stay flat.
+FLAT_BY_CONTRACT = {"appliance.types.events:Route", "appliance.types.events:RouteInputs"}
+MANY_FIELDS = {
+    "appliance.health.tamper_measures:TamperTuning", "appliance.lab.curve.curve_report:CurveReport",
+    "appliance.motion.motion_gate:MotionTuning", "appliance.notify.message:NotificationMessage",
+    "appliance.replay.replay_result:ReplayResult", "appliance.store.notices:NoticeRow",
+    "appliance.store.rows:AlertRow", "appliance.store.rows:EscalationRow", "appliance.track.track_state:Track",
+    "appliance.track.tracker_tuning:TrackerTuning",
+}  # fmt: skip
+
+
 def imports_of(path: Path) -> set[str]:
     """The modules that a file imports, wherever in it: `a.b` for `from a import b` as well as for `import a.b`."""
     found = set()
@@ -118,6 +149,72 @@ def test_only_modules_on_the_list_import_a_foreign_package() -> None:
             needed[package].add(rule)
     for package, allowed in MAY_IMPORT.items():
         assert needed[package] == set(allowed), f"{package}: take {set(allowed) - needed[package]} off the list"
+
+
+@functools.cache
+def our_modules() -> dict[str, ast.Module]:
+    """Return each module of ours by its dotted name, parsed."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text())
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
+
+
+def definitions(node: ast.AST, above: str) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef]]:
+    """Yield the classes and functions below `node`, nested ones included, with `module:Qualified.name`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = f"{above}{child.name}"
+            yield name, child  # type: ignore[misc]
+            yield from definitions(child, f"{name}.")
+        else:
+            yield from definitions(child, above)
+
+
+def test_few_modules_know_the_whole_site_file() -> None:
+    know = {
+        name
+        for name, tree in our_modules().items()
+        for node in ast.walk(tree)
+        if "SiteConfig" in (getattr(node, "id", ""), getattr(node, "attr", ""))
+        or (isinstance(node, ast.alias) and node.name == "SiteConfig")
+    }
+    assert len(KNOW_THE_SITE_FILE) <= 8
+    assert know == KNOW_THE_SITE_FILE, "take what no longer does off the list"
+
+
+def test_no_function_has_many_parameters() -> None:
+    many = set()
+    for module, tree in our_modules().items():
+        for name, node in definitions(tree, f"{module}:"):
+            if not isinstance(node, ast.ClassDef):
+                named = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+                if len([each for each in named if each not in {"self", "cls"}]) > PARAMETERS_MAX:
+                    many.add(name)
+    assert many == MANY_PARAMETERS, "name the group that the parameters stand for; take what has few off the list"
+
+
+def test_no_class_has_many_fields() -> None:
+    """Leave out pydantic models: the JSON of the site file, of HTTP and of the wire is their contract."""
+    classes = [
+        (name, node)
+        for module, tree in our_modules().items()
+        for name, node in definitions(tree, f"{module}:")
+        if isinstance(node, ast.ClassDef)
+    ]
+    models, before = {"BaseModel"}, 0
+    while len(models) > before:
+        before = len(models)
+        models |= {
+            node.name for _, node in classes if {ast.unparse(base).split("[")[0] for base in node.bases} & models
+        }
+    many = {
+        name
+        for name, node in classes
+        if node.name not in models and sum(isinstance(each, ast.AnnAssign) for each in node.body) > FIELDS_MAX
+    }
+    assert many == MANY_FIELDS | FLAT_BY_CONTRACT, "name the group of fields; take what has few off the list"
 
 
 def test_the_cloud_worker_sees_the_wire_and_the_detector_and_nothing_else_of_the_appliance() -> None:
@@ -180,6 +277,28 @@ def test_the_design_page_names_every_package_and_module() -> None:
             assert f"{path.name}/" in listed, f"docs/design.md does not name the package {path.name}/"
         elif path.suffix == ".py" and path.stem != "__init__":
             assert re.search(rf"\b{path.stem}\b", listed), f"docs/design.md does not name {path.name}"
+
+
+def test_only_a_page_and_an_api_serve_and_each_serves_one_kind() -> None:
+    """`<subject>_page.py` answers with HTML, `<subject>_api.py` with anything else; nobody else answers."""
+    for path in sorted((ROOT / "appliance" / "dashboard").glob("*.py")):
+        text = path.read_text()
+        tree = ast.parse(text)
+        handlers = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and any("router." in ast.unparse(each) for each in node.decorator_list)
+        ]
+        kind = path.stem.rpartition("_")[2]
+        assert bool(handlers) == (kind in {"page", "api"}), f"{path.name} serves {[each.name for each in handlers]}"
+        for handler in handlers:
+            answers = ast.unparse(handler.returns) if handler.returns else ""
+            is_page = answers in {"HTMLResponse", "Response", "RedirectResponse"} and "_api" not in path.stem
+            assert is_page == (kind == "page"), f"{path.name}: {handler.name} answers with {answers or 'nothing'}"
+            asked = "\n".join(ast.unparse(each) for each in handler.decorator_list)
+            assert kind == "api" or "/api/" not in asked, f"{path.name}: {handler.name} lies under /api"
+        assert kind != "api" or "templates.page(" not in text, f"{path.name} renders a page"
 
 
 def test_few_modules_lie_beside_the_packages() -> None:

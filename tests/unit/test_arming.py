@@ -20,9 +20,9 @@ from appliance.store.arming import ArmingRow, ArmingStore
 from appliance.store.database import Database
 from appliance.store.migrations import STEPS, migrate
 from appliance.types import TrackedObject
-from tests.core_harness import CoreHarness
-from tests.core_harness import site as core_site
-from tests.dashboard_site import Site, config_of
+from tests.support.core_harness import CoreHarness
+from tests.support.core_harness import site as core_site
+from tests.support.dashboard_site import Site, config_of
 
 MONDAY = 1_700_438_400.0  # 2023-11-20 00:00 UTC
 HOUR = 3600.0

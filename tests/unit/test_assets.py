@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard import assets
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 
 @pytest.fixture(scope="module")

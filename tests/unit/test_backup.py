@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from sample_rows import T0
 
 from appliance.backup import backup_file, restore
 from appliance.backup.backup_file import MANIFEST, BackupManifest, BackupReader, BackupSource, write_backup
@@ -36,6 +35,7 @@ from appliance.store.migrations import STEPS
 from appliance.store.rows import EvidenceRow
 from appliance.store.sessions import SessionStore
 from appliance.types import Alert, AlertChange, BestView, Event
+from tests.support.sample_rows import T0
 
 PASSPHRASE = "correct horse battery"
 SITE = """\

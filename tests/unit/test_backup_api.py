@@ -13,7 +13,7 @@ from appliance.backup.restore import apply_ready, ready_restore
 from appliance.base.clock import ManualClock
 from appliance.config import load
 from appliance.settings.settings_service import SettingsService
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 PIECE = {"Content-Type": "application/octet-stream"}

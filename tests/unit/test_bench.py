@@ -10,10 +10,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-import tiny_networks as tiny
 from numpy.typing import NDArray
-from scripted_runtime import ScriptedRuntime
-from tiny_networks import Thing
 
 from appliance.base.clock import ManualClock
 from appliance.base.detector_config import DetectorConfig
@@ -25,7 +22,10 @@ from appliance.lab.bench.bench_command import BenchRow
 from appliance.lab.bench.pipeline_measurement import DetectorBench
 from appliance.lab.bench.runtime_measurement import ProcessorEnergy
 from appliance.media.frames import FrameConverter
-from tests.box_files import write_files
+from tests.support import tiny_networks as tiny
+from tests.support.scripted_runtime import ScriptedRuntime
+from tests.support.sensor_files import write_files
+from tests.support.tiny_networks import Thing
 
 
 @pytest.fixture(scope="module")

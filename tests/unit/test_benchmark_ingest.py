@@ -14,7 +14,6 @@ import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from waiting import PATIENCE, until
 
 from appliance.base.geometry import iou
 from appliance.types import Detections
@@ -27,6 +26,7 @@ from benchmarks.ingest.measurement import Measured, Setting
 from benchmarks.ingest.recall_score import ReportedFrame, Score, score
 from benchmarks.ingest.scene_truth import Sight, Truth, Visit
 from models import shapes
+from tests.support.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
 BURN = """

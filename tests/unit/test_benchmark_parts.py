@@ -7,7 +7,7 @@ import numpy as np
 from appliance.detect.detector import VariableInput
 from appliance.detect.letterbox import Letterbox
 from benchmarks.parts import PixelCounter, RegionDetector
-from tests.replay.films import BrightBlock
+from tests.support.block_footage import BrightBlock
 
 
 def test_pixels_are_those_of_the_input_and_only_one_of_the_two_is_given_regions() -> None:

@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from hailo_files import FakeDevice
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.base.detector_config import HailoConfig
 from appliance.base.machine import Temperature
-from appliance.core.appliance_monitor import BoxMonitor
+from appliance.core.appliance_monitor import ApplianceMonitor
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.savings.bytes_saved import EnergyAccount
-from appliance.sensors.appliance_sensors import BoxSensors, BoxStatus
+from appliance.sensors.appliance_sensors import ApplianceSensors, SensorStatus
 from appliance.sensors.energy_meter import EnergyMeter
 from appliance.sensors.memory_pressure import MemoryReading, MemorySensor
 from appliance.sensors.readings import EnergyReading, SensorReading
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
-from tests.box_files import heat, memory, write_files
-from tests.dashboard_site import Site, config_of
+from tests.support.dashboard_site import Site, config_of
+from tests.support.hailo_files import FakeDevice
+from tests.support.sensor_files import heat, memory, write_files
+from tests.support.waiting import until
 
 T0 = 1_700_000_000.0
 MB = 1024 * 1024
@@ -36,7 +36,7 @@ def test_a_raspberry_pi_is_asked_by_its_program_and_no_other_box_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("appliance.sensors.pi_sensors.RaspberryPiFirmware._call", lambda *_: "throttled=0x4")
-    found = partial(BoxSensors.found, tmp_path, lambda: pytest.fail("this box has no Hailo chip"))
+    found = partial(ApplianceSensors.found, tmp_path, lambda: pytest.fail("this box has no Hailo chip"))
     heat(tmp_path, 61.5)
     assert found().read() == SensorReading((Temperature("cpu-thermal", 61.5),))
     write_files(tmp_path, {"proc/device-tree/model": "Raspberry Pi 5 Model B Rev 1.0\0"})
@@ -48,7 +48,7 @@ def test_the_heat_of_a_hailo_chip_is_asked_with_the_python_that_the_detector_has
     settings = HailoConfig(python=str(FakeDevice(tmp_path).python))
     clock, db = ManualClock(), Database(tmp_path / "vedette.db", ManualClock())
     ingest = IngestSupervisor(config_of().for_ingest(), clock)
-    monitor = BoxMonitor(tmp_path, Meter(db, "core"), clock, lambda: 0, ingest, settings)
+    monitor = ApplianceMonitor(tmp_path, Meter(db, "core"), clock, lambda: 0, ingest, settings)
 
     def hottest() -> Temperature | None:
         monitor.run_once()
@@ -82,7 +82,7 @@ def test_each_joule_is_counted_once() -> None:
         return EnergyReading("RAPL package-0", joules=joules, **values)
 
     def rail(watts: float) -> EnergyReading:
-        return EnergyReading("Jetson VDD_IN", is_box=True, watts=watts)
+        return EnergyReading("Jetson VDD_IN", is_whole=True, watts=watts)
 
     meter = EnergyMeter()
     assert meter.add((counter(90.0, wraps_j=100.0),), 0.0) is None, "nothing is known of before"
@@ -108,7 +108,7 @@ def test_the_monitor_counts_what_was_drawn_and_for_how_many_cameras(tmp_path: Pa
     write_files(
         tmp_path, {f"{zone}/name": "package-0", f"{zone}/energy_uj": "0", f"{zone}/max_energy_range_uj": "9" * 9}
     )
-    monitor = BoxMonitor(tmp_path, meter, clock, lambda: 2, IngestSupervisor(config_of().for_ingest(), clock))
+    monitor = ApplianceMonitor(tmp_path, meter, clock, lambda: 2, IngestSupervisor(config_of().for_ingest(), clock))
     assert EnergyAccount.of(meter.totals("start")) is None
     for joules in (0, 7.5, 15, 22.5, 30):
         write_files(tmp_path, {f"{zone}/energy_uj": f"{joules * 1e6:.0f}"})
@@ -125,10 +125,10 @@ def test_the_monitor_counts_what_was_drawn_and_for_how_many_cameras(tmp_path: Pa
 
 def test_the_page_the_api_and_the_metrics_say_it_and_where_it_is_from(tmp_path: Path) -> None:
     site = Site(tmp_path, ManualClock(T0))
-    status, shed = BoxStatus(SensorReading(), MemoryReading(), None), LoadShedding()
+    status, shed = SensorStatus(SensorReading(), MemoryReading(), None), LoadShedding()
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock,
-        probes=CoreProbes(box=lambda: status, shedding=lambda: shed),
+        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock,
+        probes=CoreProbes(sensors=lambda: status, shedding=lambda: shed),
     )  # fmt: skip
     with TestClient(app, base_url="http://127.0.0.1:8080") as http:
         bare = http.get("/api/v1/system").json()["machine"]
@@ -141,7 +141,7 @@ def test_the_page_the_api_and_the_metrics_say_it_and_where_it_is_from(tmp_path: 
         assert "not measured here" in http.get("/system").text
         told = http.get("/metrics").text
         assert not any(name in told for name in ("vedette_box_throttled", "vedette_box_power", "vedette_energy"))
-        status = BoxStatus(
+        status = SensorStatus(
             SensorReading((Temperature("GPU 0", 81.0),), ("the GPU is slowed down by heat",)),
             MemoryReading(300 * MB, 4000 * MB, 0.2), 7.25,
         )  # fmt: skip

@@ -9,10 +9,6 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from camera_rig import detect_stream
-from media import picture
-from places import Lookout, place
-from streams import CountingTracker, Heard, NumberReader
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
@@ -25,10 +21,14 @@ from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes, StreamHeader
+from tests.support.camera_rig import detect_stream
+from tests.support.numbered_footage import numbered_image
+from tests.support.scripted_sources import CountingTracker, Heard, NumberReader
+from tests.support.walker_footage import WalkerDetector, place
 
 
 def moving(n: int, size: tuple[int, int] = (320, 240)) -> DecodedFrame:
-    image = np.resize(picture(n * 3000 % 65536), (size[1], size[0], 3))
+    image = np.resize(numbered_image(n * 3000 % 65536), (size[1], size[0], 3))
     return DecodedFrame(n, n / 5, av.VideoFrame.from_ndarray(image, format="rgb24").reformat(format="yuv420p"))
 
 
@@ -56,7 +56,7 @@ def request_for(made: CameraAnalysis, frame: DecodedFrame) -> InferenceRequest:
 @pytest.mark.parametrize("latency", ["lowest", "normal", "thrifty"])
 def test_live_and_replay_give_the_same_boxes(tmp_path: Path, latency: config.LatencyMode) -> None:
     path = place(tmp_path / "visit.mp4", 20, [(9.4, 12.0)], bframes="0")
-    settings, detector = config.DetectConfig(latency=latency, heartbeat_s=2), Lookout()
+    settings, detector = config.DetectConfig(latency=latency, heartbeat_s=2), WalkerDetector()
 
     heard, clock, wake = Heard(), ManualClock(), AtOnce()
     stream = detect_stream("gate", detector, settings, clock, heard, new_tracker=Tracker, wake=wake)
@@ -87,7 +87,9 @@ def test_only_of_a_cameras_first_session_is_it_unknown_what_stood_there_before(t
 
     def sessions(**more: bool) -> list[bool]:
         heard, clock = Heard(), ManualClock()
-        stream = detect_stream("gate", Lookout(), config.DetectConfig(), clock, heard, new_tracker=Tracker, **more)
+        stream = detect_stream(
+            "gate", WalkerDetector(), config.DetectConfig(), clock, heard, new_tracker=Tracker, **more
+        )
         for session in ("one", "two"):
             source = FileSource("gate", str(path))
             stream.begin(source.open(), session)

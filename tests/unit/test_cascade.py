@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core_harness import CoreHarness, site
 
 from appliance import config, wire
 from appliance.base.clock import ManualClock
@@ -20,6 +19,7 @@ from appliance.router.calibration_fit import AlertOutcome, claim_sure, decided_o
 from appliance.router.decide import EscalationCost, RouterCase, RouterDecision, decide, edge_answer, expected_bytes
 from appliance.store.decisions import DecidedRow, OutcomeRow
 from appliance.types import RouteInputs
+from tests.support.core_harness import CoreHarness, site
 
 COSTS = tuple(EscalationCost(each, 1.0, 0.0) for each in expected_bytes(config.EscalationConfig()))
 SURE = {"chance": 0.97, "chance_max": 0.9, "error_high": 0.04}

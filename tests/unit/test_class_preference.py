@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_networks import Thing, detr, yolo
 
 from appliance.config import CameraConfig, rule_labels
 from appliance.detect.class_labels import COCO_80
@@ -15,6 +14,7 @@ from appliance.detect.detector import prefer_labels
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.types import Detections
+from tests.support.tiny_networks import Thing, detr, yolo
 
 PLACE = (30.0, 30.0, 90.0, 70.0)
 CAR, TRUCK, PHONE, BOAT, DOG = (COCO_80.index(each) for each in ("car", "truck", "cell phone", "boat", "dog"))

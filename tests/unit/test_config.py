@@ -169,7 +169,9 @@ def test_a_site_file_beyond_its_bounds_is_refused_at_once_with_the_remedy(tmp_pa
     long = "cameras: {}\nx: [" + "1," * 600_000
     path.write_text(long)
     before = thread_cpu_s()
-    with pytest.raises(ConfigError, match=r"site\.yaml: the file is over 1024 kB.*divide the cameras among more boxes"):
+    with pytest.raises(
+        ConfigError, match=r"site\.yaml: the file is over 1024 kB.*divide the cameras among more appliances"
+    ):
         config.load(path)
     assert "over 1024 kB" in problems(long)[0], "as a change through the API and a restored backup come"
     many = "\n".join(f" c{n}: {{url: rtsp://a/{n}}}" for n in range(CAMERAS_MAX + 1))

@@ -7,7 +7,7 @@ from rich.progress import TextColumn
 
 from appliance.base import console
 from appliance.lab.scenario.scenario_command import progress_status
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 class StandardError:

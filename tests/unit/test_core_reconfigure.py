@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_harness import CoreHarness, site
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.core.core_settings import core_settings
+from appliance.core.core_settings import CoreDeps
 from appliance.store.arming import ArmingRow
 from appliance.types import HealthEvent, TrackedObject
+from tests.support.core_harness import CoreHarness, settings_of, site
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def reconfigure(harness: CoreHarness, change: dict[str, Any] | None = None, **se
     data["cameras"]["gate"] |= change or {}
     data["cameras"]["back"] = {"url": "rtsp://127.0.0.1/y"}
     config = SiteConfig.model_validate(data)
-    harness.core.reconfigure(core_settings(config, harness.stores, harness.clock))
+    harness.core.reconfigure(settings_of(config, CoreDeps(harness.stores, harness.clock)))
     harness.second()
 
 
@@ -70,7 +70,7 @@ def test_a_camera_that_is_gone_takes_its_alert_and_its_faults_with_it(harness: C
     config = SiteConfig.model_validate(
         site().model_dump(mode="json") | {"cameras": {"back": {"url": "rtsp://127.0.0.1/y"}}}
     )
-    harness.core.reconfigure(core_settings(config, harness.stores, harness.clock))
+    harness.core.reconfigure(settings_of(config, CoreDeps(harness.stores, harness.clock)))
     harness.second()
     assert harness.newest.t_end is not None
     assert [event.t_end is not None for event in harness.health.page(limit=5)] == [True]

@@ -18,8 +18,6 @@ from urllib.parse import parse_qs
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from prometheus_text import samples
-from waiting import ANSWER_S, PATIENCE
 
 from appliance import wire
 from appliance.base.clock import ManualClock
@@ -27,10 +25,11 @@ from appliance.base.errors import EvidenceError
 from appliance.broker import LinkState
 from appliance.config import SiteConfig
 from appliance.dashboard import assets
-from appliance.dashboard.alerts_api import AlertCountCache
+from appliance.dashboard.alert_counts import AlertCountCache
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import SystemHealth
-from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers, changes_of
+from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers
+from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.snapshots import Snapshot, SnapshotCache
 from appliance.dashboard.templating import percent, size, span, when
 from appliance.store import verdict_stats
@@ -40,7 +39,9 @@ from appliance.store.meter import Metric, MetricName
 from appliance.store.rows import AlertRow
 from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache, judge_work_since
 from appliance.types import CameraState, Gap, SegmentRow
-from tests.dashboard_site import Site, running
+from tests.support.dashboard_site import Site, running
+from tests.support.prometheus_text import samples
+from tests.support.waiting import ANSWER_S, PATIENCE
 
 T0 = 1_700_000_000.0
 SCRIPT = "<script>alert(1)</script>"
@@ -270,7 +271,7 @@ def test_ten_viewers_cost_one_cut(site: Site) -> None:
         return Snapshot(b"\xff\xd8\xff", t)
 
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, cut=slow_cut
+        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock, cut=slow_cut
     )  # fmt: skip
     with TestClient(app, base_url="http://127.0.0.1") as client, ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda _: client.get("/api/v1/cameras/gate/picture").status_code, range(10)))
@@ -286,7 +287,9 @@ def test_a_slow_appliance_cuts_less_often(site: Site) -> None:
         site.clock.advance(2.0)  # type: ignore[attr-defined]
         raise EvidenceError("the disk is slow")
 
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, cut=cut)
+    app = create_app(
+        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock, cut=cut
+    )
     with TestClient(app, base_url="http://127.0.0.1") as client:
         for _ in range(5):
             assert client.get("/api/v1/cameras/gate/picture").status_code == 503

@@ -7,10 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from core_harness import CoreHarness
-from core_harness import site as core_site
 from fastapi.testclient import TestClient
-from sample_rows import sample_verdict
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
@@ -19,6 +16,9 @@ from appliance.router.calibration import Calibration, GroupFit, RecallClaim, Sur
 from appliance.router.decide import SystemLoad
 from appliance.store.decisions import TierCounts
 from appliance.uplink.pool_monitor import PoolState
+from tests.support.core_harness import CoreHarness
+from tests.support.core_harness import site as core_site
+from tests.support.sample_rows import sample_verdict
 
 START = 1_760_000_000.0 // 60 * 60
 KNOWN = GroupFit(
@@ -40,7 +40,7 @@ def client(box: CoreHarness, tmp_path: Path) -> Iterator[TestClient]:
         calibration=lambda: LEARNT, pool=lambda: PoolState(workers=3, ready=2, wait_s=4.0, gpu_hour=0.8)
     )
     app = create_app(
-        db=box.db, meter=box.meter, root=tmp_path, config=core_site(), clock=box.clock, probes=probes
+        db=box.db, meter=box.meter, root=tmp_path, config=core_site().for_dashboard(), clock=box.clock, probes=probes
     )  # fmt: skip
     with TestClient(app, base_url="http://127.0.0.1:8080") as made:
         yield made
@@ -140,7 +140,7 @@ def test_where_the_cloud_is_gone_the_boxs_own_answer_stands_is_flagged_and_asked
 
 def test_a_new_site_claims_nothing_and_says_so(box: CoreHarness, tmp_path: Path) -> None:
     box.walk()
-    app = create_app(db=box.db, meter=box.meter, root=tmp_path, config=core_site(), clock=box.clock)
+    app = create_app(db=box.db, meter=box.meter, root=tmp_path, config=core_site().for_dashboard(), clock=box.clock)
     with TestClient(app, base_url="http://127.0.0.1:8080") as plain:
         found = plain.get("/api/v1/cascade").json()
         assert (found["claims"], found["pool"]["wait_s"], found["silent"]["missed_high"]) == ([], None, None)

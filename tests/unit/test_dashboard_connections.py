@@ -14,8 +14,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tcp_clients import Noise, address_of, connections, is_closed, is_served
-from waiting import ANSWER_S, until
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard.acceptor import Admission, Connection, ConnectionLimits
@@ -23,7 +21,9 @@ from appliance.dashboard.guard import CountedBody
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.server import BACKLOG, DashboardServer
 from appliance.store.access_log import AccessLog
-from tests.dashboard_site import Site, config_of, running
+from tests.support.dashboard_site import Site, config_of, running
+from tests.support.tcp_clients import Noise, address_of, connections, is_closed, is_served
+from tests.support.waiting import ANSWER_S, until
 
 TOKEN = "correct horse battery staple"
 LIMITS = ConnectionLimits(connections_max=8, per_address_max=6, request_s=0.5, stall_s=0.5)

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dashboard_site import Site
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import SystemHealth
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import DecodeStatus
-from appliance.types import HealthEvent
+from appliance.types import DecodeStatus, HealthEvent
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 
@@ -32,7 +31,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
 @pytest.fixture
 def client(site: Site) -> TestClient:
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, probes=site.probes()
+        db=site.db,
+        meter=site.meter,
+        root=site.root,
+        config=site.config.for_dashboard(),
+        clock=site.clock,
+        probes=site.probes(),
     )
     return TestClient(app, base_url="http://127.0.0.1")
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dashboard_site import Site
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.broker import LinkState
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
-from appliance.dashboard.event_stream import changes_of
+from appliance.dashboard.events_api import changes_of
 from appliance.store.health_events import HealthEventStore
 from appliance.types import HealthEvent
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 MOVED = HealthEvent(camera="gate", id="m1", kind="moved", t=T0 + 6, t_start=T0, reason="it has moved by 8 %")
@@ -44,7 +44,7 @@ def orders() -> list[tuple[str, str]]:
 @pytest.fixture
 def client(site: Site, orders: list[tuple[str, str]]) -> TestClient:
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock,
+        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock,
         probes=CoreProbes(rebaseline=lambda camera, kind: orders.append((camera, kind))),
     )  # fmt: skip
     return TestClient(app, base_url="http://127.0.0.1")

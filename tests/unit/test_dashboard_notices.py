@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dashboard_site import Site
 from fastapi.testclient import TestClient
-from prometheus_text import samples
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.notify.delivery import TargetStatus
 from appliance.store.notices import NewNotice, NoticeStore, SentMessage, write_notices
+from tests.support.dashboard_site import Site
+from tests.support.prometheus_text import samples
 
 T0 = 1_700_000_000.0
 
@@ -29,7 +29,7 @@ class Noticed:
         self.notices = NoticeStore(self.site.db)
         self.states: tuple[TargetStatus, ...] = ()
         app = create_app(
-            db=self.site.db, meter=self.site.meter, root=self.site.root, config=self.site.config,
+            db=self.site.db, meter=self.site.meter, root=self.site.root, config=self.site.config.for_dashboard(),
             clock=self.site.clock, probes=CoreProbes(targets=lambda: self.states),
         )  # fmt: skip
         self.client = TestClient(app, base_url="http://127.0.0.1:8080")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from waiting import until
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
@@ -18,7 +17,8 @@ from appliance.dashboard.lab_jobs import LabJobs
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.sandbox.sandbox import SandboxUnavailable
 from appliance.scenario import scenario_loader
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
+from tests.support.waiting import until
 
 T0 = 1_700_000_000.0
 KEEP = "/api/v1/alerts/walker/keep"
@@ -50,7 +50,7 @@ class HeldSandbox:
 
 @pytest.fixture
 def client(site: Site) -> Iterator[TestClient]:
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
     app.state.parts[LabJobs] = jobs = LabJobs(site.root, site.clock, make=HeldSandbox)  # type: ignore[arg-type]
     yield from served(app)
     jobs.close()
@@ -59,7 +59,9 @@ def client(site: Site) -> Iterator[TestClient]:
 @pytest.fixture
 def running(site: Site) -> Iterator[TestClient]:
     """With the real sandbox."""
-    yield from served(create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock))
+    yield from served(
+        create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    )
 
 
 def served(app: FastAPI) -> Iterator[TestClient]:
@@ -134,8 +136,12 @@ def test_where_another_job_is_at_work_it_says_that_it_was_not_run(site: Site, cl
 
 def test_one_that_is_deleted_while_it_runs_stays_deleted(site: Site, client: TestClient) -> None:
     site.alerts.review("walker", "reviewed", T0 + 50)
-    kept = ScenarioExporter(site.root, site.config, site.clock).keep("walker", KeepOptions(name="walk"))
-    store = ScenarioExporter(site.root, site.config, site.clock).store
+    kept = ScenarioExporter(
+        site.root, site.config.for_decisions(), site.config.storage.disk_free_min_mb, site.clock
+    ).keep("walker", KeepOptions(name="walk"))
+    store = ScenarioExporter(
+        site.root, site.config.for_decisions(), site.config.storage.disk_free_min_mb, site.clock
+    ).store
     assert store.delete("walk")
     store.note_proof(kept, "passed", "")
     assert store.all() == []

@@ -16,7 +16,7 @@ from appliance.dashboard.app import create_app
 from appliance.settings.change_limits import FILE_KEYS
 from appliance.settings.settings_service import SettingsService
 from appliance.settings.yaml_edit import SiteChange
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 ROOT = Path(__file__).parents[2]
 SITE = """\
@@ -39,7 +39,7 @@ class Fixture:
         self.site = Site(folder / "data", ManualClock(1_700_000_000.0))
         service = SettingsService(self.path, folder, self.site.clock, self._take)
         app = create_app(
-            db=self.site.db, meter=self.site.meter, root=self.site.root, config=self.site.config,
+            db=self.site.db, meter=self.site.meter, root=self.site.root, config=self.site.config.for_dashboard(),
             clock=self.site.clock, settings=service,
         )  # fmt: skip
         self.http = TestClient(app, base_url="http://127.0.0.1")
@@ -180,8 +180,8 @@ def test_keys_of_the_file_are_shown_with_the_reason(settings: Fixture) -> None:
     settings.path.write_text(SITE + "decode: {ffmpeg: /opt/ffmpeg}\nstorage: {dir: '${HOME}/v'}\n")
     report = settings.http.post("/api/v1/settings/take-edit", json={}).json()
     shown = {each["key"]: (each["value"], each["names"]) for each in report["file_keys"]}
-    assert shown["decode.ffmpeg"] == ("/opt/ffmpeg", "a program that the box runs")
-    assert shown["storage.dir"] == ("${HOME}/v", "a folder of the box")
+    assert shown["decode.ffmpeg"] == ("/opt/ffmpeg", "a program that the appliance runs")
+    assert shown["storage.dir"] == ("${HOME}/v", "a folder of the appliance")
     assert shown["detector.model"][0] == "auto"
     page = settings.http.get("/settings", headers={"Accept-Language": "de"}).text
     assert "<code>decode.ffmpeg: /opt/ffmpeg</code>" in page
@@ -273,6 +273,6 @@ def test_changed_rules_are_tried_on_stored_boxes(settings: Fixture) -> None:
 
 def test_without_a_site_file_there_is_nothing_to_change(tmp_path: Path) -> None:
     site = Site(tmp_path, ManualClock(1_700_000_000.0))
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
     answer = TestClient(app, base_url="http://127.0.0.1").get("/api/v1/settings")
     assert (answer.status_code, "without a site file" in answer.json()["detail"]) == (404, True)

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from prometheus_text import samples
-from sample_rows import T0
 
 from appliance.base.clock import ManualClock
 from appliance.cli.site_check import _forecast, _preroll
@@ -19,7 +17,9 @@ from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention
 from appliance.store.storage_report import Disk, StorageReportCache, read_storage
 from appliance.types import SegmentRow
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
+from tests.support.prometheus_text import samples
+from tests.support.sample_rows import T0
 
 HOUR = 3600.0
 GB = 1_000_000_000
@@ -58,7 +58,7 @@ def client(site: Site) -> TestClient:
         db=site.db,
         meter=site.meter,
         root=site.root,
-        config=site.config,
+        config=site.config.for_dashboard(),
         clock=site.clock,
         probes=CoreProbes(health=lambda: site.health),
     )

@@ -20,8 +20,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tcp_clients import Noise, address_of, connections, is_closed, is_served
-from waiting import ANSWER_S, until
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import MissingDependency
@@ -30,7 +28,9 @@ from appliance.core.app import keep_until_restart
 from appliance.dashboard.acceptor import ConnectionLimits
 from appliance.dashboard.auth import COOKIE
 from appliance.dashboard.tls import LOOK_EVERY_S, OWN_S, RENEW_BEFORE_S, DashboardCertificate
-from tests.dashboard_site import Site, config_of, running
+from tests.support.dashboard_site import Site, config_of, running
+from tests.support.tcp_clients import Noise, address_of, connections, is_closed, is_served
+from tests.support.waiting import ANSWER_S, until
 
 TOKEN = "correct horse battery staple"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -301,7 +301,7 @@ def test_half_handshakes_from_four_addresses_cost_nobody_a_request(site: Site) -
 
 FLOOD = """
 import sys
-from tcp_clients import Noise
+from tests.support.tcp_clients import Noise
 noise = Noise(sys.argv[1], 4, held=100, first=bytes.fromhex(sys.argv[2]))
 noise.open(100)
 print("400 are open", flush=True)

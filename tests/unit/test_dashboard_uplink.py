@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dashboard_site import Site
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
@@ -14,6 +13,7 @@ from appliance.broker import LinkState
 from appliance.store.health_events import HealthEventStore
 from appliance.store.rechecks import RecheckStore
 from appliance.types import EdgeVerdict, HealthEvent
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 

@@ -12,7 +12,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from sample_rows import sample_escalation
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError, StoreUnavailable
@@ -21,6 +20,7 @@ from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import EscalationStore
 from appliance.store.outbox_store import OutboxStore
+from tests.support.sample_rows import sample_escalation
 
 
 def count_up_and_fail(db: Database) -> None:

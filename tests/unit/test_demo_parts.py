@@ -14,7 +14,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-import waiting
 
 from appliance import config
 from appliance.base.clock import ManualClock, SystemClock
@@ -24,7 +23,8 @@ from appliance.demo.demo_console import AlertReporter, DashboardClient, DemoCons
 from appliance.demo.demo_processes import LOG_BYTES_MAX, ChildProcess, ChildProgram
 from appliance.demo.demo_run import DemoOptions, demo
 from cloud_worker import config as worker_config
-from tests.ports import quiet_port
+from tests.support import waiting
+from tests.support.ports import quiet_port
 
 until = functools.partial(waiting.until, seconds=10.0, every_s=0.02)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import av
 import numpy as np
 import pytest
-from streams import CountingTracker, FrameByFrame, NumberReader
 
 from appliance.analysis.session_tracks import RateNeed, TrackSummary
 from appliance.config import CameraConfig, DetectConfig
 from appliance.track.tracker import Tracker
 from appliance.types import Box, Detections, Point, TrackedObject
 from benchmarks.detection_rate import RateFigures, analyse, fast_crossers, replace_fps
+from tests.support.scripted_sources import CountingTracker, FrameByFrame, NumberReader
 
 DOOR: tuple[Point, Point] = ((0.5, 0.0), (0.5, 1.0))
 SEEDS = range(3)

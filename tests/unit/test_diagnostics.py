@@ -25,7 +25,7 @@ from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.settings_service import SettingsService
 from appliance.store.health_events import HealthEventStore
 from appliance.types import Gap, HealthEvent
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 SECRETS = {
@@ -93,7 +93,8 @@ class Planted:
         probes = CoreProbes(health=lambda: self.site.health, log=self.ring.tail)
         self.http = TestClient(
             create_app(
-                db=self.site.db, meter=self.site.meter, root=data, config=self.site.config, clock=self.clock,
+                db=self.site.db, meter=self.site.meter, root=data, config=self.site.config.for_dashboard(),
+                clock=self.clock,
                 probes=probes, settings=service,
             ), base_url="http://127.0.0.1:8080", headers={"Authorization": "Bearer 0123456789abcdef"},
         )  # fmt: skip

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers.site import Site
 
 from appliance import config, wire
 from appliance.base.clock import ManualClock, Period
@@ -14,6 +13,7 @@ from appliance.router.decide import EscalationCost
 from appliance.router.escalation_budget import EscalationBudget
 from appliance.store.decisions import CloudSpend, DecisionStore
 from appliance.store.verdict_stats import TokenCount
+from tests.servers.site import Site
 
 DAY_S = 86400.0
 PRICES = config.PricesConfig(tokens_in_million=1.0, tokens_out_million=10.0)

@@ -9,9 +9,7 @@ import av
 import cv2
 import numpy as np
 import pytest
-from media import film, number
 from numpy.typing import NDArray
-from sample_rows import BOX, T0, best, event, opened, sample_escalation, sample_frame, sample_verdict
 from test_evidence import Site
 
 from appliance import wire
@@ -25,6 +23,8 @@ from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
 from appliance.store.rows import MediaRow
 from appliance.types import Box
+from tests.support.numbered_footage import encoded_footage, number
+from tests.support.sample_rows import BOX, T0, best, event, opened, sample_escalation, sample_frame, sample_verdict
 
 SETTINGS = EscalationConfig()
 
@@ -232,7 +232,7 @@ class TestSteps:
     def test_the_clip_is_waited_for_until_its_end_is_on_disk(self, make_site: Callable[..., Site]) -> None:
         site = make_site()
         site.see([n / 5 for n in range(16)])
-        site.put(film(0, 40), T0, until=T0 + 3.5)
+        site.put(encoded_footage(0, 40), T0, until=T0 + 3.5)
         site.apply(opened(t=T0 + 3, view=best(T0 + 3)), sample_escalation(t=T0 + 3))
         site.maker.run_once()
         wants(site, "clip", 0)
@@ -249,7 +249,7 @@ class TestSteps:
         assert whole > 0
         tight = site.config.escalation.model_copy(update={"clip_bytes_max": whole * 3 // 4})
         config = site.config.model_copy(update={"escalation": tight})
-        site.maker = EvidenceMaker(site.db, site.root, config, site.clock)
+        site.maker = EvidenceMaker(site.db, site.root, config.for_decisions(), site.clock)
         site.apply(opened("a2", t=T0 + 8, view=best(T0 + 8)), sample_escalation("q2", of="a2", t=T0 + 8))
         site.maker.run_once()
         with site.db.transaction() as connection:
@@ -288,7 +288,7 @@ class TestSteps:
             connection.execute("UPDATE escalation SET state = 'sent'")
         verdict = sample_verdict(decision="unsure").model_copy(update={"need": "frame", "step": 0})
         AlertStore(site.db).take_verdict(verdict, T0)
-        again = EvidenceMaker(site.db, site.root, site.config, site.clock)
+        again = EvidenceMaker(site.db, site.root, site.config.for_decisions(), site.clock)
         assert again.run_once() >= 1
         assert state(site)[:2] == ("ready", 1)
         assert again.run_once() == 0

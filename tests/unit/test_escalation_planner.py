@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from core_harness import site
 
 from appliance.config import SiteConfig
 from appliance.replay.replay_routing import router_context_of
@@ -16,6 +15,7 @@ from appliance.router.decide import SystemLoad
 from appliance.router.escalation_planner import OPEN_MAX, EscalationPlanner, RoutePlan
 from appliance.router.track_stats import TRACKS_MAX, CameraTrackStats
 from appliance.types import Alert, AlertChange, Box, Event, FrameBoxes, Severity, StreamHeader, TrackedObject
+from tests.support.core_harness import site
 
 PARKED: Box = (0.4, 0.5, 0.6, 0.7)
 LOADED = SystemLoad(load=9.0)
@@ -26,7 +26,7 @@ class Street:
 
     def __init__(self, config: SiteConfig | None = None) -> None:
         self.config = config or site()
-        self.context = router_context_of(self.config)
+        self.context = router_context_of(self.config.for_decisions())
         self.planner = EscalationPlanner("gate", self.config.cameras["gate"].rules, self.context)
         self.planner.begin(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r1"))
         self.t = 0.0

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from core_harness import CoreHarness, site
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
@@ -15,7 +14,8 @@ from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.router.escalation_requests import WAITING_MAX, EscalationRequests, RequestAnswer
-from tests.dashboard_site import Site
+from tests.support.core_harness import CoreHarness, site
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 Make = Callable[..., CoreHarness]
@@ -119,7 +119,7 @@ def test_the_api_says_why_not_and_notes_who_did(tmp_path: Path) -> None:
     made.raise_alert("kept", T0, ask=False)
     answers = {"kept": RequestAnswer(False, "the privacy rule of this camera forbids it")}
     app = create_app(
-        db=made.db, meter=made.meter, root=made.root, config=made.config, clock=made.clock,
+        db=made.db, meter=made.meter, root=made.root, config=made.config.for_dashboard(), clock=made.clock,
         probes=CoreProbes(escalate=lambda alert: answers[alert]),
     )  # fmt: skip
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import wire_v1
-from sample_rows import T0, opened, sample_escalation, sample_verdict
 
 from appliance import wire
 from appliance.base.clock import ManualClock
@@ -20,6 +18,8 @@ from appliance.store.evidence import EvidenceStore
 from appliance.store.rows import EscalationRow, MediaRow
 from appliance.uplink.outbox import Outbox
 from tests.servers.site import ref_of
+from tests.support import wire_v1
+from tests.support.sample_rows import T0, opened, sample_escalation, sample_verdict
 
 HOUR_S = 3600.0
 

@@ -12,12 +12,12 @@ import av
 import cv2
 import numpy as np
 import pytest
-import tiny_networks
-from tiny_networks import Thing
 
 from appliance.cli import main
 from appliance.detect import detector
 from appliance.lab.evaluate.detection_figures import ClassBoxes, detection_figures
+from tests.support import tiny_networks
+from tests.support.tiny_networks import Thing
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("person", "car", "truck", "dog")

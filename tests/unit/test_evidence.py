@@ -15,9 +15,6 @@ import av
 import cv2
 import numpy as np
 import pytest
-from media import Film, film, number, record
-from sample_rows import BOX, T0, alert, best, ended, event, opened, sample_escalation, sample_frame
-from waiting import until
 
 from appliance import wire
 from appliance.base.clock import ManualClock, SystemClock
@@ -38,6 +35,9 @@ from appliance.store.escalations import EscalationStore
 from appliance.store.rows import AlertDetail
 from appliance.store.segments import SegmentStore
 from appliance.types import AlertChange, CameraState, SegmentRow, StreamHeader
+from tests.support.numbered_footage import EncodedFootage, encoded_footage, number, record
+from tests.support.sample_rows import BOX, T0, alert, best, ended, event, opened, sample_escalation, sample_frame
+from tests.support.waiting import until
 
 # Codec, B-frames. 10 fps, a key frame a second, segments of 4 s: frame n is at T0 + n / 10.
 KINDS = [("libx264", 0), ("libx264", 2), ("libx265", 0), ("libx265", 3)]
@@ -48,7 +48,7 @@ def on_disk(root: Path, row: SegmentRow) -> RecordedSegment:
 
 
 def recorded(root: Path, count: int = 4, codec: str = "libx264", b_frames: int = 0) -> list[RecordedSegment]:
-    films = [film(40 * n, 40, codec=codec, b_frames=b_frames) for n in range(count)]
+    films = [encoded_footage(40 * n, 40, codec=codec, b_frames=b_frames) for n in range(count)]
     return [on_disk(root, record(root, each, T0 + 4 * n)) for n, each in enumerate(films)]
 
 
@@ -77,7 +77,7 @@ class TestStill:
         assert [number(still.image) for still in stills] == [91, 22, 91, 33]
 
     def test_a_slow_camera_has_its_frames_found_all_the_same(self, tmp_path: Path) -> None:
-        row = record(tmp_path, film(0, 8, fps=1, gop=4), T0)
+        row = record(tmp_path, encoded_footage(0, 8, fps=1, gop=4), T0)
         assert number(cut_still([on_disk(tmp_path, row)], T0 + 5.4).image) == 5
 
     def test_a_moment_that_was_not_recorded_is_refused(self, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ class TestStill:
                 cut_still(segments, t)
 
     def test_from_a_segment_that_is_being_written_with_a_torn_end(self, tmp_path: Path) -> None:
-        row = record(tmp_path, film(0, 40), T0)
+        row = record(tmp_path, encoded_footage(0, 40), T0)
         whole = (tmp_path / row.path).read_bytes()
         growing = RecordedSegment(tmp_path / row.path, T0, T0 + 2)
         growing.path.write_bytes(whole[: len(whole) * 5 // 8])
@@ -152,7 +152,7 @@ class TestClip:
 
     def test_a_gap_stays_a_gap(self, tmp_path: Path) -> None:
         segments = recorded(tmp_path, 2)
-        late = on_disk(tmp_path, record(tmp_path, film(200, 40), T0 + 20))
+        late = on_disk(tmp_path, record(tmp_path, encoded_footage(200, 40), T0 + 20))
         clip = cut_clip([*segments, late], T0 + 5, T0 + 22, tmp_path / "c.mp4")
         pictures = shown(tmp_path / "c.mp4")
         assert all(clip.t_start + seconds == pytest.approx(T0 + n / 10, abs=1e-3) for seconds, n in pictures)
@@ -165,8 +165,8 @@ class TestClip:
     def test_where_the_frame_changes_size_the_part_with_the_alert_is_kept(
         self, tmp_path: Path, hold: float, frames: tuple[int, int], note: str
     ) -> None:
-        small = on_disk(tmp_path, record(tmp_path, film(0, 40), T0))
-        large = on_disk(tmp_path, record(tmp_path, film(40, 40, size=(640, 480)), T0 + 4))
+        small = on_disk(tmp_path, record(tmp_path, encoded_footage(0, 40), T0))
+        large = on_disk(tmp_path, record(tmp_path, encoded_footage(40, 40, size=(640, 480)), T0 + 4))
         clip = cut_clip([small, large], T0, T0 + 7.9, tmp_path / "c.mp4", hold_t=T0 + hold)
         pictures = shown(tmp_path / "c.mp4")
         assert (pictures[0][1], pictures[-1][1]) == frames
@@ -260,16 +260,16 @@ class Site:
             }
         )
         CameraStore(self.db).ensure({"yard": "file:clip.mp4"})
-        self.maker = EvidenceMaker(self.db, root, self.config, self.clock)
+        self.maker = EvidenceMaker(self.db, root, self.config.for_decisions(), self.clock)
 
-    def put(self, made: Film, t: float, until: float | None = None) -> None:
+    def put(self, made: EncodedFootage, t: float, until: float | None = None) -> None:
         """Record a film; `until`: it is still being written, and that far it is on disk."""
         row = record(self.root, made, t)
         SegmentStore(self.db).put(row if until is None else replace(row, t_end=until, complete=False))
 
     def record(self, seconds: int = 16) -> None:
         for n in range(0, seconds, 4):
-            self.put(film(10 * n, 40), T0 + n)
+            self.put(encoded_footage(10 * n, 40), T0 + n)
 
     def see(self, seconds: Sequence[float]) -> None:
         BoxStore(self.db).append("yard", "r1", [sample_frame(T0 + t, seq=round(t * 10)) for t in seconds])
@@ -321,7 +321,7 @@ class TestMaker:
         site.see([n / 5 for n in range(60)])
         site.apply(opened(t=T0 + 3.0, view=best(T0 + 3.0)), sample_escalation(t=T0 + 3.0))
         assert site.maker.run_once() == 0  # nothing is on disk yet
-        site.put(film(0, 40), T0, until=T0 + 3.5)
+        site.put(encoded_footage(0, 40), T0, until=T0 + 3.5)
         assert site.maker.run_once() == 2  # the cloud's frames and the still
 
         detail = site.detail()
@@ -336,11 +336,11 @@ class TestMaker:
         assert detail.alert.clip == "waiting"
 
         site.apply(ended(t=T0 + 3.0, t_end=T0 + 6.0, view=best(T0 + 3.0)))
-        site.put(film(0, 40), T0)
-        site.put(film(40, 40), T0 + 4, until=T0 + 7.9)
+        site.put(encoded_footage(0, 40), T0)
+        site.put(encoded_footage(40, 40), T0 + 4, until=T0 + 7.9)
         assert site.maker.run_once() == 0  # the post-roll is not there
-        site.put(film(40, 40), T0 + 4)
-        site.put(film(80, 40), T0 + 8, until=T0 + 9)
+        site.put(encoded_footage(40, 40), T0 + 4)
+        site.put(encoded_footage(80, 40), T0 + 8, until=T0 + 9)
         assert site.maker.run_once() == 1
 
         clip, path = site.detail().piece("clip"), site.detail().piece("boxes")
@@ -375,7 +375,7 @@ class TestMaker:
         """Boxes come from the small detect stream, as shares of the frame; the large stream is what is recorded."""
         header = StreamHeader(camera="yard", clip="", model="m", size=(320, 240), run="r1")
         CameraStore(site.db).header(header)
-        site.put(film(0, 60, size=(640, 480)), T0)
+        site.put(encoded_footage(0, 60, size=(640, 480)), T0)
         site.see([n / 5 for n in range(30)])
         site.apply(opened(t=T0 + 3, view=best(T0 + 3)), sample_escalation(t=T0 + 3))
         site.apply(ended(t=T0 + 3, t_end=T0 + 3.5, view=best(T0 + 3)))
@@ -409,9 +409,9 @@ class TestMaker:
 
     def test_a_camera_that_came_back_in_the_moment_of_an_alert_has_a_still(self, site: Site) -> None:
         """It was watched from 3 s on, and its recording goes on at the next key frame, at 4 s."""
-        site.put(film(0, 20), T0)
+        site.put(encoded_footage(0, 20), T0)
         for n in (4, 8, 12):
-            site.put(film(10 * n, 40), T0 + n)
+            site.put(encoded_footage(10 * n, 40), T0 + n)
         later = (0.2, 0.2, 0.4, 0.8)
         frames = [sample_frame(T0 + t, seq=round(t * 10), box=BOX if t < 4 else later) for t in (3.0, 3.4, 4.2, 4.4)]
         BoxStore(site.db).append("yard", "r1", frames)
@@ -430,9 +430,9 @@ class TestMaker:
         assert (still.box, still.reason) == (better.box, ""), "a better view that is recorded takes its place"
 
     def test_only_the_alert_s_own_tracks_stand_in_for_its_best_view(self, site: Site) -> None:
-        site.put(film(0, 20), T0)
+        site.put(encoded_footage(0, 20), T0)
         for n in (4, 8, 12):
-            site.put(film(10 * n, 40), T0 + n)
+            site.put(encoded_footage(10 * n, 40), T0 + n)
         somebody = [sample_frame(T0 + t, seq=round(t * 10), track=99) for t in (4.2, 4.4)]
         BoxStore(site.db).append("yard", "r1", somebody)
         site.apply(ended(t=T0 + 3, t_end=T0 + 3.4, view=best(T0 + 3)))
@@ -475,7 +475,7 @@ class TestMaker:
             assert reason
 
     def test_a_clip_whose_post_roll_never_came_is_shorter_and_notes_it(self, site: Site) -> None:
-        site.put(film(0, 40), T0)
+        site.put(encoded_footage(0, 40), T0)
         site.apply(ended(t=T0 + 1, t_end=T0 + 3.5))
         site.pass_time(10)
         assert site.state("clip") == ("waiting", "")
@@ -484,7 +484,7 @@ class TestMaker:
         assert state == "ready"
 
     def test_a_source_that_ended_is_not_waited_for(self, site: Site) -> None:
-        site.put(film(0, 40), T0)
+        site.put(encoded_footage(0, 40), T0)
         site.apply(ended(t=T0 + 1, t_end=T0 + 3.5))
         CameraStore(site.db).state(CameraState(camera="yard", state="ended", t=T0 + 4))
         site.pass_time(3)
@@ -524,7 +524,7 @@ class TestMaker:
         site.apply(ended(t=T0 + 3, t_end=T0 + 5), sample_escalation(t=T0 + 3))
         site.maker.run_once()
         shutil.copytree(site.root / "evidence", site.root / "before")
-        again = EvidenceMaker(site.db, site.root, site.config, site.clock)
+        again = EvidenceMaker(site.db, site.root, site.config.for_decisions(), site.clock)
         assert again.run_once() == 0
         assert site.detail().alert.clip == "ready"
         assert list((site.root / "evidence").rglob(".*")) == []
@@ -532,7 +532,7 @@ class TestMaker:
     def test_works_in_a_thread_of_its_own_until_stopped(self, site: Site) -> None:
         site.record()
         site.see([n / 5 for n in range(60)])
-        maker = EvidenceMaker(site.db, site.root, site.config, SystemClock())
+        maker = EvidenceMaker(site.db, site.root, site.config.for_decisions(), SystemClock())
         thread = threading.Thread(target=maker.run, name="evidence")
         thread.start()
         site.apply(ended(t=T0 + 3, t_end=T0 + 5), sample_escalation(t=T0 + 3))

@@ -10,14 +10,14 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from media import number
-from streams import clip
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError, SourceRefused
 from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.file_source import FileSource, clip_path
 from appliance.media.frames import FrameConverter, upright_size
+from tests.support.numbered_footage import number
+from tests.support.scripted_sources import clip
 
 
 def test_a_url_may_be_absolute_relative_escaped_or_really_called_so(

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import av
 import pytest
-from media import number
-from streams import Heard, clip
 
 from appliance.base.clock import ManualClock
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.fragmented_mp4 import Fragment, FragmentError, FragmentReader
 from appliance.types import SegmentRow
+from tests.support.numbered_footage import number
+from tests.support.scripted_sources import Heard, clip
 
 T0 = 1_700_000_000.25
 

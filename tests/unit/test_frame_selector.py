@@ -9,9 +9,7 @@ import av
 import cv2
 import numpy as np
 import pytest
-from media import picture
 from numpy.typing import NDArray
-from streams import CountingTracker, FrameByFrame, NumberReader, clip
 
 from appliance import config
 from appliance.analysis import frame_selector, region_selector
@@ -24,6 +22,8 @@ from appliance.media.frames import upright_box
 from appliance.motion.region_mosaic import contained_share
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes, HealthEvent, TrackedObject
+from tests.support.numbered_footage import numbered_image
+from tests.support.scripted_sources import CountingTracker, FrameByFrame, NumberReader, clip
 
 QUIET_AFTER_S, STOPPED_S = frame_selector.TUNING.active_s, frame_selector.TUNING.stopped_s
 WHOLE_EVERY_S = region_selector.TUNING.whole_every_s
@@ -31,7 +31,7 @@ STILL = av.VideoFrame.from_ndarray(np.full((240, 320, 3), 90, np.uint8), format=
 
 
 def moving(n: int) -> av.VideoFrame:
-    return av.VideoFrame.from_ndarray(picture(n * 3000 % 65536), format="rgb24").reformat(format="yuv420p")
+    return av.VideoFrame.from_ndarray(numbered_image(n * 3000 % 65536), format="rgb24").reformat(format="yuv420p")
 
 
 class Blind(NumberReader):
@@ -120,7 +120,9 @@ def test_a_detector_that_fails_is_not_an_empty_yard_and_does_not_reach_the_track
 
 def test_numbers_are_rounded_for_the_wire() -> None:
     each = FrameByFrame("gate", NumberReader(), CountingTracker(("number",)), config.DetectConfig())
-    found = each.examine(7, 1.4, av.VideoFrame.from_ndarray(picture(123), format="rgb24").reformat(format="yuv420p"))
+    found = each.examine(
+        7, 1.4, av.VideoFrame.from_ndarray(numbered_image(123), format="rgb24").reformat(format="yuv420p")
+    )
     assert found is not None
     assert found.objects == (TrackedObject(track=1, label="number", score=0.988, box=(0.123, 0.1, 0.1231, 0.2)),)
     assert (found.seq, found.frame, found.t) == (0, 7, 1.4)

@@ -7,12 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import hailo_files
 import numpy as np
 import pytest
-import tiny_networks as tiny
 from numpy.typing import NDArray
-from tiny_networks import Thing
 
 from appliance.base.detector_config import DetectorConfig, HailoConfig
 from appliance.base.errors import ModelError
@@ -24,6 +21,9 @@ from appliance.detect.hailo_process import HelperFailed
 from appliance.detect.hailo_runtime import HailoRuntime
 from appliance.detect.hef_file import HefHeader
 from appliance.detect.yolo_detr_heads import TrialOutput, UnknownLayout
+from tests.support import hailo_files
+from tests.support import tiny_networks as tiny
+from tests.support.tiny_networks import Thing
 
 PLAIN: dict[str, Any] = {"input": {}, "outputs": []}
 THING = Thing((16, 24, 80, 112), 0.9, 1)

@@ -7,14 +7,9 @@ from itertools import islice
 from pathlib import Path
 
 import cv2
-import hailo_files
 import numpy as np
 import onnx
 import pytest
-import tiny_networks as tiny
-from hailo_files import FakeDevice
-from streams import clip
-from tiny_networks import Thing
 
 from appliance.base.detector_config import DetectorConfig
 from appliance.detect import detector, hef_file
@@ -24,6 +19,11 @@ from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.track.association import iou_matrix
 from models import hailo_recipe, shapes
 from models.train import film
+from tests.support import hailo_files
+from tests.support import tiny_networks as tiny
+from tests.support.hailo_files import FakeDevice
+from tests.support.scripted_sources import clip
+from tests.support.tiny_networks import Thing
 
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "models" / "vedette-nano.onnx"

@@ -24,11 +24,7 @@ import av
 import numpy as np
 import pytest
 from av.codec.hwaccel import HWAccel
-from devices import Device, FakeAccel, fake_ffmpeg
 from numpy.typing import NDArray
-from places import Lookout, place
-from streams import FrameByFrame, clip
-from waiting import until
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
@@ -57,6 +53,10 @@ from appliance.media.piped_codec import PipedCodec
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, with_hardware
 from appliance.track.tracker import Tracker
 from appliance.types import Detections
+from tests.support.decode_devices import Device, FakeAccel, fake_ffmpeg
+from tests.support.scripted_sources import FrameByFrame, clip
+from tests.support.waiting import until
+from tests.support.walker_footage import WalkerDetector, place
 
 CUDA = DecodeConfig(hardware="cuda")
 CAMERA = CameraConfig(url="rtsp://camera/main")
@@ -89,7 +89,7 @@ def watch(path: Path, latency: LatencyMode = "normal", device: Device | None = N
         decoders = device.decoders(DecodeConfig(**{"hardware": "cuda", **decode}))
         hardware = decoders.of("gate", CAMERA)
     settings = DetectConfig(latency=latency, heartbeat_s=2)
-    driver = FrameByFrame("gate", Lookout(), Tracker(("person",)), settings)
+    driver = FrameByFrame("gate", WalkerDetector(), Tracker(("person",)), settings)
     shown, examined = [], []
     with ClipReader(str(path), hardware=hardware) as reader:
         for frame in reader.frames(driver.analysis.decode_policy):
@@ -216,7 +216,7 @@ def test_a_pyav_that_does_not_tell_the_format_on_the_device_is_asked_for_nv12() 
 def test_what_is_decoded_by_and_how_often_it_failed_is_counted_and_the_session_given_back(film: Path) -> None:
     settings = DetectConfig(latency="lowest")
     decoders = Device(fails_at=20).decoders(DecodeConfig(hardware="cuda", fallback=True))
-    analysis = CameraAnalysis("gate", Lookout(), Tracker, settings)
+    analysis = CameraAnalysis("gate", WalkerDetector(), Tracker, settings)
     stream = DetectStream(
         "gate", analysis, settings, "lookout", ManualClock(), lambda message: None, hardware=decoders.of("gate", CAMERA)
     )
@@ -282,8 +282,8 @@ def test_ingest_ends_with_2_before_anything_runs_when_the_hardware_is_not_there(
 
 def test_a_replay_is_decoded_in_software_unless_asked_and_its_first_line_tells(film: Path) -> None:
     asking = site(hardware="cuda")
-    detector = Lookout()
-    plan = ReplayPlan((clip_input(film, asking, "gate", detector),), asking, detector)
+    detector = WalkerDetector()
+    plan = ReplayPlan((clip_input(film, asking.for_decisions(), "gate", detector),), asking.for_decisions(), detector)
     device = Device()
     lines = {}
     for name, each in (("software", plan), ("cuda", with_hardware(plan, device.decoders(CUDA), "cuda"))):
@@ -299,8 +299,8 @@ def test_a_replay_is_decoded_in_software_unless_asked_and_its_first_line_tells(f
 
 
 def test_a_device_that_fails_ends_a_replay_and_nothing_takes_its_place(film: Path) -> None:
-    asking, detector = site(), Lookout()
-    plan = ReplayPlan((clip_input(film, asking, "gate", detector),), asking, detector)
+    asking, detector = site(), WalkerDetector()
+    plan = ReplayPlan((clip_input(film, asking.for_decisions(), "gate", detector),), asking.for_decisions(), detector)
     (result,) = play(
         with_hardware(plan, Device(fails_at=20).decoders(CUDA), "cuda"), None, ReplayOptions(ManualClock())
     )
@@ -348,7 +348,7 @@ def test_nothing_of_this_machine_is_taken_for_what_it_is_not() -> None:
         assert probed.works or (probed.reason and "it needs" in probed.text)
 
 
-class OnGpu(Lookout):
+class OnGpu(WalkerDetector):
     """A detector that takes frames on the GPU; lacking: the kernel for it cannot be compiled."""
 
     shape_step = 32

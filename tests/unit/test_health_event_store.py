@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from core_harness import CoreHarness, site
 
 from appliance.base.clock import ManualClock
 from appliance.store.database import Database
 from appliance.store.health_events import ROWS_MAX, HealthEventStore
 from appliance.types import HealthEvent, TrackedObject
+from tests.support.core_harness import CoreHarness, site
 
 BEGAN = HealthEvent(camera="gate", id="e1", kind="frozen", t=107.0, t_start=100.0, reason="it stands still")
 
@@ -116,7 +116,7 @@ def test_the_core_writes_counts_and_logs(tmp_path: Path, caplog: pytest.LogCaptu
         "camera gate is ill (frozen): it stands still",
         "tried: connecting to the camera again (1)",
         "camera gate is well again: frozen ended after 25 s",
-        "the box is ill (detector): it hangs",
+        "the appliance is ill (detector): it hangs",
     ):
         assert text in caplog.text
     assert [row.id for row in box.health.open()] == ["e2"]

@@ -37,7 +37,9 @@ def examined_frames(*inside: tuple[float, float], seconds: float = 60) -> list[F
 def windows(
     config: SiteConfig, frames: list[FrameBoxes], *wanted: Expectation, derived: bool = False
 ) -> list[list[float]]:
-    labels = label_incidents(config, CameraTruth(header=HEADER, frames=frames, expectations=wanted, derived=derived))
+    labels = label_incidents(
+        config.for_decisions(), CameraTruth(header=HEADER, frames=frames, expectations=wanted, derived=derived)
+    )
     return [[each.start, each.end] for each in labels.incidents(0)]
 
 
@@ -84,7 +86,8 @@ def test_entries_without_a_moment_are_counted_and_left_out() -> None:
     some = Expectation(pattern=EventPattern(rule="intruder", start=1, end=50), source="expect 2", min=3, max=None)
     may = Expectation(pattern=EventPattern(rule="intruder", start=1, end=5), source="expect 3", min=0)
     found = label_incidents(
-        site(), CameraTruth(header=HEADER, frames=examined_frames(), expectations=[wants(), some, may], derived=False)
+        site().for_decisions(),
+        CameraTruth(header=HEADER, frames=examined_frames(), expectations=[wants(), some, may], derived=False),
     )
     assert (found.alerts, found.untimed) == ((), 2)
 

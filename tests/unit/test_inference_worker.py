@@ -9,10 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from camera_rig import detect_stream
-from media import picture
 from numpy.typing import NDArray
-from streams import Heard, NumberReader, clip
 
 from appliance import config
 from appliance.base.clock import ManualClock
@@ -23,6 +20,9 @@ from appliance.inference.inference_worker import InferenceWorker
 from appliance.ingest.file_source import FileSource
 from appliance.media.source import VideoPacket
 from appliance.types import AGE_EDGES_MS, Detections, FrameBoxes, StreamHeader
+from tests.support.camera_rig import detect_stream
+from tests.support.numbered_footage import numbered_image
+from tests.support.scripted_sources import Heard, NumberReader, clip
 
 
 class Yard:
@@ -68,7 +68,7 @@ def still(path: Path) -> Path:
         stream.width, stream.height, stream.pix_fmt = 320, 240, "yuv420p"
         stream.options = {"bf": "0"}
         for n in range(60):
-            frame = av.VideoFrame.from_ndarray(picture(0), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(numbered_image(0), format="rgb24")
             frame.pts, frame.time_base = n, Fraction(1, 10)
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))

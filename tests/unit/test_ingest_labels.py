@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from camera_rig import NumberReader
-
 from appliance import config
 from appliance.base.clock import ManualClock
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
 from appliance.track.tracker import Tracker
 from appliance.types import HealthEvent, IngestHealth
+from tests.support.camera_rig import NumberReader
 
 
 class Told(NumberReader):

@@ -8,8 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from core_harness import CoreHarness, site
-from sample_rows import T0, alert, ended, opened, sample_escalation, sample_verdict
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
@@ -24,6 +22,8 @@ from appliance.store.rechecks import RecheckStore
 from appliance.store.rows import AlertRow, Standing, is_firm, to_json
 from appliance.types import AlertChange, Decision, EdgeVerdict, JudgeKind, Severity
 from appliance.wire import Verdict
+from tests.support.core_harness import CoreHarness, site
+from tests.support.sample_rows import T0, alert, ended, opened, sample_escalation, sample_verdict
 
 UNSURE_HERE = EdgeVerdict(
     decision="unsure", confidence=0.2, reason="A second look did not find it again.", model="m", why="late", looks=4,
@@ -159,12 +159,16 @@ class TestWhatIsToBeReviewed:
 
 
 class TestSeverity:
-    POLICY = SiteConfig.model_validate(
-        {
-            **site("alert").model_dump(),
-            "escalation": {"severity_on_verdict": {"confirmed": "alert", "rechecked": "info"}},
-        }
-    ).severity_after
+    POLICY = (
+        SiteConfig.model_validate(
+            {
+                **site("alert").model_dump(),
+                "escalation": {"severity_on_verdict": {"confirmed": "alert", "rechecked": "info"}},
+            }
+        )
+        .for_decisions()
+        .severity_after
+    )
 
     @pytest.mark.parametrize(
         ("verdict", "severity", "by_rules"),
@@ -204,7 +208,7 @@ class TestSeverity:
         plain = site("alert").model_dump()
         (camera,) = plain["cameras"]
         plain["cameras"][camera]["rules"][0]["severity_on_verdict"] = {"rejected": None, "confirmed": "info"}
-        config = SiteConfig.model_validate(plain)
+        config = SiteConfig.model_validate(plain).for_decisions()
         rule = plain["cameras"][camera]["rules"][0]["name"]
         assert config.severity_after(camera, rule, "alert", "rejected") == "alert"
         assert config.severity_after(camera, rule, "alert", "confirmed") == "info"

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from media import film, record
-from sample_rows import T0, event
 
 from appliance.base.errors import EvidenceError
 from appliance.config import AlertsConfig, CameraConfig
@@ -20,6 +18,8 @@ from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.store.rows import AlertDetail, AlertRow
 from appliance.types import FrameBoxes, TrackedObject
+from tests.support.numbered_footage import encoded_footage, record
+from tests.support.sample_rows import T0, event
 
 CLIP = (T0, T0 + 60)
 
@@ -110,7 +110,7 @@ def test_a_long_stay_is_shown_from_before_it_began() -> None:
 
 
 def parts(root: Path, *starts: float) -> list[RecordedSegment]:
-    rows = [record(root, film(0, 40), T0 + start, name=f"{start}") for start in starts]
+    rows = [record(root, encoded_footage(0, 40), T0 + start, name=f"{start}") for start in starts]
     return [RecordedSegment(root / each.path, each.t_start, each.t_end) for each in rows]
 
 

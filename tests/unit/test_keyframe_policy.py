@@ -11,8 +11,6 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from places import FPS, Lookout, place
-from streams import FrameByFrame
 
 from appliance import config
 from appliance.decode_policy.gop import GOP_BYTES_MAX, GOP_PACKETS_MAX, GopBuffer
@@ -22,6 +20,8 @@ from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.source import VideoPacket
 from appliance.track.tracker import Tracker
 from appliance.types import DecodeState, FrameBoxes
+from tests.support.scripted_sources import FrameByFrame
+from tests.support.walker_footage import FPS, WalkerDetector, place
 
 HEARTBEAT_S = 2.0
 VISIT = (9.4, 12.0)
@@ -49,7 +49,7 @@ def watch(
     path: Path, latency: config.LatencyMode = "normal", *, fps: float = 5, heartbeat_s: float = HEARTBEAT_S
 ) -> Outcome:
     settings = config.DetectConfig(fps=fps, heartbeat_s=heartbeat_s, latency=latency)
-    detector = Lookout()
+    detector = WalkerDetector()
     driver = FrameByFrame("gate", detector, Tracker(detector.labels), settings)
     policy = driver.analysis.decode_policy
     examined, states = [], []
@@ -416,7 +416,7 @@ def test_a_damaged_key_frame_does_not_close_the_eye(tmp_path: Path) -> None:
                 new = spoilt(packet) if n == 150 else packet
                 new.stream = stream
                 out.mux(new)
-    detector = Lookout()
+    detector = WalkerDetector()
     settings = config.DetectConfig(heartbeat_s=2.0)
     driver = FrameByFrame("gate", detector, Tracker(detector.labels), settings)
     policy = driver.analysis.decode_policy

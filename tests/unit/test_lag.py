@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from streams import clip
-
 from appliance.base.clock import ManualClock
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.lag import LAG_S_MAX, LagEstimator, LagFilter
 from appliance.media.source import StreamInfo, VideoPacket
+from tests.support.scripted_sources import clip
 
 FPS, SMALL, KEY = 15, 1_000, 100_000
 GOP = 30

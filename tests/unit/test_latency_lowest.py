@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from places import FPS, Lookout, place
-from streams import FrameByFrame
 
 from appliance import config
 from appliance.analysis import frame_selector
@@ -18,6 +16,8 @@ from appliance.analysis.session_tracks import InferenceRequest
 from appliance.ingest.clip_reader import ClipReader
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes
+from tests.support.scripted_sources import FrameByFrame
+from tests.support.walker_footage import FPS, WalkerDetector, place
 
 VISIT = (6.0, 9.0)
 FRAME_S = 1 / FPS
@@ -28,7 +28,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place(tmp_path_factory.mktemp("film") / "visit.mp4", 12, [VISIT], bframes="0")
 
 
-class Flickering(Lookout):
+class Flickering(WalkerDetector):
     """Finds somebody in every other look and nobody in the next: an insect, a lamp."""
 
     def __init__(self) -> None:
@@ -40,10 +40,10 @@ class Flickering(Lookout):
 
 
 def examine_clip(
-    path: Path, latency: config.LatencyMode, detector: Lookout | None = None, *, answer_after: int = 0
+    path: Path, latency: config.LatencyMode, detector: WalkerDetector | None = None, *, answer_after: int = 0
 ) -> list[FrameBoxes]:
     """What is told of a film. answer_after: so many pictures later the detector answers."""
-    detector = detector or Lookout()
+    detector = detector or WalkerDetector()
     driver = FrameByFrame("gate", detector, Tracker(detector.labels), config.DetectConfig(latency=latency))
     reported: list[FrameBoxes] = []
     waiting: list[tuple[int, InferenceRequest]] = []

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_stream import LiveMessage, LiveParser, pictures
-from streams import clip
-from waiting import until
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.dashboard import live_feed
@@ -24,7 +21,10 @@ from appliance.dashboard.visitor import OWNER, Visitor
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.types import FrameBoxes, Gap, SegmentRow, TrackedObject
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
+from tests.support.live_stream import LiveMessage, LiveParser, numbered_frames
+from tests.support.scripted_sources import clip
+from tests.support.waiting import until
 
 
 class Recording:
@@ -68,7 +68,7 @@ class Watching:
         return b"".join(each.content for each in self.got if each.kind == "v" and each.index == index)
 
     def numbers(self, index: int = 0) -> list[int]:
-        return [n for _, n in pictures(self.video(index))] if self.video(index) else []
+        return [n for _, n in numbered_frames(self.video(index))] if self.video(index) else []
 
     def last(self, index: int = 0) -> int:
         return self.numbers(index)[-1] if self.video(index) else -1
@@ -109,7 +109,7 @@ def test_a_viewer_gets_the_newest_group_of_pictures_and_then_what_is_written(sit
             recording.grow(10)
             await one.until(lambda n=n: len(one.numbers()) >= 5 + 10 * n)
         assert one.numbers() == list(range(10, 65))
-        times = [t for t, _ in pictures(one.video())]
+        times = [t for t, _ in numbered_frames(one.video())]
         assert times == pytest.approx([times[0] + n / 10 for n in range(55)], abs=1e-3)
         assert next(each.content for each in one.got if each.kind == "c").startswith(b'video/mp4; codecs="avc1.')
         two = Watching(hub.join(["gate"], lambda: OWNER))

@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from camera_rig import NumberReader
-from core_harness import CoreHarness, site
-from streams import CountingTracker, FrameByFrame
 from test_frame_selector import Blind, moving
 from test_router import SETTINGS, bytes_a_day, case, told
 
@@ -19,14 +16,14 @@ from appliance.base.clock import ManualClock
 from appliance.base.json_lines import decode_command, encode_command
 from appliance.base.machine import Temperature
 from appliance.config import LoadSheddingConfig, SiteConfig
-from appliance.core.appliance_monitor import BoxMonitor
+from appliance.core.appliance_monitor import ApplianceMonitor
 from appliance.health.load_shedding import LoadShedder, LoadShedding
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
 from appliance.recheck.recheck_policy import ApplianceStatus, find_blocker
 from appliance.router.decide import decide
 from appliance.router.system_load import SystemLoadMonitor
-from appliance.sensors.appliance_sensors import BoxStatus
+from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.sensors.memory_pressure import MemoryReading
 from appliance.sensors.readings import SensorReading
 from appliance.store.database import Database
@@ -34,7 +31,10 @@ from appliance.store.escalations import EscalationStore
 from appliance.store.meter import Meter
 from appliance.track.tracker import Tracker
 from appliance.types import ShedLoadCommand
-from tests import box_files
+from tests.support import sensor_files
+from tests.support.camera_rig import NumberReader
+from tests.support.core_harness import CoreHarness, site
+from tests.support.scripted_sources import CountingTracker, FrameByFrame
 
 MB = 1_000_000
 HOT = {"temperature_max_c": 80, "temperature_clear_c": 74, "hold_s": 10, "step_s": 60, "clear_s": 120}
@@ -53,7 +53,7 @@ class Box:
     ) -> LoadShedding:
         self.at += 5
         heat = () if celsius is None else (Temperature("cpu", celsius),)
-        return self.shedder.update(self.at, BoxStatus(SensorReading(heat, throttling), memory, None))
+        return self.shedder.update(self.at, SensorStatus(SensorReading(heat, throttling), memory, None))
 
     def for_s(self, seconds: float, celsius: float) -> LoadShedding:
         return [self.look(celsius) for _ in range(round(seconds / 5))][-1]
@@ -150,8 +150,8 @@ class Ingest:
 def test_the_monitor_tells_ingest_and_tells_a_new_one_again(tmp_path: Path) -> None:
     clock, ingest, shed = ManualClock(), Ingest(), []
     db = Database(tmp_path / "vedette.db", clock)
-    box_files.memory(tmp_path, available_mb=2000)
-    monitor = BoxMonitor(tmp_path, Meter(db, "core"), clock, lambda: 1, ingest)
+    sensor_files.memory(tmp_path, available_mb=2000)
+    monitor = ApplianceMonitor(tmp_path, Meter(db, "core"), clock, lambda: 1, ingest)
     settings = LoadSheddingConfig(hold_s=0)
     monitor.configure(settings, ("memory",), shed.append)
 
@@ -161,8 +161,8 @@ def test_the_monitor_tells_ingest_and_tells_a_new_one_again(tmp_path: Path) -> N
 
     look()
     assert ingest.told == [], "there is nothing to say"
-    box_files.write_files(tmp_path, {"sys/class/thermal/thermal_zone0/temp": "85000", "proc/x": ""})
-    monitor = BoxMonitor(tmp_path, Meter(db, "core"), clock, lambda: 1, ingest)
+    sensor_files.write_files(tmp_path, {"sys/class/thermal/thermal_zone0/temp": "85000", "proc/x": ""})
+    monitor = ApplianceMonitor(tmp_path, Meter(db, "core"), clock, lambda: 1, ingest)
     monitor.configure(settings, ("memory",), shed.append)
     ingest.runs = False
     look()
@@ -173,7 +173,7 @@ def test_the_monitor_tells_ingest_and_tells_a_new_one_again(tmp_path: Path) -> N
     ingest.starts += 1
     look()
     assert ingest.told == [ShedLoadCommand(fps_share=0.5)] * 2
-    box_files.memory(tmp_path, available_mb=100)
+    sensor_files.memory(tmp_path, available_mb=100)
     monitor.configure(settings, ("memory",), shed.append)
     look()
     assert ingest.told[-1] == ShedLoadCommand(fps_share=0.5, memory_step=1)
@@ -237,7 +237,7 @@ def test_ingest_does_what_it_is_told_also_for_cameras_that_come_later(tmp_path: 
 def test_a_fault_of_the_box_is_one_event_that_tells_each_step_and_ends(tmp_path: Path) -> None:
     faults: dict[str, str] = {}
     harness = CoreHarness(tmp_path, site(), ManualClock())
-    harness.core._settings = replace(harness.core._settings, box_faults=lambda: faults)  # type: ignore[arg-type]
+    harness.core._settings = replace(harness.core._settings, appliance_faults=lambda: faults)  # type: ignore[arg-type]
     for reason in ("hot: fewer", "hot: smaller"):
         faults["hot"] = reason
         harness.second()

@@ -14,7 +14,8 @@ import pytest
 from appliance import config
 
 # Each in a process of its own, as they run. Not of ours alone: a new version of a library may bring more with it.
-MODULES_MAX = {"appliance.core.app": 920, "appliance.ingest.__main__": 590}
+# 920 before pages and subjects of the API got modules of their own: 23 more files, no more code.
+MODULES_MAX = {"appliance.core.app": 950, "appliance.ingest.__main__": 590}
 ONLY_WHERE_ASKED = {
     "apprise", "cryptography", "hailo_platform", "httpx", "nacl", "onnxruntime", "openvino", "paho", "pynvml", "rich",
     "segno", "torch",

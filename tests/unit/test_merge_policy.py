@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from walks import camera, header, look, person
 
 from appliance.alerts.best_view import quality
 from appliance.alerts.merge_policy import TRACKS_MAX, AlertPolicy
 from appliance.config import AlertsConfig
 from appliance.types import Alert, AlertChange, BestView, Event, FrameBoxes, PipelineStep, Severity
+from tests.support.sample_tracks import camera, header, look, person
 
 ENTER = {"name": "enter", "kind": "enter", "zone": "yard", "cooldown_s": 30}
 EXIT = {"name": "exit", "kind": "exit", "zone": "yard", "cooldown_s": 0}

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from core_harness import CoreHarness, site
-from sample_rows import T0
 
 from appliance.base.clock import ManualClock, local_day
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
-from appliance.store.meter import DecodeStatus, Meter, MeterTotal, Metric, MetricName
-from appliance.types import CameraMeter
+from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
+from appliance.types import CameraMeter, DecodeStatus, StreamTraffic
+from tests.support.core_harness import CoreHarness, site
+from tests.support.sample_rows import T0
 
 DAY = local_day(T0)
 CAMERA_BYTES, UPLINK_BYTES = Metric(MetricName.CAMERA_BYTES), Metric(MetricName.UPLINK_BYTES)
@@ -46,13 +46,10 @@ def test_the_core_counts_what_came_as_a_second_stream(tmp_path: Path) -> None:
     told = CameraMeter(
         camera="gate",
         t=T0,
-        received=100,
-        exact=True,
-        packets=1,
+        traffic=StreamTraffic(bytes=100, exact=True, packets=1, detect_bytes=30),
         decoded=1,
         examined=1,
         unexamined=0,
-        detect_received=30,
     )
     core.core.take(told)
     found = {each.metric: each.amount for each in core.meter.totals("start")}

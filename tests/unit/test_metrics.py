@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from dashboard_site import Site
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,11 +21,12 @@ from appliance.dashboard.snapshots import SnapshotCache
 from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
-from appliance.sensors.appliance_sensors import BoxStatus
+from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.sensors.memory_pressure import MemoryReading
 from appliance.sensors.readings import SensorReading
 from appliance.store.deletions import DeletionLedger
 from appliance.store.meter import Metric, MetricName
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 
@@ -239,11 +239,18 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ),
         mqtt=lambda: MqttStatus(connected=True, messages=55, dropped=56),
         shedding=lambda: LoadShedding(heat=SheddingStep(2, "cpu 90 °C"), memory=SheddingStep(1, "stalled")),
-        box=lambda: BoxStatus(
+        sensors=lambda: SensorStatus(
             SensorReading((Temperature("cpu", 50.0),), throttling=("cpu",)), MemoryReading(10**9, 4 * 10**9, 0.25), 6.5
         ),
     )  # fmt: skip
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, probes=probes)
+    app = create_app(
+        db=site.db,
+        meter=site.meter,
+        root=site.root,
+        config=site.config.for_dashboard(),
+        clock=site.clock,
+        probes=probes,
+    )
     parts = app.state.parts
     parts[SnapshotCache].cuts, parts[FrameCache].cuts = 71, 72
     parts[RecordingCuts].cuts, parts[RecordingCuts].bytes_cut = 73, 74_000

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers.file_server import FileServer, file_server
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ModelError, PreconditionError
 from appliance.cli import main
 from appliance.detect.model_download import ModelDownload, part_file
 from appliance.detect.model_files import ModelBundle, find_model
+from tests.servers.file_server import FileServer, file_server
 
 CONTENT = bytes(range(256)) * 4000  # a megabyte
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -11,11 +11,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-import media
 import onnx
 import pytest
-import tiny_networks as tiny
-from tiny_networks import Thing
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
@@ -25,6 +22,9 @@ from appliance.store.paths import DATABASE
 from appliance.store.segments import SegmentStore
 from models import calibration, export, hailo_recipe
 from models.calibration import over_the_day, spread
+from tests.support import numbered_footage
+from tests.support import tiny_networks as tiny
+from tests.support.tiny_networks import Thing
 
 ROOT = Path(__file__).parents[2]
 THINGS = [Thing((16, 16, 80, 112), 0.9, 0)]
@@ -198,12 +198,17 @@ def test_the_recording_is_sampled_over_cameras_and_hours_of_the_day(
     store = SegmentStore(db)
     rare, busy = [2 * HOUR_S, 15 * HOUR_S, 22 * HOUR_S], [7 * HOUR_S + 60 * minute for minute in range(20)]
     rows = [
-        media.record(tmp_path, media.film(number, 2), DAY_S * 20 + t, camera="gate")
+        numbered_footage.record(tmp_path, numbered_footage.encoded_footage(number, 2), DAY_S * 20 + t, camera="gate")
         for number, t in enumerate([*rare, *busy])
     ]
-    for row in [*rows, media.record(tmp_path, media.film(99, 2), DAY_S * 20 + 5 * HOUR_S, camera="yard")]:
+    for row in [
+        *rows,
+        numbered_footage.record(
+            tmp_path, numbered_footage.encoded_footage(99, 2), DAY_S * 20 + 5 * HOUR_S, camera="yard"
+        ),
+    ]:
         store.put(row)
-    shown = [media.number(frame) for frame in calibration.recorded_frames(tmp_path, ["gate", "yard"], 24)]
+    shown = [numbered_footage.number(frame) for frame in calibration.recorded_frames(tmp_path, ["gate", "yard"], 24)]
     assert {0, 1, 2, 99} <= set(shown), "each hour and camera there is"
     assert len(shown) == 13, "a half each, and of yard there is one"
     site = tmp_path / "site.yaml"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sample_rows import sample_frame
 
 from appliance.config import CameraConfig, MqttConfig, SiteConfig
 from appliance.mqtt.discovery import Topics, discovery_messages
 from appliance.mqtt.zone_occupancy import ZoneLabel, ZoneOccupancy
 from appliance.types import Box
+from tests.support.sample_rows import sample_frame
 
 INSIDE: Box = (0.3, 0.3, 0.5, 0.5)
 OUTSIDE: Box = (0.3, 0.3, 0.5, 0.95)

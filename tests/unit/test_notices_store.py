@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_harness import CoreHarness, site
-from sample_rows import T0, opened, sample_escalation
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError, StoreUnavailable
@@ -20,6 +18,8 @@ from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeStore
 from appliance.store.rows import AlertRow
 from appliance.types import Alert
+from tests.support.core_harness import CoreHarness, site
+from tests.support.sample_rows import T0, opened, sample_escalation
 
 PHONE = {"kind": "ntfy", "url": "http://127.0.0.1:9", "topic": "t", "hold_s": 20}
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from notifying import NotifyingSite, hook
-from sample_rows import T0
 
 from appliance.base.clock import ManualClock
 from appliance.notify.delivery import BACKOFF_LAST_S, TargetSender
 from appliance.notify.message import NotificationMessage
 from appliance.notify.message_sender import SendResult
+from tests.support.notification_site import NotifyingSite, hook
+from tests.support.sample_rows import T0
 
 OK = SendResult(ok=True, status=200)
 FAILS = SendResult(ok=False, error="it failed")

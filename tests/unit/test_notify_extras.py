@@ -13,10 +13,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from notifying import NotifyingSite, hook, notifying
-from sample_rows import T0
-from servers.receiver import Receiver
-from waiting import until
 
 from appliance.base.clock import ManualClock, local_weekday_minute
 from appliance.config import AppriseTarget, CameraConfig, NtfyTarget, SiteConfig
@@ -33,6 +29,10 @@ from appliance.store.boxes import BoxStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.rows import AlertDetail, EvidenceRow
 from appliance.types import HealthEvent
+from tests.servers.receiver import Receiver
+from tests.support.notification_site import NotifyingSite, hook, notifying
+from tests.support.sample_rows import T0
+from tests.support.waiting import until
 from tests.unit.test_notify_delivery import ScriptedSender, go
 
 JPEG = b"\xff\xd8 a still \xff\xd9"

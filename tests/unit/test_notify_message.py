@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_rows import T0, opened, sample_escalation, sample_verdict
 
 from appliance.base.clock import ManualClock, local_weekday_minute
 from appliance.base.errors import ConfigError
@@ -26,6 +25,7 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.notices import NoticeStore
 from appliance.types import AlertChange, Event
+from tests.support.sample_rows import T0, opened, sample_escalation, sample_verdict
 
 HOOK = {"kind": "webhook", "url": "https://ha.example/api/webhook/sesame"}
 

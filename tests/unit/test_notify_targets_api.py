@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import yaml
 from fastapi.testclient import TestClient
-from servers.push_service import PushedBrowser, base64url
-from servers.receiver import Receiver
 
 from appliance import config
 from appliance.base.clock import ManualClock
@@ -22,7 +20,9 @@ from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.settings.settings_service import SettingsService
 from appliance.store.audit import AuditStore
 from appliance.store.push_subscriptions import PushSubscriptionStore
-from tests.dashboard_site import Site
+from tests.servers.push_service import PushedBrowser, base64url
+from tests.servers.receiver import Receiver
+from tests.support.dashboard_site import Site
 
 SITE = """\
 site: {name: depot-7}
@@ -47,13 +47,14 @@ class Fixture:
         )
         self.service = SettingsService(self.path, folder, self.site.clock, self._take)
         self.app = create_app(
-            db=self.site.db, meter=self.site.meter, root=self.site.root, config=first, clock=self.site.clock,
+            db=self.site.db, meter=self.site.meter, root=self.site.root, config=first.for_dashboard(),
+            clock=self.site.clock,
             settings=self.service, probes=CoreProbes(push=self.push),
         )  # fmt: skip
         self.http = TestClient(self.app, base_url="http://127.0.0.1:8080")
 
     def _take(self, changed: SiteConfig) -> tuple[str, ...]:
-        self.app.state.configure(changed, CoreProbes(push=self.push))
+        self.app.state.configure(changed.for_dashboard(), CoreProbes(push=self.push))
         return ()
 
     def save(self, name: str, status: int = 200, **body: Any) -> Any:

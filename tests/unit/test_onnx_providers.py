@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-import tiny_networks as tiny
-from tiny_networks import Thing
 
 from appliance.base.errors import ModelError
 from appliance.detect import model_files
 from appliance.detect.onnx_providers import cuda_options, gpu_input_sizes, gpu_providers, keep_few
+from tests.support import tiny_networks as tiny
+from tests.support.tiny_networks import Thing
 
 OWN = model_files.find_model("vedette-nano").path
 # Named in libonnxruntime_providers_cuda.so and libonnxruntime_providers_tensorrt.so of onnxruntime-gpu 1.31.1.

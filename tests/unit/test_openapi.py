@@ -16,7 +16,7 @@ from appliance.base.clock import SystemClock
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.schemas import API
 from benchmarks import api_fuzz
-from tests.dashboard_site import PASSWORD, Site, config_of
+from tests.support.dashboard_site import PASSWORD, Site, config_of
 
 BEARER = {"Authorization": f"Bearer {api_fuzz.TOKEN}"}
 FILES = ("image/", "video/", "text/", "application/zip", "application/vnd.", "multipart/")

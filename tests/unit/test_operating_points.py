@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from replay.films import site
 
 from appliance.base.errors import UsageError
 from appliance.lab.tune.operating_points import (
@@ -16,6 +15,7 @@ from appliance.lab.tune.operating_points import (
 )
 from appliance.lab.tune.sweep_settings import SweepSetting, SweepValue, apply_setting, read_sweep, sweep_grid
 from appliance.lab.tune.trade_off_report import choice_sentences
+from tests.support.block_footage import site
 
 
 def outcome(name: str, filled: list[bool], wrong: int = 0, alerts: int = 1) -> ScenarioOutcome:
@@ -177,13 +177,13 @@ def test_puts_the_values_where_they_belong_and_nowhere_else() -> None:
         read_sweep("detect.fps=2"),
         read_sweep("alerts.merge_s=3"),
     ]
-    tried = apply_setting(config, sweeps, sweep_grid(sweeps)[0])
+    tried = apply_setting(config.for_decisions(), sweeps, sweep_grid(sweeps)[0])
     rules = tried.cameras["gate"].rules
     assert {rule.score_min for rule in rules} == {0.7}
     assert [getattr(rule, "seconds", None) for rule in rules] == [None, None, 9.0, None, None]
     assert (tried.cameras["gate"].detect.fps, tried.alerts.merge_s) == (2.0, 3.0)
     assert config == site(), "the site file's own settings stay as they are"
-    assert not read_sweep("rules.nobody.score_min=0.5").found_in(config)
+    assert not read_sweep("rules.nobody.score_min=0.5").found_in(config.for_decisions())
 
 
 def test_a_value_that_the_site_file_would_refuse_is_refused_with_its_reason() -> None:

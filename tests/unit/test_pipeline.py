@@ -8,12 +8,12 @@ from collections.abc import Callable
 from statistics import median
 
 import pytest
-from walks import camera, header, look, looks, person
 
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.json_lines import decode_ingest, encode_ingest
 from appliance.config import AlertsConfig
 from appliance.types import FrameBoxes, PipelineStep
+from tests.support.sample_tracks import camera, header, inferences, look, person
 
 RULES: tuple[dict[str, object], ...] = (
     {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert", "cooldown_s": 30, "at_start": "report"},
@@ -45,7 +45,7 @@ def crowd(frames: int, people: int = 10, seed: int = 1) -> list[FrameBoxes]:
 def test_a_visit_is_one_alert_with_all_that_happened_in_it() -> None:
     made = pipeline()
     made.feed(header())
-    visit = looks([OUT, OUT, *[IN] * 20, OUT, OUT, OUT, *[None] * 60])
+    visit = inferences([OUT, OUT, *[IN] * 20, OUT, OUT, OUT, *[None] * 60])
     steps = [made.feed(frame) for frame in visit]
     events = [event.rule for step in steps for event in step.events]
     assert events == ["intruder", "doorman", "loiterer", "leaver", "doorman"]
@@ -60,7 +60,7 @@ def test_a_visit_is_one_alert_with_all_that_happened_in_it() -> None:
 def test_a_step_says_for_each_event_what_became_of_it() -> None:
     made = pipeline()
     made.feed(header())
-    first = [made.feed(frame) for frame in looks([IN, IN])][-1]
+    first = [made.feed(frame) for frame in inferences([IN, IN])][-1]
     assert [event.rule for event in first.events] == ["intruder"]
     assert first.changes[0].event == first.events[0]
     assert first.suppressed == ()
@@ -74,7 +74,7 @@ def test_a_step_says_for_each_event_what_became_of_it() -> None:
 
 def test_the_end_of_the_stream_ends_the_alert() -> None:
     made = pipeline()
-    for frame in looks([IN, IN]):
+    for frame in inferences([IN, IN]):
         made.feed(frame)
     assert made.has_open_alert
     (change,) = made.close(1.0, "end of clip").changes

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sample_rows import T0, ended, opened, sample_escalation, sample_verdict
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import MissingDependency
@@ -20,6 +19,7 @@ from appliance.store.quotas import read_usage
 from appliance.store.rows import EvidenceRow
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
+from tests.support.sample_rows import T0, ended, opened, sample_escalation, sample_verdict
 
 SIZE = 1000
 

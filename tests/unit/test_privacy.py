@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import yaml
 from numpy.typing import NDArray
-from sample_rows import BOX, T0, best, opened, sample_escalation
 from test_escalation_evidence import asked, last_word, media, state, wants
 from test_evidence import Site
 
@@ -30,6 +29,7 @@ from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.types import Alert, AlertChange, Box, Event, FrameBoxes, StreamHeader, TrackedObject
+from tests.support.sample_rows import BOX, T0, best, opened, sample_escalation
 
 LEFT = [[0.0, 0.0], [0.5, 0.0], [0.5, 1.0], [0.0, 1.0]]
 MONDAY_NOON, MONDAY_NIGHT = (0, 12 * 60), (0, 23 * 60)
@@ -103,7 +103,7 @@ class TestNever:
     def test_the_router_escalates_nothing_and_gives_the_reason(self) -> None:
         rule = {"name": "r", "kind": "enter", "zone": "left", "severity": "alert"}
         config = site(privacy={"never": [{"zones": ["left"]}]}, rules=[rule])
-        planner = EscalationPlanner("yard", config.cameras["yard"].rules, router_context_of(config))
+        planner = EscalationPlanner("yard", config.cameras["yard"].rules, router_context_of(config.for_decisions()))
         planner.begin(StreamHeader(camera="yard", clip="", model="m", size=(640, 480), run="r1"))
         alert = Alert(
             camera="yard",

@@ -9,14 +9,14 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from waiting import ANSWER_S
 
 from appliance.base.clock import ManualClock
 from appliance.base.passwords import hashed
 from appliance.config import DashboardConfig
 from appliance.store.access_log import AccessLog
 from appliance.store.users import UserRow, UserStore
-from tests.dashboard_site import Site, config_of, running
+from tests.support.dashboard_site import Site, config_of, running
+from tests.support.waiting import ANSWER_S
 
 TOKEN = "correct horse battery staple"
 PROXY, CLIENT, FORGER = "172.18.0.2", "203.0.113.9", "192.168.1.66"

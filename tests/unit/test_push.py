@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_rows import T0
-from servers.push_service import PushedBrowser, PushService
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import MissingDependency, UsageError
@@ -26,6 +24,8 @@ from appliance.notify.push_sender import PushSender
 from appliance.store.database import Database
 from appliance.store.push_subscriptions import PER_USER_MAX, PushSubscription, PushSubscriptionStore
 from appliance.store.users import UserRow, UserStore
+from tests.servers.push_service import PushedBrowser, PushService
+from tests.support.sample_rows import T0
 
 MESSAGE = NotificationMessage(
     id="n1", alert="a1", site="depot", camera="gate", severity="alert", standing="edge", rules=("intruder",),

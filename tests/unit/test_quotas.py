@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_rows import T0, ended, sample_escalation, sample_verdict
 
 from appliance.base.clock import ManualClock
 from appliance.config import CameraConfig, StorageConfig
@@ -21,6 +20,7 @@ from appliance.store.rows import EvidenceRow
 from appliance.store.segment_pruning import OF_ALL, OF_CAMERA
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
+from tests.support.sample_rows import T0, ended, sample_escalation, sample_verdict
 
 HOUR = 3600.0
 MB = 1_000_000

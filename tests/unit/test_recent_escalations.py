@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core_harness import CoreHarness, site
-
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.types import Box, StreamHeader, TrackedObject
+from tests.support.core_harness import CoreHarness, site
 
 THERE: Box = (0.4, 0.2, 0.5, 0.6)
 ELSEWHERE: Box = (0.7, 0.2, 0.8, 0.6)

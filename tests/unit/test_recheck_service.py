@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from recheck_yard import FPS, alert_of, record, walk
-from sample_rows import T0, sample_escalation
-from sample_rows import sample_verdict as answer
 
 from appliance.base.clock import ManualClock
 from appliance.config import RecheckConfig, RouterConfig
@@ -28,6 +25,9 @@ from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import CropRequest, CropResult, RecheckCommand, RecheckDetection, RecheckResult
+from tests.support.recheck_yard import FPS, alert_of, record, walk
+from tests.support.sample_rows import T0, sample_escalation
+from tests.support.sample_rows import sample_verdict as answer
 
 SETTINGS = RecheckConfig()
 UP, GONE = CloudStatus(configured=True), CloudStatus(configured=True, down_s=5.0)

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from recheck_yard import FPS, PATH, record, walk
-from waiting import until
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import DetectorError
@@ -37,6 +35,8 @@ from appliance.types import (
     RecheckCommand,
     RecheckResult,
 )
+from tests.support.recheck_yard import FPS, PATH, record, walk
+from tests.support.waiting import until
 
 T0 = 1_700_000_000.0
 

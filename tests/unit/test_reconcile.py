@@ -11,7 +11,6 @@ from pathlib import Path
 
 import av
 import pytest
-from streams import Heard, clip
 
 from appliance.base.clock import ManualClock
 from appliance.ingest.file_source import FileSource
@@ -24,6 +23,7 @@ from appliance.store.quotas import read_usage
 from appliance.store.reconcile import sweep_orphans
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
+from tests.support.scripted_sources import Heard, clip
 
 ROOT = Path(__file__).parents[2]
 T = 1_700_000_000.25

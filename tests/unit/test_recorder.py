@@ -13,8 +13,6 @@ from pathlib import Path
 
 import av
 import pytest
-from media import number
-from streams import Heard, clip
 
 from appliance.base.clock import ManualClock
 from appliance.ingest.file_source import FileSource
@@ -23,6 +21,8 @@ from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
 from appliance.media.segment_writer import SegmentFile
 from appliance.media.source import VideoPacket
 from appliance.types import Gap, SegmentRow
+from tests.support.numbered_footage import number
+from tests.support.scripted_sources import Heard, clip
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import av
 import pytest
-from media import film, number, pixels, record
-from sample_rows import T0
 
 from appliance.base.errors import EvidenceError
 from appliance.media import recording_reader
@@ -20,6 +18,8 @@ from appliance.media.image_maker import GREY
 from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment, Redaction
 from appliance.media.recording_reader import LIMITS, READ_DIRECTLY, RecordingReader, SandboxedReader
 from appliance.sandbox.sandbox import SandboxUnavailable
+from tests.support.numbered_footage import encoded_footage, number, pixels, record
+from tests.support.sample_rows import T0
 
 WHOLE = [ImageOrder()]
 
@@ -36,7 +36,7 @@ def shown(found: FrameImages) -> int:
 
 @pytest.fixture(scope="module")
 def segments(root: Path) -> list[RecordedSegment]:
-    rows = [record(root, film(40 * n, 40), T0 + 4 * n) for n in range(2)]
+    rows = [record(root, encoded_footage(40 * n, 40), T0 + 4 * n) for n in range(2)]
     return [RecordedSegment(root / row.path, row.t_start, row.t_end) for row in rows]
 
 
@@ -154,7 +154,7 @@ def test_a_codec_that_nobody_knows_is_an_error_and_no_bug(reader: RecordingReade
 
 def test_what_needs_too_much_memory_costs_that_answer_alone(root: Path, segments: list[RecordedSegment]) -> None:
     reader = SandboxedReader(root, replace(LIMITS, memory_bytes=24 << 20))
-    rows = record(root, film(0, 2, size=(3840, 2160)), T0, camera="large")
+    rows = record(root, encoded_footage(0, 2, size=(3840, 2160)), T0, camera="large")
     large = RecordedSegment(root / rows.path, rows.t_start, rows.t_end)
     with pytest.raises(EvidenceError):
         reader.images([large], [(T0, WHOLE)])

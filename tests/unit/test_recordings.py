@@ -13,8 +13,6 @@ import cv2
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from prometheus_text import samples
-from waiting import PATIENCE
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import EvidenceError
@@ -23,8 +21,10 @@ from appliance.dashboard.recordings import CUT_S_MAX, WAITING_MAX, FrameCache, R
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import FrameImages, RecordedSegment
 from appliance.media.recording_reader import READ_DIRECTLY, DirectReader, RecordingReader, SandboxedReader
-from tests import media
-from tests.dashboard_site import Site
+from tests.support import numbered_footage
+from tests.support.dashboard_site import Site
+from tests.support.prometheus_text import samples
+from tests.support.waiting import PATIENCE
 
 T0 = 1_700_000_040.0
 
@@ -34,7 +34,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
     """Sixteen seconds of camera `gate` in two files, a key frame each second."""
     made = Site(tmp_path, ManualClock(T0 + 3600))
     for n in range(2):
-        made.segments.put(media.record(made.root, media.film(80 * n, 80), T0 + 8 * n, camera="gate"))
+        made.segments.put(
+            numbered_footage.record(made.root, numbered_footage.encoded_footage(80 * n, 80), T0 + 8 * n, camera="gate")
+        )
     yield made
     made.close()
 
@@ -48,12 +50,12 @@ def client(site: Site) -> Iterator[TestClient]:
 def number_of(jpeg: bytes) -> int:
     image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
     assert image is not None
-    return media.number(image)
+    return numbered_footage.number(image)
 
 
 def numbers_of(mp4: bytes) -> list[int]:
     with av.open(io.BytesIO(mp4)) as opened:
-        return [media.number(frame.to_ndarray(format="rgb24")) for frame in opened.decode(video=0)]
+        return [numbered_footage.number(frame.to_ndarray(format="rgb24")) for frame in opened.decode(video=0)]
 
 
 def stretch(t0: float, t1: float, more: str = "") -> str:
@@ -150,7 +152,7 @@ def test_a_row_that_leads_out_of_the_recording_is_not_read(site: Site, client: T
 
 
 def test_what_a_camera_recorded_that_is_gone_from_the_site_file_is_not_shown(site: Site, client: TestClient) -> None:
-    site.segments.put(media.record(site.root, media.film(0, 20), T0, camera="old"))
+    site.segments.put(numbered_footage.record(site.root, numbered_footage.encoded_footage(0, 20), T0, camera="old"))
     for path in (f"frame?t={T0}", f"recording?from={T0}&to={T0 + 1}", f"recording.mp4?from={T0}&to={T0 + 1}"):
         answer = client.get(f"/api/v1/cameras/old/{path}")
         assert (answer.status_code, answer.json()["detail"]) == (404, "There is no such camera in the site file.")
@@ -265,14 +267,16 @@ def test_pictures_that_were_not_looked_at_for_longest_make_room(site: Site, monk
 
 @pytest.mark.parametrize("codec", ["libx264", "libx265"])
 def test_a_key_frame_comes_small_out_of_the_sandbox_as_it_does_directly(tmp_path: Path, codec: str) -> None:
-    row = media.record(tmp_path, media.film(0, 30, size=(640, 480), codec=codec, b_frames=2), T0)
+    row = numbered_footage.record(
+        tmp_path, numbered_footage.encoded_footage(0, 30, size=(640, 480), codec=codec, b_frames=2), T0
+    )
     segment = RecordedSegment(tmp_path / row.path, row.t_start, row.t_end)
     sandboxed = SandboxedReader(tmp_path)
     readers: list[RecordingReader] = [READ_DIRECTLY, sandboxed]
     try:
         found = [reader.key_frame(segment, T0 + 1.85, 320) for reader in readers]
         assert [each.images[0].size for each in found] == [(320, 240)] * 2
-        assert [media.number(media.pixels(each.images[0].data)) for each in found] == [10, 10]
+        assert [numbered_footage.number(numbered_footage.pixels(each.images[0].data)) for each in found] == [10, 10]
         assert found[0] == found[1]
         (tmp_path / row.path).write_bytes(b"no video")
         with pytest.raises(EvidenceError, match="cannot be read"):

@@ -12,7 +12,6 @@ from pathlib import Path
 import av
 import pytest
 from fastapi.testclient import TestClient
-from prometheus_text import samples
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import EvidenceError, StoreUnavailable
@@ -23,8 +22,9 @@ from appliance.media.atomic_file import DiskWriteError, WrittenFile
 from appliance.media.recorded import even_size, progress_path
 from appliance.media.recording_reader import READ_DIRECTLY, DirectReader, RecordingReader, SandboxedReader
 from appliance.media.rendition import make_rendition
-from tests import media
-from tests.dashboard_site import Site
+from tests.support import numbered_footage
+from tests.support.dashboard_site import Site
+from tests.support.prometheus_text import samples
 
 T0 = 1_700_000_040.0
 PATIENCE = 60.0
@@ -35,8 +35,8 @@ ASKED = f"/api/v1/cameras/gate/recording?from={T0 + 1.5}&to={T0 + 4}&codec=h264"
 def site(tmp_path: Path) -> Iterator[Site]:
     """Six seconds of H.265 of camera `gate`, with B-frames, a key frame each second."""
     made = Site(tmp_path, ManualClock(T0 + 3600))
-    film = media.film(0, 60, size=(1280, 960), codec="libx265", b_frames=2)
-    made.segments.put(media.record(made.root, film, T0, camera="gate"))
+    film = numbered_footage.encoded_footage(0, 60, size=(1280, 960), codec="libx265", b_frames=2)
+    made.segments.put(numbered_footage.record(made.root, film, T0, camera="gate"))
     yield made
     made.close()
 
@@ -59,7 +59,7 @@ def until_made(client: TestClient, url: str) -> dict[str, object]:
 def shown(mp4: bytes) -> list[tuple[int, float]]:
     with av.open(io.BytesIO(mp4)) as opened:
         return [
-            (media.number(frame.to_ndarray(format="rgb24")), float(frame.pts * frame.time_base))
+            (numbered_footage.number(frame.to_ndarray(format="rgb24")), float(frame.pts * frame.time_base))
             for frame in opened.decode(video=0)
         ]
 
@@ -109,7 +109,9 @@ def test_what_was_not_asked_for_is_not_there_and_too_much_is_refused(client: Tes
 def test_the_clip_of_an_alert_is_converted_too(site: Site, client: TestClient) -> None:
     alert = site.raise_alert("walker", T0 + 2, seconds=1.0)
     assert client.get("/api/v1/alerts/walker/rendition").status_code == 404
-    row = media.record(site.root, media.film(0, 60, codec="libx265"), T0, camera="gate", name="again")
+    row = numbered_footage.record(
+        site.root, numbered_footage.encoded_footage(0, 60, codec="libx265"), T0, camera="gate", name="again"
+    )
     site.recorded.append(row)
     site.cut(alert)
     assert client.get("/api/v1/alerts/walker/rendition.mp4").status_code == 404

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sample_rows import T0, ended, event, opened, sample_escalation, sample_frame, sample_verdict
 
 from appliance.base.clock import ManualClock
 from appliance.config import StorageConfig
@@ -21,6 +20,7 @@ from appliance.store.retention import Retention
 from appliance.store.rows import EvidenceRow
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
+from tests.support.sample_rows import T0, ended, event, opened, sample_escalation, sample_frame, sample_verdict
 
 HOUR = 3600.0
 MB = 1_000_000

@@ -19,7 +19,7 @@ from appliance.store.deletions import newest_deletions
 from appliance.store.health_events import HealthEventStore
 from appliance.store.retention import Retention
 from appliance.types import Event, HealthEvent
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 DAY = 86400.0
@@ -35,7 +35,12 @@ def site(tmp_path: Path) -> Iterator[Site]:
 @pytest.fixture
 def client(site: Site) -> Iterator[TestClient]:
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, probes=site.probes()
+        db=site.db,
+        meter=site.meter,
+        root=site.root,
+        config=site.config.for_dashboard(),
+        clock=site.clock,
+        probes=site.probes(),
     )
     with TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False) as made:
         yield made

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_networks as tiny
 from numpy.typing import NDArray
-from tiny_networks import Thing
 
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ModelError
@@ -18,6 +16,8 @@ from appliance.detect import detector, yolo_detr_heads
 from appliance.detect.class_labels import COCO_80, COCO_ID_SLOTS
 from appliance.detect.rfdetr_ssd_heads import rfdetr_head, ssd_head
 from appliance.detect.yolo_detr_heads import TrialOutput, UnknownLayout
+from tests.support import tiny_networks as tiny
+from tests.support.tiny_networks import Thing
 
 # Ids of COCO: 1 person, 3 car, 13 stop sign (the twelfth name: id 12 was never used).
 THINGS = [Thing((16, 16, 80, 112), 0.9, 1), Thing((60, 8, 120, 40), 0.6, 3), Thing((4, 80, 24, 124), 0.3, 13)]

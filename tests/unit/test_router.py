@@ -389,7 +389,7 @@ def test_planning_an_alert_costs_the_same_with_one_track_and_with_as_many_as_are
                 },
             }
         )
-        planner = EscalationPlanner("gate", site.cameras["gate"].rules, router_context_of(site))
+        planner = EscalationPlanner("gate", site.cameras["gate"].rules, router_context_of(site.for_decisions()))
         planner.begin(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r1"))
         for n in range(tracks):
             boxes = (TrackedObject(track=n, label="person", score=0.8, box=(0.1, 0.1, 0.2, 0.4)),)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from core_harness import CoreHarness, site
 
 from appliance.base.clock import ManualClock, local_day
 from appliance.cli import main
@@ -22,6 +21,7 @@ from appliance.store.decisions import prune_decisions
 from appliance.store.meter import Metric, MetricName
 from appliance.types import Alert, AlertChange, Route, RouteInputs
 from appliance.uplink.outbox import Outbox
+from tests.support.core_harness import CoreHarness, site
 
 NOON = datetime(2026, 11, 20, 12, 0).timestamp()  # noqa: DTZ001 (the box's own noon)
 REAL = 40

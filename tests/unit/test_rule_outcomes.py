@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from walks import YARD, camera, header, look, looks, person
 
 from appliance.alerts.pipeline import Pipeline
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.explain.rule_outcomes import STAGES, TEXTS
 from appliance.explain.span_explanation import SENTENCES, TRACKS_MAX, SpanExplainer, SpanExplanation
 from appliance.types import Event, FrameBoxes, Point
+from tests.support.sample_tracks import YARD, camera, header, inferences, look, person
 
 IN: Point = (0.6, 0.6)
 OUT: Point = (0.2, 0.6)
@@ -74,7 +74,7 @@ def test_each_reason_is_told(
     stage: str, words: str, feet: list[Point], rule: dict[str, Any], more: dict[str, Any]
 ) -> None:
     rule = {key: value for key, value in rule.items() if value is not ...}
-    found, plan = explained(looks(feet), rule, **more)
+    found, plan = explained(inferences(feet), rule, **more)
     (life,) = found.tracks
     assert life.furthest is not None
     assert life.furthest.stage == stage, life.furthest.text
@@ -89,7 +89,7 @@ def test_each_reason_is_told(
 
 def test_a_cooldown_says_until_when_it_holds_back() -> None:
     before = Event(camera="gate", rule="r", kind="enter", track=9, label="person", t=-5.0, score=0.8, box=(0, 0, 1, 1))
-    found, _ = explained(looks(GOES_IN), {**ENTER, "cooldown_s": 60}, before=[before])
+    found, _ = explained(inferences(GOES_IN), {**ENTER, "cooldown_s": 60}, before=[before])
     (life,) = found.tracks
     assert life.furthest is not None
     assert (life.furthest.stage, life.furthest.until) == ("cooldown", 55.0)
@@ -99,7 +99,7 @@ def test_a_cooldown_says_until_when_it_holds_back() -> None:
 def test_what_was_noted_is_forgotten_when_it_is_over() -> None:
     """Entered outside the hours, left, and came back: the second time only its place is to blame."""
     night = {**ENTER, "schedule": NIGHT}
-    found, _ = explained(looks([OUT, OUT, IN, IN, IN, OUT, OUT, OUT]), night)
+    found, _ = explained(inferences([OUT, OUT, IN, IN, IN, OUT, OUT, OUT]), night)
     assert [each.stage for each in found.tracks[0].spans] == ["place", "settling", "hours", "place"]
 
 
@@ -131,9 +131,9 @@ def test_what_came_before_the_span_is_fed_and_not_shown() -> None:
     plan = camera(ENTER)
     explainer = SpanExplainer(plan, Pipeline("gate", plan, AlertsConfig()), (1.0, 2.0))
     explainer.begin(header())
-    for frame in looks(GOES_IN * 2):
+    for frame in inferences(GOES_IN * 2):
         explainer.feed(frame)
-    assert all(1.0 <= t <= 2.0 for t, _ in explainer.explanation.looks)
+    assert all(1.0 <= t <= 2.0 for t, _ in explainer.explanation.examined)
     assert explainer.explanation.tracks[0].t_start == 1.0
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from walks import YARD, camera, fired, header, look, looks, person
 
 from appliance.config import Schedule
 from appliance.rules.engine import RulesEngine
 from appliance.rules.schedule import ArmedHours
 from appliance.rules.zones_and_lines import TUNING
 from appliance.types import Event, FrameBoxes, Point
+from tests.support.sample_tracks import YARD, camera, fired, header, inferences, look, person
 
 INTRUDER = {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert", "at_start": "report"}
 LEAVER = {"name": "leaver", "kind": "exit", "zone": "yard"}
@@ -37,7 +37,7 @@ def scored(scores: list[float], foot: Point = IN) -> list[FrameBoxes]:
 
 def test_an_event_says_what_happened_where_to_whom() -> None:
     feed = engine(INTRUDER).feed
-    (event,) = [event for frame in looks([OUT, IN, IN]) for event in feed(frame)]
+    (event,) = [event for frame in inferences([OUT, IN, IN]) for event in feed(frame)]
     assert (event.camera, event.rule, event.kind) == ("gate", "intruder", "enter")
     assert (event.track, event.label) == (1, "person")
     assert (event.t, event.zone, event.line, event.severity, event.score) == (0.4, "yard", "", "alert", 0.8)
@@ -45,13 +45,13 @@ def test_an_event_says_what_happened_where_to_whom() -> None:
 
 
 def test_enter_and_exit_fire_once_each() -> None:
-    frames = looks([OUT, OUT, *[IN] * 5, OUT, OUT, OUT])
+    frames = inferences([OUT, OUT, *[IN] * 5, OUT, OUT, OUT])
     assert fired(engine(INTRUDER, LEAVER).feed, frames) == [("intruder", 0.6), ("leaver", 1.6)]
 
 
 def test_a_line_fires_in_the_asked_direction_only() -> None:
     # The door is walked downwards, so that eastward is right to left.
-    eastward = looks([(0.3, 0.5), (0.45, 0.5), (0.55, 0.5), (0.6, 0.5), (0.6, 0.5)])
+    eastward = inferences([(0.3, 0.5), (0.45, 0.5), (0.55, 0.5), (0.6, 0.5), (0.6, 0.5)])
     assert fired(engine(DOORMAN).feed, eastward) == [("doorman", 0.6)]
     assert fired(engine({**DOORMAN, "direction": "right_to_left"}).feed, eastward) == [("doorman", 0.6)]
     assert fired(engine({**DOORMAN, "direction": "left_to_right"}).feed, eastward) == []
@@ -96,15 +96,15 @@ class TestScore:
         unsure = [(0.3, 0.5), (0.55, 0.5), (0.6, 0.5)]
         sure_in_time = [look(0.6 + 0.2 * index, person((0.6, 0.5), score=0.9)) for index in range(4)]
         too_late = [look(5.0 + 0.2 * index, person((0.6, 0.5), score=0.9)) for index in range(9)]
-        assert fired(engine(DOORMAN).feed, [*looks(unsure, score=0.3), *sure_in_time]) == [("doorman", 1.2)]
-        assert fired(engine(DOORMAN).feed, [*looks(unsure, score=0.3), *too_late]) == []
+        assert fired(engine(DOORMAN).feed, [*inferences(unsure, score=0.3), *sure_in_time]) == [("doorman", 1.2)]
+        assert fired(engine(DOORMAN).feed, [*inferences(unsure, score=0.3), *too_late]) == []
 
 
 class TestCompany:
     def test_beside_another_a_change_is_believed_later(self) -> None:
         beside = person((0.63, 0.6), track=2)
         frames = [look(index * 0.2, person(foot), beside) for index, foot in enumerate([OUT, OUT, IN, IN, IN])]
-        alone = looks([OUT, OUT, IN, IN, IN])
+        alone = inferences([OUT, OUT, IN, IN, IN])
         assert [each for each in told(engine(INTRUDER), frames) if each[0] == 1] == [(1, 0.8)]
         assert told(engine(INTRUDER), alone) == [(1, 0.6)]
 
@@ -128,9 +128,9 @@ class TestCompany:
         assert [each for each in told(engine(INTRUDER), frames) if each[0] == 1] == [(1, 0.4)]
 
     def test_frames_with_a_long_miss_between_them_are_not_in_a_row(self) -> None:
-        seen_twice = looks([OUT, IN, None, None, None, None, IN, OUT, OUT])
+        seen_twice = inferences([OUT, IN, None, None, None, None, IN, OUT, OUT])
         assert told(engine(INTRUDER), seen_twice) == []
-        one_missed = looks([OUT, IN, None, IN, IN])
+        one_missed = inferences([OUT, IN, None, IN, IN])
         assert told(engine(INTRUDER), one_missed) == [(1, 0.6)]
 
 
@@ -169,18 +169,18 @@ class TestSchedule:
     def test_an_entry_outside_the_hours_does_not_fire_when_they_begin(self) -> None:
         rule = {**INTRUDER, "schedule": {"hours": ["22:00-06:00"]}}
         night = engine(rule, local_time=lambda t: (0, 22 * 60 if t >= 5 else 600))
-        assert fired(night.feed, looks([OUT, *[IN] * 50])) == []
-        assert fired(night.feed, looks([OUT, OUT, IN, IN], t=11.0)) == [("intruder", 11.6)]
+        assert fired(night.feed, inferences([OUT, *[IN] * 50])) == []
+        assert fired(night.feed, inferences([OUT, OUT, IN, IN], t=11.0)) == [("intruder", 11.6)]
 
     def test_a_disarmed_site_is_outside_every_schedule(self) -> None:
         made = engine(INTRUDER)
-        assert fired(lambda look: made.feed(look, off={"intruder"}), looks([OUT, *[IN] * 5])) == []
-        assert fired(made.feed, looks([IN, IN], t=1.2)) == [], "who came meanwhile did not come when it was armed"
-        assert fired(made.feed, looks([OUT, OUT, OUT, IN, IN], t=1.6)) != []
+        assert fired(lambda look: made.feed(look, off={"intruder"}), inferences([OUT, *[IN] * 5])) == []
+        assert fired(made.feed, inferences([IN, IN], t=1.2)) == [], "who came meanwhile did not come when it was armed"
+        assert fired(made.feed, inferences([OUT, OUT, OUT, IN, IN], t=1.6)) != []
 
     def test_without_a_wall_clock_every_rule_is_armed(self) -> None:
         rule = {**INTRUDER, "schedule": {"hours": ["03:00-03:01"]}}
-        assert fired(engine(rule).feed, looks([IN, IN])) == [("intruder", 0.2)]
+        assert fired(engine(rule).feed, inferences([IN, IN])) == [("intruder", 0.2)]
 
 
 WHOLE = {"url": "file:x", "zones": {"all": [[0, 0], [1, 0], [1, 1], [0, 1]]}}
@@ -227,12 +227,12 @@ class TestAtStart:
         assert self.told(late) == [(1, 3.6)]
 
     def test_one_who_stood_outside_the_zone_enters_like_any_other(self) -> None:
-        frames = looks([*[OUT] * 3, *[IN] * 3])
+        frames = inferences([*[OUT] * 3, *[IN] * 3])
         for choice in ("moving", "ignore", "report"):
             assert fired(engine({**INTRUDER, "at_start": choice}).feed, frames) == [("intruder", 0.8)]
 
     def test_who_left_and_comes_back_enters(self) -> None:
-        frames = looks([*[IN] * 3, *[OUT] * 3, *[IN] * 3])
+        frames = inferences([*[IN] * 3, *[OUT] * 3, *[IN] * 3])
         assert fired(engine({**INTRUDER, "at_start": "ignore"}).feed, frames) == [("intruder", 1.4)]
 
     def test_a_box_that_is_cut_once_has_not_moved_off(self) -> None:
@@ -251,24 +251,24 @@ class TestAtStart:
         assert 8.2 < t < 8.8
 
     def test_it_leaves_and_crosses_lines_like_any_other(self) -> None:
-        frames = looks([*[IN] * 5, *[OUT] * 3])
+        frames = inferences([*[IN] * 5, *[OUT] * 3])
         assert fired(engine(LEAVER).feed, frames) == [("leaver", 1.2)]
 
     def test_a_new_connection_is_a_new_start(self) -> None:
         made = engine({**INTRUDER, "at_start": "moving"})
-        assert fired(made.feed, looks([IN] * 5)) == []
+        assert fired(made.feed, inferences([IN] * 5)) == []
         made.feed(header(run="run-2"))
-        assert fired(made.feed, looks([IN] * 5, t=60.0)) == []
+        assert fired(made.feed, inferences([IN] * 5, t=60.0)) == []
 
     def test_what_is_not_known_where_it_is_known_what_stood_there_has_come_meanwhile(self) -> None:
         made = RulesEngine("gate", camera({**INTRUDER, "at_start": "moving"}))
         made.feed(replace(header(), known_before=True))
-        assert fired(made.feed, looks([IN] * 5)) == [("intruder", 0.2)]
+        assert fired(made.feed, inferences([IN] * 5)) == [("intruder", 0.2)]
 
 
 class TestLoss:
     def test_a_frame_that_failed_changes_nothing(self) -> None:
-        seen = looks([OUT, IN, IN, IN, OUT, OUT])
+        seen = inferences([OUT, IN, IN, IN, OUT, OUT])
         blind = [look(frame.t + 0.1, looked=False) for frame in seen]
         between = [each for pair in zip(seen, blind, strict=True) for each in pair]
         rules = (INTRUDER, LEAVER)
@@ -282,19 +282,19 @@ class TestLoss:
             "rules": [{**LEAVER, "zone": "all"}],
         }
         feed = RulesEngine("gate", camera().model_validate(rule)).feed
-        assert fired(feed, looks([at_the_edge] * 5)) == []
+        assert fired(feed, inferences([at_the_edge] * 5)) == []
         assert fired(feed, [look(1.0 + index, looked=False) for index in range(50)]) == []
         assert fired(feed, [look(51.0), look(54.5)]) == [("leaver", 54.5)]
 
     def test_who_is_lost_in_the_middle_of_the_frame_has_not_left(self) -> None:
-        assert fired(engine(LEAVER).feed, looks([*[IN] * 5, *[None] * 100])) == []
+        assert fired(engine(LEAVER).feed, inferences([*[IN] * 5, *[None] * 100])) == []
 
     def test_who_comes_back_into_view_where_he_was_does_not_enter_again(self) -> None:
-        assert fired(engine(INTRUDER).feed, looks([*[IN] * 5, *[None] * 50, *[IN] * 5])) == [("intruder", 0.2)]
+        assert fired(engine(INTRUDER).feed, inferences([*[IN] * 5, *[None] * 50, *[IN] * 5])) == [("intruder", 0.2)]
 
     def test_a_path_that_was_not_seen_crosses_no_line(self) -> None:
         west, east = (0.3, 0.5), (0.6, 0.5)
-        assert fired(engine(DOORMAN).feed, looks([*[west] * 3, *[None] * 20, *[east] * 3])) == []
+        assert fired(engine(DOORMAN).feed, inferences([*[west] * 3, *[None] * 20, *[east] * 3])) == []
         assert (
             fired(engine(DOORMAN).feed, [look(0.0, person(west)), look(9.0, person(east)), look(9.2, person(east))])
             == []
@@ -303,16 +303,16 @@ class TestLoss:
     def test_nor_does_one_across_frames_that_missed_it_on_a_camera_seldom_examined(self) -> None:
         slow = camera(DOORMAN, detect={"heartbeat_s": 60})
         west, east = (0.3, 0.5), (0.6, 0.5)
-        frames = looks([*[west] * 3, *[None] * 20, *[east] * 3])
+        frames = inferences([*[west] * 3, *[None] * 20, *[east] * 3])
         assert fired(RulesEngine("gate", slow).feed, frames) == []
-        watched_now_and_then = looks([west, west, east, east], every_s=60)
+        watched_now_and_then = inferences([west, west, east, east], every_s=60)
         assert fired(RulesEngine("gate", slow).feed, watched_now_and_then) == [("doorman", 180.0)]
 
 
 class TestMemory:
     def test_a_new_run_resets_everything(self) -> None:
         made = engine(INTRUDER)
-        frames = looks([IN, IN, IN])
+        frames = inferences([IN, IN, IN])
         assert len(fired(made.feed, frames)) == 1
         made.feed(header(run="run-1"))
         assert fired(made.feed, frames[1:]) == []
@@ -337,7 +337,7 @@ class TestMemory:
         def ids(run: str = "run-1", camera_name: str = "gate") -> list[str]:
             made = RulesEngine(camera_name, camera(INTRUDER, LEAVER))
             made.feed(header(run, camera_name))
-            return [event.id for frame in looks([OUT, IN, IN, OUT, OUT]) for event in made.feed(frame)]
+            return [event.id for frame in inferences([OUT, IN, IN, OUT, OUT]) for event in made.feed(frame)]
 
         assert ids() == ids()
         assert len({*ids(), *ids("run-2"), *ids(camera_name="yard")}) == 6
@@ -378,19 +378,19 @@ def stood(seconds: float | None, foot: Point = IN, looks_: int = 40, t: float = 
 
 
 def test_what_is_known_to_have_stood_in_a_zone_before_does_not_enter_it_and_leaves_it() -> None:
-    frames = [*stood(600.0), *looks([OUT] * 4, t=8.0)]
+    frames = [*stood(600.0), *inferences([OUT] * 4, t=8.0)]
     assert fired(engine(INTRUDER, LEAVER).feed, frames) == [("leaver", 8.2)]
-    frames = [*stood(None), *looks([OUT] * 4, t=8.0)]
+    frames = [*stood(None), *inferences([OUT] * 4, t=8.0)]
     assert fired(engine(INTRUDER, LEAVER).feed, frames) == [("intruder", 0.2), ("leaver", 8.2)]
 
 
 def test_what_is_known_to_have_stood_elsewhere_enters_like_any_other() -> None:
-    frames = [*stood(600.0, OUT), *looks([IN] * 4, t=8.0)]
+    frames = [*stood(600.0, OUT), *inferences([IN] * 4, t=8.0)]
     assert fired(engine(INTRUDER).feed, frames) == [("intruder", 8.2)]
 
 
 def test_one_that_left_and_comes_back_enters() -> None:
-    frames = [*stood(600.0), *looks([OUT] * 4, t=8.0), *looks([IN] * 4, t=9.0)]
+    frames = [*stood(600.0), *inferences([OUT] * 4, t=8.0), *inferences([IN] * 4, t=9.0)]
     assert fired(engine(INTRUDER).feed, frames) == [("intruder", 9.2)]
 
 
@@ -438,12 +438,12 @@ def ignoring(*rules: dict[str, object]) -> RulesEngine:
 
 def test_what_stands_in_an_ignored_zone_is_reported_when_it_comes_out_of_it() -> None:
     loiterer = {"name": "loiterer", "kind": "dwell", "zone": "yard", "seconds": 1.0}
-    assert fired(ignoring(INTRUDER, loiterer).feed, looks([OUT, *[IN] * 10])) == []
-    assert fired(engine(INTRUDER).feed, looks([OUT, *[IN] * 10])) == [("intruder", 0.4)]
-    assert fired(ignoring(INTRUDER).feed, looks([OUT, *[IN] * 10, (0.75, 0.6)])) == [("intruder", 2.2)]
+    assert fired(ignoring(INTRUDER, loiterer).feed, inferences([OUT, *[IN] * 10])) == []
+    assert fired(engine(INTRUDER).feed, inferences([OUT, *[IN] * 10])) == [("intruder", 0.4)]
+    assert fired(ignoring(INTRUDER).feed, inferences([OUT, *[IN] * 10, (0.75, 0.6)])) == [("intruder", 2.2)]
 
 
 def test_an_ignored_zone_holds_for_lines_and_for_who_leaves() -> None:
-    across = looks([(0.45, 0.6), (0.45, 0.6), (0.55, 0.6), *[(0.6, 0.6)] * 30, (0.75, 0.6)])
+    across = inferences([(0.45, 0.6), (0.45, 0.6), (0.55, 0.6), *[(0.6, 0.6)] * 30, (0.75, 0.6)])
     assert fired(engine(DOORMAN).feed, across) == [("doorman", 0.6)]
     assert fired(ignoring(DOORMAN).feed, across) == [], "a crossing is not reported when its time is over"

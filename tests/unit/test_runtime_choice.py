@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import tiny_networks as tiny
-from tiny_networks import Thing
 
 from appliance.base.errors import ModelError
 from appliance.config import DetectorConfig
 from appliance.detect import detector, model_files, runtime_choice, runtime_table
 from appliance.detect.accelerators import Accelerator, accelerators
 from appliance.detect.runtime_choice import RuntimeCandidate, RuntimeChoice
+from tests.support import tiny_networks as tiny
+from tests.support.tiny_networks import Thing
 
 if sys.version_info >= (3, 11):
     import tomllib

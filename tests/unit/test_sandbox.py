@@ -19,7 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import waiting
 
 from appliance.base.errors import EvidenceError
 from appliance.sandbox.sandbox import (
@@ -31,6 +30,7 @@ from appliance.sandbox.sandbox import (
     SandboxTimeout,
     SandboxUnavailable,
 )
+from tests.support import waiting
 
 LIMITS = SandboxLimits(wall_s=20.0, memory_bytes=64 << 20, file_bytes_max=1 << 20, reply_bytes_max=8 << 20)
 

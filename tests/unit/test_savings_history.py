@@ -21,7 +21,7 @@ from appliance.store import verdict_stats
 from appliance.store.database import Database
 from appliance.store.meter import HOUR_S, HOURS_KEPT, Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 NOON = 1_700_000_000 // 86400 * 86400 + 43200.0
 DAY_S = 86400.0
@@ -61,7 +61,7 @@ def test_what_was_judged_before_today_is_summed_once_before_anybody_looks(
     app = site.app()
     app.state.warm_up()
     assert spans.count(True) == 1
-    app.state.configure(site.config, site.probes())
+    app.state.configure(site.config.for_dashboard(), site.probes())
     with TestClient(app, base_url="http://127.0.0.1:8080") as http:
         assert http.get("/savings").status_code == 200
     assert spans.count(True) == 1
@@ -163,7 +163,7 @@ def test_prices_are_edited_in_place_by_admins_and_count_at_once(tmp_path: Path) 
     apps: list[FastAPI] = []
 
     def take(config: SiteConfig) -> tuple[str, ...]:
-        apps[0].state.configure(config, site.probes())
+        apps[0].state.configure(config.for_dashboard(), site.probes())
         return ()
 
     apps.append(site.app(SettingsService(path, site.root, site.clock, take)))

@@ -14,12 +14,12 @@ from fastapi.testclient import TestClient
 from appliance import cli
 from appliance.base.clock import ManualClock
 from appliance.base.passwords import hashed
-from appliance.dashboard.auth import CODE_WANTED
+from appliance.dashboard.session_api import CODE_WANTED
 from appliance.dashboard.sign_in_throttle import FREE_TRIES
 from appliance.dashboard.totp import STEP_S, code_at, step_of
 from appliance.store.second_factors import SecondFactorStore
 from appliance.store.users import UserRow, UserStore
-from tests.dashboard_site import Site, config_of
+from tests.support.dashboard_site import Site, config_of
 
 T0 = 1_700_000_010.0  # the beginning of a step
 PASSWORD = "four words to remember"

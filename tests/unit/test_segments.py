@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_rows import BOX, T0, sample_frame
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError
@@ -18,6 +17,7 @@ from appliance.store.database import Database
 from appliance.store.paths import evidence_folder, inside
 from appliance.store.segments import SegmentStore
 from appliance.types import CameraState, Gap, SegmentRow, StreamHeader
+from tests.support.sample_rows import BOX, T0, sample_frame
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from appliance.core.app import build
 from appliance.dashboard.app import create_app
 from appliance.settings.settings_service import SettingsService
 from appliance.store.database import Database
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "vedette.example.yaml"
 HERE = {"Authorization": "Bearer MARK-dashboard-token"}
@@ -98,7 +98,8 @@ class Shown:
         self.service.replace(self.text, self.service.status().digest, "anna", "other secrets")
         self.site = Site(root, self.clock, config.load(self.path))
         app = create_app(
-            db=self.site.db, meter=self.site.meter, root=root, config=self.site.config, clock=self.clock,
+            db=self.site.db, meter=self.site.meter, root=root, config=self.site.config.for_dashboard(),
+            clock=self.clock,
             settings=self.service,
         )  # fmt: skip
         self.http = TestClient(app, base_url="http://127.0.0.1:8080", headers=HERE)

@@ -14,7 +14,7 @@ from appliance import cli
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.cli.users_command import UNLOCK_S
 from appliance.dashboard.acceptor import counted_address
-from appliance.dashboard.auth import CODE_WANTED
+from appliance.dashboard.session_api import CODE_WANTED
 from appliance.dashboard.sign_in_throttle import (
     CODE_BLOCK_S_MAX,
     FREE_TRIES,
@@ -27,7 +27,7 @@ from appliance.dashboard.sign_in_throttle import (
 )
 from appliance.dashboard.totp import STEP_S, code_at
 from appliance.store.users import UserRow, UserStore
-from tests.dashboard_site import PASSWORD, Site, config_of
+from tests.support.dashboard_site import PASSWORD, Site, config_of
 
 T0 = 1_700_000_010.0
 HOME, HOTEL = "192.168.1.7", "203.0.113.40"

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_harness import CoreHarness, site
-from sample_rows import T0, sample_verdict
 from test_evidence import Site
 
 from appliance import wire
@@ -24,6 +22,8 @@ from appliance.store.escalations import EscalationStore
 from appliance.store.rechecks import RecheckStore
 from appliance.store.silent_frames import SilentFrameCounts, SilentFrameStore
 from appliance.types import EdgeVerdict, FrameBoxes, TrackedObject
+from tests.support.core_harness import CoreHarness, site
+from tests.support.sample_rows import T0, sample_verdict
 
 START = 1_760_000_000.0 // SLOT_S * SLOT_S
 PERSON = TrackedObject(track=1, label="person", score=0.9, box=(0.4, 0.2, 0.5, 0.6))
@@ -38,7 +38,7 @@ def armed(rule: Rule, t: float) -> bool:
 def audit(config: SiteConfig, is_armed: Callable[[Rule, float], bool] = armed) -> SilentFrameAudit:
     privacy = PrivacyRules(config.site, config.cameras, lambda t: (0, int(t // 60) % 1440))
     rules = config.cameras["gate"].rules
-    return SilentFrameAudit("gate", rules, router_context(config), is_armed, privacy.lets_frames_leave)
+    return SilentFrameAudit("gate", rules, router_context(config.for_decisions()), is_armed, privacy.lets_frames_leave)
 
 
 def frame(t: float, *objects: TrackedObject, looked: bool = True) -> FrameBoxes:

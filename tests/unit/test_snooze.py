@@ -22,7 +22,7 @@ from appliance.store.access_log import AccessLog
 from appliance.store.arming import ArmingStore
 from appliance.store.database import Database
 from appliance.store.push_subscriptions import UsedLinkStore
-from tests.dashboard_site import Site, config_of
+from tests.support.dashboard_site import Site, config_of
 
 T0 = 1_700_000_000.0
 MESSAGE = NotificationMessage(
@@ -53,7 +53,7 @@ def snoozing(tmp_path: Path) -> Iterator[Snoozing]:
     links = SnoozeLinks(tmp_path, "https://cams.example", UsedLinkStore(site.db))
     arming = Arming(site.config.arming, site.config.cameras, ArmingStore(site.db), site.clock, lambda t: (0, 0))
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock,
+        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock,
         probes=CoreProbes(snooze_links=links, arming=arming),
     )  # fmt: skip
     with TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False) as http:

@@ -12,9 +12,6 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from camera_rig import CameraRig
-from streams import Heard
-from waiting import until
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import SourceLost
@@ -35,9 +32,12 @@ from appliance.media.segment_recovery import recover_segment
 from appliance.media.sound import SoundPacket, SoundTrack
 from appliance.media.source import SourceStalled
 from appliance.types import CameraMeter, SegmentRow
-from tests import media
-from tests.dashboard_site import Site
-from tests.media import BEEP_S, beeping
+from tests.support import numbered_footage
+from tests.support.camera_rig import CameraRig
+from tests.support.dashboard_site import Site
+from tests.support.numbered_footage import BEEP_S, beeping
+from tests.support.scripted_sources import Heard
+from tests.support.waiting import until
 
 OFF_S_MAX = 0.12
 
@@ -62,7 +62,7 @@ def seconds_shown(mp4: Path | io.BytesIO) -> list[float]:
         return [
             float(frame.pts * frame.time_base)
             for frame in opened.decode(video=0)
-            if media.number(frame.to_ndarray(format="rgb24")) % 10 == 0
+            if numbered_footage.number(frame.to_ndarray(format="rgb24")) % 10 == 0
         ]
 
 
@@ -156,7 +156,7 @@ def test_its_bytes_are_in_the_ledger(tmp_path: Path) -> None:
         with RtspServer.in_thread({"gate": beeping(root / "camera.mov", "pcm_mulaw", rate=8000)}) as server:
             recorded(root, server.url("gate"), seconds=4, audio=audio, meters=meters)
             (session,) = [each for each in server.sessions() if each.bytes_sent > 10_000]
-        received[audio] = sum(meter.received for meter in meters.of(CameraMeter))
+        received[audio] = sum(meter.traffic.bytes for meter in meters.of(CameraMeter))
         assert received[audio] <= session.bytes_sent
         assert received[audio] > 0.5 * session.bytes_sent
     assert received[True] > received[False] + 20_000  # 8 kB a second
@@ -261,7 +261,7 @@ def test_sound_that_is_not_kept_is_refused_in_words(tmp_path: Path) -> None:
 
 
 def media_without_sound(tmp_path: Path) -> Path:
-    row = media.record(tmp_path, media.film(0, 40), 0.0)
+    row = numbered_footage.record(tmp_path, numbered_footage.encoded_footage(0, 40), 0.0)
     return tmp_path / row.path
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sample_rows import BOX, T0, alert, best, ended, event, opened, sample_escalation, sample_frame, sample_verdict
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError
@@ -17,6 +16,18 @@ from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
 from appliance.store.rows import EvidenceRow
 from appliance.types import AlertChange
+from tests.support.sample_rows import (
+    BOX,
+    T0,
+    alert,
+    best,
+    ended,
+    event,
+    opened,
+    sample_escalation,
+    sample_frame,
+    sample_verdict,
+)
 
 
 @pytest.fixture

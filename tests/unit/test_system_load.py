@@ -7,7 +7,6 @@ import resource
 from pathlib import Path
 
 import pytest
-from sample_rows import opened, sample_escalation
 
 from appliance.base.clock import ManualClock
 from appliance.base.machine import load_per_core, temperatures
@@ -16,6 +15,7 @@ from appliance.router.system_load import READ_EVERY_S, SystemLoadMonitor
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
+from tests.support.sample_rows import opened, sample_escalation
 
 
 def zone(folder: Path, number: int, text: str) -> None:

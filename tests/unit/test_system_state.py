@@ -21,7 +21,7 @@ from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.sandbox.confinement import missing_confinement
 from appliance.store.migrations import STEPS
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 
@@ -43,7 +43,8 @@ def ring(site: Site) -> LogRing:
 def http(site: Site, ring: LogRing) -> Iterator[TestClient]:
     probes = CoreProbes(link=lambda: site.link, health=lambda: site.health, log=ring.tail)
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, probes=probes
+        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(),
+        clock=site.clock, probes=probes
     )  # fmt: skip
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:
         yield client

@@ -10,7 +10,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from tampered_clips import (
+
+from appliance import config
+from appliance.health.tamper_detector import TamperDetector
+from appliance.health.tamper_measures import TUNING, SceneBaseline, edges_of
+from appliance.types import HealthEvent
+from tests.support.tampered_footage import (
     CLIPS,
     FAMILY,
     Plane,
@@ -22,12 +27,7 @@ from tampered_clips import (
     shaken,
     turned,
 )
-from waiting import PATIENCE
-
-from appliance import config
-from appliance.health.tamper_detector import TamperDetector
-from appliance.health.tamper_measures import TUNING, SceneBaseline, edges_of
-from appliance.types import HealthEvent
+from tests.support.waiting import PATIENCE
 
 YARD, GATE = CLIPS / "yard.mp4", CLIPS / "gate.mp4"
 BOUND_S = 10.0

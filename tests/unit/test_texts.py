@@ -15,9 +15,9 @@ from appliance.dashboard import texts
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.templating import figure, lasting, percent, size, span
 from appliance.dashboard.texts import Catalogue, choose_language
-from tests.dashboard_site import Site
 from tests.page_sentences import SENTENCES
 from tests.page_texts import DASHBOARD, bare_script_words, bare_words, updated
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 GERMAN = {"Accept-Language": "de-CH,de;q=0.9,en;q=0.5"}

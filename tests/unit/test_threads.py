@@ -12,7 +12,6 @@ import threading
 from functools import partial
 
 import pytest
-from waiting import until
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import ModelError, StoreError, StoreUnavailable
@@ -26,6 +25,7 @@ from appliance.base.threads import (
     ServiceRestarts,
     periodic_service,
 )
+from tests.support.waiting import until
 
 
 def waiting(name: str, ended: list[str]) -> Service:

@@ -19,7 +19,7 @@ from appliance.store.migrations import STEPS, migrate
 from appliance.store.retention import prune_boxes
 from appliance.store.timeline import ALERTS_MAX, SPANS_MAX, TimelineStore
 from appliance.types import FrameBoxes, Gap, HealthEvent, SegmentRow, TrackedObject
-from tests.dashboard_site import RUN, Site, config_of
+from tests.support.dashboard_site import RUN, Site, config_of
 
 T0 = 1_700_000_040.0  # a full minute
 PERSON = TrackedObject(track=1, label="person", score=0.9, box=(0.1, 0.1, 0.2, 0.5))
@@ -34,7 +34,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def client_of(site: Site, config: SiteConfig | None = None) -> TestClient:
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=config or site.config, clock=site.clock,
+        db=site.db, meter=site.meter, root=site.root, config=(config or site.config).for_dashboard(), clock=site.clock,
         probes=site.probes(),
     )  # fmt: skip
     return TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False)

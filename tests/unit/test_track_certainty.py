@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from walks import camera, fired, header, look, person
 
 from appliance.base.errors import ModelError
 from appliance.base.json_lines import decode_log, encode_log
@@ -14,6 +13,7 @@ from appliance.detect.score_calibration import REFERENCE, checked_lines, lines_f
 from appliance.rules.certainty import TrackCertainty, calibrated
 from appliance.rules.engine import RulesEngine
 from appliance.types import Box, FrameBoxes
+from tests.support.sample_tracks import camera, fired, header, look, person
 
 INTRUDER = {"name": "intruder", "kind": "enter", "zone": "yard", "at_start": "report"}
 WALK = [(0.2 + 0.03 * index, 0.6) for index in range(14)]

@@ -19,7 +19,7 @@ from appliance.explain.span_task import without_secrets
 from appliance.explain.trial_task import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask
 from appliance.replay.trial_replay import settings_compared
 from appliance.types import Detections
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "gate.mp4"
 T0 = 1_795_172_400.0
@@ -45,7 +45,7 @@ def compared(site: Site, then: SiteConfig, *spans: tuple[float, float]) -> tuple
     found = [
         TrialSpan(t0, t1, tuple(site.segments.covering("gate", t0, t1)), (), MONDAY_NOON) for t0, t1 in spans
     ]  # fmt: skip
-    setups = [TrialSetup(without_secrets(each, "gate")) for each in (plan(), then)]
+    setups = [TrialSetup(without_secrets(each.for_decisions(), "gate")) for each in (plan(), then)]
     told = json.loads(
         json.dumps(TRIAL_TASK.encode(TrialTask(str(site.root), "gate", tuple(found), setups[0], setups[1])))
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import waiting
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
@@ -18,7 +17,8 @@ from appliance.dashboard.trial_store import KEPT_MAX, TrialHead, TrialStore
 from appliance.dashboard.trials_api import RESTARTED, SettingsTrials
 from appliance.sandbox.sandbox import SandboxUnavailable
 from appliance.settings.settings_service import SettingsService
-from tests.dashboard_site import Site
+from tests.support import waiting
+from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
 FILE = """\
@@ -80,7 +80,7 @@ class Fixture:
         self.jobs = LabJobs(site.root, site.clock, make=self._make)  # type: ignore[arg-type]
         parts = self.app.state.parts
         self.trials = SettingsTrials(
-            site.db, site.config, self.jobs, TrialStore(site.root), parts[TimelineReader], str(site.root)
+            site.db, site.config.for_decisions(), self.jobs, TrialStore(site.root), parts[TimelineReader], str(site.root)
         )
         parts[LabJobs], parts[SettingsTrials] = self.jobs, self.trials
         self.http = TestClient(self.app, base_url="http://127.0.0.1")
@@ -143,7 +143,7 @@ def test_a_trial_is_begun_told_of_kept_and_deleted(trials: Fixture) -> None:
     assert "only with the settings in force" in page
     assert "Not recorded" in page
     again = SettingsTrials(
-        trials.site.db, trials.site.config, LabJobs(trials.site.root, trials.site.clock),
+        trials.site.db, trials.site.config.for_decisions(), LabJobs(trials.site.root, trials.site.clock),
         TrialStore(trials.site.root), trials.app.state.parts[TimelineReader], str(trials.site.root),
     )  # fmt: skip
     assert again.report("gate", begun["id"]).result is not None, "also after a restart"

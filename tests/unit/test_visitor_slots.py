@@ -17,7 +17,7 @@ from appliance.dashboard.recordings import RecordingCuts, TooBusy, _Turn
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.visitor import OWNER, Visitor, set_visitor
 from appliance.media.recording_reader import READ_DIRECTLY
-from tests.dashboard_site import Site
+from tests.support.dashboard_site import Site
 
 ANNA, VIC = Visitor("anna"), Visitor("vic")
 

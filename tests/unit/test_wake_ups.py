@@ -104,7 +104,7 @@ class Naps(ManualClock):
 def quiet(tmp_path: Path) -> tuple[EvidenceMaker, Naps]:
     clock = Naps(until_s=60.0)
     config = SiteConfig.model_validate({"cameras": {"yard": {"url": "file:clip.mp4"}}})
-    maker = EvidenceMaker(Database(tmp_path / "vedette.db", clock), tmp_path, config, clock)
+    maker = EvidenceMaker(Database(tmp_path / "vedette.db", clock), tmp_path, config.for_decisions(), clock)
     clock.over = maker.stop
     return maker, clock
 

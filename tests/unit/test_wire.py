@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wire_v1
 from pydantic import BaseModel
 
 from appliance import wire
 from appliance.base import json_lines
 from appliance.base.json_lines import WireError
 from appliance.types import FrameBoxes, Gap, TrackedObject
+from tests.support import wire_v1
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "wire"
 ESCALATION = json.loads((GOLDEN / "escalation.1.json").read_text())

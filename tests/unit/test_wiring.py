@@ -22,7 +22,7 @@ from appliance.core.app import build, recover, storage_folder
 from appliance.media.segment_recovery import recover_segment
 from appliance.store.arming import ArmingRow
 from appliance.store.database import Database
-from tests.box_files import heat
+from tests.support.sensor_files import heat
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "appliance").rglob("*.py"))
@@ -86,7 +86,7 @@ def test_the_router_goes_by_the_sensors_that_shedding_goes_by(tmp_path: Path) ->
     maintenance = appliance._background.core_settings.maintenance
     assert maintenance is not None
     assert maintenance._system_load().temperature_c is None, "no sensor was read yet"
-    appliance._lasting.box.run_once()
+    appliance._lasting.monitor.run_once()
     assert maintenance._system_load().temperature_c == 61.0
     db.close()
 

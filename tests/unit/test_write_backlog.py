@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sample_rows import T0
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError, StoreUnavailable
@@ -17,7 +16,8 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.store.write_backlog import RETRY_S, WriteBacklog
 from appliance.types import FrameBoxes, IngestHealth, StreamHeader, TrackedObject
-from tests.core_harness import make_core
+from tests.support.core_harness import make_core
+from tests.support.sample_rows import T0
 
 
 class Disk:

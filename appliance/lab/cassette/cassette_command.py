@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,7 +15,7 @@ from appliance import config
 from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import SystemClock, parse_moment
 from appliance.base.errors import UsageError
-from appliance.config import SiteConfig
+from appliance.config import ReplaySections
 from appliance.lab.cassette.cassette_recorder import CassetteRecorder, ShowStatus, cassette_from_store, recording_site
 from appliance.replay.cassette_file import CassettePlayer, CassetteReader
 from appliance.replay.verdict_source import OracleOptions, VerdictOptions, VerdictSource
@@ -24,7 +24,7 @@ from appliance.uplink.verdict_client import VerdictClient
 # A site escalates only with an uplink. With verdicts at hand it does as if it had one; nothing is contacted.
 _SOME_UPLINK = BrokerConfig(url="nats://127.0.0.1:4222")
 
-MakeOracle = Callable[[OracleOptions, SiteConfig], VerdictSource]
+MakeOracle = Callable[[OracleOptions, Collection[str]], VerdictSource]
 """Makes the oracle judge of the command line; lab.scenario reads the truth it needs."""
 
 
@@ -39,7 +39,7 @@ class ActiveVerdictSource:
         self.show(sentence)
 
 
-def site_for_verdicts(site: SiteConfig, options: VerdictOptions) -> SiteConfig:
+def site_for_verdicts(site: ReplaySections, options: VerdictOptions) -> ReplaySections:
     """The site as it escalates: with the broker of --cloud, or some uplink where verdicts are at hand. Raises
     UsageError."""
     if options.cloud is not None and options.record is None:
@@ -52,17 +52,21 @@ def site_for_verdicts(site: SiteConfig, options: VerdictOptions) -> SiteConfig:
         raise UsageError("--match nearest is about a cassette: name it with --verdicts CASSETTE")
     if options.cloud is not None:
         try:
-            return site.model_copy(update={"uplink": BrokerConfig(url=options.cloud)})
+            return _escalating(site, BrokerConfig(url=options.cloud))
         except ValidationError:
             raise UsageError(f"--cloud {options.cloud}: write an address such as nats://127.0.0.1:4222") from None
     if options.record is not None and site.uplink is None:
         raise UsageError("who is to be asked? Name the broker: --cloud nats://… (the site file has no uplink)")
-    return site.model_copy(update={"uplink": _SOME_UPLINK}) if options.any and site.uplink is None else site
+    return _escalating(site, _SOME_UPLINK) if options.any and site.uplink is None else site
+
+
+def _escalating(site: ReplaySections, uplink: BrokerConfig) -> ReplaySections:
+    return replace(site, uplink=uplink, decisions=replace(site.decisions, has_uplink=True))
 
 
 @contextlib.contextmanager
 def open_verdict_source(
-    site: SiteConfig, options: VerdictOptions, oracle: MakeOracle | None = None
+    site: ReplaySections, options: VerdictOptions, oracle: MakeOracle | None = None
 ) -> Iterator[ActiveVerdictSource]:
     """The source that the options name, open while the replay runs. Raises UsageError, UplinkError, OSError."""
     if options.record is not None:
@@ -82,7 +86,7 @@ def open_verdict_source(
             raise UsageError(
                 "a stand-in answers from a scenario's truth: say which, --verdicts stand-in:truth=door.scenario.yaml"
             )
-        yield ActiveVerdictSource(oracle(options.source, site))
+        yield ActiveVerdictSource(oracle(options.source, site.decisions.cameras))
     else:
         yield ActiveVerdictSource()
 

@@ -16,7 +16,7 @@ from appliance import wire
 from appliance.alerts.best_view import view_of
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock
-from appliance.config import Rule, SiteConfig
+from appliance.config import DecisionConfig, Rule
 from appliance.evidence.frame_selection import EvidenceMoment, plan_evidence, select_moments
 from appliance.evidence.image_encoder import encoded_image, order_image
 from appliance.lab.curve.incident_labels import CameraTruth, IncidentLabels, could_come, label_incidents, may_escalate
@@ -70,7 +70,7 @@ class BaselineRecorder:
     escalation of the site begins with, so that the baselines pay what the router would pay.
     """
 
-    def __init__(self, config: SiteConfig, camera: str, model: str) -> None:
+    def __init__(self, config: DecisionConfig, camera: str, model: str) -> None:
         self._config = config
         self._camera = camera
         self._model = model

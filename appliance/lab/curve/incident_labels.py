@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from appliance.alerts.merge_policy import AlertPolicy
-from appliance.config import CameraConfig, LineRule, Rule, SiteConfig
+from appliance.config import CameraConfig, DecisionConfig, LineRule, Rule
 from appliance.lab.curve.ranking import LabelledIncident
 from appliance.replay.replay_report import format_time
 from appliance.rules.engine import RulesEngine
@@ -59,7 +59,7 @@ class CameraTruth:
     derived: bool
 
 
-def label_incidents(config: SiteConfig, truth: CameraTruth) -> IncidentLabels:
+def label_incidents(config: DecisionConfig, truth: CameraTruth) -> IncidentLabels:
     """The incidents of one camera.
 
     An entry takes the time and the object of the true event that matches it, where the boxes hold one, so that its
@@ -124,7 +124,7 @@ def could_come(camera: str, site: CameraConfig, expectation: Expectation) -> boo
 
 
 def _alerts(
-    config: SiteConfig, truth: CameraTruth, events: Sequence[Event], entries: Sequence[_EntryEvent]
+    config: DecisionConfig, truth: CameraTruth, events: Sequence[Event], entries: Sequence[_EntryEvent]
 ) -> list[Alert]:
     """The alerts that the policy makes of the events; their objects are in view for as long as is known."""
     camera = truth.header.camera
@@ -153,7 +153,7 @@ def _with_entries(boxes: FrameBoxes, entries: Sequence[_EntryEvent]) -> FrameBox
     return replace(boxes, objects=(*boxes.objects, *seen)) if seen else boxes
 
 
-def may_escalate(alert: Alert, config: SiteConfig) -> bool:
+def may_escalate(alert: Alert, config: DecisionConfig) -> bool:
     """Whether the site may escalate the alert at all; otherwise the router cannot miss it."""
     rules: dict[str, Rule] = {rule.name: rule for rule in config.cameras[alert.camera].rules}
     return alert.severity in config.escalation.severities and any(rules[name].escalate for name in alert.rules)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.base.errors import UsageError
-from appliance.config import SiteConfig
+from appliance.config import StorageConfig
 from appliance.lab.export import coco_yolo_formats, export_images
 from appliance.lab.export.coco_yolo_formats import NOT_REVIEWED, STILL_OPEN, ExportReport, export_readme, report_of
 from appliance.lab.export.export_folder import (
@@ -85,14 +85,14 @@ class Exporter:
 
     def __init__(
         self,
-        config: SiteConfig,
+        storage: StorageConfig,
         settings: ExportSettings,
         to: Path,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
-        self._config = config
+        self._storage = storage
         self._settings = settings
-        self._archive = StorageArchive(config.storage.dir)
+        self._archive = StorageArchive(storage.dir)
         self._folder = ExportFolder(to)
         self._free_bytes = free_bytes
         self._skipped: Counter[str] = Counter()
@@ -116,7 +116,7 @@ class Exporter:
 
     def must_have_room(self, bytes_needed: int = 0) -> None:
         """An export must not fill the disk that the appliance records to. Raises DiskWriteError."""
-        root, storage = self._folder.root, self._config.storage
+        root, storage = self._folder.root, self._storage
         if root.stat().st_dev != storage.dir.stat().st_dev:
             return
         if self._free_bytes(root) - bytes_needed < storage.disk_free_min_mb * 1e6:

@@ -16,7 +16,7 @@ from appliance import config
 from appliance.base.clock import parse_moment
 from appliance.base.console import CommandProgress, text_console
 from appliance.base.errors import UsageError
-from appliance.config import SiteConfig
+from appliance.config import DecisionConfig
 from appliance.lab.export.alert_exporter import Exporter, ExportProgress
 from appliance.lab.export.coco_yolo_formats import ExportReport
 from appliance.lab.export.export_folder import SPLITS, ExportFolder, ExportFormat, ExportSettings, zip_folder
@@ -43,7 +43,7 @@ class ExportOptions:
 def export_command(options: ExportOptions, site_file: Path) -> int:
     """Export. Returns 0; raises UsageError, StoreError and DiskWriteError."""
     site = config.load(site_file)
-    exporter = Exporter(site, export_settings(options, site), options.to)
+    exporter = Exporter(site.storage, export_settings(options, site.for_decisions()), options.to)
     with _progress(quiet=options.as_json) as progress:
         report = exporter.run(progress)
         zipped = _zipped(exporter, options.to) if options.zip else None
@@ -60,7 +60,7 @@ def _zipped(exporter: Exporter, to: Path) -> Path:
     return zip_folder(folder)
 
 
-def export_settings(options: ExportOptions, site: SiteConfig) -> ExportSettings:
+def export_settings(options: ExportOptions, site: DecisionConfig) -> ExportSettings:
     """The options as settings. Raises UsageError."""
     if not 0 <= options.split <= 1:
         raise UsageError(f"--split is a share of the incidents, from 0 to 1; {options.split:g} is not")

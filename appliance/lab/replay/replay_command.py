@@ -20,7 +20,7 @@ from appliance.base import yamlfile
 from appliance.base.clock import SystemClock, iso_utc, local_weekday_minute, parse_moment
 from appliance.base.console import CommandProgress, text_console
 from appliance.base.errors import ConfigError, MissingDependency, SourceError, UsageError, camera_address
-from appliance.config import SiteConfig
+from appliance.config import ReplaySections
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import with_remembered_runtime
@@ -82,20 +82,22 @@ class ReplayTarget:
     clips: tuple[Path, ...] = ()
     span: TimeSpan | None = None
 
-    def plan(self, config: SiteConfig, detector: ObjectDetector) -> ReplayPlan:
+    def plan(self, config: ReplaySections, detector: ObjectDetector) -> ReplayPlan:
         """Raises SourceError, StoreError."""
         if self.span is None:
             inputs = [
-                clip_input(clip, config, camera, detector)
+                clip_input(clip, config.decisions, camera, detector)
                 for camera, clip in zip(self.cameras, self.clips, strict=True)
             ]
-            return ReplayPlan(tuple(inputs), config, detector)
+            return ReplayPlan(tuple(inputs), config.decisions, detector)
         span = self.span
         inputs = [_recording(camera, config, span, detector) for camera in self.cameras]
-        return ReplayPlan(tuple(inputs), config, detector, local_time=lambda t: local_weekday_minute(span.t0 + t))
+        return ReplayPlan(
+            tuple(inputs), config.decisions, detector, local_time=lambda t: local_weekday_minute(span.t0 + t)
+        )
 
 
-def replay_targets(selection: ReplaySelection, config: SiteConfig, site_file: Path) -> list[ReplayTarget]:
+def replay_targets(selection: ReplaySelection, config: ReplaySections, site_file: Path) -> list[ReplayTarget]:
     """What is to be replayed, in order. Raises UsageError or ConfigError with what would be right."""
     pairs = [each.partition("=") for each in selection.cameras]
     named = any(sign for _, sign, _ in pairs)
@@ -153,21 +155,21 @@ def _refuse_mixed_kinds(selection: ReplaySelection, *, named: bool) -> None:
         raise UsageError("--to needs --from")
 
 
-def _only(config: SiteConfig, site_file: Path) -> str:
-    names = tuple(config.cameras)
+def _only(config: ReplaySections, site_file: Path) -> str:
+    names = tuple(config.decisions.cameras)
     if len(names) == 1:
         return names[0]
     raise UsageError(f"{site_file} has {len(names)} cameras: say which with --camera ({', '.join(names)})")
 
 
-def _known(name: str, config: SiteConfig, site_file: Path) -> str:
-    if name not in config.cameras:
-        there = ", ".join(config.cameras)
+def _known(name: str, config: ReplaySections, site_file: Path) -> str:
+    if name not in config.decisions.cameras:
+        there = ", ".join(config.decisions.cameras)
         raise ConfigError(str(site_file), [f"there is no camera `{name}` (there is: {there})"])
     return name
 
 
-def _recorded(cameras: Sequence[str], selection: ReplaySelection, config: SiteConfig) -> ReplayTarget:
+def _recorded(cameras: Sequence[str], selection: ReplaySelection, config: ReplaySections) -> ReplayTarget:
     archive = StorageArchive(config.storage.dir)
     spans = {camera: archive.span(camera) for camera in cameras}
     known = [span for span in spans.values() if span is not None]
@@ -185,15 +187,15 @@ def _recorded(cameras: Sequence[str], selection: ReplaySelection, config: SiteCo
     return ReplayTarget("+".join(cameras), tuple(cameras), span=TimeSpan(t0, t1))
 
 
-def _recording(camera: str, config: SiteConfig, span: TimeSpan, detector: ObjectDetector) -> ReplayInput:
+def _recording(camera: str, config: ReplaySections, span: TimeSpan, detector: ObjectDetector) -> ReplayInput:
     archive = StorageArchive(config.storage.dir)
     rows = archive.segments(camera, span.t0, span.t1)
     if not rows:
         raise SourceError(f"nothing is recorded of {camera} between {iso_utc(span.t0)} and {iso_utc(span.t1)}")
     source = RecordingSource(archive.root, camera, span, rows, archive.gaps(camera, span.t0, span.t1))
-    plan = config.cameras[camera]
+    plan = config.decisions.cameras[camera]
     readable = [(path, limit) for path, limit in source.files() if path.is_file()]
-    run = run_id_of(readable, camera, plan, config.detector, f"{detector.name}|{span.t0!r}|{span.t1!r}")
+    run = run_id_of(readable, camera, plan, config.decisions.detector, f"{detector.name}|{span.t0!r}|{span.t1!r}")
     replayed = Replayed(
         camera=camera,
         kind="recording",
@@ -243,7 +245,7 @@ class _Finished:
         return self.error is None and all(each.error is None and not each.unanswered for each in self.results)
 
 
-def default_site(selection: ReplaySelection) -> SiteConfig:
+def default_site(selection: ReplaySelection) -> ReplaySections:
     """The site of a replay without a site file: default settings, and for each camera rules for people and vehicles
     that enter the picture. Raises UsageError for what only a site file says."""
     if selection.t_from is not None or selection.t_to is not None:
@@ -255,18 +257,17 @@ def default_site(selection: ReplaySelection) -> SiteConfig:
     zones = {"picture": [[0, 0], [1, 0], [1, 1], [0, 1]]}
     names = [each.partition("=")[0] for each in selection.cameras] or [DEFAULT_CAMERA]
     try:
-        return SiteConfig.model_validate(
-            {"cameras": {name: {"url": "file:clip", "zones": zones, "rules": rules} for name in names}}
-        )
+        cameras = {name: {"url": "file:clip", "zones": zones, "rules": rules} for name in names}
+        return config.of_cameras(cameras).for_replay()
     except ValidationError:
         raise UsageError(f"--camera {names[0]}: a name is of small letters, digits, - and _") from None
 
 
-def _warn_of_unknown_labels(site: SiteConfig, cameras: Iterable[str], labels: Sequence[str], file: Path) -> None:
+def _warn_of_unknown_labels(site: ReplaySections, cameras: Iterable[str], labels: Sequence[str], file: Path) -> None:
     """On standard error, each with its line: such a rule is silent for another reason than the footage."""
     lines = yamlfile.line_numbers(file)
     for name in cameras:
-        for unknown in unknown_labels(site.cameras[name].rules, labels):
+        for unknown in unknown_labels(site.decisions.cameras[name].rules, labels):
             place = ("cameras", name, "rules", unknown.rule, "labels", unknown.label)
             print(f"vedette: {file}: {yamlfile.place_in_file(place, lines)}: {unknown.text}", file=sys.stderr)
 
@@ -274,21 +275,22 @@ def _warn_of_unknown_labels(site: SiteConfig, cameras: Iterable[str], labels: Se
 def replay_command(selection: ReplaySelection, site_file: Path | None, options: ReplayCommandOptions) -> int:
     """Replay and print what it found. Returns 0, or 1 when some footage could not be read to its end, or an escalation
     has no verdict although there is a source of them."""
-    loaded = default_site(selection) if site_file is None else config.load(site_file)
+    loaded = default_site(selection) if site_file is None else config.load(site_file).for_replay()
     site = site_for_verdicts(loaded, options.verdicts)
     if options.model is not None:
-        site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": options.model})})
+        network = site.decisions.detector.model_copy(update={"model": options.model})
+        site = replace(site, decisions=replace(site.decisions, detector=network))
     if options.resume and options.log is None:
         raise UsageError("--resume goes on with a log: say which with --log")
     decoders = _decoders(site, options.hardware)
     targets = replay_targets(selection, site, site_file or Path("the default site"))
     logs = _logs(targets, options.log)
     with open_verdict_source(site, options.verdicts, options.oracle) as verdicts:
-        network = detector.load(with_remembered_runtime(site.detector, site.storage.dir))
+        model = detector.load(with_remembered_runtime(site.decisions.detector, site.storage.dir))
         cameras = dict.fromkeys(camera for target in targets for camera in target.cameras)
         if site_file is not None:
-            _warn_of_unknown_labels(site, cameras, network.labels, site_file)
-        setup = _Setup(site, network, options, verdicts, decoders)
+            _warn_of_unknown_labels(site, cameras, model.labels, site_file)
+        setup = _Setup(site, model, options, verdicts, decoders)
         if len(targets) == 1:
             done = [_run(targets[0], logs[0], setup)]
         else:
@@ -297,7 +299,7 @@ def replay_command(selection: ReplaySelection, site_file: Path | None, options: 
     return 0 if all(each.ok for each in done) else 1
 
 
-def _decoders(site: SiteConfig, kind: HardwareKind | None) -> HardwareDecoders:
+def _decoders(site: ReplaySections, kind: HardwareKind | None) -> HardwareDecoders:
     """Raises MissingDependency: it does not work here."""
     decoders = HardwareDecoders(site.decode)
     if kind is not None and not (probed := decoders.probed([kind])[0]).works:
@@ -328,7 +330,7 @@ def _logs(targets: Sequence[ReplayTarget], log: Path | None) -> list[Path | None
 class _Setup:
     """What all replays of a command share."""
 
-    site: SiteConfig
+    site: ReplaySections
     detector: ObjectDetector
     options: ReplayCommandOptions
     verdicts: ActiveVerdictSource
@@ -367,7 +369,11 @@ def _play(plan: ReplayPlan, file: OpenLog | None, name: str, setup: _Setup) -> t
     with _progress(name, quiet=setup.options.as_json) as bar:
         setup.verdicts.show = bar.show_status
         options = ReplayOptions(
-            SystemClock(), setup.options.speed, bar.advance, file.detections if file else None, workers_for(setup.site)
+            SystemClock(),
+            setup.options.speed,
+            bar.advance,
+            file.detections if file else None,
+            workers_for(setup.site.decisions),
         )
         return play(plan, file.sink if file else None, options)
 

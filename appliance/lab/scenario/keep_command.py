@@ -74,7 +74,9 @@ def delete_command(name: str, site_file: Path, *, to: Path | None) -> int:
 
 def _exporter(site_file: Path, to: Path | None, clock: Clock | None = None) -> ScenarioExporter:
     site = config.load(site_file)
-    return ScenarioExporter(site.storage.dir, site, clock or SystemClock(), to)
+    return ScenarioExporter(
+        site.storage.dir, site.for_decisions(), site.storage.disk_free_min_mb, clock or SystemClock(), to
+    )
 
 
 def _row(each: StoredScenario) -> tuple[str, ...]:

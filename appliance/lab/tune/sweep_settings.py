@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import product
 from typing import Any
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import UsageError
-from appliance.config import CameraConfig, SiteConfig
+from appliance.config import CameraConfig, DecisionConfig
 
 POINTS_MAX = 400
 VALUES_MAX = 100
@@ -43,20 +43,20 @@ class Sweep:
     name: str
     values: tuple[SweepValue, ...]
 
-    def change(self, config: SiteConfig, value: SweepValue) -> SiteConfig:
+    def change(self, config: DecisionConfig, value: SweepValue) -> DecisionConfig:
         """`config` with the value in place. Raises UsageError when the value is invalid."""
         if self.section == "rules":
             cameras = {name: self._rules(camera, value) for name, camera in config.cameras.items()}
-            return config.model_copy(update={"cameras": cameras})
+            return replace(config, cameras=cameras)
         if self.section == "detect":
             cameras = {
                 name: camera.model_copy(update={"detect": self._set(camera.detect, value)})
                 for name, camera in config.cameras.items()
             }
-            return config.model_copy(update={"cameras": cameras})
-        return config.model_copy(update={self.section: self._set(getattr(config, self.section), value)})
+            return replace(config, cameras=cameras)
+        return replace(config, **{self.section: self._set(getattr(config, self.section), value)})
 
-    def found_in(self, config: SiteConfig) -> bool:
+    def found_in(self, config: DecisionConfig) -> bool:
         """Whether any part of `config` has this setting."""
         if self.section != "rules":
             return True
@@ -97,7 +97,7 @@ def sweep_grid(sweeps: Sequence[Sweep]) -> list[SweepSetting]:
     return points
 
 
-def apply_setting(config: SiteConfig, sweeps: Sequence[Sweep], setting: SweepSetting) -> SiteConfig:
+def apply_setting(config: DecisionConfig, sweeps: Sequence[Sweep], setting: SweepSetting) -> DecisionConfig:
     """`config` with all values of the setting in place."""
     for sweep, (_, value) in zip(sweeps, setting, strict=True):
         config = sweep.change(config, value)

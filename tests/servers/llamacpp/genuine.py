@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.ports import quiet_port
-from tests.waiting import until
+from tests.support.ports import quiet_port
+from tests.support.waiting import until
 
 HERE = Path(__file__).parent
 PYTHON = str(HERE.parents[2] / ".venv-llamacpp" / "bin" / "python")

@@ -13,8 +13,8 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.ports import quiet_port
-from tests.waiting import until
+from tests.support.ports import quiet_port
+from tests.support.waiting import until
 
 HERE = Path(__file__).parent
 PYTHON = str(HERE.parents[2] / ".venv-vllm" / "bin" / "python")

@@ -32,7 +32,7 @@ TEMPLATE = (
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-PICTURES = {
+IMAGES = {
     "do_resize": True, "do_rescale": True, "do_normalize": True, "do_convert_rgb": True, "rescale_factor": 1 / 255,
     "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "resample": 3, "patch_size": 14,
     "temporal_patch_size": 2, "merge_size": 2, "min_pixels": 3136, "max_pixels": 401408,
@@ -47,9 +47,9 @@ def write(folder: Path) -> None:
     _json(folder / "config.json", _config(numbers))
     _json(folder / "generation_config.json", {"eos_token_id": numbers["<|im_end|>"], "pad_token_id": 0})
     kinds = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2_5_VLProcessor"}
-    _json(folder / "preprocessor_config.json", {**PICTURES, **kinds})
+    _json(folder / "preprocessor_config.json", {**IMAGES, **kinds})
     kinds = {"video_processor_type": "Qwen2VLVideoProcessor", "processor_class": "Qwen2_5_VLProcessor"}
-    _json(folder / "video_preprocessor_config.json", {**PICTURES, **kinds})
+    _json(folder / "video_preprocessor_config.json", {**IMAGES, **kinds})
     _json(folder / "chat_template.json", {"chat_template": TEMPLATE})
 
 

@@ -1,0 +1,25 @@
+"""The wall of all cameras."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse
+
+from appliance.dashboard.arming_api import Armed
+from appliance.dashboard.auth import TemplatesPart
+from appliance.dashboard.cameras_api import Cameras
+from appliance.dashboard.deps import Rev
+from appliance.dashboard.health_api import HealthPart
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@router.get("/live")
+def live_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, health: HealthPart, arming: Armed) -> HTMLResponse:
+    """A wall of all cameras: live where something moves."""
+    paused: dict[str, list[str]] = {}
+    for row in arming.paused():
+        paused.setdefault(row.camera, []).append(row.rule)
+    return templates.page(
+        "live.html", here="/live", rev=rev, cameras=cameras.items(), faults=health.open_titles(), paused=paused
+    )

@@ -1,0 +1,23 @@
+"""The page of notifications: this browser, the targets, what is snoozed."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse
+
+from appliance.config import AppriseTarget
+from appliance.dashboard.auth import TemplatesPart
+from appliance.dashboard.notify_api import SECRET_KEYS, Context, browsers_of, report_of
+from appliance.dashboard.settings_api import Settings
+from appliance.types import HEALTH_TITLES
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@router.get("/notify")
+def notify_page(templates: TemplatesPart, context: Context, settings: Settings) -> HTMLResponse:
+    """This browser, the targets, and what is snoozed."""
+    return templates.page(
+        "notify.html", here="/notify", rev=0, report=report_of(context, settings), browsers=browsers_of(context),
+        kinds=tuple(SECRET_KEYS), health_kinds=len(HEALTH_TITLES), apprise=AppriseTarget.__name__,
+    )  # fmt: skip

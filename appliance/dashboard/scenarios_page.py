@@ -1,0 +1,19 @@
+"""The page of kept scenarios."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse
+
+from appliance.dashboard import scenarios_api
+from appliance.dashboard.auth import TemplatesPart
+from appliance.dashboard.deps import Rev
+from appliance.dashboard.scenarios_api import Exporter
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@router.get("/scenarios")
+def scenarios_page(rev: Rev, templates: TemplatesPart, exporter: Exporter) -> HTMLResponse:
+    """What was kept of alerts, to prove changes on."""
+    return templates.page("scenarios.html", here="/scenarios", rev=rev, kept=scenarios_api.listed(exporter))

@@ -1,0 +1,19 @@
+"""The page that a link in a message opens."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse
+
+from appliance.dashboard.auth import TemplatesPart
+from appliance.dashboard.notify_api import Context
+from appliance.dashboard.snooze_api import offer_of
+from appliance.notify.snooze_links import SNOOZE_MINUTES
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@router.get("/snooze/{token}")
+def snooze_page(templates: TemplatesPart, context: Context, token: str) -> HTMLResponse:
+    """What a link in a message offers. Opening it does nothing: messengers open links, too."""
+    return templates.page("snooze.html", nav=False, offer=offer_of(context, token), lengths=SNOOZE_MINUTES, token=token)

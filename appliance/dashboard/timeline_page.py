@@ -1,0 +1,46 @@
+"""The timeline pages: one day of every camera, or of one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import HTMLResponse
+
+from appliance.dashboard.arming_api import Armed, ArmingReport
+from appliance.dashboard.auth import TemplatesPart
+from appliance.dashboard.cameras_api import Cameras
+from appliance.dashboard.deps import Rev
+from appliance.dashboard.problems import Problem
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@router.get("/timeline")
+def timeline_page(
+    rev: Rev,
+    templates: TemplatesPart,
+    cameras: Cameras,
+    arming: Armed,
+    camera: Annotated[str, Query(max_length=64)] = "",
+) -> HTMLResponse:
+    """One day of every camera, `camera` being the one whose recording is shown."""
+    names = [each.name for each in cameras.items()]
+    chosen = camera if camera in names else next(iter(names), "")
+    return templates.page(
+        "timeline.html", here="/timeline", rev=rev, camera="", cameras=names, chosen=chosen,
+        pauses=ArmingReport.of(arming).pauses,
+    )  # fmt: skip
+
+
+@router.get("/cameras/{name}/timeline")
+def camera_timeline_page(
+    rev: Rev, templates: TemplatesPart, cameras: Cameras, arming: Armed, name: str
+) -> HTMLResponse:
+    """One day of a camera; the script reads the moment from `?t=`."""
+    if name not in {each.name for each in cameras.items()}:
+        raise Problem(404, "There is no such camera in the site file.")
+    return templates.page(
+        "timeline.html", here="/timeline", rev=rev, camera=name, cameras=[name], chosen=name,
+        pauses=ArmingReport.of(arming, name).pauses,
+    )  # fmt: skip

@@ -1,0 +1,124 @@
+"""Footage of a camera with a fault from a moment on, as the planes that the motion gate gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance import config
+from appliance.health.tamper_detector import TamperDetector
+from appliance.ingest.clip_reader import ClipReader
+from appliance.media.frames import FrameConverter
+from appliance.replay.conditions.condition_spec import ConditionSet
+from appliance.replay.conditions.frame_transform import frame_transform_of
+from appliance.types import HealthEvent
+
+ROOT = Path(__file__).parents[2]
+CLIPS = ROOT / "fixtures" / "clips"
+FAMILY = ROOT / "fixtures" / "family"
+STEP_S = 0.2  # five frames a second, as the default
+
+Image = NDArray[np.uint8]
+Alter = Callable[[float, Image], Image]
+Plane = tuple[float, NDArray[np.uint8]]
+HALF = (
+    320,
+    180,
+)  # what is altered: twice the size that tamper detection sees, so that edges move by fractions of theirs
+
+
+def planes(
+    path: Path, seconds: float = 40.0, *, weather: str = "", alter: Alter | None = None, step_s: float = STEP_S
+) -> Iterator[Plane]:
+    """(camera time, brightness plane) of every examined frame. weather: as `--with` takes it; alter: (t, brightness) to
+    the same, in `HALF` size."""
+    if weather:
+        yield from _weathered(path, seconds, weather, step_s)
+        return
+    next_t = 0.0
+    for t, plane, half in _frames(path):
+        if t <= seconds and t >= next_t - 0.002:
+            next_t = t + step_s
+            yield t, plane if alter is None else _small(alter(t, half))
+
+
+@cache
+def _frames(path: Path) -> tuple[tuple[float, Image, Image], ...]:
+    """Each examined frame of a clip, five a second: its time, its plane, and the image in `HALF` size."""
+    found, converter, next_t = [], FrameConverter(), 0.0
+    with ClipReader(str(path)) as clip:
+        for frame in clip.frames():
+            if frame.t >= next_t - 0.002:
+                next_t = frame.t + STEP_S
+                luma = converter.planes(frame.av_frame)[0]
+                half = np.asarray(cv2.resize(luma, HALF, interpolation=cv2.INTER_AREA), np.uint8)
+                found.append((round(frame.t, 3), converter.small_luma(frame.av_frame).copy(), half))
+    return tuple(found)
+
+
+def _weathered(path: Path, seconds: float, weather: str, step_s: float) -> Iterator[Plane]:
+    lens, converter, next_t = frame_transform_of(ConditionSet.parse(weather.split(","), 5)), FrameConverter(), 0.0
+    assert lens is not None
+    with ClipReader(str(path)) as clip:
+        for frame in clip.frames():
+            if frame.t > seconds:
+                return
+            if frame.t >= next_t - 0.002:
+                next_t = frame.t + step_s
+                yield round(frame.t, 3), converter.small_luma(lens(frame.index, frame.t, frame.av_frame)).copy()
+
+
+def _small(half: Image) -> Image:
+    return np.asarray(cv2.resize(half, (160, 90), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def between(begin: float, end: float, how: Callable[[Image], Image]) -> Alter:
+    """Nothing is wrong before `begin` and from `end` on."""
+    return lambda t, image: how(image) if begin <= t < end else image
+
+
+def covered(image: Image) -> Image:
+    """A hand, a bag, paint: what shines through is a soft glow, over which the sensor's noise is still there."""
+    height, width = image.shape[:2]
+    glow = cv2.GaussianBlur(image, (0, 0), width / 12).astype(np.float32) * 0.25 + 60
+    noise = np.random.default_rng(int(image[::7, ::7].sum())).normal(0, 1, (height, width))
+    return np.clip(glow + noise, 0, 255).astype(np.uint8)
+
+
+def out_of_focus(image: Image) -> Image:
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), image.shape[1] / 16), np.uint8)
+
+
+def turned(image: Image, share: float = 0.08) -> Image:
+    """The camera was pushed: all of it moves by a share of the width."""
+    height, width = image.shape[:2]
+    matrix = np.array([[1, 0, share * width], [0, 1, 0]], np.float32)
+    return np.asarray(cv2.warpAffine(image, matrix, (width, height), borderMode=cv2.BORDER_REFLECT), np.uint8)
+
+
+def shaken(pixels: float) -> Alter:
+    """Wind at a mast: every frame is somewhere else, at most so many pixels of a 1280 wide picture off."""
+    pixels *= HALF[0] / 1280
+    chance = np.random.default_rng(3)
+
+    def shake(t: float, image: Image) -> Image:
+        x, y = chance.uniform(-pixels, pixels, 2)
+        matrix = np.array([[1, 0, x], [0, 1, y]], np.float32)
+        size = (image.shape[1], image.shape[0])
+        return np.asarray(cv2.warpAffine(image, matrix, size, borderMode=cv2.BORDER_REFLECT), np.uint8)
+
+    return shake
+
+
+def events_of(footage: Iterator[Plane] | Sequence[Plane], plan: config.HealthConfig | None = None) -> list[HealthEvent]:
+    """Everything that a tamper detector reports of the footage."""
+    events: list[HealthEvent] = []
+    detector = TamperDetector("gate", plan or config.HealthConfig(), (), events.append, mend=False)
+    for t, plane in footage:
+        detector.observe(t, plane)
+    return events

@@ -1,0 +1,67 @@
+"""Waiting for what other threads and processes do: on a condition, with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+# Deadlines are written for a quiet machine. A busy one may be so many times slower, and nothing is wrong then.
+PATIENCE = 4.0
+ANSWER_S = 20.0 * PATIENCE  # of an HTTP client, whose own limit is five seconds
+
+
+def until(
+    condition: Callable[[], object],
+    seconds: float = 20.0,
+    what: str | Callable[[], object] = "",
+    *,
+    every_s: float = 0.01,
+) -> None:
+    """Return once `condition()` is true, or fail after `seconds`, times PATIENCE.
+
+    what: was to happen, or finds out what is so instead.
+    """
+    deadline = time.monotonic() + seconds * PATIENCE
+    while not condition():
+        if time.monotonic() >= deadline:
+            reported = what() if callable(what) else what
+            raise AssertionError(f"it did not happen within {seconds * PATIENCE:.0f} s: {reported or condition}")
+        threading.Event().wait(every_s)
+
+
+class Gate:
+    """Stands open until it is shut: `wait()` in any event loop, `open()` and `shut()` from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = True
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    def shut(self) -> None:
+        with self._lock:
+            self._open = False
+
+    def open(self) -> None:
+        with self._lock:
+            self._open = True
+            waiting, self._waiting = self._waiting, []
+        for loop, passes in waiting:
+            with contextlib.suppress(RuntimeError):  # that loop has ended
+                loop.call_soon_threadsafe(_let_through, passes)
+
+    async def wait(self) -> None:
+        with self._lock:
+            if self._open:
+                return
+            loop = asyncio.get_running_loop()
+            passes: asyncio.Future[None] = loop.create_future()
+            self._waiting.append((loop, passes))
+        await passes
+
+
+def _let_through(passes: asyncio.Future[None]) -> None:
+    if not passes.done():
+        passes.set_result(None)
