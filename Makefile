@@ -61,11 +61,12 @@ mosquitto:       ## bring the MQTT broker of the tests, likewise
 fresh:           ## `make demo` and `make test` on a bare root with nothing of this machine in it (as root; WHAT=demo, ARGS of the tests)
 	tests/fresh.sh $(WHAT)
 
-lint: setup      ## ruff, mypy --strict and the import contracts
+lint: setup      ## ruff, mypy --strict, the import contracts, and tsc and biome for the scripts of pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@PYTHON=$(BIN)/python tests/js/lint.sh
 
 format: setup    ## format the sources
 	$(BIN)/ruff check --fix .
@@ -116,4 +117,4 @@ sbom: setup      ## write vedette.cdx.json, the bill of materials (CycloneDX) of
 	$(BIN)/python deploy/sbom.py deploy/requirements.lock > vedette.cdx.json
 
 clean:           ## remove what was built and the demo's data
-	rm -rf $(VENV) .venv-newest .venv-llamacpp .venv-vllm build dist vedette-data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) tests/js/node_modules .venv-newest .venv-llamacpp .venv-vllm build dist vedette-data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -16,6 +16,9 @@ from starlette.types import Scope
 STATIC = Path(__file__).parent / "static"
 BASE = "page.js"  # of every page
 _YEAR_S = 365 * 86400
+# Lines that hold only a comment (`// …`, or `/* … */`, which has the types for tsc), and comments after code. One that
+# holds a quotation mark stays there: it could be the end of a string.
+_COMMENT = re.compile(r"""^[ \t]*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$|(?<=[;,{}()]) // [^"'`\n]*$""", re.MULTILINE)
 _IMPORT = re.compile(r'^import .*?"\./([\w.]+)";$', re.MULTILINE)
 
 
@@ -32,6 +35,13 @@ def version() -> str:
 @cache
 def _imports() -> Mapping[str, tuple[str, ...]]:
     return {file.name: tuple(_IMPORT.findall(file.read_text(encoding="utf-8"))) for file in STATIC.glob("*.js")}
+
+
+@cache
+def without_comments(name: str) -> bytes:
+    """Return a script or style as browsers get it: without comments; lines keep their numbers."""
+    text = (STATIC / name).read_text(encoding="utf-8")
+    return _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text).encode()
 
 
 def asset(name: str) -> str:
@@ -67,7 +77,11 @@ class AssetFiles(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         """One file. Raises HTTPException."""
         first, _, rest = path.partition("/")
-        answer = await super().get_response(rest if first.startswith("v-") else path, scope)
+        name = rest if first.startswith("v-") else path
+        answer = await super().get_response(name, scope)
+        if answer.status_code == 200 and name.endswith((".js", ".css")):
+            kept = {key: answer.headers[key] for key in ("content-type", "etag", "last-modified")}
+            answer = Response(without_comments(name), headers=kept)
         if first == version():
             answer.headers["Cache-Control"] = f"max-age={_YEAR_S}, immutable"
         return answer

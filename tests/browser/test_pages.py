@@ -147,7 +147,7 @@ def test_what_a_detector_found_again_is_not_green(visit: Visit, house: House) ->
     expect(page.locator("#a-dog .chip")).to_have_text("Rechecked")
     expect(page.locator("#a-dog .chip.good")).to_have_count(0)
     page.goto(f"{house.url}/alerts/dog")
-    expect(page.locator("#verdict")).to_contain_text("a detector that looked again, not a language model")
+    expect(page.locator("#verdict")).to_contain_text("a second detection, not a language model")
     expect(page.locator("#verdict")).to_contain_text("it cannot confirm")
     expect(page.locator("#verdict .chip.good")).to_have_count(0)
 

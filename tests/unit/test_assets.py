@@ -35,8 +35,23 @@ def test_another_version_is_answered_with_what_there_is_and_not_kept(client: Tes
     for address in ("/static/v-0123456789ab/page.js", "/static/page.js"):
         answer = client.get(address)
         assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache"), address
-        assert answer.text == (assets.STATIC / "page.js").read_text(encoding="utf-8")
+        assert answer.content == assets.without_comments("page.js")
     assert client.get("/static/v-0123456789ab/nowhere.js").status_code == 404
+
+
+def test_a_browser_gets_every_line_of_code_at_its_number_and_no_line_of_comment(client: TestClient) -> None:
+    for file in (*assets.STATIC.glob("*.js"), *assets.STATIC.glob("*.css")):
+        written = file.read_text(encoding="utf-8").split("\n")
+        got = client.get(assets.asset(file.name))
+        assert got.headers["content-type"].startswith(("text/javascript", "text/css"))
+        lines = got.text.split("\n")
+        assert len(lines) == len(written), file.name
+        for line, shown in zip(written, lines, strict=True):
+            assert line.startswith(shown), file.name
+            left_out = line.removeprefix(shown).strip()
+            assert not left_out or left_out.startswith(("//", "/*", "*")), (file.name, line)
+        assert not [line for line in lines if line.lstrip().startswith("//")], file.name
+        assert "/**\n" not in got.text, file.name
 
 
 def test_a_changed_script_changes_every_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

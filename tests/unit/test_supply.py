@@ -110,6 +110,20 @@ def test_setup_installs_what_is_locked_and_lets_pip_choose_nothing() -> None:
     assert re.fullmatch(r"setuptools==[^\n]+\n(    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", done.stdout)
 
 
+def test_what_checks_the_scripts_of_pages_is_locked_with_hashes_and_no_registry() -> None:
+    folder = ROOT / "tests" / "js"
+    lock = json.loads((folder / "package-lock.json").read_text())
+    root, *packages = lock["packages"].values()
+    wanted = json.loads((folder / "package.json").read_text())["devDependencies"]
+    assert root["devDependencies"] == wanted
+    assert all(re.fullmatch(r"[0-9.]+", version) for version in wanted.values()), "exact versions"
+    assert all(each["integrity"].startswith("sha512-") and "resolved" not in each for each in packages)
+    optional = {name for each in packages for name in each.get("optionalDependencies", {})}
+    assert {f"node_modules/{name}" for name in (*optional, *wanted)} == {*lock["packages"]} - {""}, "of every platform"
+    assert "omit-lockfile-registry-resolved=true" in (folder / ".npmrc").read_text()
+    assert not re.search(r"npmjs|\bregistry=", (folder / "package-lock.json").read_text() + (folder / ".npmrc").read_text())
+
+
 @pytest.mark.parametrize("name", BINARY)
 def test_a_package_with_machine_code_has_a_wheel_for_both_machines(name: str) -> None:
     """One of each Python and machine; those that serve several Pythons have fewer."""

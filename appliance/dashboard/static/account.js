@@ -1,20 +1,13 @@
+// @ts-check
 // One's own password, sessions and second factor.
-import { by, follow, post } from "./page.js";
+import { attempt, by, follow, post } from "./page.js";
 
-async function attempt(path, body, method) {
-	by("wrong").textContent = "";
-	try {
-		return await post(`/api/v1/me/${path}`, body, method);
-	} catch (error) {
-		by("wrong").textContent = error.message;
-		by("wrong").scrollIntoView({ block: "nearest" });
-	}
-}
+const send = (path, body, method) => attempt(null, () => post(`/api/v1/me/${path}`, body, method));
 
 document.addEventListener("submit", async event => {
 	event.preventDefault();
 	const form = event.target;
-	const done = await attempt(form.dataset.post, Object.fromEntries(new FormData(form)));
+	const done = await send(form.dataset.post, Object.fromEntries(new FormData(form)));
 	if (done?.secret) {
 		form.hidden = true;
 		by("begun").hidden = false;
@@ -29,6 +22,6 @@ document.addEventListener("submit", async event => {
 });
 
 document.addEventListener("click", async ({ target }) => {
-	if (target.dataset.end && (await attempt(`sessions/${target.dataset.end}`, {}, "DELETE"))) target.closest("li").remove();
+	if (target.dataset.end && (await send(`sessions/${target.dataset.end}`, {}, "DELETE"))) target.closest("li").remove();
 });
 follow({});

@@ -1,5 +1,6 @@
+// @ts-check
 // One alert: the clip with its boxes in time, the tracks' life, the review.
-import { again, by, coalesced, follow, keys, light, review, swap } from "./page.js";
+import { again, by, coalesced, follow, keys, light, made, review, swap } from "./page.js";
 import { t } from "./texts.js";
 import { begin, box } from "./draw.js";
 import { converted } from "./converted.js";
@@ -92,7 +93,8 @@ async function play() {
 	const now = () => draw(shown ?? video.currentTime);
 	if (video.requestVideoFrameCallback) {
 		const each = (_, frame) => {
-			draw((shown = frame.mediaTime));
+			shown = frame.mediaTime;
+			draw(shown);
 			video.requestVideoFrameCallback(each);
 		};
 		video.requestVideoFrameCallback(each);
@@ -118,9 +120,9 @@ async function convert(video) {
 	if (video.dataset.converted) return tell(t("This browser cannot play the clip's codec. Download it, or look at the best picture."));
 	video.dataset.converted = "1";
 	try {
-		const made = await converted(`/api/v1/alerts/${encodeURIComponent(page.dataset.id)}/rendition`, text => video.isConnected && tell(text), () => video.isConnected);
-		if (!made) return;
-		video.src = made.url;
+		const copy = await converted(`/api/v1/alerts/${encodeURIComponent(page.dataset.id)}/rendition`, text => video.isConnected && tell(text), () => video.isConnected);
+		if (!copy) return;
+		video.src = copy.url;
 		tell(t("Converted for this browser"));
 		video.addEventListener("playing", () => tell(""), { once: true });
 	} catch (error) {
@@ -131,8 +133,10 @@ async function convert(video) {
 function tell(text) {
 	const stage = by("stage");
 	let note = stage.querySelector(".note");
-	if (!note) stage.append((note = document.createElement("p")));
-	note.className = "note";
+	if (!note) {
+		note = made("p", { className: "note" });
+		stage.append(note);
+	}
 	note.hidden = !text;
 	note.textContent = text;
 }
@@ -182,12 +186,12 @@ const refresh = coalesced(async () => {
 	const fresh = await again();
 	swap(fresh, "#review, #verdict, #told, #about, #gone, #learnt, .head");
 	const remove = by("remove"); // stays as it is while a person types
-	if (fresh.getElementById("remove").dataset.state !== remove.dataset.state) swap(fresh, "#remove");
+	if (fresh.querySelector("#remove").dataset.state !== remove.dataset.state) swap(fresh, "#remove");
 	if (!isWriting()) swap(fresh, "#note");
 	const keep = by("keep"); // stays as it is while a person types
-	if (fresh.getElementById("keep").dataset.state !== keep.dataset.state) swap(fresh, "#keep");
+	if (fresh.querySelector("#keep").dataset.state !== keep.dataset.state) swap(fresh, "#keep");
 	const scene = by("scene");
-	if (fresh.getElementById("scene").dataset.state !== scene.dataset.state) {
+	if (fresh.querySelector("#scene").dataset.state !== scene.dataset.state) {
 		swap(fresh, "#scene");
 		await play();
 	}

@@ -1,3 +1,4 @@
+// @ts-check
 // The live list: cards arrive, change in place, and are reviewed from the keyboard.
 import { again, by, coalesced, follow, keys, light, made, post, prepare, review, say, swap } from "./page.js";
 import { t, tn } from "./texts.js";
@@ -24,9 +25,8 @@ function markDays() {
 			continue;
 		}
 		const name = dayOf(Number(item.dataset.t));
-		if (name !== last) {
-			item.before(made("li", { className: "day", textContent: (last = name) }));
-		}
+		if (name !== last) item.before(made("li", { className: "day", textContent: name }));
+		last = name;
 	}
 }
 
@@ -110,7 +110,7 @@ async function changedHealth(event) {
 	}
 	const last = items().at(-1);
 	if (last && by("older") && newerThan(line, last) < 0) return;
-	say(`${event.title}, ${event.camera || t("the box")}`);
+	say(`${event.title}, ${event.camera || t("the appliance")}`);
 	arrive(line);
 }
 
@@ -130,7 +130,7 @@ function release() {
 const jobs = new Map();
 const work = coalesced(async () => {
 	while (jobs.size) {
-		const [id, changedRow] = jobs.entries().next().value;
+		const [[id, changedRow]] = jobs;
 		jobs.delete(id);
 		await ("learnable" in changedRow ? changedHealth(changedRow) : changed(changedRow));
 	}
@@ -154,7 +154,7 @@ async function older() {
 		for (const item of page.querySelectorAll(".card, .ill")) if (!by(item.id)) list.append(item);
 		markDays();
 		const next = page.getElementById("older");
-		if (next) link.href = next.href;
+		if (next) link.href = next.getAttribute("href");
 		else link.closest(".more").remove();
 	} catch (error) {
 		light("lost", error.message);
@@ -219,14 +219,14 @@ async function undo() {
 }
 
 function chooseHere(range) {
-	const card = document.activeElement.closest?.(".card");
+	const card = document.activeElement?.closest(".card");
 	if (!card) return false;
 	choose(card, range);
 }
 
 function judge(value) {
 	if (some()) return void reviewChosen(value);
-	const card = document.activeElement.closest?.(".card");
+	const card = document.activeElement?.closest(".card");
 	if (!card?.querySelector(".pick")) return false; // who may only look
 	review(card.dataset.id, value).then(took, error => light("lost", error.message));
 }
@@ -266,7 +266,7 @@ keys({
 	u: () => judge(null),
 	x: () => chooseHere(false),
 	X: () => chooseHere(true),
-	p: () => preview(document.activeElement.closest?.(".card")),
+	p: () => preview(document.activeElement?.closest(".card")),
 	Escape: none,
 	"/": () => filters.elements.text.focus()
 });

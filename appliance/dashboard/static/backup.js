@@ -1,3 +1,4 @@
+// @ts-check
 // A backup is made and downloaded; one brought back is sent in pieces, checked, and ready for the next start.
 import { attempt, by, post, renew, say } from "./page.js";
 import { t } from "./texts.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // A camera, found in the network or by its address: asked for its streams, tried, seen, named, added.
 import { by, follow, post } from "./page.js";
 let onvif = ""; // of the camera that was chosen

@@ -1,3 +1,4 @@
+// @ts-check
 // What cameras see now, boxes over it: video where the page has one and the browser plays it, else stills.
 import { by, coalesced, follow, renew } from "./page.js";
 import { t } from "./texts.js";
@@ -8,7 +9,8 @@ import { clockOf } from "./time.js";
 const checked = id => by(id)?.checked ?? true;
 
 const OLD_S = 15; // a segment may take a few seconds to reach the disk
-const STUCK_MS = 4000;
+const STUCK_MS = 4000; // without a new frame: stills are shown
+const EXAMINED_MAX = 100; // frames whose boxes are kept for the video to come
 
 class Live {
 	constructor(stage) {
@@ -16,13 +18,15 @@ class Live {
 		this.canvas = stage.querySelector("canvas");
 		this.note = stage.querySelector(".note");
 		this.seen = false;
+		this.shownAt = 0; // ms: when the last frame of the video came
 		this.image = null;
 		this.found = { objects: [] };
 		this.places = { zones: {}, lines: {} };
 		this.pull = coalesced(() => this.playing || this.next());
 		if (stage.dataset.cameraUrl) this.learn(stage.dataset.cameraUrl);
 		this.video = stage.querySelector("video");
-		if (this.video) this.player = new LivePlayer(this.video, at => this.shown(at), why => this.stills(why));
+		/** @type {any} a LivePlayer; null where the page has no video */
+		this.player = this.video && new LivePlayer(this.video, at => this.shown(at), why => this.stills(why));
 		setInterval(() => this.tick(), Number(stage.dataset.every));
 	}
 	tick() {
@@ -34,7 +38,7 @@ class Live {
 	view = {
 		c: type => this.player.begin(type),
 		v: bytes => this.player.take(bytes),
-		b: looks => (this.player.looks = [...this.player.looks, ...JSON.parse(looks)].slice(-100)),
+		b: frames => (this.player.examined = [...this.player.examined, ...JSON.parse(frames)].slice(-EXAMINED_MAX)),
 		n: text => {
 			const { active, problem } = JSON.parse(text);
 			this.idle = !active;
@@ -45,7 +49,7 @@ class Live {
 	shown(at) {
 		if (!this.playing) this.mode(t("Live"), true);
 		this.shownAt = Date.now();
-		this.told(at, this.player.boxes(at));
+		this.update(at, this.player.objectsAt(at));
 		this.note.hidden = true;
 		this.stage.classList.remove("old");
 	}
@@ -60,7 +64,7 @@ class Live {
 		this.stage.classList.toggle("playing", playing);
 		this.stage.querySelector(".mode").textContent = text;
 	}
-	told(at, objects) {
+	update(at, objects) {
 		this.found = { objects };
 		this.stage.dataset.objects = objects.length;
 		const shown = by("frame-time");
@@ -81,7 +85,7 @@ class Live {
 			return;
 		}
 		const at = answer.headers.get("X-Frame-Time");
-		this.tell(Number(at), Date.parse(answer.headers.get("Date")) / 1000);
+		this.warnIfOld(Number(at), Date.parse(answer.headers.get("Date") ?? "") / 1000);
 		if (at === this.t) return;
 		const image = await createImageBitmap(await answer.blob());
 		const boxes = await fetch(`${this.stage.dataset.boxes}?t=${at}`);
@@ -89,10 +93,10 @@ class Live {
 		if (this.playing) return;
 		this.image?.close();
 		Object.assign(this, { image, t: at });
-		this.told(Number(at), found.objects);
+		this.update(Number(at), found.objects);
 	}
 	// An old picture must never pass for a live one. `now` is the appliance's: the viewer's clock may be wrong.
-	tell(at, now) {
+	warnIfOld(at, now) {
 		const old = now - at > OLD_S;
 		this.note.textContent = t("Last picture {time}", { time: clockOf(at) });
 		this.note.hidden = !old;
@@ -110,10 +114,13 @@ class Live {
 }
 
 const lives = [...document.querySelectorAll(".stage.live")].map(stage => new Live(stage));
-const redraw = () => lives.forEach(live => live.draw());
+const redraw = () => {
+	for (const live of lives) live.draw();
+};
 const watcher = new IntersectionObserver(entries => {
 	for (const entry of entries) {
 		const live = lives.find(each => each.stage === entry.target);
+		if (!live) continue;
 		live.seen = entry.isIntersecting;
 		if (live.seen) live.pull();
 	}

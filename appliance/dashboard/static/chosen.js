@@ -1,6 +1,7 @@
+// @ts-check
 // Several cards chosen by mouse, touch or keys, and one thing done with all of them.
 import { by, light, post, say } from "./page.js";
-import { t, tn } from "./texts.js";
+import { tn } from "./texts.js";
 export const BATCH = 100; // as many as one request may change
 const chosen = new Set();
 const bar = by("bulk");

@@ -1,3 +1,4 @@
+// @ts-check
 // Asks for a recording until it is converted for this browser; `told` hears how far it is.
 import { t } from "./texts.js";
 // null: it is no longer wanted.

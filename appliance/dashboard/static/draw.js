@@ -1,3 +1,4 @@
+// @ts-check
 // Draws boxes, zones and lines over a picture that fills its canvas with `object-fit: contain`.
 // As --t0 .. --t5 in the dark scheme: a picture is seldom white.
 const COLOURS = ["#3fd0b5", "#f0a259", "#8fa8ff", "#e58bcb", "#b9c95a", "#ff8f94"];
@@ -67,7 +68,7 @@ export function places(area, zones, lines) {
 	pen.lineWidth = 1.5;
 	for (const [name, points] of Object.entries(zones)) {
 		pen.beginPath();
-		points.forEach((point, i) => pen[i ? "lineTo" : "moveTo"](...at(point)));
+		for (const point of points) pen.lineTo(...at(point));
 		pen.closePath();
 		pen.fillStyle = "rgb(99 210 187 / 12%)";
 		pen.strokeStyle = "rgb(99 210 187 / 90%)";

@@ -1,3 +1,4 @@
+// @ts-check
 // Forms that are one request: each field under its name; what holds JSON is parsed, or merged into the request.
 import { again, by, light, post, say, swap } from "./page.js";
 import { t } from "./texts.js";

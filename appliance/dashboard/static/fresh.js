@@ -1,3 +1,4 @@
+// @ts-check
 // Keeps the numbers fresh while somebody looks.
 import { again, coalesced, follow, swap } from "./page.js";
 const refresh = coalesced(async () => {

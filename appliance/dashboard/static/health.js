@@ -1,3 +1,4 @@
+// @ts-check
 // "Seen" beside a health event, wherever it stands; the stream brings what came of it.
 import { light, post } from "./page.js";
 document.addEventListener("click", async event => {

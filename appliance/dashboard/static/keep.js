@@ -1,5 +1,6 @@
+// @ts-check
 // Keeping an alert as a scenario: the small form on its page.
-import { onSubmit, post, say } from "./page.js";
+import { by, onSubmit, post, say } from "./page.js";
 import { t } from "./texts.js";
 export function offerKeep(id, refresh) {
 	onSubmit("keep-form", async ({ elements }) => {
@@ -11,7 +12,7 @@ export function offerKeep(id, refresh) {
 		say(t("Kept as {name}", { name: kept.name }));
 		await refresh();
 		// Its run ends later.
-		for (let n = 0; n < 300 && document.getElementById("keep").dataset.state.endsWith(" "); n++) {
+		for (let n = 0; n < 300 && by("keep").dataset.state.endsWith(" "); n++) {
 			await new Promise(done => setTimeout(done, 2000));
 			await refresh();
 		}

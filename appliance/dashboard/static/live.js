@@ -1,17 +1,35 @@
+// @ts-check
 // Live video: one connection for all cameras of a page, played through Media Source; `currentTime` is camera time.
+import { MessageReader, objectsAt, Pace, rateOf } from "./live_buffer.js";
 import { t } from "./texts.js";
 const Source = globalThis.ManagedMediaSource ?? globalThis.MediaSource;
-const KEEP = 6; // seconds already shown
+const KEEP_S = 6; // already shown
 const QUEUE_MAX = 24e6; // bytes not yet appended
 const CODECS = { avc1: "H.264", hvc1: "H.265" };
 
 // Plays one camera. shown(at): a frame is on screen; stills(why): no more video.
 export class LivePlayer {
-	looks = [];
+	/** @type {ExaminedFrame[]} */
+	examined = [];
+	/** @type {Uint8Array<ArrayBuffer>[]} */
+	queue = [];
+	bytes = 0;
+	type = "";
+	/** @type {MediaSource | null} */
+	media = null;
+	/** @type {SourceBuffer | null} */
+	buffer = null;
+	pace = new Pace();
+	/**
+	 * @param {HTMLVideoElement} video
+	 * @param {(at: number) => void} shown
+	 * @param {(why: string) => void} stills
+	 */
 	constructor(video, shown, stills) {
-		Object.assign(this, { video, stills });
+		this.video = video;
+		this.stills = stills;
 		video.muted = video.disableRemotePlayback = true;
-		video.addEventListener("waiting", () => (this.hand = 0.6));
+		video.addEventListener("waiting", () => this.pace.stalled());
 		video.addEventListener("error", () => this.stop(t("this browser cannot play what the camera sends")));
 		const each = (_, frame) => {
 			if (this.type) shown(frame.mediaTime);
@@ -26,7 +44,7 @@ export class LivePlayer {
 		this.stop(playable ? "" : t("this browser cannot play {codec}", { codec: CODECS[name] ?? name }));
 		if (!playable) return;
 		const media = new Source();
-		Object.assign(this, { type, media, bytes: 0, hand: 0.25, steps: [0.5], end: 0 });
+		Object.assign(this, { type, media, bytes: 0, pace: new Pace() });
 		this.video.src = URL.createObjectURL(media);
 		media.onsourceopen = () => {
 			if (media !== this.media || this.buffer) return;
@@ -48,37 +66,23 @@ export class LivePlayer {
 		const { buffered } = buffer;
 		if (buffered.length) {
 			this.follow(buffered.end(buffered.length - 1));
-			if (video.currentTime - buffered.start(0) > 2 * KEEP) return buffer.remove(buffered.start(0), video.currentTime - KEEP);
+			if (video.currentTime - buffered.start(0) > 2 * KEEP_S) return buffer.remove(buffered.start(0), video.currentTime - KEEP_S);
 		}
 		const next = this.queue.shift();
 		if (!next) return;
 		this.bytes -= next.length;
 		buffer.appendBuffer(next);
 	}
-	// Stay as far behind the end as pieces are long, and a little.
 	follow(end) {
 		const { video } = this;
-		if (end !== this.end) {
-			if (this.end) this.steps = [...this.steps, Math.min(2, Math.abs(end - this.end))].slice(-6);
-			this.end = end;
-		}
-		this.hand = Math.max(0.25, this.hand - 0.005);
-		const ahead = end - video.currentTime - Math.max(...this.steps) - this.hand;
+		const ahead = this.pace.ahead(end, video.currentTime);
 		if (ahead > 1 || video.currentTime > end || video.paused) {
 			video.currentTime += ahead;
 			video.play().catch(() => {});
-		} else video.playbackRate = ahead > 0.15 ? 1.08 : ahead < -0.3 ? 0.96 : 1;
+		} else video.playbackRate = rateOf(ahead);
 	}
-	// Between the frames that were examined before and after `at`.
-	boxes(at) {
-		const next = this.looks.find(each => each.t > at + 0.02);
-		const last = this.looks.findLast(each => each.t <= at + 0.02);
-		if (!last || at - last.t > 1) return [];
-		const share = next && next.t - last.t < 1 ? (at - last.t) / (next.t - last.t) : 0;
-		return last.objects.map(object => {
-			const then = next?.objects.find(each => each.track === object.track) ?? object;
-			return { ...object, box: object.box.map((side, i) => side + share * (then.box[i] - side)) };
-		});
+	objectsAt(at) {
+		return objectsAt(this.examined, at);
 	}
 	stop(why) {
 		if (this.type) this.video.removeAttribute("src");
@@ -93,33 +97,28 @@ export function watch(views, when) {
 	const names = Object.keys(views);
 	const query = new URLSearchParams([...names.map(name => ["camera", name]), ["when", when], ["stream", when === "active" ? "sub" : "main"]]);
 	let ended = false;
+	/** @type {AbortController | null} */
 	let stop = null;
 	async function read(signal) {
 		const answer = await fetch(`/api/v1/live?${query}`, { signal });
 		if (!answer.ok) throw new Error((await answer.json()).detail);
+		if (!answer.body) return;
 		const reader = answer.body.getReader();
-		let data = new Uint8Array();
+		const messages = new MessageReader();
 		for (;;) {
 			const { value, done } = await reader.read();
 			if (done) return;
-			const both = new Uint8Array(data.length + value.length);
-			both.set(data);
-			both.set(value, data.length);
-			let at = 0;
-			for (let end; at + 6 <= both.length; at = end) {
-				end = at + 6 + new DataView(both.buffer).getUint32(at + 2);
-				if (end > both.length) break;
-				const [kind, body] = [String.fromCharCode(both[at]), both.slice(at + 6, end)];
-				views[names[both[at + 1]]][kind]?.(kind === "v" ? body : new TextDecoder().decode(body));
-			}
-			data = both.slice(at);
+			for (const { kind, camera, body } of messages.read(value))
+				views[names[camera]][kind]?.(kind === "v" ? body : new TextDecoder().decode(body));
 		}
 	}
 	async function run() {
 		while (names.length && !ended && !document.hidden) {
 			stop = new AbortController();
 			const { signal } = stop;
-			await read(signal).catch(error => signal.aborted || names.forEach(name => views[name].lost(error.message)));
+			await read(signal).catch(error => {
+				if (!signal.aborted) for (const name of names) views[name].lost(error.message);
+			});
 			if (!signal.aborted) await new Promise(done => setTimeout(done, 2000));
 		}
 		stop = null;

@@ -1,3 +1,4 @@
+// @ts-check
 // Trades name and password (or the token, or the code of the first start) for a cookie; none is kept anywhere.
 import { by, post } from "./page.js";
 const form = by("login");

@@ -1,3 +1,4 @@
+// @ts-check
 // The note on an alert's page.
 import { by, onSubmit, post, say } from "./page.js";
 import { t } from "./texts.js";

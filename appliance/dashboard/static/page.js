@@ -1,7 +1,11 @@
+// @ts-check
 // What every page does: local times, the event stream, the connection light, signing out.
+import { coalescedWork, EventFeed } from "./event_feed.js";
 import { dress } from "./time.js";
 import { t } from "./texts.js";
+/** @type {(id: string) => any} the element of this id, which the template of the page promises */
 export const by = id => document.getElementById(id);
+/** @type {(tag: string, values?: object) => any} */
 export const made = (tag, values) => Object.assign(document.createElement(tag), values);
 
 const CLOSER_MAX = 2;
@@ -81,35 +85,30 @@ export async function review(id, value) {
 	return alert;
 }
 
-// At most one run at a time; asked again meanwhile, once more `pauseMs` afterwards. Promises a run begun from now on.
-export function coalesced(work, pauseMs = 0) {
-	let running = null;
-	let next = null;
-	const run = () =>
-		(running = Promise.resolve()
-			.then(work)
-			.catch(error => light("lost", error.message))
-			.then(() => (running = null)));
-	return () =>
-		running
-			? (next ??= running.then(() => new Promise(done => setTimeout(done, pauseMs))).then(() => {
-					next = null;
-					return running ? running.then(run) : run();
-				}))
-			: run();
-}
+/**
+ * At most one run of this work at a time; asked again meanwhile, once more `pauseMs` afterwards.
+ * @param {() => unknown} work
+ */
+export const coalesced = (work, pauseMs = 0) => coalescedWork(work, pauseMs, error => light("lost", error.message));
 
-// Something done with a button, that takes no second press meanwhile; what is wrong stands where the page says so.
+/**
+ * Do something that a person asked for. A button takes no second press meanwhile; what is wrong stands where the page says.
+ * @template T
+ * @param {any} button null if there is none to hold
+ * @param {() => Promise<T>} work
+ * @returns {Promise<T | undefined>}
+ */
 export async function attempt(button, work, wrong = by("wrong")) {
-	button.disabled = true;
+	if (button) button.disabled = true;
 	wrong.textContent = "";
 	try {
-		await work();
+		return await work();
 	} catch (error) {
 		wrong.textContent = error.message;
 		wrong.scrollIntoView({ block: "nearest" });
+	} finally {
+		if (button) button.disabled = false;
 	}
-	button.disabled = false;
 }
 
 export function onSubmit(id, work) {
@@ -131,38 +130,11 @@ export function light(state, detail = "") {
 	pulse.setAttribute("aria-label", WORDS[state]);
 }
 
-// Follow the stream from the change at which this page was made. A hidden page lets go of its connection (of
-// six to one host) and resumes from the last change it saw.
-export function follow(handlers) {
-	let rev = Number(document.body.dataset.rev);
-	let source = null;
-	function open() {
-		if (source) return;
-		source = new EventSource(`/api/v1/stream?since=${rev}`);
-		source.onopen = () => light("live");
-		source.onerror = () => {
-			light("lost");
-			if (source?.readyState === EventSource.CLOSED) {
-				source = null;
-				setTimeout(() => document.hidden || open(), 3000);
-			}
-		};
-		for (const [kind, handle] of Object.entries(handlers)) {
-			source.addEventListener(kind, event => {
-				rev = Number(event.lastEventId);
-				handle(JSON.parse(event.data));
-			});
-		}
-	}
-	function close() {
-		source?.close();
-		source = null;
-	}
-	document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
-	addEventListener("pagehide", close);
-	addEventListener("pageshow", () => document.hidden || open());
-	if (!document.hidden) open();
-}
+/**
+ * Follow what changes from when this page was made.
+ * @param {Record<string, (row: any) => void>} handlers by kind of change
+ */
+export const follow = handlers => new EventFeed(Number(document.body.dataset.rev), handlers, light).listen();
 
 // `j` and friends, unless the person is typing or holds a modifier.
 export function keys(actions) {

@@ -1,6 +1,8 @@
+// @ts-check
 // One camera on the stage: its picture of a moment, and its recording, piece by piece in two videos that take turns.
 import { converted } from "./converted.js";
 import { t } from "./texts.js";
+import { clamp } from "./timeline_view.js";
 const PIECE_S = 20;
 const FIRST_S = 6; // short, so that it is there soon
 const PIECE_S_MAX = 600;
@@ -8,14 +10,34 @@ const CONVERTED_S_MAX = 120;
 const AHEAD = 0.5; // of a piece: from here on the next one is fetched
 const LEAST_S = 0.3; // of a piece
 const OFF_S_MAX = 2; // further off the clock it seeks, nearer it plays faster or slower
-const PICTURES_MAX = 150;
-const pictures = new Map();
-const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+const IMAGES_MAX = 150;
+/** @type {Map<string, {image: ImageBitmap, at: number}>} */
+const images = new Map();
+
+/** @type {(loaded: Loaded) => number} the camera's time of what is on screen */
+const positionOf = ({ piece, video }) => piece.t_start + video.currentTime;
 
 export class Pane {
-	// hooks: report(camera), clock(), ready(), failed(text)
+	run = 0; // counts the beginnings of playing: what was asked for in an earlier one is dropped
+	rate = 1;
+	/** @type {Loaded | null} */
+	current = null;
+	/** @type {Promise<Loaded | null> | null} */
+	next = null;
+	loadingSince = 0; // ms; 0: it does not load
+	wanted = ""; // the address of the picture to show
+	fetching = false;
+	convert = false;
+	/**
+	 * @param {HTMLElement} stage
+	 * @param {string} camera
+	 * @param {{report(camera: string): TimelineReport | undefined, clock(): number, ready(): void, failed(text: string): void}} hooks
+	 */
 	constructor(stage, camera, hooks) {
-		Object.assign(this, { stage, camera, hooks, run: 0, rate: 1, current: null, next: null, loadingSince: 0, wanted: null, fetching: false, convert: false });
+		this.stage = stage;
+		this.camera = camera;
+		this.hooks = hooks;
+		/** @type {HTMLVideoElement[]} */
 		this.videos = [...stage.querySelectorAll("video")];
 		this.canvas = stage.querySelector("canvas");
 		stage.dataset.camera = camera;
@@ -40,14 +62,15 @@ export class Pane {
 	// coarse: pictures nearer than so many seconds are one; small: while it is dragged over.
 	show(moment, now, coarse, small) {
 		this.stage.dataset.shows = "picture";
+		const { report } = this;
 		const span = this.spanAt(moment);
-		if (!span) {
+		if (!report || !span) {
 			this.gap(moment, now);
 			return;
 		}
 		this.note("");
 		const at = clamp(Math.round(moment / coarse) * coarse, span.t_start, span.t_end);
-		this.wanted = `${this.report.frame}?t=${at.toFixed(1)}&size=${small ? "small" : "large"}`;
+		this.wanted = `${report.frame}?t=${at.toFixed(1)}&size=${small ? "small" : "large"}`;
 		this.pull();
 	}
 	gap(moment, now) {
@@ -64,31 +87,32 @@ export class Pane {
 		try {
 			for (let url = ""; url !== this.wanted && this.wanted; ) {
 				url = this.wanted;
-				const image = await this.picture(url);
+				const image = await this.fetchImage(url);
 				if (image && this.stage.dataset.shows === "picture" && this.wanted) this.paint(image);
 			}
 		} finally {
 			this.fetching = false;
 		}
 	}
-	async picture(url) {
-		if (pictures.has(url)) return pictures.get(url);
+	async fetchImage(url) {
+		if (images.has(url)) return images.get(url);
 		const answer = await fetch(url);
 		if (!answer.ok) {
 			if (url === this.wanted) this.note((await answer.json()).detail);
 			return null;
 		}
 		const image = await createImageBitmap(await answer.blob());
-		image.frameTime = Number(answer.headers.get("X-Frame-Time"));
-		pictures.set(url, image);
-		if (pictures.size > PICTURES_MAX) pictures.delete(pictures.keys().next().value);
-		return image;
+		const shown = { image, at: Number(answer.headers.get("X-Frame-Time")) };
+		images.set(url, shown);
+		const [oldest] = images.keys();
+		if (images.size > IMAGES_MAX) images.delete(oldest);
+		return shown;
 	}
-	paint(image) {
+	paint({ image, at }) {
 		[this.canvas.width, this.canvas.height] = [image.width, image.height];
 		this.canvas.getContext("2d").drawImage(image, 0, 0);
 		this.stage.style.aspectRatio = `${image.width} / ${image.height}`;
-		this.canvas.dataset.t = image.frameTime;
+		this.canvas.dataset.t = at;
 	}
 	// -- playing
 	// What of the recording is to be played at a moment; undefined: nothing.
@@ -97,10 +121,10 @@ export class Pane {
 	}
 	// The camera's time of what is on screen; null: it does not play.
 	get position() {
-		return this.current && this.current.piece.t_start + this.current.video.currentTime;
+		return this.current && positionOf(this.current);
 	}
 	get waitsMs() {
-		return this.loadingSince && performance.now() - this.loadingSince;
+		return this.loadingSince ? performance.now() - this.loadingSince : 0;
 	}
 	stop() {
 		this.run++;
@@ -119,7 +143,8 @@ export class Pane {
 		if (this.loadingSince) return;
 		if (!this.current) return this.playable(moment) ? this.start(moment) : this.gap(moment, now);
 		const { video, piece } = this.current;
-		const off = this.position - moment;
+		const position = positionOf(this.current);
+		const off = position - moment;
 		if (Math.abs(off) > OFF_S_MAX * Math.max(1, rate / 2)) {
 			this.stop();
 			return this.start(moment);
@@ -128,15 +153,17 @@ export class Pane {
 		video.muted = muted;
 		if (hold && !video.paused) video.pause();
 		else if (!hold && video.paused && !video.ended) video.play().catch(error => error.name !== "AbortError" && this.fail(error));
-		if (!this.next && this.position > piece.from + AHEAD * (piece.to - piece.from)) this.next = this.load(piece.to, 1 - this.current.which);
+		if (!this.next && position > piece.from + AHEAD * (piece.to - piece.from)) this.next = this.load(piece.to, 1 - this.current.which);
 	}
 	async start(moment) {
 		await this.begin(this.load(moment, 0, true));
 	}
 	async turn() {
+		if (!this.current) return;
 		const { piece, which } = this.current;
 		await this.begin(this.next ?? this.load(piece.to, 1 - which));
 	}
+	/** @param {Promise<Loaded | null>} loading */
 	async begin(loading) {
 		const run = this.run;
 		this.loadingSince = performance.now();
@@ -146,14 +173,20 @@ export class Pane {
 		this.current = loaded;
 		this.next = null;
 		if (!loaded) return;
-		const behind = this.hooks.clock() - this.position;
+		const behind = this.hooks.clock() - positionOf(loaded);
 		if (behind > 0.1 && behind < OFF_S_MAX) loaded.video.currentTime += behind;
 		this.note("");
 		this.stage.dataset.shows = "ab"[loaded.which];
-		this.stage.dataset.converted = loaded.piece.converted;
+		this.stage.dataset.converted = `${loaded.piece.converted}`;
 		this.hooks.ready();
 	}
-	// A piece in one of the videos, at its first moment; null: there is none.
+	/**
+	 * A piece in one of the videos, at its first moment; null: there is none.
+	 * @param {number} moment
+	 * @param {number} which
+	 * @param {boolean} [first]
+	 * @returns {Promise<Loaded | null>}
+	 */
 	async load(moment, which, first) {
 		const run = this.run;
 		try {
@@ -161,7 +194,7 @@ export class Pane {
 			if (!piece || run !== this.run) return null;
 			const video = this.videos[which];
 			video.src = piece.url;
-			await new Promise((done, wrong) => {
+			await new Promise((/** @type {(value?: unknown) => void} */ done, wrong) => {
 				video.addEventListener("loadeddata", () => (video.videoWidth ? done() : wrong(new DOMException("", "NotSupportedError"))), { once: true });
 				video.addEventListener("error", () => wrong(video.error), { once: true });
 			});
@@ -173,12 +206,13 @@ export class Pane {
 		}
 	}
 	async prepare(moment, first, run) {
+		const { report } = this;
 		const span = this.playable(moment);
-		if (!span) return null;
-		const convert = this.convert || (this.report.codec === "hevc" && !this.videos[0].canPlayType('video/mp4; codecs="hvc1.1.6.L120.90"'));
+		if (!report || !span) return null;
+		const convert = this.convert || (report.codec === "hevc" && !this.videos[0].canPlayType('video/mp4; codecs="hvc1.1.6.L120.90"'));
 		const from = Math.max(moment, span.t_start);
 		const to = Math.min(span.t_end, from + Math.min(convert ? CONVERTED_S_MAX : PIECE_S_MAX, (first ? FIRST_S : PIECE_S) * this.rate));
-		const url = `${this.report.recording}?from=${from.toFixed(2)}&to=${to.toFixed(2)}${convert ? "&codec=h264" : ""}`;
+		const url = `${report.recording}?from=${from.toFixed(2)}&to=${to.toFixed(2)}${convert ? "&codec=h264" : ""}`;
 		const found = await converted(url, text => this.loadingSince && this.note(text), () => run === this.run);
 		// A piece that ends early (the stream's format changed) is gone on from, at least a little later.
 		return found && { ...found, from, to: found.t_end < to - 2 ? Math.max(found.t_end, from + 1) : to };

@@ -1,8 +1,10 @@
+// @ts-check
 // The clip of a card plays in its picture while a mouse rests on it, or after `p`. One at a time.
 import { by, made } from "./page.js";
 const REST_MS = 400;
 const quiet = matchMedia("(prefers-reduced-motion: reduce)");
 let timer = 0;
+/** @type {HTMLVideoElement | null} */
 let shown = null;
 
 function stop() {

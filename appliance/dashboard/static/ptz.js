@@ -1,3 +1,4 @@
+// @ts-check
 // Turns a camera while a button or key is held.
 import { post } from "./page.js";
 const pad = document.querySelector("[data-ptz]");
@@ -10,7 +11,8 @@ const send = body => (line = line.then(() => post(pad.dataset.ptz, body)).then((
 
 async function hold(button) {
 	if (held || !button?.dataset.key) return;
-	const mine = (held = { action: "move", seconds: 2, ...JSON.parse(button.value) });
+	const mine = { action: "move", seconds: 2, ...JSON.parse(button.value) };
+	held = mine;
 	while (held === mine) {
 		await send(mine);
 		await new Promise(done => setTimeout(done, 900));

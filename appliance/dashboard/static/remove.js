@@ -1,3 +1,4 @@
+// @ts-check
 // Deleting the alert of a page, taking that back, and having it escalated.
 import { by, light, onSubmit, post, say } from "./page.js";
 import { t } from "./texts.js";

@@ -1,3 +1,4 @@
+// @ts-check
 // Keeps the numbers fresh while somebody looks; an admin's prices go into the site file and count at once.
 import { again, coalesced, follow, post, renew, say, swap } from "./page.js";
 import { t } from "./texts.js";

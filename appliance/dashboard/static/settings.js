@@ -1,3 +1,4 @@
+// @ts-check
 // The site file: an edit by hand is taken, an older version shown and brought back.
 import { again, attempt, coalesced, follow, made, post, renew, say, swap } from "./page.js";
 import { t } from "./texts.js";
@@ -9,7 +10,7 @@ const refresh = coalesced(async () => {
 
 function paint(pre, text) {
 	pre.replaceChildren(
-		...(text || t("It is the text of now."))
+		...(text || t("This is the current text."))
 			.split("\n")
 			.map(line => made("span", { className: { "+": "new", "-": "gone" }[line[0]] ?? "", textContent: `${line}\n` }))
 	);

@@ -1,3 +1,4 @@
+// @ts-check
 // Draws a stretch of a camera's time: recording, what is missing, looks a minute, alerts, faults, the needle.
 import { locale } from "./texts.js";
 const MINUTE_S = 60;

@@ -1,9 +1,10 @@
+// @ts-check
 // Shows pushed messages, and a page of its own while the appliance is out of reach. Nothing is kept.
 const lang = location.search.slice(1);
 if (lang && lang !== "en") importScripts(`/static/texts/${lang}.js`);
 const t = text => globalThis.TEXTS?.[text] ?? text;
 const OFFLINE = `<!doctype html><html lang="${lang}"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
-<title>Vedette</title><body style="font:1.1rem system-ui;margin:3rem 1.5rem"><main><h1>${t("Out of reach")}</h1><p>${t("The appliance does not answer. It watches on; this device has no way to it now.")}<p>${t("This page comes back by itself.")} <a href="">${t("Try again")}</a></main>
+<title>Vedette</title><body style="font:1.1rem system-ui;margin:3rem 1.5rem"><main><h1>${t("Out of reach")}</h1><p>${t("The appliance does not answer. It goes on watching, but this device cannot reach it now.")}<p>${t("This page comes back by itself.")} <a href="">${t("Try again")}</a></main>
 <script>setInterval(() => fetch("/healthz").then(() => location.reload(), () => 0), 2000)</script>`;
 addEventListener("install", event => {
 	skipWaiting();

@@ -1,5 +1,6 @@
+// @ts-check
 // The page's texts: English as it stands in the code, or the translation of it. Values take the place of {names}.
-const texts = globalThis.TEXTS ?? {};
+const texts = globalThis.TEXTS ?? { plural: () => 0 };
 const lang = document.documentElement.lang || "en";
 export const locale = navigator.languages.find(each => each.split("-")[0] === lang) ?? lang;
 

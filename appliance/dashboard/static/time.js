@@ -1,3 +1,4 @@
+// @ts-check
 // Times in the viewer's own zone; the absolute time on hover.
 import { locale, t } from "./texts.js";
 const full = new Intl.DateTimeFormat(locale, { dateStyle: "full", timeStyle: "long" });

@@ -1,474 +1,513 @@
+// @ts-check
 // A day of the recording: strips to drag on, pictures while dragging, playing, cutting, links to a moment.
 import { by, coalesced, follow, get, keys, made, say } from "./page.js";
 import { clockOf } from "./time.js";
 import { Pane } from "./pane.js";
 import { AXIS, drawStrip } from "./strip.js";
-const SPANS_S = [86400, 6 * 3600, 3600, 600, 120];
-const CUT_S_MAX = 900;
+import { centred, clamp, CUT_S_MAX, dateOf, dayNamed, dayOf, isReady, landing, marked, momentAt } from "./timeline_view.js";
+import { neighbour, nextStart, noonOf, pictureStep, stepOf, width, zoomed } from "./timeline_view.js";
 const TOGETHER_MAX = 4;
 const TICK_MS = 150;
-const HOLD_MS = 300; // so long one may lack its next piece before the others wait for it
+const HOLD_MS = 300; // a camera may lack its next piece this long before the others wait for it
 const LISTED_MAX = 200;
-const page = by("timeline");
+const ADDRESS_MS = 500; // browsers refuse more than some hundred changes of the address in half a minute
 const words = by("words").dataset;
-const strips = [...document.querySelectorAll(".strip")].map(row => ({ camera: row.dataset.camera, row, canvas: row.querySelector("canvas") }));
-const reports = new Map();
-const blank = by("panes").firstElementChild;
-const query = new URLSearchParams(location.search);
 
-let chosen = page.dataset.chosen;
-let skew = 0; // the appliance's clock less the viewer's
-let now = () => Date.now() / 1000 + skew;
-let t = Number(query.get("t")) || null;
-let day = dayOf(t ?? Date.now() / 1000);
-let view = [...day];
-let cut = null;
-let together = (query.get("with") ?? "").split(",").filter(name => strips.some(each => each.camera === name)).slice(0, TOGETHER_MAX);
-let panes = [];
-let playing = false;
-let begun = false; // since it plays, the clock has moved
-let silent = true;
-
-const several = () => together.length > 1;
-const report = () => reports.get(chosen);
-const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
-
-// Midnight to midnight of the viewer: 23 to 25 hours.
-function dayOf(moment, days = 0) {
-	const date = new Date(moment * 1000);
-	const at = n => new Date(date.getFullYear(), date.getMonth(), date.getDate() + n).getTime() / 1000;
-	return [at(days), at(days + 1)];
-}
-
-async function load(camera) {
-	const [from, to] = day;
-	const found = await get(`/api/v1/cameras/${encodeURIComponent(camera)}/timeline?from=${from}&to=${to}`);
-	if (from !== day[0]) return; // another day was chosen meanwhile
-	skew = found.now - Date.now() / 1000;
-	reports.set(camera, found);
-}
-
-const stale = new Set(); // cameras whose report is to be fetched
-const reload = coalesced(async () => {
-	while (stale.size) {
-		const asked = day;
-		const camera = stale.has(chosen) ? chosen : [...stale][0];
-		stale.delete(camera);
-		await load(camera);
-		if (asked !== day) continue; // to another one, of which none is there yet
-		if (camera === chosen) settle();
-		draw();
+// A small picture over the pointer: the camera under it at the moment under it.
+class Bubble {
+	constructor() {
+		this.element = by("bubble");
+		this.image = this.element.querySelector("img");
+		this.wanted = "";
 	}
-	page.dataset.loaded = day[0];
-}, 3000);
-
-function refresh(camera) {
-	for (const each of strips) if (!camera || each.camera === camera) stale.add(each.camera);
-	reload();
-}
-
-// Where a person lands who named no moment: at the newest recording of today, or where a day's recording begins.
-function settle() {
-	if (t === null && report()) {
-		const spans = report().recorded;
-		const today = day[1] > now();
-		t = spans.length ? (today ? spans.at(-1).t_end - 5 : spans[0].t_start) : Math.min(day[0] + 43200, now());
-		show();
-	} else if (t !== null && !playing) show();
-	list();
-}
-
-function seek(moment, { follow: goOn = true } = {}) {
-	t = clamp(moment, day[0], Math.min(day[1], now()));
-	if (t < view[0] || t > view[1]) centre(view[1] - view[0]);
-	const played = playing;
-	if (played) stop();
-	show();
-	if (played && goOn) play();
-	draw();
-}
-
-function choose(camera) {
-	if (camera === chosen) return;
-	chosen = camera;
-	cut = null;
-	arrange();
-	list();
-	show();
-	draw();
-}
-
-function centre(span) {
-	const full = day[1] - day[0];
-	const wide = Math.min(span, full);
-	const from = clamp(t - wide / 2, day[0], day[1] - wide);
-	view = [from, from + wide];
-}
-
-function zoom(way) {
-	const at = SPANS_S.findIndex(span => span <= 1.1 * (view[1] - view[0]));
-	centre(SPANS_S[clamp(at + way, 0, SPANS_S.length - 1)] ?? day[1] - day[0]);
-	if (view[1] - view[0] >= 82800) view = [...day];
-	draw();
-}
-
-function go(days) {
-	if (playing) stop();
-	day = dayOf(day[0] + 43200, days);
-	open();
-}
-
-function open(moment = null) {
-	view = [...day];
-	reports.clear();
-	cut = null;
-	t = moment;
-	delete page.dataset.loaded;
-	draw();
-	refresh();
-}
-
-function arrange() {
-	const cameras = several() ? together : [chosen];
-	for (const { camera, row } of strips) {
-		const box = row.querySelector("input");
-		if (box) Object.assign(box, { checked: together.includes(camera), disabled: together.length >= TOGETHER_MAX && !together.includes(camera) });
+	hide() {
+		this.element.hidden = true;
 	}
-	if (`${cameras}` !== `${panes.map(pane => pane.camera)}`) {
-		if (playing) stop();
-		by("panes").replaceChildren(...cameras.map(() => blank.cloneNode(true)));
-		by("panes").dataset.count = cameras.length;
-		panes = cameras.map((camera, n) => {
-			const stage = by("panes").children[n];
-			stage.querySelector(".name").textContent = camera;
-			stage.onclick = () => choose(camera);
-			return new Pane(stage, camera, { report: name => reports.get(name), clock: () => t, ready: tick, failed });
+	/**
+	 * @param {TimelineReport | undefined} report
+	 * @param {HTMLElement} row
+	 * @param {number} moment
+	 * @param {number} x of the pointer
+	 * @param {number} step_s between two pictures
+	 */
+	show(report, row, moment, x, step_s) {
+		const span = report?.recorded.find(span => span.t_start - 1 <= moment && moment <= span.t_end);
+		const home = this.element.parentElement.getBoundingClientRect();
+		this.element.hidden = false;
+		this.element.style.top = `${row.getBoundingClientRect().top - home.top + AXIS}px`;
+		this.element.style.left = `${clamp(x - home.left, 80, home.width - 80)}px`;
+		this.element.querySelector("span").textContent = clockOf(moment);
+		this.image.hidden = !span;
+		if (!report || !span) return;
+		this.wanted = `${report.frame}?t=${clamp(Math.round(moment / step_s) * step_s, span.t_start, span.t_end).toFixed(1)}&size=small`;
+		this.pull();
+	}
+	// One picture at a time, and always the one wanted last.
+	async pull() {
+		if (this.image.dataset.busy) return;
+		while (this.image.getAttribute("src") !== this.wanted && !this.element.hidden) {
+			this.image.dataset.busy = "1";
+			this.image.src = this.wanted;
+			await this.image.decode().catch(() => {});
+			delete this.image.dataset.busy;
+		}
+	}
+}
+
+// The list of the day: alerts, what is missing and faults of the chosen camera.
+class DayList {
+	/** @param {(moment: number) => void} seek */
+	constructor(seek) {
+		this.seek = seek;
+		this.listed = "";
+	}
+	/**
+	 * @param {string} camera
+	 * @param {TimelineReport | undefined} report
+	 */
+	show(camera, report) {
+		if (!report) return;
+		const until = each => (each.t_end === null ? words.lasts : `${words.until} ${clockOf(each.t_end)}`);
+		const rows = [
+			...report.alerts.map(each => ({ t: each.t_start, kind: `sev ${each.severity}`, text: each.title, href: each.page })),
+			...report.missing.map(each => ({ t: each.t_start, kind: `l-${each.kind === "interrupted" ? "interrupted" : "deleted"}`, text: `${words.missing} ${until(each)}: ${each.reason}` })),
+			...report.health.map(each => ({ t: each.t_start, kind: "l-health", text: `${each.title}${each.camera ? "" : ` (${words.appliance})`} ${until(each)}` }))
+		].sort((a, b) => a.t - b.t);
+		by("who").textContent = camera;
+		const state = JSON.stringify([camera, rows, report.alerts_left_out]);
+		if (state === this.listed) return; // an equal list stays as it is, and so does the focus in it
+		this.listed = state;
+		by("nothing").hidden = rows.length > 0;
+		by("happened").replaceChildren(...rows.slice(0, LISTED_MAX).map(each => this.line(each)));
+		const more = rows.length - LISTED_MAX + report.alerts_left_out;
+		if (rows.length > LISTED_MAX || report.alerts_left_out)
+			by("happened").append(made("li", { className: "muted", textContent: `${Math.max(more, report.alerts_left_out)} ${words.more}` }));
+	}
+	line(each) {
+		const to = made("button", { type: "button", onclick: () => this.seek(each.t) });
+		to.append(made("i", { className: each.kind }), clockOf(each.t), made("span", { textContent: each.text }));
+		const item = made("li");
+		item.append(to);
+		if (each.href) item.append(made("a", { href: each.href, textContent: "→", ariaLabel: `${each.text}, ${clockOf(each.t)}` }));
+		return item;
+	}
+}
+
+class Timeline {
+	/** @type {Map<string, TimelineReport>} */
+	reports = new Map();
+	/** @type {Pane[]} */
+	panes = [];
+	/** @type {Cut | null} */
+	cut = null;
+	/** @type {Cut | null | undefined} the cut that its sentence is about */
+	stated;
+	/** @type {Set<string>} cameras whose report is to be fetched */
+	stale = new Set();
+	skew = 0; // the appliance's clock less the viewer's
+	playing = false;
+	moved = false; // since it plays, the clock has moved
+	silent = true;
+	dragging = false;
+	addressed = 0; // when the address was changed last, ms
+	due = false; // drawing waits for the next frame of the browser
+
+	constructor() {
+		this.page = by("timeline");
+		this.strips = [...document.querySelectorAll(".strip")].map(row => ({ camera: row.dataset.camera, row, canvas: row.querySelector("canvas") }));
+		this.blank = by("panes").firstElementChild;
+		const query = new URLSearchParams(location.search);
+		const asked = (query.get("with") ?? "").split(",");
+		/** @type {string} */
+		this.chosen = this.page.dataset.chosen;
+		/** @type {string[]} */
+		this.together = asked.filter(name => this.strips.some(each => each.camera === name)).slice(0, TOGETHER_MAX);
+		/** @type {number | null} the moment shown; null before the first report */
+		this.t = Number(query.get("t")) || null;
+		this.day = dayOf(this.t ?? Date.now() / 1000);
+		this.view = this.day;
+		this.bubble = new Bubble();
+		this.list = new DayList(moment => this.seek(moment));
+		this.reload = coalesced(() => this.loadStale(), 3000);
+		this.listen();
+		this.arrange();
+		this.draw();
+		this.refresh();
+	}
+	get now() {
+		return Date.now() / 1000 + this.skew;
+	}
+	get several() {
+		return this.together.length > 1;
+	}
+	get report() {
+		return this.reports.get(this.chosen);
+	}
+	// -- reports
+	async load(camera) {
+		const [from, to] = this.day;
+		const found = await get(`/api/v1/cameras/${encodeURIComponent(camera)}/timeline?from=${from}&to=${to}`);
+		if (from !== this.day[0]) return; // another day was chosen meanwhile
+		this.skew = found.now - Date.now() / 1000;
+		this.reports.set(camera, found);
+	}
+	async loadStale() {
+		while (this.stale.size) {
+			const asked = this.day;
+			const camera = this.stale.has(this.chosen) ? this.chosen : [...this.stale][0];
+			this.stale.delete(camera);
+			await this.load(camera);
+			if (asked !== this.day) continue; // no report of the new day is there yet
+			if (camera === this.chosen) this.settle();
+			this.draw();
+		}
+		this.page.dataset.loaded = this.day[0];
+	}
+	/** @param {string} [camera] all if it is left out */
+	refresh(camera) {
+		for (const each of this.strips) if (!camera || each.camera === camera) this.stale.add(each.camera);
+		this.reload();
+	}
+	/** @param {string} [camera] */
+	refreshToday(camera) {
+		if (this.day[1] > this.now) this.refresh(camera);
+	}
+	// A person who named no moment lands on the recording.
+	settle() {
+		if (this.t === null && this.report) this.t = landing(this.report.recorded, this.day, this.now);
+		if (this.t !== null && !this.playing) this.show();
+		this.list.show(this.chosen, this.report);
+	}
+	// -- what is shown
+	/** @param {number} moment */
+	seek(moment, { follow: goOn = true } = {}) {
+		this.t = clamp(moment, this.day[0], Math.min(this.day[1], this.now));
+		this.keepInView();
+		const played = this.playing;
+		if (played) this.stop();
+		this.show();
+		if (played && goOn) this.play();
+		this.draw();
+	}
+	/** @param {string} camera */
+	choose(camera) {
+		if (camera === this.chosen) return;
+		this.chosen = camera;
+		this.cut = null;
+		this.arrange();
+		this.list.show(this.chosen, this.report);
+		this.show();
+		this.draw();
+	}
+	keepInView() {
+		if (this.t === null) return;
+		if (this.t < this.view[0] || this.t > this.view[1]) this.view = centred(this.t, width(this.view), this.day);
+	}
+	/** @param {number} way 1 closer, -1 wider */
+	zoom(way) {
+		if (this.t === null) return;
+		this.view = zoomed(this.t, this.view, this.day, way);
+		this.draw();
+	}
+	/** @param {Stretch | null} day */
+	open(day) {
+		if (!day) return;
+		if (this.playing) this.stop();
+		this.day = this.view = day;
+		this.reports.clear();
+		this.cut = this.t = null;
+		delete this.page.dataset.loaded;
+		this.draw();
+		this.refresh();
+	}
+	arrange() {
+		const cameras = this.several ? this.together : [this.chosen];
+		const full = this.together.length >= TOGETHER_MAX;
+		for (const { camera, row } of this.strips) {
+			const tick = row.querySelector("input");
+			const checked = this.together.includes(camera);
+			if (tick) Object.assign(tick, { checked, disabled: full && !checked });
+		}
+		if (`${cameras}` !== `${this.panes.map(pane => pane.camera)}`) {
+			if (this.playing) this.stop();
+			by("panes").replaceChildren(...cameras.map(() => this.blank.cloneNode(true)));
+			by("panes").dataset.count = cameras.length;
+			this.panes = cameras.map((camera, n) => this.paneOf(camera, by("panes").children[n]));
+		}
+		for (const pane of this.panes) pane.stage.classList.toggle("chosen", this.several && pane.camera === this.chosen);
+	}
+	paneOf(camera, stage) {
+		stage.querySelector(".name").textContent = camera;
+		stage.onclick = () => this.choose(camera);
+		return new Pane(stage, camera, {
+			report: name => this.reports.get(name),
+			clock: () => this.t ?? 0,
+			ready: () => this.tick(),
+			failed: text => this.failed(text)
 		});
 	}
-	for (const pane of panes) pane.stage.classList.toggle("chosen", several() && pane.camera === chosen);
-}
-
-function show() {
-	if (t === null) return;
-	address();
-	for (const pane of panes)
-		if (pane.report) pane.show(t, now(), dragging ? Math.max(1, (view[1] - view[0]) / 600) : 0.1, dragging);
-}
-
-function note(text) {
-	panes.find(pane => pane.camera === chosen)?.note(text);
-}
-
-function play() {
-	playing = true;
-	begun = false;
-	note(words.loading);
-	tick();
-	button();
-}
-
-function stop() {
-	playing = false;
-	for (const pane of panes) pane.stop();
-	button();
-	show();
-	draw();
-}
-
-function failed(text) {
-	stop();
-	note(text);
-}
-
-// The first camera that plays is the clock, and the others keep to it.
-function tick() {
-	if (!playing) return;
-	const lead = panes.find(pane => pane.current && !pane.loadingSince);
-	const waits = panes.some(pane => pane.waitsMs > (begun ? HOLD_MS : 0));
-	if (lead) {
-		begun ||= lead.position > t + 0.1;
-		t = lead.position;
-	} else if (!waits && !panes.some(pane => pane.loadingSince || pane.playable(t))) {
-		t = Math.min(...panes.flatMap(pane => pane.report?.recorded ?? []).map(span => span.t_start).filter(start => start > t));
-		if (t === Infinity) return finish();
+	show() {
+		if (this.t === null) return;
+		this.address();
+		for (const pane of this.panes)
+			if (pane.report) pane.show(this.t, this.now, this.dragging ? pictureStep(this.view) : 0.1, this.dragging);
 	}
-	by("sound").hidden = !panes.some(pane => pane.current?.piece.sound);
-	for (const pane of panes)
-		pane.follow(t, now(), { rate: Number(by("speed").value), hold: waits, leads: pane === lead, muted: silent || pane.camera !== chosen });
-	if (t > view[1]) centre(view[1] - view[0]);
-	address();
-	draw();
-}
-
-function finish() {
-	t = Math.max(...panes.map(pane => pane.report?.recorded.at(-1)?.t_end ?? 0));
-	stop();
-	note(words.end);
-}
-
-function button() {
-	const play = by("play");
-	play.textContent = playing ? play.dataset.pause : play.dataset.play;
-}
-
-function alerts() {
-	const found = [];
-	for (const camera of several() ? together : strips.map(each => each.camera)) for (const alert of reports.get(camera)?.alerts ?? []) found.push({ ...alert, camera });
-	return found.sort((a, b) => a.t_start - b.t_start);
-}
-
-function jump(way) {
-	const all = alerts();
-	const next = way > 0 ? all.find(each => each.t_start > t + 0.5) : all.findLast(each => each.t_start < t - 0.5);
-	if (!next) return say(way > 0 ? words.noLater : words.noEarlier), note(way > 0 ? words.noLater : words.noEarlier);
-	choose(next.camera);
-	seek(next.t_start);
-	say(`${next.title}, ${next.camera}, ${clockOf(next.t_start)}`);
-}
-
-let listed = "";
-function list() {
-	const found = report();
-	if (!found) return;
-	const until = each => (each.t_end === null ? words.lasts : `${words.until} ${clockOf(each.t_end)}`);
-	const rows = [
-		...found.alerts.map(each => ({ t: each.t_start, kind: `sev ${each.severity}`, text: each.title, href: each.page })),
-		...found.missing.map(each => ({ t: each.t_start, kind: `l-${each.kind === "interrupted" ? "interrupted" : "deleted"}`, text: `${words.missing} ${until(each)}: ${each.reason}` })),
-		...found.health.map(each => ({ t: each.t_start, kind: "l-health", text: `${each.title}${each.camera ? "" : ` (${words.appliance})`} ${until(each)}` }))
-	].sort((a, b) => a.t - b.t);
-	by("who").textContent = chosen;
-	const state = JSON.stringify([chosen, rows, found.alerts_left_out]);
-	if (state === listed) return; // what has the focus stays
-	listed = state;
-	by("nothing").hidden = rows.length > 0;
-	by("happened").replaceChildren(...rows.slice(0, LISTED_MAX).map(line));
-	const more = rows.length - LISTED_MAX + found.alerts_left_out;
-	if (rows.length > LISTED_MAX || found.alerts_left_out) {
-		by("happened").append(made("li", { className: "muted", textContent: `${Math.max(more, found.alerts_left_out)} ${words.more}` }));
+	/** @param {string} text */
+	note(text) {
+		this.panes.find(pane => pane.camera === this.chosen)?.note(text);
 	}
-}
-
-function line(each) {
-	const to = made("button", { type: "button", onclick: () => seek(each.t) });
-	to.append(made("i", { className: each.kind }), clockOf(each.t), made("span", { textContent: each.text }));
-	const item = made("li");
-	item.append(to);
-	if (each.href) item.append(made("a", { href: each.href, textContent: "→", ariaLabel: `${each.text}, ${clockOf(each.t)}` }));
-	return item;
-}
-
-function mark(end) {
-	const [from, to] = cut ?? [t, null];
-	cut = end ? [from < t ? from : t - 30, t] : [t, to !== null && to > t ? to : null];
-	draw();
-}
-
-let stated;
-function cutState() {
-	if (stated === cut) return; // what was said of it stands
-	stated = cut;
-	const [from, to] = cut ?? [null, null];
-	const ready = to !== null && to - from <= CUT_S_MAX;
-	by("cut").disabled = !ready;
-	const said = by("cut-words");
-	if (from === null) said.textContent = said.dataset.none;
-	else if (to !== null && !ready) said.textContent = said.dataset.long;
-	else said.textContent = `${clockOf(from)} – ${to === null ? "…" : clockOf(to)}${to === null ? "" : `, ${Math.round(to - from)} s`}`;
-}
-
-async function download() {
-	const [from, to] = cut;
-	by("cut").disabled = true;
-	by("cut-words").textContent = `${words.cutting} …`;
-	try {
-		const found = await get(`${report().recording}?from=${from.toFixed(2)}&to=${to.toFixed(2)}`);
-		made("a", { href: found.download, download: "" }).click();
-		stated = 0;
-		cutState();
-		if (found.note) by("cut-words").textContent += `: ${found.note}`;
-	} catch (error) {
-		by("cut").disabled = false;
-		by("cut-words").textContent = error.message;
+	// -- playing
+	toggle() {
+		if (this.playing) this.stop();
+		else this.play();
 	}
-}
-
-const linkTo = () => (several() ? `/timeline?${searched()}` : `/cameras/${encodeURIComponent(chosen)}/timeline?t=${t.toFixed(1)}`);
-const searched = () => {
-	const named = "single" in page.dataset ? [] : [["camera", chosen], ...(several() ? [["with", together.join()]] : [])];
-	return `${new URLSearchParams([...named, ["t", t.toFixed(1)]])}`.replaceAll("%2C", ",");
-};
-
-// The address always names the moment, so that the page can be kept, reloaded and sent on.
-let addressed = 0;
-function address() {
-	if (Date.now() - addressed < 500) return; // browsers refuse more than some hundred changes in half a minute
-	addressed = Date.now();
-	history.replaceState(null, "", `${location.pathname}?${searched()}`);
-	by("why").href = `/cameras/${encodeURIComponent(chosen)}/why?t=${t.toFixed(1)}`;
-}
-
-async function share() {
-	const field = by("link").querySelector("input");
-	field.value = new URL(linkTo(), location.href).href;
-	by("link").hidden = false;
-	field.select();
-	try {
-		await navigator.clipboard.writeText(field.value);
-		say(words.copied);
-	} catch {
-		// over plain HTTP there is no clipboard: the link stands there, selected
+	play() {
+		this.playing = true;
+		this.moved = false;
+		this.note(words.loading);
+		this.tick();
+		this.button();
 	}
-}
-
-let due = false;
-function draw() {
-	if (due) return;
-	due = true;
-	requestAnimationFrame(() => {
-		due = false;
-		for (const { camera, canvas, row } of strips) {
-			drawStrip(canvas, reports.get(camera), view, { t, cut: camera === chosen ? cut : null }, now());
-			row.classList.toggle("chosen", camera === chosen && strips.length > 1);
+	stop() {
+		this.playing = false;
+		for (const pane of this.panes) pane.stop();
+		this.button();
+		this.show();
+		this.draw();
+	}
+	failed(text) {
+		this.stop();
+		this.note(text);
+	}
+	// The first camera that plays is the clock, and the others keep to it.
+	tick() {
+		const { panes, t } = this;
+		if (!this.playing || t === null) return;
+		const lead = panes.find(pane => pane.current && !pane.loadingSince);
+		const waits = panes.some(pane => pane.waitsMs > (this.moved ? HOLD_MS : 0));
+		if (lead) {
+			this.t = lead.position ?? t;
+			this.moved ||= this.t > t + 0.1;
+		} else if (!waits && !panes.some(pane => pane.loadingSince || pane.playable(t))) {
+			this.t = nextStart(panes.flatMap(pane => pane.report?.recorded ?? []), t);
+			if (this.t === Infinity) return this.finish();
+		}
+		by("sound").hidden = !panes.some(pane => pane.current?.piece.sound);
+		const rate = Number(by("speed").value);
+		for (const pane of panes)
+			pane.follow(this.t, this.now, { rate, hold: waits, leads: pane === lead, muted: this.silent || pane.camera !== this.chosen });
+		if (t > this.view[1]) this.keepInView();
+		this.address();
+		this.draw();
+	}
+	finish() {
+		this.t = Math.max(...this.panes.map(pane => pane.report?.recorded.at(-1)?.t_end ?? 0));
+		this.stop();
+		this.note(words.end);
+	}
+	button() {
+		const play = by("play");
+		play.textContent = this.playing ? play.dataset.pause : play.dataset.play;
+	}
+	mute() {
+		this.silent = !this.silent;
+		by("sound").setAttribute("aria-pressed", !this.silent);
+	}
+	// -- alerts
+	alerts() {
+		const cameras = this.several ? this.together : this.strips.map(each => each.camera);
+		const found = cameras.flatMap(camera => (this.reports.get(camera)?.alerts ?? []).map(alert => ({ ...alert, camera })));
+		return found.sort((a, b) => a.t_start - b.t_start);
+	}
+	/** @param {number} way 1 to the next alert, -1 to the one before */
+	jump(way) {
+		if (this.t === null) return;
+		const next = neighbour(this.alerts(), this.t, way);
+		if (!next) {
+			const none = way > 0 ? words.noLater : words.noEarlier;
+			say(none);
+			this.note(none);
+			return;
+		}
+		this.choose(next.camera);
+		this.seek(next.t_start);
+		say(`${next.title}, ${next.camera}, ${clockOf(next.t_start)}`);
+	}
+	// -- cuts and links
+	/** @param {boolean} end */
+	mark(end) {
+		if (this.t === null) return;
+		this.cut = marked(this.cut, this.t, end);
+		this.draw();
+	}
+	stateCut() {
+		const { cut } = this;
+		if (this.stated === cut) return; // the sentence about it stands
+		this.stated = cut;
+		by("cut").disabled = !isReady(cut);
+		const line = by("cut-words");
+		if (!cut) line.textContent = line.dataset.none;
+		else if (cut[1] === null) line.textContent = `${clockOf(cut[0])} – …`;
+		else if (cut[1] - cut[0] > CUT_S_MAX) line.textContent = line.dataset.long;
+		else line.textContent = `${clockOf(cut[0])} – ${clockOf(cut[1])}, ${Math.round(cut[1] - cut[0])} s`;
+	}
+	async download() {
+		if (!this.report || !isReady(this.cut)) return;
+		const [from, to] = this.cut;
+		by("cut").disabled = true;
+		by("cut-words").textContent = `${words.cutting} …`;
+		try {
+			const found = await get(`${this.report.recording}?from=${from.toFixed(2)}&to=${to.toFixed(2)}`);
+			made("a", { href: found.download, download: "" }).click();
+			this.stated = undefined;
+			this.stateCut();
+			if (found.note) by("cut-words").textContent += `: ${found.note}`;
+		} catch (error) {
+			by("cut").disabled = false;
+			by("cut-words").textContent = error.message;
+		}
+	}
+	/** @param {number} t */
+	queryAt(t) {
+		const named = "single" in this.page.dataset ? [] : [["camera", this.chosen], ...(this.several ? [["with", this.together.join()]] : [])];
+		return `${new URLSearchParams([...named, ["t", t.toFixed(1)]])}`.replaceAll("%2C", ",");
+	}
+	// The address always names the moment, so that the page can be kept, reloaded and sent on.
+	address() {
+		if (this.t === null || Date.now() - this.addressed < ADDRESS_MS) return;
+		this.addressed = Date.now();
+		history.replaceState(null, "", `${location.pathname}?${this.queryAt(this.t)}`);
+		by("why").href = `/cameras/${encodeURIComponent(this.chosen)}/why?t=${this.t.toFixed(1)}`;
+	}
+	async share() {
+		if (this.t === null) return;
+		const link = this.several ? `/timeline?${this.queryAt(this.t)}` : `/cameras/${encodeURIComponent(this.chosen)}/timeline?t=${this.t.toFixed(1)}`;
+		const field = by("link").querySelector("input");
+		field.value = new URL(link, location.href).href;
+		by("link").hidden = false;
+		field.select();
+		try {
+			await navigator.clipboard.writeText(field.value);
+			say(words.copied);
+		} catch {
+			// over plain HTTP there is no clipboard: the link stands there, selected
+		}
+	}
+	// -- drawing
+	draw() {
+		if (this.due) return;
+		this.due = true;
+		requestAnimationFrame(() => {
+			this.due = false;
+			this.paint();
+		});
+	}
+	paint() {
+		const { t, day, view } = this;
+		for (const { camera, canvas, row } of this.strips) {
+			drawStrip(canvas, this.reports.get(camera), view, { t, cut: camera === this.chosen ? this.cut : null }, this.now);
+			row.classList.toggle("chosen", camera === this.chosen && this.strips.length > 1);
 			if (t === null) continue;
 			canvas.setAttribute("aria-valuenow", Math.round(t - day[0]));
 			canvas.setAttribute("aria-valuetext", clockOf(t));
 		}
 		by("clock").textContent = t === null ? "" : clockOf(t);
-		const hours = (view[1] - view[0]) / 3600;
+		const hours = width(view) / 3600;
 		by("width").textContent = hours >= 1 ? `${Math.round(hours)} h` : `${Math.round(hours * 60)} min`;
-		const date = new Date((day[0] + 43200) * 1000);
-		by("day").value = [date.getFullYear(), date.getMonth() + 1, date.getDate()].map(n => String(n).padStart(2, "0")).join("-");
-		by("day-after").disabled = day[1] > now();
-		cutState();
-	});
-}
-
-let dragging = false;
-
-const momentOf = (event, canvas) => {
-	const area = canvas.getBoundingClientRect();
-	return view[0] + clamp((event.clientX - area.left) / area.width, 0, 1) * (view[1] - view[0]);
-};
-
-for (const { camera, canvas, row } of strips) {
-	canvas.onpointerdown = event => {
-		if (event.button) return;
-		canvas.setPointerCapture(event.pointerId);
-		dragging = true;
-		choose(camera);
-		seek(momentOf(event, canvas), { follow: false });
-		button();
-	};
-	canvas.onpointermove = event => {
-		if (dragging && canvas.hasPointerCapture(event.pointerId)) seek(momentOf(event, canvas));
-		if (event.pointerType === "mouse" || dragging) preview(camera, canvas, row, momentOf(event, canvas), event.clientX);
-	};
-	canvas.onpointerup = canvas.onpointercancel = () => {
-		if (!dragging) return;
-		dragging = false;
-		by("bubble").hidden = true;
-		show();
-	};
-	canvas.onpointerleave = () => dragging || (by("bubble").hidden = true);
-	canvas.onfocus = () => choose(camera);
-	canvas.addEventListener("wheel", event => {
-		if (!event.ctrlKey) return;
-		event.preventDefault();
-		zoom(event.deltaY < 0 ? 1 : -1);
-	}, { passive: false });
-	canvas.onkeydown = event => {
-		const step = { ArrowLeft: -10, ArrowRight: 10, PageDown: -600, PageUp: 600 }[event.key];
-		if (step) seek(t + step * (event.shiftKey ? 6 : 1));
-		else if (event.key === "Home") seek(report()?.recorded[0]?.t_start ?? day[0]);
-		else if (event.key === "End") seek((report()?.recorded.at(-1)?.t_end ?? day[1]) - 1);
-		else return;
-		event.preventDefault();
-	};
-}
-
-// A small picture over the pointer; of the chosen camera or of the one under it.
-let asked = "";
-async function preview(camera, canvas, row, moment, x) {
-	const bubble = by("bubble");
-	const found = reports.get(camera);
-	const span = found?.recorded.find(each => each.t_start - 1 <= moment && moment <= each.t_end);
-	const home = bubble.parentElement.getBoundingClientRect();
-	bubble.hidden = false;
-	bubble.style.top = `${row.getBoundingClientRect().top - home.top + AXIS}px`;
-	bubble.style.left = `${clamp(x - home.left, 80, home.width - 80)}px`;
-	bubble.querySelector("span").textContent = clockOf(moment);
-	const image = bubble.querySelector("img");
-	image.hidden = !span;
-	if (!span) return;
-	const fine = Math.max(1, (view[1] - view[0]) / 600);
-	asked = `${found.frame}?t=${clamp(Math.round(moment / fine) * fine, span.t_start, span.t_end).toFixed(1)}&size=small`;
-	if (image.dataset.busy) return;
-	while (image.getAttribute("src") !== asked && !bubble.hidden) {
-		image.dataset.busy = "1";
-		image.src = asked;
-		await image.decode().catch(() => {});
-		delete image.dataset.busy;
+		by("day").value = dateOf(day);
+		by("day-after").disabled = day[1] > this.now;
+		this.stateCut();
+	}
+	// -- what a person does
+	listenTo({ camera, canvas, row }) {
+		const moment = event => momentAt(event.clientX, canvas.getBoundingClientRect(), this.view);
+		canvas.onpointerdown = event => {
+			if (event.button) return;
+			canvas.setPointerCapture(event.pointerId);
+			this.dragging = true;
+			this.choose(camera);
+			this.seek(moment(event), { follow: false });
+			this.button();
+		};
+		canvas.onpointermove = event => {
+			if (this.dragging && canvas.hasPointerCapture(event.pointerId)) this.seek(moment(event));
+			if (event.pointerType === "mouse" || this.dragging)
+				this.bubble.show(this.reports.get(camera), row, moment(event), event.clientX, pictureStep(this.view));
+		};
+		canvas.onpointerup = canvas.onpointercancel = () => {
+			if (!this.dragging) return;
+			this.dragging = false;
+			this.bubble.hide();
+			this.show();
+		};
+		canvas.onpointerleave = () => this.dragging || this.bubble.hide();
+		canvas.onfocus = () => this.choose(camera);
+		canvas.addEventListener("wheel", event => {
+			if (!event.ctrlKey) return;
+			event.preventDefault();
+			this.zoom(event.deltaY < 0 ? 1 : -1);
+		}, { passive: false });
+		canvas.onkeydown = event => {
+			const step = stepOf(event.key, event.shiftKey);
+			if (step) this.seek((this.t ?? this.now) + step);
+			else if (event.key === "Home") this.seek(this.report?.recorded[0]?.t_start ?? this.day[0]);
+			else if (event.key === "End") this.seek((this.report?.recorded.at(-1)?.t_end ?? this.day[1]) - 1);
+			else return;
+			event.preventDefault();
+		};
+		row.querySelector("input")?.addEventListener("change", ({ target }) => this.watchTogether(camera, target.checked));
+	}
+	/**
+	 * @param {string} camera
+	 * @param {boolean} wanted
+	 */
+	watchTogether(camera, wanted) {
+		this.together = wanted ? [...this.together, camera] : this.together.filter(name => name !== camera);
+		if (this.together.length && !this.together.includes(this.chosen)) this.choose(this.together[0]);
+		this.arrange();
+		this.addressed = 0;
+		this.show();
+		this.draw();
+	}
+	listen() {
+		/** @type {Record<string, () => void>} */
+		const actions = {
+			" ": () => this.toggle(),
+			j: () => this.jump(-1),
+			k: () => this.jump(1),
+			m: () => this.mute(),
+			i: () => this.mark(false),
+			o: () => this.mark(true),
+			"+": () => this.zoom(1),
+			"-": () => this.zoom(-1)
+		};
+		keys({ ...actions, " ": () => (document.activeElement?.closest("button, a") ? false : this.toggle()) });
+		const clicks = {
+			play: actions[" "],
+			sound: actions.m,
+			"alert-before": actions.j,
+			"alert-after": actions.k,
+			closer: actions["+"],
+			wider: actions["-"],
+			"cut-from": actions.i,
+			"cut-to": actions.o,
+			cut: () => this.download(),
+			share: () => this.share(),
+			"day-before": () => this.open(dayOf(noonOf(this.day), -1)),
+			"day-after": () => this.open(dayOf(noonOf(this.day), 1)),
+			"to-now": () => this.open(dayOf(this.now))
+		};
+		for (const [id, act] of Object.entries(clicks)) by(id).onclick = act;
+		by("days").addEventListener("submit", event => event.preventDefault());
+		by("day").addEventListener("change", ({ target }) => this.open(dayNamed(target.value)));
+		for (const strip of this.strips) this.listenTo(strip);
+		addEventListener("resize", () => this.draw());
+		matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+		setInterval(() => document.hidden || this.refreshToday(), 15000);
+		setInterval(() => this.tick(), TICK_MS);
+		const changed = row => this.refreshToday(row.camera ?? row.name);
+		follow({ alert: changed, camera: changed, health: changed });
 	}
 }
 
-const actions = {
-	" ": () => (playing ? stop() : play()),
-	j: () => jump(-1),
-	k: () => jump(1),
-	m: () => {
-		silent = !silent;
-		by("sound").setAttribute("aria-pressed", !silent);
-	},
-	i: () => mark(false),
-	o: () => mark(true),
-	"+": () => zoom(1),
-	"-": () => zoom(-1)
-};
-keys({ ...actions, " ": () => (document.activeElement?.closest("button, a") ? false : actions[" "]()) });
-const clicks = {
-	play: actions[" "],
-	sound: actions.m,
-	"alert-before": actions.j,
-	"alert-after": actions.k,
-	closer: actions["+"],
-	wider: actions["-"],
-	"cut-from": actions.i,
-	"cut-to": actions.o,
-	cut: download,
-	share,
-	"day-before": () => go(-1),
-	"day-after": () => go(1),
-	"to-now": () => {
-		if (playing) stop();
-		day = dayOf(now());
-		open();
-	}
-};
-for (const [id, act] of Object.entries(clicks)) by(id).onclick = act;
-by("days").addEventListener("submit", event => event.preventDefault());
-by("day").addEventListener("change", event => {
-	const [year, month, date] = event.target.value.split("-").map(Number);
-	if (!year) return;
-	if (playing) stop();
-	day = dayOf(new Date(year, month - 1, date, 12).getTime() / 1000);
-	open();
-});
-addEventListener("resize", draw);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-const today = camera => day[1] > now() && refresh(camera);
-setInterval(() => document.hidden || today(), 15000);
-const changed = row => today(row.camera ?? row.name);
-follow({ alert: changed, camera: changed, health: changed });
-for (const { camera, row } of strips)
-	row.querySelector("input")?.addEventListener("change", ({ target }) => {
-		together = target.checked ? [...together, camera] : together.filter(name => name !== camera);
-		if (together.length && !together.includes(chosen)) choose(together[0]);
-		arrange();
-		addressed = 0;
-		show();
-		draw();
-	});
-setInterval(tick, TICK_MS);
-arrange();
-draw();
-refresh();
+new Timeline();

@@ -1,24 +1,18 @@
+// @ts-check
 // Users, sessions and tokens: each change is one request, and then the lists are those of the appliance.
-import { again, by, follow, post, say, swap } from "./page.js";
+import { again, attempt, by, follow, post, say, swap } from "./page.js";
 import { t } from "./texts.js";
-const wrong = by("wrong");
 const path = (part, name) => `/api/v1/${part}/${encodeURIComponent(name)}`;
 
-async function attempt(work, words) {
-	wrong.textContent = "";
-	try {
+const change = (work, words) =>
+	attempt(null, async () => {
 		const done = await work();
 		say(words);
 		const answer = await fetch("/users", { headers: { Accept: "text/html" } });
 		if (answer.redirected || !answer.ok) location.reload(); // the first user was added, or one's own session ended
 		else swap(await again("/users"), "[data-swap]");
 		return done;
-	} catch (error) {
-		wrong.textContent = error.message;
-		wrong.scrollIntoView({ block: "nearest" });
-		return null;
-	}
-}
+	});
 
 const cameras = form =>
 	form.elements.all.checked || form.elements.all.type === "hidden"
@@ -31,18 +25,18 @@ document.addEventListener("submit", async event => {
 	const value = name => form.elements[name].value;
 	if (form.id === "add") {
 		const user = { name: value("name").trim(), password: value("password"), role: value("role"), cameras: cameras(form) };
-		if (await attempt(() => post("/api/v1/users", user), t("Added."))) form.reset();
+		if (await change(() => post("/api/v1/users", user), t("Added."))) form.reset();
 	} else if (form.id === "add-token") {
-		const made = await attempt(() => post("/api/v1/tokens", { name: value("name").trim(), scope: value("role") }), t("Made."));
-		if (!made) return;
+		const token = await change(() => post("/api/v1/tokens", { name: value("name").trim(), scope: value("role") }), t("Made."));
+		if (!token) return;
 		form.reset();
 		const fresh = by("fresh");
-		fresh.querySelector("code").textContent = made.token;
+		fresh.querySelector("code").textContent = token.token;
 		fresh.hidden = false;
 	} else if (form.dataset.change) {
-		const change = { role: value("role"), cameras: cameras(form) };
-		if (value("password")) change.password = value("password");
-		await attempt(() => post(path("users", form.dataset.change), change), t("Saved."));
+		const wanted = { role: value("role"), cameras: cameras(form) };
+		if (value("password")) wanted.password = value("password");
+		await change(() => post(path("users", form.dataset.change), wanted), t("Saved."));
 	}
 });
 
@@ -59,17 +53,17 @@ document.addEventListener("click", event => {
 	const button = event.target.closest("button");
 	const user = button?.closest("[data-user]")?.dataset.user;
 	if (button?.dataset.enable !== undefined) {
-		attempt(() => post(path("users", user), { enabled: button.dataset.enable === "yes" }), t("Saved."));
+		change(() => post(path("users", user), { enabled: button.dataset.enable === "yes" }), t("Saved."));
 	} else if (button?.dataset.factor !== undefined) {
-		attempt(() => post(path("users", user), { second_factor: false }), t("Saved."));
+		change(() => post(path("users", user), { second_factor: false }), t("Saved."));
 	} else if (button?.dataset.remove !== undefined) {
-		if (button.dataset.sure) attempt(() => post(path("users", user), {}, "DELETE"), t("Removed."));
+		if (button.dataset.sure) change(() => post(path("users", user), {}, "DELETE"), t("Removed."));
 		else button.textContent = t("Really remove?");
 		button.dataset.sure = "yes";
 	} else if (button?.dataset.end) {
-		attempt(() => post(path("sessions", button.dataset.end), {}, "DELETE"), t("Signed out."));
+		change(() => post(path("sessions", button.dataset.end), {}, "DELETE"), t("Signed out."));
 	} else if (button?.dataset.revoke) {
-		attempt(() => post(path("tokens", button.dataset.revoke), {}, "DELETE"), t("Revoked."));
+		change(() => post(path("tokens", button.dataset.revoke), {}, "DELETE"), t("Revoked."));
 	}
 });
 follow({});

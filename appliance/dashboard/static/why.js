@@ -1,3 +1,4 @@
+// @ts-check
 // A span explained: the video, a needle through all rows of the strip, boxes on it, and a job that decides it again.
 import { attempt, by, follow, get, post } from "./page.js";
 import { t } from "./texts.js";

@@ -1,0 +1,88 @@
+// @ts-check
+// The stream of changes, and work that changes ask for: neither runs more often than it must.
+const RETRY_MS = 3000; // after the browser gave up a connection
+
+/**
+ * A function that runs this work, at most once at a time; asked again meanwhile, once more `pauseMs` afterwards.
+ * It promises a run that begins from now on.
+ * @param {() => unknown} work
+ * @param {number} pauseMs
+ * @param {(error: Error) => void} failed
+ * @returns {() => Promise<void>}
+ */
+export function coalescedWork(work, pauseMs, failed) {
+	/** @type {Promise<void> | null} */
+	let running = null;
+	/** @type {Promise<void> | null} */
+	let next = null;
+	const run = () => {
+		running = Promise.resolve()
+			.then(work)
+			.catch(failed)
+			.then(() => {
+				running = null;
+			});
+		return running;
+	};
+	const runLater = async before => {
+		await before;
+		await new Promise(done => setTimeout(done, pauseMs));
+		next = null;
+		await running;
+		await run();
+	};
+	return () => {
+		if (!running) return run();
+		next ??= runLater(running);
+		return next;
+	};
+}
+
+/**
+ * Follows the stream from a change on. A hidden page lets go of its connection (a browser has six to one host) and
+ * resumes from the last change it saw.
+ */
+export class EventFeed {
+	/** @type {EventSource | null} */
+	source = null;
+	/**
+	 * @param {number} rev the last change that the page knows
+	 * @param {Record<string, (row: any) => void>} handlers by kind of change
+	 * @param {(state: string) => void} light
+	 */
+	constructor(rev, handlers, light) {
+		this.rev = rev;
+		this.handlers = handlers;
+		this.light = light;
+	}
+	listen() {
+		document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.open()));
+		addEventListener("pagehide", () => this.close());
+		addEventListener("pageshow", () => this.openIfSeen());
+		this.openIfSeen();
+	}
+	openIfSeen() {
+		if (!document.hidden) this.open();
+	}
+	open() {
+		if (this.source) return;
+		const source = new EventSource(`/api/v1/stream?since=${this.rev}`);
+		this.source = source;
+		source.onopen = () => this.light("live");
+		source.onerror = () => {
+			this.light("lost");
+			if (this.source?.readyState !== EventSource.CLOSED) return; // the browser tries by itself
+			this.source = null;
+			setTimeout(() => this.openIfSeen(), RETRY_MS);
+		};
+		for (const [kind, handle] of Object.entries(this.handlers))
+			source.addEventListener(kind, event => {
+				this.rev = Number(event.lastEventId);
+				handle(JSON.parse(event.data));
+			});
+	}
+	close() {
+		this.source?.close();
+		this.source = null;
+	}
+}

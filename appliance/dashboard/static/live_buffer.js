@@ -1,0 +1,74 @@
+// @ts-check
+// What live video needs of arithmetic: messages out of a stream of bytes, how far behind the end to play, boxes in time.
+const HEAD_BYTES = 6; // kind, camera, length (32 bits, big-endian): docs/dashboard.md
+const NEAR_S = 0.02; // a frame on screen and an examined one this near are the same
+const STALE_S = 1; // boxes older than this are not shown, and none is moved across a longer time
+const STEPS_KEPT = 6; // pieces whose length counts for how far behind the end to play
+const STEP_S_MAX = 2;
+const MARGIN_S = 0.25; // played this far behind the end beyond the length of a piece
+const MARGIN_LOST_S = 0.005; // by which a margin shrinks with each piece
+const STALL_MARGIN_S = 0.6; // after the video had nothing to play
+
+/** Takes bytes as they come, gives whole messages. */
+export class MessageReader {
+	data = new Uint8Array();
+	/**
+	 * @param {Uint8Array} bytes
+	 * @returns {Generator<{kind: string, camera: number, body: Uint8Array}>}
+	 */
+	*read(bytes) {
+		const both = new Uint8Array(this.data.length + bytes.length);
+		both.set(this.data);
+		both.set(bytes, this.data.length);
+		let at = 0;
+		for (let end; at + HEAD_BYTES <= both.length; at = end) {
+			end = at + HEAD_BYTES + new DataView(both.buffer).getUint32(at + 2);
+			if (end > both.length) break;
+			yield { kind: String.fromCharCode(both[at]), camera: both[at + 1], body: both.slice(at + HEAD_BYTES, end) };
+		}
+		this.data = both.slice(at);
+	}
+}
+
+/** Stays as far behind the end of the buffer as pieces are long, and a little. */
+export class Pace {
+	margin = MARGIN_S;
+	steps = [0.5];
+	end = 0;
+	stalled() {
+		this.margin = STALL_MARGIN_S;
+	}
+	/**
+	 * How many seconds to go on from a position to be where playing belongs; negative: back.
+	 * @param {number} end of the buffer, s
+	 * @param {number} position
+	 */
+	ahead(end, position) {
+		if (end !== this.end) {
+			if (this.end) this.steps = [...this.steps, Math.min(STEP_S_MAX, Math.abs(end - this.end))].slice(-STEPS_KEPT);
+			this.end = end;
+		}
+		this.margin = Math.max(MARGIN_S, this.margin - MARGIN_LOST_S);
+		return end - position - Math.max(...this.steps) - this.margin;
+	}
+}
+
+/** @type {(ahead: number) => number} how fast to play: a little faster or slower, unheard and hardly seen */
+export const rateOf = ahead => (ahead > 0.15 ? 1.08 : ahead < -0.3 ? 0.96 : 1);
+
+/**
+ * The objects at a moment, moved between the frames that were examined before and after it.
+ * @param {ExaminedFrame[]} frames in the order of time
+ * @param {number} at
+ * @returns {FoundObject[]}
+ */
+export function objectsAt(frames, at) {
+	const next = frames.find(each => each.t > at + NEAR_S);
+	const last = frames.findLast(each => each.t <= at + NEAR_S);
+	if (!last || at - last.t > STALE_S) return [];
+	const share = next && next.t - last.t < STALE_S ? (at - last.t) / (next.t - last.t) : 0;
+	return last.objects.map(object => {
+		const then = next?.objects.find(each => each.track === object.track) ?? object;
+		return { ...object, box: /** @type {Box} */ (object.box.map((side, i) => side + share * (then.box[i] - side))) };
+	});
+}

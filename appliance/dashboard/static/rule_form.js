@@ -1,0 +1,84 @@
+// @ts-check
+// The form of one rule in the editor.
+import { t } from "./texts.js";
+import { element } from "./drawing.js";
+import { setKind } from "./scene.js";
+const KINDS = { enter: t("enters"), exit: t("leaves"), dwell: t("stays in"), line: t("crosses") };
+const DIRECTIONS = { both: t("either way"), left_to_right: t("along the arrow"), right_to_left: t("against the arrow") };
+const SEVERITIES = { info: t("an info"), warning: t("a warning"), alert: t("an alert") };
+export const NAME = { pattern: "(\\w|-)+", maxlength: 64 };
+
+/**
+ * A field to tick: whether a name is in a list.
+ * @param {(names: string[]) => void} take the list with the name, or without
+ */
+export function tick(parent, text, names, name, take) {
+	const label = element("label", {}, parent);
+	const on = names.includes(name);
+	const field = element("input", on ? { type: "checkbox", checked: "" } : { type: "checkbox" }, label);
+	field.addEventListener("change", () => take(on ? names.filter(each => each !== name) : [...names, name]));
+	label.append(` ${text}`);
+}
+
+export class RuleForm {
+	/**
+	 * @param {import("./editor.js").Editor} editor
+	 * @param {Rule} rule
+	 */
+	constructor(editor, rule) {
+		this.editor = editor;
+		this.rule = rule;
+		/** @type {any} */
+		this.form = document.createElement("fieldset");
+		element("legend", {}, this.form, rule.name);
+		this.input(t("Name"), { value: rule.name, ...NAME }, ({ value }) => (rule.name = value.trim()));
+		this.labels();
+		this.condition();
+		this.select(t("raise"), SEVERITIES, rule.severity ?? "warning", severity => (rule.severity = severity));
+		this.share(t("score at least"), { value: rule.score_min ?? 0.5 }, value => (rule.score_min = Number(value)));
+		for (const [key, text] of [["height_min", t("height at least")], ["height_max", t("height at most")]])
+			this.share(text, { value: rule[key] ?? "", placeholder: t("any") }, value => this.set(key, value && Number(value)));
+		const hours = (rule.schedule?.hours ?? []).join(", ");
+		this.input(t("only at"), { value: hours, placeholder: t("always, or 22:00-06:00") }, ({ value }) => {
+			const spans = value.split(",").map(each => each.trim()).filter(Boolean);
+			this.set("schedule", spans.length && { ...rule.schedule, hours: spans });
+		});
+		const remove = element("button", { type: "button", class: "plain" }, this.form, t("Remove {name}", { name: rule.name }));
+		remove.onclick = () => editor.change(() => editor.scene.rules.splice(editor.scene.rules.indexOf(rule), 1));
+	}
+	set(key, value) {
+		if (value) this.rule[key] = value;
+		else delete this.rule[key];
+	}
+	labels() {
+		const { editor, rule } = this;
+		const group = element("div", { class: "labels", role: "group", "aria-label": t("What it watches for") }, this.form);
+		const wanted = rule.labels ?? ["person"];
+		for (const name of new Set([...editor.labels, ...wanted]))
+			tick(group, name, wanted, name, found => editor.change(() => (rule.labels = found)));
+	}
+	condition() {
+		const { editor, rule } = this;
+		this.select(t("when it"), KINDS, rule.kind, kind => setKind(rule, kind, editor.scene));
+		const key = rule.kind === "line" ? "line" : "zone";
+		const names = new Set([rule[key] ?? "", ...Object.keys(editor.scene[`${key}s`])]);
+		const choices = Object.fromEntries([...names].map(name => [name, name || t("(none: add one)")]));
+		this.select(key === "line" ? t("the line") : t("the zone"), choices, rule[key] ?? "", name => (rule[key] = name));
+		if (rule.kind === "dwell")
+			this.input(t("for seconds"), { type: "number", min: 1, max: 86400, value: rule.seconds }, ({ value }) => (rule.seconds = Number(value)));
+		if (rule.kind === "line") this.select(t("going"), DIRECTIONS, rule.direction ?? "both", way => (rule.direction = way));
+	}
+	select(text, choices, chosen, take) {
+		const label = element("label", {}, this.form, `${text} `);
+		const field = element("select", {}, label);
+		for (const [value, shown] of Object.entries(choices)) element("option", value === chosen ? { value, selected: "" } : { value }, field, shown);
+		field.onchange = () => this.editor.change(() => take(field.value));
+	}
+	input(text, attributes, take) {
+		const field = element("input", attributes, element("label", {}, this.form, `${text} `));
+		field.onchange = () => this.editor.change(() => take(field));
+	}
+	share(text, attributes, take) {
+		this.input(text, { type: "number", min: 0, max: 1, step: 0.01, ...attributes }, ({ value }) => take(value));
+	}
+}
