@@ -146,7 +146,7 @@ def test_a_browser_subscribes_with_the_box_s_key_and_is_taken_off(
     (row,) = house.push.subscriptions.all("browsers")
     assert (row.p256dh, row.auth, row.endpoint) == (keys.p256dh, keys.auth, "https://fcm.googleapis.com/fcm/send/abc")
     shot(page, "notify-browser-390")
-    mine.get_by_role("button", name="Take off").click()
+    mine.get_by_role("button", name="Remove this browser").click()
     expect(mine).to_have_count(0)
     assert house.push.subscriptions.all() == []
 

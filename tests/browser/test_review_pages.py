@@ -80,7 +80,7 @@ def test_what_is_searched_for_is_a_link_and_stays_live(visit: Visit, five: House
     page.keyboard.type("courier")
     page.keyboard.press("Enter")
     page.wait_for_url("**/?text=courier")
-    expect(page.locator("#empty")).to_contain_text("Nothing fits")
+    expect(page.locator("#empty")).to_contain_text("No alert fits")
     live(page)
     five.site.answer(five.site.raise_alert("late", five.t0 + 15, seconds=1.0), reason="A courier at the door.")
     expect(page.locator(".card")).to_have_count(1)

@@ -225,7 +225,7 @@ def test_a_new_site_without_a_price_of_bytes_is_not_called_a_loss(tmp_path: Path
         assert client.get("/api/v1/costs").json()["comparison"]["saved"] < 0
         page = client.get("/savings").text
     assert "would have been cheaper" not in page
-    assert "What a GB on the uplink costs is not said" in page
+    assert "The site file has no price for a GB on the uplink" in page
     site.close()
 
 

@@ -397,7 +397,7 @@ def test_a_site_without_a_camera_says_what_to_do_on_each_page(tmp_path: Path) ->
         for path in ("/", "/live", "/cameras", "/timeline"):
             page = http.get(path, headers={"Accept": "text/html"}).text
             assert "There is no camera yet." in page, path
-            assert "The cameras are watched" not in page, path
+            assert "The appliance watches the cameras" not in page, path
     bare.close()
 
 

@@ -71,7 +71,7 @@ def test_the_alerts_page_says_who_was_notified_of_what_and_why_not(box: Noticed)
         "far": "The privacy rules of this camera forbid it",
     }
     page = box.client.get("/alerts/a").text
-    assert "Who was told" in page
+    assert "Notified" in page
     for words in box.words().values():
         assert words.replace("'", "&#39;") in page
 

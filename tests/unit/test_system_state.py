@@ -134,7 +134,7 @@ def test_a_box_without_a_sensor_says_so(http: TestClient, monkeypatch: pytest.Mo
     for synchronised, words in (
         (True, "in step (NTP)"),
         (False, "not in step with a time server"),
-        (None, "does not tell"),
+        (None, "does not report"),
     ):
         monkeypatch.setattr(machine, "clock_sync", lambda known=synchronised: machine.ClockSync(known))
         assert words in http.get("/system").text
