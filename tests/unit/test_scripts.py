@@ -36,7 +36,7 @@ def test_every_script_asks_for_its_types_to_be_checked() -> None:
     assert not [file.name for file in scripts if not file.read_text(encoding="utf-8").startswith("// @ts-check\n")]
     lint = (ROOT / "tests" / "js" / "lint.sh").read_text()
     assert "typescript/bin/tsc" in lint
-    assert "biome/bin/biome\" lint --error-on-warnings" in lint
+    assert 'biome/bin/biome" lint --error-on-warnings' in lint
     assert "tests/js/lint.sh" in (ROOT / "Makefile").read_text()
     assert not re.search(r"@ts-(ignore|nocheck|expect-error)", "".join(file.read_text() for file in scripts))
 
