@@ -106,7 +106,9 @@ MANY_PARAMETERS = {
 }  # fmt: skip
 FIELDS_MAX = 16
 # The JSON of these is a contract (a line of the replay log, a row of the decisions), and so their fields stay flat.
-FLAT_BY_CONTRACT = {"appliance.types.events:Route", "appliance.types.events:RouteInputs"}
+FLAT_BY_CONTRACT = {
+    "appliance.types.events:Route", "appliance.types.events:RouteInputs", "appliance.types.ingest_messages:CameraMeter",
+}  # fmt: skip
 MANY_FIELDS = {
     "appliance.health.tamper_measures:TamperTuning", "appliance.lab.curve.curve_report:CurveReport",
     "appliance.motion.motion_gate:MotionTuning", "appliance.notify.message:NotificationMessage",

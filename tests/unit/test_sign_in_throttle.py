@@ -201,7 +201,7 @@ def test_the_owner_is_told(app: FastAPI, site: Site) -> None:
     strangers_guess(app)
     page = owner.get("/account").text
     assert "Wrong tries to sign in as you" in page
-    assert f"In the last seven days: {FREE_TRIES_ACCOUNT}, addresses they came from: 5." in page
+    assert f"In the last seven days: {FREE_TRIES_ACCOUNT}, from this many addresses: 5." in page
     rows = [(each["who"], each["what"]) for each in owner.get("/api/v1/access-log").json()]
     assert rows.count(("anna", "is guessed at by strangers")) == 1
     assert "Wrong tries" not in signed_in_page(app, "vic")
