@@ -13,9 +13,11 @@ from fastapi.testclient import TestClient
 from appliance import cli
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.cli.users_command import UNLOCK_S
-from appliance.dashboard.acceptor import counted_address
-from appliance.dashboard.session_api import CODE_WANTED
-from appliance.dashboard.sign_in_throttle import (
+from appliance.store.users import UserStore
+from appliance.types.accounts import UserRow
+from appliance.web.acceptor import counted_address
+from appliance.web.session_api import CODE_WANTED
+from appliance.web.sign_in_throttle import (
     CODE_BLOCK_S_MAX,
     FREE_TRIES,
     FREE_TRIES_ACCOUNT,
@@ -25,8 +27,7 @@ from appliance.dashboard.sign_in_throttle import (
     device_of,
     new_device,
 )
-from appliance.dashboard.totp import STEP_S, code_at
-from appliance.store.users import UserRow, UserStore
+from appliance.web.totp import STEP_S, code_at
 from tests.support.dashboard_site import PASSWORD, Site, config_of
 
 T0 = 1_700_000_010.0
