@@ -23,12 +23,12 @@ from appliance.base import json_lines, yamlfile
 from appliance.base.clock import ManualClock
 from appliance.detect import detector
 from appliance.replay.replay_routing import router_context_of
-from appliance.replay.replay_runner import replay
 from appliance.router.decide import RouterCase, decide, expected_bytes
 from appliance.router.escalation_planner import EscalationPlanner
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.types import Alert, AlertChange, Event, FrameBoxes, RouteInputs, StreamHeader, TrackedObject
+from tests.support.clip_replay import replay
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 5

@@ -28,6 +28,7 @@ from playwright import sync_api as playwright
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import StoredSite
 from appliance.store.alerts import AlertStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -55,7 +56,7 @@ def filled(alerts: int, clock: ManualClock | SystemClock) -> Iterator[tuple[Data
         fill(db, alerts)
         yield (
             db,
-            create_app(db=db, meter=Meter(db, "core"), root=Path(folder), config=config.for_dashboard(), clock=clock),
+            create_app(StoredSite(db, Meter(db, "core"), Path(folder), clock), config.for_dashboard()),
         )
         db.close()
 

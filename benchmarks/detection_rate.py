@@ -115,7 +115,8 @@ def analyse(scene: Scene, detect: DetectConfig, seed: int = 0) -> RateFigures:
         }
     )
     detector = ScriptedDetector(scene, seed)
-    analysis = CameraAnalysis("gate", detector, Tracker, camera.detect, lines=camera.rule_lines)
+    analysis = CameraAnalysis("gate", detector, Tracker, camera.detect)
+    analysis.watch_lines(camera.rule_lines)
     rules = RulesEngine("gate", camera)
     rules.feed(StreamHeader(camera="gate", clip="scene.mp4", model="scripted", size=SIZE, run="1"))
     events = []

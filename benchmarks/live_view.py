@@ -28,6 +28,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import StoredSite
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.store.cameras import CameraStore
@@ -68,7 +69,7 @@ def serve(root: Path) -> None:
         {"site": {"name": "bench"}, "cameras": {"gate": {"url": "rtsp://10.0.0.1/main"}}, "dashboard": {"port": 0}}
     )
     CameraStore(db).ensure({"gate": "rtsp://10.0.0.1/main"})
-    app = create_app(db=db, meter=Meter(db, "core"), root=root, config=config.for_dashboard(), clock=clock)
+    app = create_app(StoredSite(db, Meter(db, "core"), root, clock), config.for_dashboard())
     server = WebServer(app, "127.0.0.1", 0)
     threading.Thread(target=server.run, daemon=True).start()
     print(server.port, flush=True)

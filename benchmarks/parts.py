@@ -28,13 +28,13 @@ from appliance.base.clock import SystemClock
 from appliance.detect import detector
 from appliance.detect.detector import DetectorProxy, ObjectDetector
 from appliance.detect.letterbox import Letterbox
-from appliance.replay import replay_runner
 from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.scenario import ground_truth, scenario_loader
 from appliance.scenario.ground_truth import BoxesSpool, TrueFrames, TrueObject, shaken_truth
 from appliance.scenario.tracking_metrics import clear_mot, compared_frames, hota_figures
 from appliance.types import Detections
 from benchmarks.ingest.footage import FootageSpec, make
+from tests.support.clip_replay import replay
 
 ROOT = Path(__file__).parents[1]
 FOOTAGE = ROOT / "benchmarks" / "out" / "footage"
@@ -142,7 +142,7 @@ def measure(
 ) -> Row:
     """One replay against the truth."""
     with BoxesSpool() as spool:
-        result = replay_runner.replay(
+        result = replay(
             labelled_clip.clip, site.for_decisions(), "film", network, spool, clock=SystemClock(), conditions=conditions
         )
         frames = shaken_truth(labelled_clip.truth(result.size), spool.frame_boxes(), conditions, result.size)

@@ -24,6 +24,7 @@ from appliance.base.clock import Clock, ManualClock, SystemClock
 from appliance.base.malloc import spare_what_stays
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import StoredSite
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
@@ -71,7 +72,7 @@ def filled(folder: Path, clock: Clock, alerts: int) -> tuple[Database, SiteConfi
 
 def dashboard(db: Database, config: SiteConfig, root: Path, clock: Clock) -> FastAPI:
     """One for each event loop."""
-    return create_app(db=db, meter=Meter(db, "core"), root=root, config=config.for_dashboard(), clock=clock)
+    return create_app(StoredSite(db, Meter(db, "core"), root, clock), config.for_dashboard())
 
 
 def measure_api(app: FastAPI, now: float) -> None:

@@ -33,6 +33,7 @@ from appliance.core.core_loop import Core
 from appliance.core.core_settings import CoreStores
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import MediaReaders, StoredSite
 from appliance.dashboard.setup_api import new_setup_code
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
@@ -357,16 +358,11 @@ def _build_dashboard(
 
         certificate = ServerCertificate.of(served, lasting.root, lasting.clock)
     app = create_app(
-        db=lasting.db,
-        root=lasting.root,
-        config=config.for_dashboard(),
-        clock=lasting.clock,
-        meter=lasting.stores.meter,
+        StoredSite(lasting.db, lasting.stores.meter, lasting.root, lasting.clock),
+        config.for_dashboard(),
+        media=MediaReaders(reader=lasting.viewer, cutter=lasting.cutter, converter=lasting.converter),
         probes=background.dashboard_probes,
         settings=settings,
-        reader=lasting.viewer,
-        cutter=lasting.cutter,
-        converter=lasting.converter,
         setup_code=setup_code,
         certificate=certificate,
     )

@@ -13,7 +13,7 @@ from appliance.config import AlertsConfig
 from appliance.dashboard import scenarios_api
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import AlertReader, Reader
-from appliance.dashboard.deps import CoreProbes, DatabasePart, Rev
+from appliance.dashboard.deps import CoreProbes, DatabasePart, Page
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.scenarios_api import Exporter
@@ -22,7 +22,6 @@ from appliance.dashboard.settings_api import Settings
 from appliance.store.boxes import BoxStore
 from appliance.store.rows import AlertDetail, AlertRow, DecisionRow, EscalationRow, EvidenceRow
 from appliance.types import HEALTH_TITLES, Event
-from appliance.web.auth import TemplatesPart
 from appliance.web.dependencies import provided
 from appliance.web.templating import percent, score
 
@@ -250,11 +249,10 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 @router.get("/alerts/{alert_id}")
 def alert_page(
     *,
-    rev: Rev,
+    page: Page,
     db: DatabasePart,
-    templates: TemplatesPart,
     alerts: Reader,
-    page: Annotated[AlertPageView, Depends(provided(AlertPageView))],
+    view: Annotated[AlertPageView, Depends(provided(AlertPageView))],
     exporter: Exporter,
     alarms: FalseAlarms,
     settings: Settings,
@@ -266,4 +264,4 @@ def alert_page(
     if detail.alert.review == "false_alarm" and settings.is_editable and may("GET", "/cameras/{name}/edit"):
         learnt = [each for each in alarms.proposals(detail.alert.camera) if alert_id in each.alarms]
     keep = scenarios_api.panel(exporter, detail)
-    return templates.page("alert.html", rev=rev, keep=keep, proposals=learnt, **page.values(detail, db.clock.now()))
+    return page("alert.html", keep=keep, proposals=learnt, **view.values(detail, db.clock.now()))

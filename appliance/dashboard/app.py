@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI, Request
@@ -70,13 +69,9 @@ from appliance.dashboard import (
 )
 from appliance.dashboard.access_rights import authorise
 from appliance.dashboard.app_parts import DashboardParts
-from appliance.dashboard.deps import NO_PROBES, CoreProbes
+from appliance.dashboard.deps import NO_PROBES, READ_HERE, CoreProbes, MediaReaders, StoredSite
 from appliance.dashboard.openapi import operation_id, serve_openapi
-from appliance.dashboard.snapshots import CutSnapshot
-from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.settings.settings_service import SettingsService
-from appliance.store.database import Database
-from appliance.store.meter import Meter
 from appliance.web import assets, language_api, login_page, problems, session_api, texts
 from appliance.web.guard import AllowedHosts, AnswerBug, PathRules, RequestGuard
 from appliance.web.problems import RouteMethods
@@ -113,16 +108,10 @@ PATHS = PathRules(
 
 
 def create_app(
-    *,
-    db: Database,
-    meter: Meter,
-    root: Path,
+    storage: StoredSite,
     config: DashboardSections,
-    clock: Clock,
-    cut: CutSnapshot | None = None,
-    reader: RecordingReader = READ_DIRECTLY,
-    cutter: RecordingReader | None = None,
-    converter: RecordingReader | None = None,
+    *,
+    media: MediaReaders = READ_HERE,
     probes: CoreProbes = NO_PROBES,
     settings: SettingsService | None = None,
     setup_code: str = "",
@@ -130,14 +119,12 @@ def create_app(
 ) -> FastAPI:
     """Return the dashboard of one site.
 
-    root: the storage folder. meter: the core's own. settings None: read only. certificate: of a server that speaks
-    HTTPS; None: it speaks HTTP. reader: of the recording; cutter: another one for stretches of it, which may take long;
-    converter: a third one that encodes them; None: the same.
+    settings None: read only. setup_code: the code that the first user must know; '': none is needed. certificate: of a
+    server that speaks HTTPS; None: it speaks HTTP.
     """
     parts = DashboardParts(
-        db=db, meter=meter, root=root, config=config, clock=clock, cut=cut, reader=reader, cutter=cutter,
-        converter=converter, settings=settings, setup_code=setup_code, certificate=certificate,
-    )  # fmt: skip
+        storage, config, media=media, settings=settings, setup_code=setup_code, certificate=certificate
+    )
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(parts),
@@ -157,7 +144,7 @@ def create_app(
     app.state.empty_caches = parts.frames.empty
     app.state.warm_up = partial(_warm_up, app, parts)
     app.state.streams = (parts.hub, parts.live)
-    _guard(app, config.dashboard, parts, clock, certificate, methods)
+    _guard(app, config.dashboard, parts, storage.clock, certificate, methods)
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/static", assets.AssetFiles(), name="static")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from appliance.base.clock import Clock, local_weekday_minute
+from appliance.base.clock import local_weekday_minute
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, may
 from appliance.dashboard.alert_counts import AlertCountCache
@@ -20,7 +19,7 @@ from appliance.dashboard.camera_finder_api import CameraFinder
 from appliance.dashboard.camera_setup_api import CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
-from appliance.dashboard.deps import CoreProbes
+from appliance.dashboard.deps import CoreProbes, MediaReaders, StoredSite
 from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.false_alarms_api import FalseAlarmReader
@@ -36,14 +35,13 @@ from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.savings_api import COST_DAYS, DAY_S, CostReader, SavingsReader
 from appliance.dashboard.savings_history_api import HistoryReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
-from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
+from appliance.dashboard.snapshots import SnapshotCache, cut_snapshot
 from appliance.dashboard.system_api import SystemReader
 from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.trial_store import TrialStore
 from appliance.dashboard.trials_api import SettingsTrials
 from appliance.dashboard.why_api import WhyReader
 from appliance.keep.scenario_exporter import ScenarioExporter
-from appliance.media.recording_reader import RecordingReader
 from appliance.rules.arming import Arming
 from appliance.settings.settings_service import SettingsService
 from appliance.store.access_log import AccessLog
@@ -51,9 +49,7 @@ from appliance.store.alerts import AlertStore
 from appliance.store.arming import ArmingStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
-from appliance.store.database import Database
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import Meter
 from appliance.store.notices import NoticeStore
 from appliance.store.quotas import StorageLimits
 from appliance.store.review_writes import ReviewStore
@@ -89,21 +85,16 @@ class DashboardParts:
 
     def __init__(
         self,
-        *,
-        db: Database,
-        meter: Meter,
-        root: Path,
+        stored: StoredSite,
         config: DashboardSections,
-        clock: Clock,
-        cut: CutSnapshot | None,
-        reader: RecordingReader,
-        cutter: RecordingReader | None,
-        converter: RecordingReader | None,
+        *,
+        media: MediaReaders,
         settings: SettingsService | None,
         setup_code: str,
         certificate: ServerCertificate | None,
     ) -> None:
         """See `app.create_app`."""
+        db, meter, root, clock, reader = stored.db, stored.meter, stored.root, stored.clock, media.reader
         self._db, self._meter, self._root, self._clock, self._reader = db, meter, root, clock, reader
         self._alerts, self._cameras, self._health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
         self._segments, self._boxes, self._arming = SegmentStore(db), BoxStore(db), ArmingStore(db)
@@ -114,11 +105,13 @@ class DashboardParts:
         tables = AccountTables(UserStore(db), SessionStore(db), SecondFactorStore(db), self._access_log)
         self.access = Access(config.dashboard.token, clock, tables, setup_code, config.dashboard.second_factor)
         self._alert_counts, self._work = AlertCountCache(db, self._alerts), JudgeWorkCache(db)
-        self._snapshots = SnapshotCache(self._segments, self._boxes, root, clock, cut or partial(cut_snapshot, reader))
+        self._snapshots = SnapshotCache(
+            self._segments, self._boxes, root, clock, media.cut or partial(cut_snapshot, reader)
+        )
         self.frames = FrameCache(self._segments, root, reader)
-        self._cuts = RecordingCuts(self._segments, root, cutter or reader, clock)
+        self._cuts = RecordingCuts(self._segments, root, media.cutter or reader, clock)
         self.ptz, self._finder = PtzControl(clock), CameraFinder(clock)
-        self._renditions = Renditions(self._cuts, root, converter or reader, clock)
+        self._renditions = Renditions(self._cuts, root, media.converter or reader, clock)
         self.jobs, self._trials = LabJobs(root.absolute(), clock), TrialStore(root)
         header = config.dashboard.user_header.lower()
         self.ignored_headers = Counter(dict.fromkeys((*FORWARDED, *filter(None, [header])), 0))

@@ -9,7 +9,7 @@ from typing import Literal
 from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard.alert_filter import AlertFilter
+from appliance.dashboard.alert_filter import AlertFilter, AlertFilterQuery
 from appliance.dashboard.alert_reader import AlertReader, Reader
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
@@ -54,7 +54,7 @@ def _stretches(alerts: AlertReader, name: str) -> Iterator[tuple[str, str]]:
         yield json.dumps({"minutes": minutes}), _("%(n)s minutes") % {"n": minutes}
     reviews: tuple[Review | Literal[""], ...] = ("", "false_alarm", "reviewed")
     for review in reviews:
-        items, _older = alerts.page(AlertFilter(camera=name, review=review), "", ALERTS_TRIED)
+        items, _older = alerts.page(AlertFilter(AlertFilterQuery(camera=name, review=review)), "", ALERTS_TRIED)
         if items:
             words = {
                 "": ngettext("around the last alert", "around the last %(n)s alerts", len(items)),

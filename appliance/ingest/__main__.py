@@ -74,9 +74,7 @@ def main() -> int:
         with signs_of_life(out, lambda: os._exit(0)):
             shared, recheck = _load_detectors(site, settled, record_on=record_on)
         ingest = IngestProcess(
-            site.cameras,
-            site.health,
-            site.storage,
+            site,
             shared,
             Tracker,
             IngestChannel(out),

@@ -109,7 +109,6 @@ class CameraRunner:
 
     def __init__(
         self,
-        name: str,
         settings: CameraConfig,
         recorder: SegmentRecorder | None,
         detect_stream: DetectStream,
@@ -121,7 +120,7 @@ class CameraRunner:
         substream: PacketSink | None = None,
     ) -> None:
         """substream: takes the detect stream's packets, too, where a camera has a second stream for detection."""
-        self._name = name
+        name = self._name = detect_stream.camera
         self._settings = settings
         self._finder = finder
         self._clock = clock
@@ -215,7 +214,7 @@ class CameraRunner:
         source: VideoSource
         recorder = self._recorder if role == MAIN_STREAM else None
         if is_file:
-            source = FileSource(self._name, url, self._clock, stop)
+            source = FileSource(self._name, url, self._clock, stop, loops=self._settings.loop)
         else:
             source = RtspSource(
                 self._name,
@@ -234,7 +233,6 @@ class CameraRunner:
             self._states,
             self._clock,
             stop,
-            loops=self._settings.loop and is_file,
             until_needed_s=until_needed_s,
         )
 

@@ -48,7 +48,16 @@ class FileSource:
     they come at once, stamped from 0. Bytes received are the sizes of the packets.
     """
 
-    def __init__(self, camera: str, url: str, clock: Clock | None = None, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        camera: str,
+        url: str,
+        clock: Clock | None = None,
+        stop: threading.Event | None = None,
+        *,
+        loops: bool = False,
+    ) -> None:
+        self.loops = loops
         self._name = f"camera {camera}" if clock else camera
         self._path = clip_path(url)
         self._clock = clock

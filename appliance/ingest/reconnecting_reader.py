@@ -133,7 +133,6 @@ class ReconnectingReader:
         clock: Clock,
         stop: threading.Event,
         *,
-        loops: bool = False,
         backoff: Backoff | None = None,
         until_needed_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -143,7 +142,6 @@ class ReconnectingReader:
         self._sinks = sinks
         self._listener = listener
         self._clock = clock
-        self._loops = loops
         self._backoff = backoff or Backoff(0.5, RETRY_S_MAX)
         self._repeats = LogThrottle(logger, clock)
         self._stop = stop
@@ -201,7 +199,7 @@ class ReconnectingReader:
             self._source.close()
             if self._clock.monotonic() - began > FORGIVE_AFTER_S:
                 self._backoff.reset()
-        if not self._stop.is_set() and not self._loops:
+        if not self._stop.is_set() and not self._source.loops:
             self._set_state("ended", "the clip is at its end")
 
     def check_silence(self) -> None:
@@ -266,7 +264,7 @@ class ReconnectingReader:
         if gap is not None:
             self._reconnects += 1
             self._listener.gap(self._name, gap[0], max(gap[0], packet.t), gap[1])
-        elif last_t is not None and not self._loops:
+        elif last_t is not None and not self._source.loops:
             self._notice_pause(last_t, packet.t)
         if was != "live" and not self._dry:
             self._set_state("live", "")

@@ -59,6 +59,9 @@ class ReceivedBytes:
 class VideoSource(Protocol):
     """A camera or clip. One thread opens, reads and closes it; `received` may be asked from any thread."""
 
+    loops: bool
+    """It begins again at its end, so a new connection is no loss."""
+
     def open(self) -> StreamInfo:
         """Connect, or begin the clip again. Raises SourceRefused, SourceLost or SourceError."""
         ...

@@ -96,10 +96,10 @@ class CameraReplay:
             tamper=TamperDetector(camera, context.config.health, plan.health_ignore, self._log_health, mend=False),
             frame_filter=frame_transform_of(context.conditions),
             drain=context.executor.drain,
-            lines=plan.rule_lines,
             # Conditions change frames; packet sizes know nothing of them.
             decode_everything=bool(context.conditions.conditions),
         )
+        self.analysis.watch_lines(plan.rule_lines)
         self._sessions = 0
         self._gaps: list[Gap] = []
         self._stats = ReplayStats()

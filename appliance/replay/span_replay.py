@@ -74,7 +74,8 @@ class SpanReplay:
         self._explainer = SpanExplainer(plan, pipeline, (task.t0, task.t1))
         self._routing = ReplayRouting(task.site, task.camera, detector.name, router_context_of(task.site, local_time))
         self._tracker: Tracker | None = None
-        self._analysis = CameraAnalysis(task.camera, detector, self._new_tracker, plan.detect, lines=plan.rule_lines)
+        self._analysis = CameraAnalysis(task.camera, detector, self._new_tracker, plan.detect)
+        self._analysis.watch_lines(plan.rule_lines)
         self._sessions = 0
         self._moments: list[DecodedMoment] = []
         self._detections: list[FoundDetection] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,11 +43,8 @@ class Box:
         self.log(logging.ERROR, "the ingest process ended (signal 9); starting it again")
         probes = CoreProbes(link=lambda: self.site.link, health=lambda: self.site.health, log=self.ring.tail)
         self.server = WebServer(
-            create_app(
-                db=self.site.db, meter=self.site.meter, root=folder, config=self.site.config.for_dashboard(),
-                clock=self.site.clock,
-                probes=probes,
-            ), "127.0.0.1", 0,
+            create_app(replace(self.site.stored, root=folder), self.site.config.for_dashboard(), probes=probes),
+            "127.0.0.1", 0,
         )  # fmt: skip
 
     def log(self, level: int, text: str) -> None:

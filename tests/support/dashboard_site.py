@@ -23,7 +23,7 @@ from appliance.base.passwords import hashed
 from appliance.broker import LinkState
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import CoreProbes, SystemHealth
+from appliance.dashboard.deps import CoreProbes, StoredSite, SystemHealth
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.clips import cut_clip
@@ -255,6 +255,10 @@ class Site:
         )  # fmt: skip
         assert self.alerts.apply_verdict(verdict, self.clock.now() + 1.4)
 
+    @property
+    def stored(self) -> StoredSite:
+        return StoredSite(self.db, self.meter, self.root, self.clock)
+
     def probes(self) -> CoreProbes:
         """The link and the ingest process as `link` and `health` say."""
         return CoreProbes(link=lambda: self.link, health=lambda: self.health)
@@ -262,9 +266,8 @@ class Site:
     def app(self, settings: SettingsService | None = None, certificate: ServerCertificate | None = None) -> FastAPI:
         """The dashboard of this site."""
         return create_app(
-            db=self.db, meter=self.meter, root=self.root, config=self.config.for_dashboard(), clock=self.clock,
-            probes=self.probes(), settings=settings, certificate=certificate,
-        )  # fmt: skip
+            self.stored, self.config.for_dashboard(), probes=self.probes(), settings=settings, certificate=certificate
+        )
 
     def client(self) -> TestClient:
         """For a `with` block: the dashboard in this process; what it does not expect is a 500, as for a person."""

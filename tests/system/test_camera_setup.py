@@ -49,14 +49,7 @@ class Setup:
         self.clock = SystemClock()
         site = Site(folder / "data", self.clock)
         service = SettingsService(self.file, folder, site.clock, self._take)
-        app = create_app(
-            db=site.db,
-            meter=site.meter,
-            root=site.root,
-            config=site.config.for_dashboard(),
-            clock=site.clock,
-            settings=service,
-        )
+        app = create_app(site.stored, site.config.for_dashboard(), settings=service)
         self.app = app
         self.http = TestClient(app, base_url="http://127.0.0.1")
 

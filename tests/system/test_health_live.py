@@ -251,7 +251,7 @@ def test_a_detector_that_hangs_is_reported_and_the_process_makes_way(
         reader.start()
         detector = Hangs()
         ingest = process.IngestProcess(
-            site.cameras, site.health, site.storage, detector, CountingTracker, IngestChannel(writing), SystemClock()
+            site.for_ingest(), detector, CountingTracker, IngestChannel(writing), SystemClock()
         )
         with pytest.raises(detector_watchdog.DetectorHung):
             ingest.run()

@@ -68,9 +68,7 @@ class Overcommitted:
         self.detector = SlowDetector(clock, call_s)
         self.messages: list[IngestMessage] = []
         self._channel, self._writing = os.fdopen(reading, "rb"), writing
-        self.process = IngestProcess(
-            site.cameras, site.health, site.storage, self.detector, CountingTracker, IngestChannel(writing), clock
-        )
+        self.process = IngestProcess(site.for_ingest(), self.detector, CountingTracker, IngestChannel(writing), clock)
         self._threads = [threading.Thread(target=self._read), threading.Thread(target=self.process.run)]
 
     def __enter__(self) -> Overcommitted:

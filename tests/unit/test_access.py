@@ -43,9 +43,7 @@ NO_FACTOR = {"state": "none", "wanted": False, "recovery": 0}
 
 
 def app_of(site: Site) -> FastAPI:
-    return create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock
-    )
+    return create_app(site.stored, site.config.for_dashboard())
 
 
 def client_of(app: FastAPI, address: str = "192.168.1.7") -> TestClient:

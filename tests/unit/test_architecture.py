@@ -94,17 +94,7 @@ KNOW_THE_SITE_FILE = {
     "appliance.settings.site_editor",
 }  # fmt: skip
 PARAMETERS_MAX = 8
-MANY_PARAMETERS = {
-    "appliance.analysis.camera_analysis:CameraAnalysis.__init__",
-    "appliance.dashboard.alert_filter:AlertFilter.__init__",
-    "appliance.dashboard.app:create_app", "appliance.dashboard.app_parts:DashboardParts.__init__",
-    "appliance.dashboard.alert_page:alert_page", "appliance.dashboard.alerts_page:alerts_page",
-    "appliance.dashboard.savings_page:savings_page", "appliance.dashboard.why_page:why_page",
-    "appliance.ingest.camera_runner:CameraRunner.__init__", "appliance.ingest.detect_stream:DetectStream.__init__",
-    "appliance.ingest.process:IngestProcess.__init__",
-    "appliance.ingest.reconnecting_reader:ReconnectingReader.__init__",
-    "appliance.replay.replay_runner:replay",
-}  # fmt: skip
+MANY_PARAMETERS: set[str] = set()
 FIELDS_MAX = 16
 # The JSON of these is a contract (a line of the replay log, a row of the decisions), and so their fields stay flat.
 FLAT_BY_CONTRACT = {

@@ -72,7 +72,7 @@ class Sink:
         self.ends += 1
 
 
-def a_reader(source: ScriptedSource, *, loops: bool = False) -> tuple[ReconnectingReader, Sink, Listener, ManualClock]:
+def a_reader(source: ScriptedSource) -> tuple[ReconnectingReader, Sink, Listener, ManualClock]:
     clock = ManualClock()
     sink, listener = Sink(), Listener(clock)
     reader = ReconnectingReader(
@@ -82,7 +82,6 @@ def a_reader(source: ScriptedSource, *, loops: bool = False) -> tuple[Reconnecti
         listener,
         clock,
         threading.Event(),
-        loops=loops,
         backoff=Backoff(0.5, RETRY_S_MAX, jitter=0.0),
     )
     sink.reader = reader
@@ -235,7 +234,7 @@ class StoppedBeforeAPicture(ScriptedSource):
     """Is asked to stop once it is open, and ends as it was asked to."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        super().__init__(path, loops=True)
         self.stop = lambda: None
 
     def packets(self) -> Iterator[VideoPacket]:
@@ -245,14 +244,14 @@ class StoppedBeforeAPicture(ScriptedSource):
 
 def test_a_healthy_camera_that_is_stopped_before_its_next_picture_is_not_lost(ten: Path) -> None:
     source = StoppedBeforeAPicture(ten)
-    reader, _, listener, _ = a_reader(source, loops=True)
+    reader, _, listener, _ = a_reader(source)
     source.stop = reader.stop
     reader.run()
     assert (listener.states, listener.gaps) == (["connecting"], [])
 
 
 def test_a_clip_that_loops_is_a_new_run_each_time_and_no_loss(ten: Path) -> None:
-    reader, sink, listener, _ = a_reader(ScriptedSource(ten), loops=True)
+    reader, sink, listener, _ = a_reader(ScriptedSource(ten, loops=True))
     sink.stop_after = 25
     reader.run()
     assert (listener.states, listener.gaps) == (["connecting", "live"], [])

@@ -26,7 +26,7 @@ from appliance.broker import LinkState
 from appliance.config import SiteConfig
 from appliance.dashboard.alert_counts import AlertCountCache
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import SystemHealth
+from appliance.dashboard.deps import MediaReaders, SystemHealth
 from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers
 from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.snapshots import Snapshot, SnapshotCache
@@ -270,9 +270,7 @@ def test_ten_viewers_cost_one_cut(site: Site) -> None:
             running_now -= 1
         return Snapshot(b"\xff\xd8\xff", t)
 
-    app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock, cut=slow_cut
-    )  # fmt: skip
+    app = create_app(site.stored, site.config.for_dashboard(), media=MediaReaders(cut=slow_cut))
     with TestClient(app, base_url="http://127.0.0.1") as client, ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda _: client.get("/api/v1/cameras/gate/picture").status_code, range(10)))
     assert answers == [200] * 10
@@ -288,7 +286,9 @@ def test_a_slow_appliance_cuts_less_often(site: Site) -> None:
         raise EvidenceError("the disk is slow")
 
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock, cut=cut
+        site.stored,
+        site.config.for_dashboard(),
+        media=MediaReaders(cut=cut),
     )
     with TestClient(app, base_url="http://127.0.0.1") as client:
         for _ in range(5):

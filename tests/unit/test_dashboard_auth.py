@@ -33,7 +33,7 @@ HERE = "http://127.0.0.1:8080"
 
 
 def client_of(site: Site, base: str = HERE) -> TestClient:
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     return TestClient(app, base_url=base, follow_redirects=False)
 
 
@@ -163,7 +163,7 @@ def test_an_origin_that_is_no_address_is_another_site(site: Site, origin: str) -
 def test_without_a_token_only_this_machine_looks_and_not_through_a_proxy(
     site: Site, client: str, headers: dict[str, str], status: int
 ) -> None:
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     made = TestClient(app, base_url=HERE, client=(client, 4000), follow_redirects=False)
     for path in ("/api/v1/alerts", "/", "/api/v1/alerts/a/evidence/still.jpg", "/metrics"):
         answer = made.get(path, headers={"Accept": "text/html", **headers})
@@ -465,12 +465,12 @@ def test_signing_in_leads_only_to_pages_of_this_appliance(wanted: str, leads_to:
 
 
 def test_a_taken_port_is_reported_with_the_remedy(site: Site) -> None:
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(MissingDependency, match=r"dashboard\.port"):
         WebServer(app, "127.0.0.1", other.getsockname()[1])
 
 
 def test_a_host_that_is_not_ours_is_reported(site: Site) -> None:
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     with pytest.raises(MissingDependency):
         WebServer(app, "192.0.2.1", 0)

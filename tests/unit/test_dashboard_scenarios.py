@@ -50,7 +50,7 @@ class HeldSandbox:
 
 @pytest.fixture
 def client(site: Site) -> Iterator[TestClient]:
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     app.state.parts[LabJobs] = jobs = LabJobs(site.root, site.clock, make=HeldSandbox)  # type: ignore[arg-type]
     yield from served(app)
     jobs.close()
@@ -59,9 +59,7 @@ def client(site: Site) -> Iterator[TestClient]:
 @pytest.fixture
 def running(site: Site) -> Iterator[TestClient]:
     """With the real sandbox."""
-    yield from served(
-        create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
-    )
+    yield from served(create_app(site.stored, site.config.for_dashboard()))
 
 
 def served(app: FastAPI) -> Iterator[TestClient]:
