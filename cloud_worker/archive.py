@@ -271,7 +271,7 @@ class S3Bucket:
             raise NotStored("the store holds other bytes than were sent", retryable=True)
 
     def sign(self, key: str, seconds: int) -> str:
-        """A link that opens an object for so long, made without asking the store. Raises NotSigned."""
+        """Return a link that opens an object for `seconds`, made without a request to the store. Raise NotSigned."""
         parameters = {"Bucket": self._name, "Key": key}
         try:
             url: str = self._client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds)
@@ -284,7 +284,7 @@ class S3Bucket:
 
 
 def _client(settings: ArchiveConfig) -> Any:
-    """A client that gives up soon: the retries are ours, so that they are counted."""
+    """Return a client that gives up soon: the archive itself retries, so that the retries are counted."""
     client = boto3.session.Session().client(
         "s3",
         endpoint_url=settings.url,

@@ -62,7 +62,7 @@ class BacklogMonitor:
         return sum(count for (_, own), count in self.stored.counts.items() if own == priority)
 
     async def on_message(self, message: Msg) -> None:
-        """An escalation passed by: JetStream's subjects are ordinary ones, too. Its copy is dropped."""
+        """Note that an escalation passed by: JetStream's subjects are ordinary ones, too. Its copy is dropped."""
         found = site_and_priority(message.subject)
         if found is not None:
             self._queue.announce(*found, self._clock.monotonic())

@@ -43,7 +43,7 @@ class ConcurrencySlots:
         return self._in_use[priority]
 
     def open_priorities(self) -> tuple[str, ...]:
-        """The priorities that may take a slot now."""
+        """Return the priorities that may take a slot now."""
         if self._in_use.total() >= self.total:
             return ()
         others = self._in_use.total() - self._in_use[PRIORITIES[0]]
@@ -59,7 +59,7 @@ class ConcurrencySlots:
         self._released()
 
     def _roll(self) -> None:
-        """A new PEAK_S begins with what is in hand."""
+        """Begin a new PEAK_S with the escalations in hand."""
         now = self._clock.monotonic()
         if now - self._since >= PEAK_S:
             self._peak_before = self._peak if now - self._since < 2 * PEAK_S else 0

@@ -90,7 +90,10 @@ class StatusConfig(ConfigModel):
 
 
 class PoolConfig(ConfigModel):
-    """What the worker announces of itself to the sites (docs/worker.md). gpu_hour_file: a file with the price."""
+    """The facts that the worker announces about itself to the sites (docs/worker.md).
+
+    `gpu_hour_file` is a file with the price.
+    """
 
     every_s: Annotated[float, Field(ge=1, le=60)] = 15.0
     cold_start_s: Annotated[float, Field(ge=0, le=86400)] = 60.0

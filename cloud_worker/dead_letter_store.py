@@ -74,7 +74,7 @@ async def put(js: JetStreamContext, letter: DeadLetter) -> None:
 
 
 async def list_newest(js: JetStreamContext, count: int) -> list[DeadLetter]:
-    """The newest `count` of them, the newest first. Raises UplinkError."""
+    """Return the newest `count` dead letters, the newest first. Raise UplinkError."""
     found: list[DeadLetter] = []
     with broker_errors("the dead letters could not be read"), contextlib.suppress(nats.js.errors.NotFoundError):
         state = (await js.stream_info(STREAM_DEAD)).state
@@ -87,7 +87,7 @@ async def list_newest(js: JetStreamContext, count: int) -> list[DeadLetter]:
 
 
 async def read_one(js: JetStreamContext, seq: int) -> DeadLetter:
-    """Number `seq`. Raises UsageError when there is none, UplinkError."""
+    """Return dead letter number `seq`. Raise UsageError when there is none, UplinkError."""
     with broker_errors(f"the dead letter {seq} could not be read"):
         try:
             return _letter(seq, await js.get_msg(STREAM_DEAD, seq))

@@ -46,10 +46,11 @@ def image(data: bytes) -> list[object]:
 
 
 def frames(path: str, count: int, side_max: int) -> list[list[object]]:
-    """`count` frames spread evenly over the clip, first and last included: [seconds from its start, width, height,
-    pixels, whether they were shrunk to `side_max`] each.
+    """Return `count` frames spread evenly over the clip, first and last included.
 
-    Raises Undecodable when it is no video or declares too large a frame. Bounded: the first FRAMES_MAX frames.
+    Each is a list: seconds from the clip's start, width, height, pixels, and whether it was shrunk to `side_max`. Raise
+    Undecodable when the file is no video or declares too large a frame. The work is bounded: only the first FRAMES_MAX
+    frames are read.
     """
     total = sum(1 for _ in _read(path, pixels=False))
     count = min(count, total)
@@ -65,7 +66,7 @@ def frames(path: str, count: int, side_max: int) -> list[list[object]]:
 
 
 def shrink(pixels: Pixels, side_max: int) -> Pixels:
-    """The image with its longer side at most `side_max`; never larger than it was."""
+    """Return the image with its longer side at most `side_max`; never enlarge it."""
     height, width = pixels.shape[:2]
     scale = side_max / max(height, width)
     if scale >= 1:
@@ -113,7 +114,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _webp_size(data: bytes) -> tuple[int, int] | None:
-    """The first chunk's size fields (RFC 9649, sections 2.5 to 2.7)."""
+    """Read the size fields of the first chunk (RFC 9649, sections 2.5 to 2.7)."""
     kind = data[12:16]
     if kind == b"VP8X":
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")

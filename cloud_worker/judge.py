@@ -27,10 +27,10 @@ _ADDRESS = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeCase:
-    """What an engine is given: the escalation and its evidence, in order of time.
+    """The input of an engine: the escalation and its evidence, in order of time.
 
-    lost: what is missing, one sentence each. absent: how many of those the broker does not have. decoder: by which an
-    engine turns evidence into pixels.
+    `lost` says what is missing, in one sentence each. `absent` counts those of them that the broker does not have. An
+    engine turns evidence into pixels with `decoder`.
     """
 
     escalation: Escalation
@@ -51,10 +51,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """What an engine answered. tokens_* 0 when it uses none; preprocess_s is part of the time it took.
+    """The answer of an engine.
 
-    more: it is `unsure` because of what it was shown, so that more evidence may settle it. looks: how often the
-    model was asked. prompt: the version of the prompt, when it differs from case to case.
+    The token counts are 0 when it uses none. `preprocess_s` is part of the time it took. `more`: the answer is `unsure`
+    because of the images it was shown, so that more evidence may settle it. `looks` is how often the model was asked.
+    `prompt` is the version of the prompt, when it differs from case to case.
     """
 
     decision: Decision
@@ -112,7 +113,7 @@ class Judge:
     """
 
     def __init__(self, engine: Engine, worker: str, clock: Clock, decoder: MediaDecoder = IN_PROCESS) -> None:
-        """decoder: of what sites send; in this process only what is our own is decoded (tests, benchmarks)."""
+        """Take `decoder` for what sites send; this process decodes only what is our own (tests, benchmarks)."""
         self._engine = engine
         self._decoder = decoder
         self.worker = worker
@@ -158,7 +159,7 @@ class Judge:
         return self._verdict(case.escalation, opinion, seconds, stages)
 
     def unsure(self, escalation: Escalation, reason: str) -> Verdict:
-        """A verdict that says why there is no answer."""
+        """Return a verdict that says why there is no answer."""
         return self._verdict(escalation, Opinion(decision="unsure", reason=reason), 0.0, {})
 
     async def _ask(self, case: JudgeCase) -> Opinion:
@@ -209,14 +210,16 @@ class Judge:
 
 
 def _understood(decision: Decision, escalation: Escalation) -> Decision:
-    """The decision in words that the site knows: to one of before schema 4 a detector that found something is
-    unsure."""
+    """Return the decision in words that the site knows.
+
+    For a site from before schema 4, a detector that found something is unsure.
+    """
     return "unsure" if decision == "rechecked" and escalation.schema_version < RECHECKED_SCHEMA else decision
 
 
 @functools.cache
 def version() -> str:
-    """Of this worker."""
+    """Return the version of this worker."""
     try:
         return importlib.metadata.version("vedette")
     except importlib.metadata.PackageNotFoundError:  # run from a checkout without an installation

@@ -70,7 +70,10 @@ async def _chunk(js: JetStreamContext, site: str, ref: MediaRef, n: int, gate: a
 
 
 async def _last(js: JetStreamContext, subject: str) -> bytes:
-    """The last message of `subject`. Any replica may answer at first; a late one, or none, leads to the leader."""
+    """Return the last message of `subject`.
+
+    Any replica may answer at first; if its answer is late or missing, the request goes to the leader.
+    """
     try:
         found = await js.get_last_msg(STREAM_MEDIA, subject, direct=True)
     except (nats.js.errors.NotFoundError, nats.errors.NoRespondersError):

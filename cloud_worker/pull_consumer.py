@@ -60,10 +60,10 @@ class Delivery:
 
 
 async def pull_next(client: Client, link: NatsLink, site: str, priority: str) -> Delivery | None:
-    """An escalation of this site and priority that no worker has in hand, or None. Raises NoConsumer, UplinkError.
+    """Return an escalation of this site and priority that no worker has in hand, or None.
 
-    A plain request instead of nats-py's subscription: no request is left waiting at the broker.
-    `old_style`: the answer keeps the escalation's own subject, by which the newer style would not know it.
+    Raise NoConsumer, UplinkError. A plain request takes the place of nats-py's subscription: no request is left waiting
+    at the broker. With `old_style` the answer keeps the escalation's own subject; the newer style would not know it.
     """
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM_ESCALATION}.{consumer_name(site, priority)}"
     with broker_errors(f"the escalations of {site} cannot be pulled"):

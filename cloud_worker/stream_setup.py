@@ -102,8 +102,11 @@ async def ensure_streams(js: JetStreamContext, settings: StreamsConfig) -> list[
 
 @dataclass(frozen=True, slots=True)
 class FoundConsumer:
-    """The consumer as the broker has it. differences: one sentence each; ack_wait_s: after so long without a sign of a
-    worker what it has in hand is delivered again, whatever that worker's file says."""
+    """The consumer as the broker has it.
+
+    `differences` has one sentence for each difference. `ack_wait_s`: after so long without a sign of a worker the
+    broker delivers what it has in hand again, whatever that worker's file says.
+    """
 
     differences: list[str]
     ack_wait_s: float
@@ -150,7 +153,7 @@ async def stream_fill(js: JetStreamContext) -> list[StreamFill]:
 
 
 def stream_specs(settings: StreamsConfig) -> tuple[StreamConfig, ...]:
-    """The streams as they should be."""
+    """Return the streams as they should be."""
     window_s = settings.duplicate_minutes * 60
 
     def stream(
@@ -183,10 +186,10 @@ def stream_specs(settings: StreamsConfig) -> tuple[StreamConfig, ...]:
 
 
 def consumer_spec(site: str, priority: str, ack_wait_s: float) -> ConsumerConfig:
-    """The durable pull consumer of one site and priority, shared by all workers.
+    """Return the durable pull consumer of one site and priority, shared by all workers.
 
-    max_deliver is unlimited on purpose: a message past the server's limit stays in a work queue for ever.
-    The worker counts the deliveries itself and ends them with a verdict.
+    `max_deliver` is unlimited on purpose: a message past the server's limit stays in a work queue for ever. The worker
+    counts the deliveries itself and ends them with a verdict.
     """
     return ConsumerConfig(
         durable_name=consumer_name(site, priority),
@@ -238,7 +241,7 @@ async def _ensure_consumer(js: JetStreamContext, wanted: ConsumerConfig) -> Foun
 
 
 def _differences(name: str, wanted: object, found: object, fields: tuple[str, ...]) -> list[str]:
-    """What the server has that was not asked for, field by field."""
+    """Return one sentence for each field in which the server has another value than this worker would."""
     sentences = []
     for field in fields:
         ours, theirs = _plain(getattr(wanted, field)), _plain(getattr(found, field))

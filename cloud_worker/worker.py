@@ -220,8 +220,11 @@ class Worker:
         return found
 
     async def _report_progress(self) -> None:
-        """Tell the broker of every escalation held that it is being worked on, three times per ack_wait: the shortest
-        that a consumer has, which may have been made by a worker with another file."""
+        """Report to the broker, for every escalation held, that it is being worked on.
+
+        The report is sent three times per ack_wait: the shortest that a consumer has, which a worker with another file
+        may have made.
+        """
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._sooner.wait(), self._ack_wait_s / 3)
@@ -244,7 +247,7 @@ class Worker:
                 await client.flush(2)
 
     def _add_gauges(self) -> None:
-        """The numbers that are asked for when the metrics are read."""
+        """Add the numbers that are read when the metrics are read."""
         add, backlog, slots = self.metrics.add_gauge, self._backlog, self._slots
         add("ready", "1 while escalations are taken.", lambda: not self.unready())
         add("places", "Escalations that may be judged at a time.", lambda: slots.total)

@@ -24,7 +24,10 @@ class ShownImage:
 
 @dataclass(frozen=True, slots=True)
 class ImageSelection:
-    """What is shown, in order of time. more: the evidence holds more than this: pixels, or moments of a clip."""
+    """The images that a model is shown, in order of time.
+
+    `more`: the evidence holds more than these, either pixels or moments of a clip.
+    """
 
     shown: tuple[ShownImage, ...]
     lost: tuple[str, ...]

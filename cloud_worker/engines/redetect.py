@@ -149,7 +149,7 @@ class Redetect:
 
 
 def _majority(label: str, votes: list[Vote]) -> tuple[Decision, str]:
-    """The decision of those that voted, and the words for it. A tie, or no vote at all, is `unsure`."""
+    """Return the decision of the images that voted, and its wording. A tie, or no vote at all, is `unsure`."""
     yes = sum(vote.answer == "yes" for vote in votes)
     no = sum(vote.answer == "no" for vote in votes)
     best = max((vote.score for vote in votes), default=0.0)
@@ -162,7 +162,7 @@ def _majority(label: str, votes: list[Vote]) -> tuple[Decision, str]:
 
 
 def enlarged(pixels: Pixels, box: Box) -> tuple[Pixels, Box]:
-    """The surroundings of `box` (shares of the image) cut out, and where the box is in them."""
+    """Cut out the surroundings of `box` (shares of the image), and return them with the place of the box in them."""
     height, width = pixels.shape[:2]
     x1, y1, x2, y2 = box
     half = max((x2 - x1) * width, (y2 - y1) * height, 32.0) * CROP_SCALE / 2
