@@ -115,7 +115,7 @@ def decisions(site: config.SiteConfig) -> list[Figure]:
 
 
 def opened(n: int) -> AlertChange:
-    """An alert about one of the crowd."""
+    """Return a new alert about one person of the crowd."""
     track = 1 + n % 10
     alert = Alert(
         camera="yard", id=f"a{n}", rules=("enters",), severity="warning", t_start=0.0, t_end=None, tracks=(track,)
@@ -145,7 +145,7 @@ def commit(alerts: AlertStore, n: int) -> None:
 
 
 def replays(site: config.SiteConfig, clip: Path, model: str) -> list[Figure]:
-    """The whole pixel path on a clip, as fast as possible."""
+    """Run the whole pixel path on a clip, as fast as possible."""
     if not clip.exists():
         print(f"no {clip}: replay is not measured", file=sys.stderr)
         return []

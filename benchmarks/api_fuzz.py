@@ -27,7 +27,7 @@ LEAVES_THE_BOX = tuple(f"/api/v1/setup/{each}" for each in ("probe", "onvif", "d
 
 
 def served(folder: Path, *, people: bool = False) -> AbstractContextManager[str]:
-    """A dashboard with something behind each route; yields its address. people: with users, too."""
+    """Serve a dashboard with something behind each route, and yield its address. `people`: it has users, too."""
     return furnished(folder, PEOPLE if people else {}, config=config_of(token=TOKEN))
 
 

@@ -1,4 +1,4 @@
-"""What core and ingest hold in memory: `vedette run` with one camera over RTSP, by process, as PSS.
+"""Memory that core and ingest hold: `vedette run` with one camera over RTSP, by process, as PSS.
 
     python -m benchmarks.memory                        # 100 s with the bundled clip; bar: 200 MB
     python -m benchmarks.memory --alone                # with libraries that no other process has mapped
@@ -111,7 +111,7 @@ def open_pages(address: str) -> None:
 
 @contextlib.contextmanager
 def _broker(folder: Path) -> Iterator[str]:
-    """The address of a nats-server of our own; '': none is installed."""
+    """Yield the address of a nats-server of our own; an empty one if none is installed."""
     binaries = find_nats_servers()
     if not binaries:
         print("no nats-server: the site is one without a broker")
@@ -131,7 +131,7 @@ def _free_port() -> int:
 
 
 def copied_libraries(folder: Path) -> Path:
-    """The libraries that the appliance needs, in files that nobody else has mapped."""
+    """Copy the libraries that the appliance needs into files that no other process has mapped."""
     installed, copy = Path(sysconfig.get_paths()["platlib"]), folder / "libraries"
     shutil.copytree(installed, copy, ignore=lambda _, names: [each for each in names if _is_left_out(each)])
     return copy

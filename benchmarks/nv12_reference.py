@@ -1,4 +1,4 @@
-"""What the kernel nv12_letterbox.cu must answer, in numpy: slow, and written another way."""
+"""Reference answer of the kernel nv12_letterbox.cu, in numpy: slow, and written another way."""
 
 from __future__ import annotations
 

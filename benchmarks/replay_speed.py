@@ -87,7 +87,7 @@ def main() -> int:
 def one(
     clip: Path, site: config.SiteConfig, network: ObjectDetector, threads: int, weather: ConditionSet = NO_CONDITIONS
 ) -> tuple[Round, bytes]:
-    """A round and its log."""
+    """Replay the clip once, and return the round and its log."""
     log, before = io.BytesIO(), busy_s()
     result = replay(
         clip, site.for_decisions(), "yard", network, log, clock=SystemClock(), workers=threads, conditions=weather
@@ -117,7 +117,7 @@ def table_row(rounds: list[Round]) -> str:
 
 
 def enlarged(source: Path, target: Path) -> Path:
-    """The clip at 1280x720 and 15 frames a second, H.264 as a camera sends it (no B frames, a key frame in 2 s)."""
+    """Write the clip at 1280x720 and 15 frames a second, as H.264 of a camera (no B frames, a key frame in 2 s)."""
     with av.open(str(source)) as film, av.open(str(target), "w") as container:
         stream = container.add_stream("libx264", rate=RATE)
         stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"

@@ -74,7 +74,7 @@ def save(path: Path, looks: ClipDetections) -> None:
 
 
 def load(path: Path) -> ClipDetections:
-    """What `save` wrote."""
+    """Load the file that `save` wrote."""
     with np.load(path) as kept:
         ends = np.cumsum(kept["count"])
         begins = ends - kept["count"]

@@ -33,8 +33,11 @@ HELD_LOOKS = 5  # a number belongs to whom it was on for a second: fewer are one
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Somebody on a path. times, feet: where the middle of the lower side is when (shares); heights: in shares of the
-    frame there; width: in heights (pixels). upper, lower: brightness and colour."""
+    """A moving person or object on a path.
+
+    `times` and `feet`: the middle of the lower side is at `feet` (shares of the frame) at `times`. `heights` are in
+    shares of the frame at those places; `width` is in heights (pixels). `upper` and `lower` are brightness and colour.
+    """
 
     number: int
     label: str
@@ -96,8 +99,11 @@ class IdentityFigures:
 def identity_figures(
     answers: Sequence[Answers], truth: Sequence[Sequence[tuple[int, Box]]], *, held_looks: int = HELD_LOOKS
 ) -> IdentityFigures:
-    """Who had which numbers. A number is on whom its box covers best (IoU of 0.5 or more); one that was on somebody for
-    fewer than held_looks looks is not counted, nor is who could be seen in fewer than 4."""
+    """Count the actors, the numbers that they had, and the numbers that more than one actor had.
+
+    A number belongs to the actor that its box covers best (IoU of 0.5 or more). A number that was on an actor in fewer
+    than `held_looks` frames is not counted, nor is an actor that could be seen in fewer than 4.
+    """
     looks = Counter(actor for each in truth for actor, _ in each)
     held: Counter[tuple[int, int]] = Counter()
     for found, right in zip(answers, truth, strict=True):
@@ -119,7 +125,7 @@ class _Follower(Protocol):
 
 
 def follow(tracker: _Follower, scene: Scene, *, pictures: bool) -> list[Answers]:
-    """What a tracker answers to each look at a scene."""
+    """Return the tracker's answer to each frame of a scene."""
     return [
         [(each.track, each.box) for each in tracker.update(at.found, at.t, scene.draw(at.t) if pictures else ())]
         for at in scene.looks
@@ -127,8 +133,10 @@ def follow(tracker: _Follower, scene: Scene, *, pictures: bool) -> list[Answers]
 
 
 def busy_pavement(seed: int, *, fps: float = 5.0, seconds: float = 40.0) -> Scene:
-    """About six walkers at a time from both sides, each with a pace; some stand for a while. After three in ten who
-    leave over an edge somebody comes in there, half a second later."""
+    """Return a scene of about six walkers at a time from both sides, each with a pace.
+
+    Some stand for a while. After three in ten that leave over an edge another comes in there, half a second later.
+    """
     rng = np.random.default_rng(seed)
     actors: list[Actor] = []
     begin = 0.0
@@ -276,7 +284,7 @@ def _hidden(nearer: Sequence[Box], box: Box) -> float:
 
 
 def inside(box: Box) -> float:
-    """The share of `box` that lies in the frame."""
+    """Return the share of `box` that lies in the frame."""
     x1, y1, x2, y2 = _clip(box)
     return max(0.0, x2 - x1) * max(0.0, y2 - y1) / ((box[2] - box[0]) * (box[3] - box[1]))
 

@@ -90,7 +90,7 @@ def live(here: Site, first: int, options: argparse.Namespace) -> list[dict[str, 
 
 
 def fill(here: Site, count: int) -> None:
-    """The escalations of a day without a link, one in ten of severity `alert`."""
+    """Fill the site with the escalations of a day without a link, one in ten of severity `alert`."""
     for n in range(count):
         here.ask(n, small(n), severity="alert" if n % 10 == 0 else "warning")
     with here.db.transaction() as connection:

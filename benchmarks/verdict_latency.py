@@ -80,7 +80,7 @@ def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, An
 
 
 def overload(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The grave ones alone first, at their own rate, then among all the others."""
+    """Ask the grave questions alone first, at their own rate, then among all the others."""
     capacity = options.places / options.latency_s * 60
     rate = capacity * options.overload
     count = int(rate * options.seconds / 60)
@@ -139,7 +139,7 @@ def small(n: int) -> tuple[bytes, ...]:
 
 
 def ways(here: Site, sent: Mapping[str, float]) -> list[dict[str, float]]:
-    """Of each question that was asked at its time: the seconds of each stage, and of `all` until it was applied."""
+    """Return the seconds of each stage for each question that was sent, and of `all` until it was applied."""
     with here.db.read() as connection:
         rows = connection.execute("SELECT escalation, body, applied_t FROM verdict").fetchall()
     found = []
@@ -153,7 +153,7 @@ def ways(here: Site, sent: Mapping[str, float]) -> list[dict[str, float]]:
 
 
 def name_of(here: Site, escalation: str) -> str:
-    """The number of the alert that it asks about."""
+    """Return the number of the alert that the escalation asks about."""
     with here.db.read() as connection:
         row = connection.execute("SELECT alert FROM escalation WHERE id = ?", (escalation,)).fetchone()
     return str(row["alert"]).removeprefix("alert-")

@@ -63,14 +63,14 @@ def attack(folder: Path, size: Size, seed: int, say: Callable[[str], None] = lam
 
 
 def _wait_for_alert(target: Target) -> None:
-    """So that there is one to speak of."""
+    """Wait until there is an alert to speak of."""
     deadline = time.monotonic() + ALERT_S_MAX
     while time.monotonic() < deadline and not target.json("/api/v1/alerts").get("alerts"):
         time.sleep(0.5)
 
 
 def _aftermath(target: Target) -> Tally:
-    """Whether all live, are well, and have said nothing that is a bug or a secret."""
+    """Check that all processes live, are well, and have logged neither a bug nor a secret."""
     tally = Tally("aftermath")
     for name, alive in target.alive().items():
         tally.count("alive" if alive else "dead")

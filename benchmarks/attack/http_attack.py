@@ -189,7 +189,7 @@ def _judge(each: Try, status: str, answer: bytes, tally: Tally) -> None:
 
 
 def _exchange(port: int, data: bytes, source: str = "127.0.0.1") -> bytes:
-    """What came until the end of the head and of the body that it announces, or until the connection was closed."""
+    """Return the bytes up to the end of the head and of the body it announces, or until the connection was closed."""
     answer = bytearray()
     try:
         with socket.create_connection(("127.0.0.1", port), HANG_S, (source, 0)) as sock:

@@ -51,7 +51,7 @@ class WrongClock(SystemClock):
 
 
 def picture_of(n: int) -> bytes:
-    """The image of alert `n`, the same after every restart."""
+    """Return the image of alert `n`, the same after every restart."""
     large = n % LARGE_EVERY == 0
     return servers.picture(n, (640, 480) if large else (160, 120), noise=large)
 

@@ -28,6 +28,6 @@ class FrameClock:
         return self._times[at] + (frame - self._frames[at]) / self._fps
 
     def frame(self, t: float) -> int:
-        """The frame that was taken nearest to `t`."""
+        """Return the frame that was taken nearest to `t`."""
         at = max(0, bisect_right(self._times, t + 0.5 / self._fps) - 1)
         return self._frames[at] + round((t - self._times[at]) * self._fps)

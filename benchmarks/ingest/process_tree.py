@@ -1,4 +1,4 @@
-"""What a process and all its children have used, read from /proc: CPU seconds, its threads' share, memory (Linux)."""
+"""Use of CPU seconds, its threads' share, and memory by a process and all its children, read from /proc (Linux)."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def _alike(tree: ast.Module) -> dict[int, list[str]]:
 
 
 def _is_word(node: ast.AST) -> bool:
-    """Whether it is a string that a program reads: a name or a path, no sentence."""
+    """Return whether it is a string that a program reads: a name or a path, no sentence."""
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and _WORD.fullmatch(node.value) is not None
 
 

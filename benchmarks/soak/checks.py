@@ -109,7 +109,7 @@ def _evaluate_fault(
 
 
 def _stale_live(camera: str, seen: Sequence[StatusSample]) -> list[Finding]:
-    """A camera that is shown as live although no packets come, independent of the plan."""
+    """Find a camera that is shown as live although no packets come, independent of the plan."""
     found, since = [], None
     for before, now in itertools.pairwise(seen):
         stands = now.packets.get(camera, 0) == before.packets.get(camera, 0) and now.states.get(camera) == "live"
