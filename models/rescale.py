@@ -22,7 +22,7 @@ Lines = Mapping[str, tuple[float, float]]
 
 
 def rescale(model: onnx.ModelProto, lines: Lines) -> onnx.ModelProto:
-    """Returns a copy whose classes in `lines` have their scores on the new scale. Raises ValueError."""
+    """Return a copy whose classes in `lines` have their scores on the new scale. Raise ValueError."""
     notes = {each.key: each.value for each in model.metadata_props}
     names = list(dict(ast.literal_eval(notes.get("names", "{}"))).values())
     unknown = sorted(set(lines) - set(names))

@@ -109,7 +109,7 @@ class Working:
 
 
 def best_threshold(matched: Matched) -> Working:
-    """Raises nothing: without answers or boxes everything is 0."""
+    """Return the best threshold and its figures; without answers or boxes everything is 0, and nothing is raised."""
     recall, precision = curve(matched)
     if len(recall) == 0 or len(matched.found) == 0:
         return Working(0.0, 0.0, 0.0, 0.0)

@@ -43,7 +43,9 @@ class HeightRow:
 
 @dataclass(frozen=True, slots=True)
 class ClassFigures:
-    """ap50 and ap are pycocotools' AP at IoU 0.5 and its mean from 0.5 to 0.95; the rest is at IoU 0.5, and at
+    """The figures of one class.
+
+    `ap50` and `ap` are pycocotools' AP at IoU 0.5 and its mean from 0.5 to 0.95; the rest is at IoU 0.5, and at
     `threshold`, the score with the best F1.
     """
 

@@ -108,7 +108,7 @@ class Assembly:
 def _draft(
     image: str, boxes: tuple[Label, ...], ignore: tuple[Label, ...], source: str, split: Split, licence: str, group: str
 ) -> Entry:
-    """An entry that does not know its file's bytes yet."""
+    """Return an entry that does not know its file's bytes yet."""
     return Entry(image, "", "", 0, 0, boxes, ignore, source, split, licence, group)
 
 

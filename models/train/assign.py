@@ -16,8 +16,13 @@ SIDE_MIN = 16.0  # px: a box narrower than two of the finest cells would often h
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A batch's labels, padded. boxes (B, M, 4) x1 y1 x2 y2 px; classes (B, M) int64; sure (B, M) 0..1, 0 is padding;
-    ignore_boxes (B, K, 4); ignore_classes (B, K), -1 any, -2 padding.
+    """The labels of a batch, padded.
+
+    - boxes: (B, M, 4) x1 y1 x2 y2 px.
+    - classes: (B, M) int64.
+    - sure: (B, M) 0..1, 0 is padding.
+    - ignore_boxes: (B, K, 4).
+    - ignore_classes: (B, K), -1 any, -2 padding.
     """
 
     boxes: Tensor
@@ -27,15 +32,19 @@ class Truth:
     ignore_classes: Tensor
 
     def to(self, device: torch.device) -> Truth:
-        """The same on `device`."""
+        """Return the same labels on `device`."""
         tensors = (self.boxes, self.classes, self.sure, self.ignore_boxes, self.ignore_classes)
         return Truth(*(each.to(device, non_blocking=True) for each in tensors))
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What each cell is to answer. boxes (B, N, 4) px; scores (B, N, C): 0, or how well it does where it is chosen;
-    chosen (B, N) bool; counts (B, N, C) bool: whether the class loss looks at it.
+    """The answers that each cell should give.
+
+    - boxes: (B, N, 4) px.
+    - scores: (B, N, C), 0, or how well a cell does where it is chosen.
+    - chosen: (B, N) bool.
+    - counts: (B, N, C) bool, true where the class loss looks at it.
     """
 
     boxes: Tensor
@@ -76,7 +85,7 @@ def _best(fit: Tensor, inside: Tensor, centres: Tensor, boxes: Tensor) -> Tensor
 
 
 def _one_owner(chosen: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
-    """A cell that several boxes chose goes to the one it overlaps most. Returns chosen and (B, N) its owner."""
+    """Give a cell that several boxes chose to the one it overlaps most. Return chosen and (B, N) its owner."""
     owner = torch.where(chosen, shared + 1e-6, 0.0).argmax(1)
     mine = torch.zeros_like(chosen).scatter_(1, owner[:, None], True)
     return chosen & mine, owner

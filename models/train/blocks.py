@@ -18,8 +18,10 @@ def fold(weight: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
 
 
 class ConvUnit(nn.Module):
-    """Convolution, batch norm, ReLU. `rep` adds a 1x1 and, where shapes allow, an identity branch while training
-    (RepVGG, arXiv:2101.03697; MobileOne, arXiv:2206.04040); `fuse()` merges everything into one convolution with bias.
+    """Convolution, batch norm, ReLU.
+
+    `rep` adds a 1x1 and, where shapes allow, an identity branch while training (RepVGG, arXiv:2101.03697; MobileOne,
+    arXiv:2206.04040); `fuse()` merges everything into one convolution with bias.
     """
 
     def __init__(
@@ -93,8 +95,9 @@ class Separable(nn.Module):
 
 
 class Split(nn.Module):
-    """Two 1x1 convolutions instead of a slice, a chain of n full 3x3 on the narrow half, everything concatenated and
-    mixed by a 1x1 (the ELAN of YOLOv7 and C2f of YOLOv8 in its cheapest form).
+    """Two 1x1 convolutions instead of a slice, and a chain of n full 3x3 on the narrow half.
+
+    Everything is concatenated and mixed by a 1x1 (the ELAN of YOLOv7 and C2f of YOLOv8 in its cheapest form).
     """
 
     def __init__(self, c_in: int, c_out: int, narrow: int, n: int = 1) -> None:

@@ -97,7 +97,7 @@ def export(network: Network, path: Path, width: int = 416, height: int = 416, *,
 
 
 def load(checkpoint: Path) -> Network:
-    """The averaged (EMA) weights of a checkpoint, or the plain ones of a file without."""
+    """Load the averaged (EMA) weights of a checkpoint, or the plain ones of a file without them."""
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     network = Network(DESIGNS[state["design"]])
     network.load_state_dict(state["ema"]["network"])

@@ -40,8 +40,10 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """Pictures of one repository. pattern: of their paths; classes: what people labelled in YOLO files beside them, by
-    those files' numbers (images/x.jpg has labels/x.txt), empty for none; most: take no more than so many.
+    """The pictures of one repository.
+
+    `pattern` is that of their paths. `classes` are the classes that people labelled in YOLO files beside them, by those
+    files' numbers (images/x.jpg has labels/x.txt), empty for none. No more than `most` are taken.
     """
 
     name: str

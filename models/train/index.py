@@ -107,12 +107,12 @@ def read(path: Path) -> list[Entry]:
 
 
 def of(entries: Iterable[Entry], split: Split) -> Iterator[Entry]:
-    """The entries of one side of the split."""
+    """Yield the entries of one side of the split."""
     return (entry for entry in entries if entry.split == split)
 
 
 def kin(cls: int) -> tuple[int, ...]:
-    """The classes that `cls` is mistaken for, itself included; all for ANY."""
+    """Return the classes that `cls` is mistaken for, itself included; all for ANY."""
     return next((kind for kind in KINDS if cls in kind), tuple(range(len(CLASSES))))
 
 

@@ -37,7 +37,7 @@ def grey(pixels: Pixels, rng: Rng) -> Pixels:
 
 
 def infrared(pixels: Pixels, rng: Rng) -> Pixels:
-    """A night picture by the camera's own lamps: grey, bright in the middle, black far off, noisy, cloth pale."""
+    """Make a night picture by the camera's own lamps: grey, bright in the middle, black far off, noisy, cloth pale."""
     lit = grey(pixels, rng).astype(np.float32)
     height, width = lit.shape[:2]
     y, x = np.mgrid[:height, :width].astype(np.float32)

@@ -21,11 +21,15 @@ Kind = Literal["split", "separable"]
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Widths and depths. `stages` are those at strides 4, 8, 16, 32; `kinds` what each is built of; `neck` channels at
-    every level; `tower` separable convolutions in each of the head's two branches; `branched`: convolutions train with
-    several branches, which on a CPU doubles the time of a step; `head`: channels of the one tower of full 3x3
-    convolutions that both answers read, and then the neck halves by full ones, too (0: two towers of separable ones of
-    the neck's width).
+    """Widths and depths of a network.
+
+    - stages: those at strides 4, 8, 16, 32.
+    - kinds: the blocks that each stage is built of.
+    - neck: channels at every level.
+    - tower: separable convolutions in each of the head's two branches.
+    - branched: convolutions train with several branches, which on a CPU doubles the time of a step.
+    - head: channels of the one tower of full 3x3 convolutions that both answers read, and then the neck halves by full
+      ones, too (0: two towers of separable ones of the neck's width).
     """
 
     name: str
@@ -129,8 +133,9 @@ class Branch(nn.Module):
         nn.init.constant_(self.classes.bias, -math.log((1 - PRIOR) / PRIOR))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, c, H, W) to (B, 4 + classes, H, W): log of the distances to left, top, right, bottom in cells; logits.
-        And what the two towers saw.
+        """Turn (B, c, H, W) into (B, 4 + classes, H, W), and return the views of the two towers with it.
+
+        The first 4 are the log of the distances to left, top, right, bottom in cells; the classes are logits.
         """
         side = self.side_tower(x)
         kind = side if self.class_tower is None else self.class_tower(x)
@@ -145,8 +150,10 @@ def _tower(c: int, depth: int, head: int) -> nn.Sequential:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Feature maps (B, C, H, W) that pupil and teacher can be compared by. `scenes`: backbone at strides 4, 8, 16, then
-    neck at 8, 16; `towers`: the box towers at strides 8, 16, 32, then the class towers.
+    """Feature maps (B, C, H, W) by which pupil and teacher can be compared.
+
+    `scenes` are the backbone at strides 4, 8, 16, then the neck at 8, 16. `towers` are the box towers at strides 8, 16,
+    32, then the class towers.
     """
 
     scenes: tuple[Tensor, ...]
@@ -178,7 +185,7 @@ class Network(nn.Module):
         return self.watched(pictures)[0]
 
     def watched(self, pictures: Tensor) -> tuple[Tensor, Views]:
-        """The answer, and what the network saw on the way to it."""
+        """Return the answer, and the views of the network on the way to it."""
         x = self.stem(pictures)
         stages = []
         for stage in self.stages:

@@ -22,7 +22,7 @@ def phash(picture: NDArray[np.uint8]) -> int:
 
 
 def mirrored(picture: NDArray[np.uint8]) -> int:
-    """The hash of the picture seen in a mirror."""
+    """Return the hash of the picture seen in a mirror."""
     return phash(np.ascontiguousarray(picture[:, ::-1]))
 
 
@@ -39,5 +39,5 @@ def as_hex(value: int) -> str:
 
 
 def from_hex(text: str) -> int:
-    """The hash that `as_hex` wrote."""
+    """Return the hash that `as_hex` wrote."""
     return int(text, 16)

@@ -19,7 +19,7 @@ PARTS_LABELLED = frozenset({"construction_site"})
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What sources.json says of one source."""
+    """The entry of one source in sources.json."""
 
     name: str
     use: str
@@ -27,7 +27,7 @@ class Source:
 
     @property
     def clear(self) -> bool:
-        """Whether the uploader stated a permissive licence."""
+        """True if the uploader stated a permissive licence."""
         return self.use.startswith("good")
 
 
@@ -81,7 +81,7 @@ def _by_the_rules(shot: Photograph) -> Photograph:
 
 
 def _horizon(boxes: tuple[Label, ...]) -> list[Label]:
-    """The strip above the highest labelled vehicle: what drives there was too far to be labelled."""
+    """Return the strip above the highest labelled vehicle: anything that drives there was too far to be labelled."""
     tops = [label.y1 for label in boxes if CLASSES[label.cls] in ("car", "bus", "truck")]
     top = min(tops, default=0.0)
     return [Label(CAR, 0.0, 0.0, 1.0, round(top, 4))] if top > 0.02 else []

@@ -1,7 +1,8 @@
-"""What a network has learnt from, picture by picture: python -m models.train.provenance --index SET --out NAME.csv.gz
+"""List of all pictures that a network has learnt from.
 
-The list lies beside the network. The pictures cannot be shipped, but whoever has them can tell by the hashes whether
-they were used, and a test tells that no evaluation picture was.
+The command is python -m models.train.provenance --index SET --out NAME.csv.gz. The list lies beside the network. The
+pictures cannot be shipped, but everyone who has them can tell by the hashes whether they were used, and a test tells
+that no evaluation picture was.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Row = tuple[str, str, str, str, str]
 
 
 def rows_of(entries: Iterable[index.Entry]) -> Iterator[Row]:
-    """The row of each picture of a set."""
+    """Yield the row of each picture of a set."""
     for each in entries:
         yield each.source, each.split, each.licence, each.sha256, each.phash
 

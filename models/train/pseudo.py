@@ -32,7 +32,7 @@ _TO_OURS = {COCO_80.index(name): number for number, name in enumerate(CLASSES)}
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What the teachers make of one picture."""
+    """The teachers' opinion of one picture."""
 
     boxes: tuple[Label, ...]
     ignore: tuple[Label, ...]
@@ -42,7 +42,7 @@ class Teachers:
     """Two detectors, loaded once; owned by one thread."""
 
     def __init__(self, models: Path, threads: int = 1) -> None:
-        """Raises ModelError where a teacher's file is missing."""
+        """Load the teachers. Raise ModelError where a teacher's file is missing."""
         self._pair = [
             NetworkDetector(
                 models / name, OnnxRuntime(models / name, threads=threads), score_min=LOOK_MIN, label_names=COCO_80

@@ -37,7 +37,7 @@ class Repository:
 
 
 def find(clones: Path, name: str, commit: str) -> Repository:
-    """The repository OWNER/NAME below `clones`, cloned there if it is not there yet. Raises IndexFault."""
+    """Return the repository OWNER/NAME below `clones`; clone it if it is not there yet. Raise IndexFault."""
     flat = name.replace("/", "+")
     for folder in (clones / flat / "repo", clones / flat, clones / name, clones / f"{name}.git"):
         if folder.is_dir():

@@ -28,7 +28,7 @@ class YoloxTeacher(nn.Module):
     """YOLOX from its ONNX file, of any picture size that is a multiple of 32. No gradients, no state."""
 
     def __init__(self, path: Path) -> None:
-        """Raises IndexFault for a graph with other operators, or another layout, than YOLOX has."""
+        """Load the graph. Raise IndexFault if it has other operators, or another layout, than YOLOX has."""
         super().__init__()
         graph = onnx.load(str(path)).graph
         unknown = sorted({node.op_type for node in graph.node} - set(_OPS))
@@ -68,8 +68,9 @@ def lesson(rows: Tensor, views: Views, pictures: Tensor) -> Lesson:
 
 
 def places(graph: onnx.GraphProto) -> tuple[list[str], list[str]]:
-    """Names of the values that are `Views` of YOLOX, found by structure: what a halving convolution reads is the end of
-    a stage; what the last convolution before an answer reads is the end of a tower.
+    """Return the names of the values that are `Views` of YOLOX, found by structure.
+
+    A halving convolution reads the end of a stage; the last convolution before an answer reads the end of a tower.
     """
     makers = {name: node for node in graph.node for name in node.output}
     halved = [node.input[0] for node in graph.node if node.op_type == "Conv" and _attributes(node)["strides"] == [2, 2]]

@@ -22,7 +22,7 @@ class CpuTeacher:
     """YOLOX from its ONNX file, of any batch and any picture size that is a multiple of 32."""
 
     def __init__(self, path: Path, threads: int) -> None:
-        """Raises IndexFault for a graph with another layout than YOLOX has."""
+        """Load the graph. Raise IndexFault if it has another layout than YOLOX has."""
         model = onnx.load(str(path))
         graph = model.graph
         if len(graph.output) != 1:
