@@ -43,7 +43,7 @@ class ClipDetections:
 
 
 def detect_clip(clip: Path, model: str) -> ClipDetections:
-    """Detect on every frame as the appliance does: scaled by the decoder, default score_min. Raises ModelError."""
+    """Detect on every frame as the appliance does: scaled by the decoder, default score_min. Raise ModelError."""
     from appliance.detect import detector  # needs ONNX Runtime; an environment with other trackers may not have it
 
     network, converter, found = detector.load(DetectorConfig(model=model)), FrameConverter(), []

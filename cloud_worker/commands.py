@@ -91,7 +91,7 @@ async def list_dead_letters(settings: WorkerConfig, clock: Clock, count: int) ->
 
 
 async def show_dead_letter(settings: WorkerConfig, clock: Clock, number: int) -> DeadLetter:
-    """One of them. Raises UsageError, UplinkError."""
+    """Return one dead letter. Raise UsageError, UplinkError."""
     async with _broker(settings, clock) as jetstream:
         return await dead_letter_store.read_one(jetstream, number)
 

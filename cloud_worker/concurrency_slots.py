@@ -22,7 +22,7 @@ class ConcurrencySlots:
     """
 
     def __init__(self, total: int, released: Callable[[], None], clock: Clock) -> None:
-        """released: called after a slot was released."""
+        """Take `released`, called after a slot was released."""
         self.total = total
         self._in_use: Counter[str] = Counter()
         self._released = released
@@ -32,7 +32,7 @@ class ConcurrencySlots:
 
     @property
     def reserve(self) -> int:
-        """Slots that are reserved for the top priority, those that it has included."""
+        """The slots that are reserved for the top priority, those that it has included."""
         if self.total == 1:
             return 0
         self._roll()

@@ -159,5 +159,5 @@ def _is_http(url: str) -> bool:
 
 
 def load(path: Path) -> WorkerConfig:
-    """Read and check the worker file. Raises ConfigError with every fault, each with its line and remedy."""
+    """Read and check the worker file. Raise ConfigError with every fault, each with its line and remedy."""
     return yamlfile.load(path, WorkerConfig)

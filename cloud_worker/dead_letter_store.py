@@ -51,7 +51,7 @@ class DeadLetter:
 
 
 async def put(js: JetStreamContext, letter: DeadLetter) -> None:
-    """Keep it. Stored once, however often it is published. Raises UplinkError."""
+    """Keep the letter, once however often it is published. Raise UplinkError."""
     site = site_and_priority(letter.subject)
     headers = {
         _REASON: _plain(letter.reason)[:_REASON_CHARS_MAX],
@@ -96,7 +96,7 @@ async def read_one(js: JetStreamContext, seq: int) -> DeadLetter:
 
 
 async def requeue(js: JetStreamContext, seq: int) -> DeadLetter:
-    """Publish the escalation again, as if the site had, and delete its dead letter. Raises UsageError, UplinkError.
+    """Publish the escalation again, as if the site had, and delete its dead letter. Raise UsageError, UplinkError.
 
     Its id is a new one: under the old one the broker may take it for a double.
     """
@@ -111,9 +111,10 @@ async def requeue(js: JetStreamContext, seq: int) -> DeadLetter:
 
 
 async def move_stray(js: JetStreamContext, subject: str, worker: str) -> DeadLetter | None:
-    """Move the first message of a subject that no worker reads out of the queue. Raises UplinkError.
+    """Move the first message of a subject that no worker reads out of the queue. Raise UplinkError.
 
-    Not the last: after some hundred of those were deleted nats-server 2.15 no longer finds the ones before them.
+    It does not move the last one: after some hundred of those were deleted nats-server 2.15 no longer finds the ones
+    before them.
     """
     with broker_errors("a stray escalation could not be moved"), contextlib.suppress(nats.js.errors.NotFoundError):
         found = await js.get_msg(STREAM_ESCALATION, seq=1, subject=subject, next=True)
@@ -152,5 +153,5 @@ def _letter(seq: int, message: RawStreamMsg) -> DeadLetter:
 
 
 def _plain(text: str) -> str:
-    """As a header may hold it: printable ASCII, one line."""
+    """Return the text as a header may hold it: printable ASCII, one line."""
     return "".join(char if " " <= char <= "~" else "?" for char in text).strip()

@@ -30,7 +30,10 @@ class Undecodable(VedetteError):
 
 
 def image(data: bytes) -> list[object]:
-    """[width, height, pixels], BGR. Raises Undecodable; a file that declares too many pixels is not decoded."""
+    """Return [width, height, pixels], BGR. Raise Undecodable.
+
+    A file that declares too many pixels is not decoded.
+    """
     size = declared_size(data)
     if size is None:
         raise Undecodable("not a JPEG or WebP picture")
@@ -76,7 +79,7 @@ def shrink(pixels: Pixels, side_max: int) -> Pixels:
 
 
 def declared_size(data: bytes) -> tuple[int, int] | None:
-    """(width, height) that the file's header declares; None when it is neither JPEG nor WebP."""
+    """Return the (width, height) that the file's header declares; None when it is neither JPEG nor WebP."""
     try:
         if data[:2] == b"\xff\xd8":
             return _jpeg_size(data)
@@ -128,7 +131,10 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _read(path: str, *, pixels: bool = True, wanted: set[int] | None = None) -> Iterator[tuple[float, Pixels]]:
-    """(seconds from the start, pixels) of each frame; only those of `wanted` are decoded, without `pixels` none."""
+    """Yield (seconds from the start, pixels) of each frame.
+
+    Only those of `wanted` are decoded, and none without `pixels`.
+    """
     nothing = np.zeros((0, 0, 3), np.uint8)
     video = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
     try:

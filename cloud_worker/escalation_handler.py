@@ -54,7 +54,7 @@ class ArchivePort(Protocol):
     """An archive. Nothing here may wait: a verdict is never late because of it."""
 
     def links(self, case: JudgeCase, verdict: Verdict) -> tuple[ArchiveLink, ...]:
-        """Where the evidence and the verdict will be found."""
+        """Return where the evidence and the verdict will be found."""
         ...
 
     def put(self, case: JudgeCase, verdict: Verdict) -> None:
@@ -62,7 +62,7 @@ class ArchivePort(Protocol):
         ...
 
     def waiting(self) -> int:
-        """How many verdicts are not archived yet."""
+        """Return how many verdicts are not archived yet."""
         ...
 
     def close(self, seconds: float) -> None:
@@ -178,7 +178,7 @@ class EscalationHandler:
         await self._finish(delivery, escalation, outcome, key)
 
     async def _fetch_and_judge(self, delivery: Delivery, escalation: Escalation) -> HandlerOutcome:
-        """Fetch and judge; hold the escalation while the engine is away. Raises EngineError, UplinkError."""
+        """Fetch and judge; hold the escalation while the engine is away. Raise EngineError, UplinkError."""
         stored_t = delivery.stored.timestamp()
         timings = Timings(
             link_s=max(0.0, stored_t - escalation.created_t), queue_s=max(0.0, self._clock.now() - stored_t)
@@ -261,7 +261,7 @@ class EscalationHandler:
     async def _publish(self, verdict: Verdict, judged_at: float | None = None) -> None:
         """Store the verdict with the broker, waiting for a connection if there is none.
 
-        Raises UplinkError, or VerdictRefused when trying again would be in vain.
+        Raise UplinkError, or VerdictRefused when trying again would be in vain.
         """
         client: Client = await self._link.client()
         if judged_at is not None:
@@ -279,7 +279,7 @@ class EscalationHandler:
                 raise VerdictRefused(f"the broker refuses the verdict: {complaint(error)}") from None
 
     async def _retry(self, delivery: Delivery, escalation: Escalation, kind: Kind, why: str) -> None:
-        """Again later, or `unsure` after the last attempt."""
+        """Try again later, or answer `unsure` after the last attempt."""
         self._engine_log.report(f"{escalation.id}: attempt {delivery.count} failed: {why}")
         if delivery.count < self._settings.deliveries_max:
             self._metrics.retries.inc()
@@ -319,7 +319,7 @@ class EscalationHandler:
         await delivery.nak(self._settings.retry_s)
 
     async def _dead_letter(self, delivery: Delivery, kind: Kind, reason: str) -> None:
-        """Keep the escalation among the dead letters. Raises UplinkError."""
+        """Keep the escalation among the dead letters. Raise UplinkError."""
         client = await self._link.client()
         letter = DeadLetter(
             kind=kind,
@@ -341,7 +341,7 @@ class EscalationHandler:
 
 
 def parse_escalation(delivery: Delivery) -> Escalation:
-    """Parse, and check that the message stands where its site may write. Raises WireError."""
+    """Parse, and check that the message stands where its site may write. Raise WireError."""
     escalation: Escalation = Escalation.from_json(delivery.data)
     if _site_of(delivery) != escalation.site:
         raise WireError(f"site: a message on {delivery.subject} says it is from another site")

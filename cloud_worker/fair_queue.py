@@ -34,7 +34,7 @@ class PriorityShares:
         self._credit = dict.fromkeys(PRIORITIES, 0)
 
     def pick(self, waiting: Collection[str]) -> str:
-        """One of `waiting`, which is not empty."""
+        """Pick one of `waiting`, which is not empty."""
         others = [priority for priority in PRIORITIES[1:] if priority in waiting]
         if not others:
             return PRIORITIES[0]
@@ -87,7 +87,7 @@ class FairQueue:
             queue.due = min(queue.due, now)
 
     def mark_stored(self, found: Iterable[tuple[str, str]], now: float) -> None:
-        """Escalations are stored for these sites and priorities: waiting, or in a worker's hands."""
+        """Note that escalations are stored for these sites and priorities: waiting, or in a worker's hands."""
         for site, priority in found:
             self._queue(site, priority, now)
 
@@ -104,7 +104,7 @@ class FairQueue:
         return queue
 
     def next_due(self, priorities: Collection[str]) -> float | None:
-        """When the next queue of these priorities is due (monotonic seconds); None when there is none."""
+        """Return when the next queue of these priorities is due (monotonic seconds); None when there is none."""
         times = [queue.due for p in priorities for queue in self._queues[p].values() if not queue.pulling]
         return min(times, default=None)
 

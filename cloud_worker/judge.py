@@ -99,7 +99,7 @@ class Engine(Protocol):
         ...
 
     async def check(self) -> str:
-        """Try it, which also warms it up; one sentence on what would judge. Raises EngineError or ModelError."""
+        """Try the engine, which also warms it up, and describe it in one sentence. Raise EngineError or ModelError."""
         ...
 
     async def close(self) -> None: ...
@@ -120,11 +120,11 @@ class Judge:
         self._clock = clock
 
     async def check(self) -> str:
-        """One sentence on what judges, after trying it. Raises EngineError or ModelError."""
+        """Describe the engine in one sentence, after trying it. Raise EngineError or ModelError."""
         return await self._engine.check()
 
     async def fetch_case(self, js: JetStreamContext, escalation: Escalation) -> JudgeCase:
-        """Fetch the evidence. Raises UplinkError when the broker did not answer."""
+        """Fetch the evidence. Raise UplinkError when the broker did not answer."""
         files: list[EvidenceFile] = []
         lost: list[MediaRefused] = []
         left = EVIDENCE_BYTES_MAX
@@ -142,7 +142,7 @@ class Judge:
         )
 
     async def verdict(self, case: JudgeCase, timings: Timings = Timings()) -> Verdict:
-        """Ask the engine and check its answer. Raises EngineError."""
+        """Ask the engine and check its answer. Raise EngineError."""
         started = self._clock.monotonic()
         if not case.files:
             opinion = Opinion(decision="unsure", reason=_nothing_to_see(case), more=True)
@@ -227,7 +227,7 @@ def version() -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` as one line without control characters, cut to what a verdict may hold."""
+    """Return `text` as one line without control characters, cut to what a verdict may hold."""
     flat = _SPACE.sub(" ", "".join(char if char.isprintable() else " " for char in text)).strip()
     return flat if len(flat) <= REASON_CHARS_MAX else flat[: REASON_CHARS_MAX - 1] + "…"
 

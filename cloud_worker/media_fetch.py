@@ -35,12 +35,15 @@ class EvidenceFile:
 
 
 def chunks_of(size: int) -> int:
-    """How many chunks `size` bytes make."""
+    """Return how many chunks `size` bytes make."""
     return max(1, -(-size // CHUNK_BYTES))
 
 
 async def fetch(js: JetStreamContext, site: str, ref: MediaRef, bytes_max: int) -> EvidenceFile:
-    """All chunks of `ref`, put together. Raises MediaRefused (this image is no use) or UplinkError (try again)."""
+    """Return all chunks of `ref`, put together.
+
+    Raise MediaRefused (this image is no use) or UplinkError (try again).
+    """
     _check(ref, bytes_max)
     gate = asyncio.Semaphore(FETCHES_MAX)
     parts = await asyncio.gather(*(_chunk(js, site, ref, n, gate) for n in range(ref.chunks)))

@@ -85,7 +85,7 @@ class WorkerMetrics:
         return _WHOLE_BOUND.sub(rb'\1"', generate_latest(self._registry))
 
     def judge_s_mean(self) -> float | None:
-        """Seconds that the model took for one escalation, over all; None: there was none."""
+        """Return the seconds that the model took for one escalation, over all; None if there was none."""
         sums = {"_sum": 0.0, "_count": 0.0}
         for metric in self.stages.collect():
             for sample in metric.samples:

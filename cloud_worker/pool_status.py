@@ -42,7 +42,10 @@ class PoolAnnouncer:
         ready: Callable[[], bool],
         waiting: Callable[[], int],
     ) -> None:
-        """ready: escalations are taken now; waiting: those that the broker stores, for all workers."""
+        """Take `ready`, which says whether escalations are taken now, and `waiting`, the count that the broker stores.
+
+        The count is that for all workers.
+        """
         self._settings = settings
         self._worker = worker
         self._slots = slots

@@ -148,7 +148,7 @@ def alert_facts(escalation: Escalation, views: Sequence[tuple[float, MediaRef]])
 
 
 def _view(n: int, seconds: float, ref: MediaRef) -> dict[str, Any]:
-    """Picture number `n`: how long after the event it was taken (before: negative), what it shows of what."""
+    """Describe image number `n`: how long after the event it was taken (before: negative), and its content."""
     view: dict[str, Any] = {"picture": n, "kind": ref.kind, "seconds_after_event": round(seconds, 1)}
     if ref.region is not None:
         view["part"] = [round(side, 3) for side in ref.region]

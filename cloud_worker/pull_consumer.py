@@ -39,20 +39,23 @@ class Delivery:
         self.stored: datetime = message.metadata.timestamp
 
     async def ack(self) -> None:
-        """Return when the broker knows (double ack). Raises UplinkError."""
+        """Return when the broker knows (double ack). Raise UplinkError."""
         client = await self._link.client()
         with broker_errors("an acknowledgement was not answered"):
             await client.request(self._reply, b"+ACK", timeout=ACK_S_MAX)
 
     async def nak(self, delay_s: float = 0.0) -> None:
-        """Have it delivered once more, after `delay_s`."""
+        """Ask the broker to deliver it once more, after `delay_s`."""
         await self._publish(b'-NAK {"delay": %d}' % int(delay_s * 1e9) if delay_s > 0 else b"-NAK")
 
     async def in_progress(self) -> None:
         await self._publish(b"+WPI")
 
     async def _publish(self, what: bytes) -> None:
-        """Without a connection nothing is sent: the broker then delivers again after ack_wait, which is right."""
+        """Send the answer; without a connection nothing is sent.
+
+        The broker then delivers again after ack_wait, which is right.
+        """
         client = self._link.connected
         if client is not None:
             with contextlib.suppress(*NATS_ERRORS):

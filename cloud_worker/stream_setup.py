@@ -85,7 +85,7 @@ class StreamFill:
 
 
 async def ensure_streams(js: JetStreamContext, settings: StreamsConfig) -> list[str]:
-    """Make what is absent and return what differs, one sentence each. Raises UplinkError."""
+    """Make what is absent and return what differs, one sentence each. Raise UplinkError."""
     differences: list[str] = []
     with broker_errors("the streams could not be made"):
         try:
@@ -115,10 +115,10 @@ class FoundConsumer:
 async def ensure_consumer(js: JetStreamContext, site: str, priority: str, ack_wait_s: float) -> FoundConsumer:
     """Make the consumer of a site and priority if it is absent, and the site's own for its verdicts.
 
-    Raises UplinkError.
+    Raise UplinkError.
 
-    An older worker has one consumer for all sites, and a work queue has room for one reader of a subject
-    only: the older one goes. What that worker has in hand is delivered again.
+    An older worker has one consumer for all sites, and a work queue has room for one reader of a subject only: the
+    older one goes. What that worker has in hand is delivered again.
     """
     wanted = consumer_spec(site, priority, ack_wait_s)
     with broker_errors(f"the verdict consumer of {site} could not be made"):
@@ -143,7 +143,7 @@ async def ensure_consumer(js: JetStreamContext, site: str, priority: str, ack_wa
 
 
 async def stream_fill(js: JetStreamContext) -> list[StreamFill]:
-    """How full the streams are. Raises UplinkError."""
+    """Return how full the streams are. Raise UplinkError."""
     found = []
     with broker_errors("the streams could not be read"):
         for name in (STREAM_ESCALATION, STREAM_MEDIA, STREAM_VERDICT, STREAM_DEAD):
@@ -208,7 +208,7 @@ def consumer_name(site: str, priority: str) -> str:
 
 
 def site_and_priority(subject: str) -> tuple[str, str] | None:
-    """(site, priority) of an escalation's subject; None when no site asks there."""
+    """Return (site, priority) of an escalation's subject; None when no site asks there."""
     parts = subject.split(".")
     if len(parts) != 4 or parts[3] not in PRIORITIES or not _NAME.match(parts[1]):
         return None

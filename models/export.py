@@ -123,7 +123,7 @@ def export_rfdetr(size: str, weights: Path, folder: Path, side: int | None) -> t
 def export_detr(
     repository: Path, settings: Path, weights: Path, folder: Path, *, python: str, imagenet: bool
 ) -> tuple[Path, dict[str, str]]:
-    """By the repository's own tools/deployment/export_onnx.py (D-FINE, DEIM, DEIMv2). Raises UsageError."""
+    """By the repository's own tools/deployment/export_onnx.py (D-FINE, DEIM, DEIMv2). Raise UsageError."""
     script = repository / "tools" / "deployment" / "export_onnx.py"
     if not script.is_file():
         raise UsageError(
@@ -172,7 +172,7 @@ def _commit(repository: Path) -> str:
 
 
 def finish(path: Path, target: Path, notes: Mapping[str, str], labels: tuple[str, ...] = ()) -> ExportedFile:
-    """Check what an exporter wrote, note in it what is known, and load it as the appliance does. Raises ModelError."""
+    """Check what an exporter wrote, note in it what is known, and load it as the appliance does. Raise ModelError."""
     model = onnx.load(str(path))
     try:
         onnx.checker.check_model(model)
@@ -229,7 +229,7 @@ def _described(
 
 
 def _exported(options: argparse.Namespace, folder: Path) -> ExportedFile:
-    """One of the three exporters. Raises UsageError, ModelError."""
+    """One of the three exporters. Raise UsageError, ModelError."""
     weights: Path = options.weights
     if not weights.is_file():
         raise UsageError(f"{weights}: no such file (nothing is downloaded here: fetch the weights, read their licence)")

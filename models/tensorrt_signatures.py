@@ -118,7 +118,7 @@ def cuda_table() -> Table:
 
 
 def read_wheel(wheel: Path, others: Sequence[Path] = ()) -> tuple[str, Table]:
-    """`tensorrt 10.3.0` and its table. others: wheels that it needs. Raises RuntimeError: it does not load."""
+    """`tensorrt 10.3.0` and its table. others: wheels that it needs. Raise RuntimeError: it does not load."""
     name, version = wheel.name.split("-")[:2]
     kind = "tensorrt" if name.startswith("tensorrt") else "cuda"
     with tempfile.TemporaryDirectory() as text:

@@ -100,7 +100,7 @@ def _half(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _for_hailo(model: onnx.ModelProto, source: Path) -> onnx.ModelProto:
-    """Ours as its recipe wants it (models.hailo_recipe), others at their last convolutions. Raises NotExportable."""
+    """Ours as its recipe wants it (models.hailo_recipe), others at their last convolutions. Raise NotExportable."""
     fixed = _fixed(model, source)
     if _is_ours(model):
         height, width = (each.dim_value for each in fixed.graph.input[0].type.tensor_type.shape.dim[2:])
@@ -156,7 +156,7 @@ def _fixed(model: onnx.ModelProto, source: Path) -> onnx.ModelProto:
 
 
 def _with_channels(model: onnx.ModelProto) -> onnx.ModelProto:
-    """In an opset that has a scale for each channel. Raises NotExportable."""
+    """In an opset that has a scale for each channel. Raise NotExportable."""
     if max(each.version for each in model.opset_import if each.domain in ("", "ai.onnx")) >= OPSET_MIN:
         return model
     try:

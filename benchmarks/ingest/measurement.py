@@ -116,7 +116,7 @@ class _ServedCameras:
 
 
 def measure(setting: Setting, way: ContenderFactory, terms: Terms, footage: Path) -> Measured:
-    """One contender for `terms.seconds`. Raises SlotFailed."""
+    """One contender for `terms.seconds`. Raise SlotFailed."""
     with served_cameras(setting, footage) as cameras, tempfile.TemporaryDirectory() as storage:
         plan = ContenderPlan(
             streams=_streams_of(setting, cameras.port),

@@ -61,7 +61,7 @@ class SoakRecord:
     """
 
     def __init__(self, path: Path | None, settings: Mapping[str, object]) -> None:
-        """path None: nothing is kept. Raises OtherSoak when the file was begun with other settings."""
+        """path None: nothing is kept. Raise OtherSoak when the file was begun with other settings."""
         self._file = None
         self.parts: list[SoakPart] = []
         if path is None:

@@ -39,7 +39,7 @@ class Ready:
 
 
 def prepare(request: ChatRequest, size: Size) -> Ready:
-    """Decode, scale and cut into patches; on the CPU, as a model server does. Raises OSError for what is no picture."""
+    """Decode, scale and cut into patches; on the CPU, as a model server does. Raise OSError for what is no picture."""
     images = [Image.open(io.BytesIO(part)).convert("RGB") for part in request.parts if isinstance(part, bytes)]
     grids = [cells(*image.size) for image in images]
     width = 3 * FRAMES_A_PATCH * PATCH * PATCH

@@ -75,7 +75,7 @@ class OpenAiVlm:
     async def judge(self, case: JudgeCase) -> Opinion:
         """Ask, and once more when the model is unsure and the evidence holds more than it was shown.
 
-        Raises EngineUnavailable (away, overloaded, refuses us) or EngineError (failed at this one).
+        Raise EngineUnavailable (away, overloaded, refuses us) or EngineError (failed at this one).
         """
         settings = self._settings
         first, views_left = await self._ask(case, settings.image_side_max, second=False)
@@ -145,7 +145,7 @@ class OpenAiVlm:
         return json.dumps(request).encode()
 
     async def _post(self, request: bytes) -> tuple[int, bytes]:
-        """(status, body) of an answer that is about the escalation."""
+        """Return (status, body) of an answer that is about the escalation."""
         try:
             response, body = await asyncio.wait_for(self._exchange(request), self._settings.timeout_s)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -331,7 +331,7 @@ def _complaint(status: int, body: bytes) -> str:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds of a Retry-After header; its other form, a date, is not used by model servers."""
+    """Return the seconds of a Retry-After header; its other form, a date, is not used by model servers."""
     try:
         seconds = float(response.headers.get("retry-after", ""))
     except ValueError:

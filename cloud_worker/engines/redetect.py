@@ -74,7 +74,7 @@ class Redetect:
         return self._detector.name
 
     async def judge(self, case: JudgeCase) -> Opinion:
-        """Vote over the images. Raises EngineError when the detector failed."""
+        """Vote over the images. Raise EngineError when the detector failed."""
         label = case.escalation.label
         if label not in self._detector.labels:
             return Opinion(
@@ -176,7 +176,7 @@ def enlarged(pixels: Pixels, box: Box) -> tuple[Pixels, Box]:
 
 
 def _flagged(ref: MediaRef) -> Box | None:
-    """Where the object should be. A crop without a box shows nothing but the object."""
+    """Return where the object should be. A crop without a box shows nothing but the object."""
     if ref.box is None:
         return (0.0, 0.0, 1.0, 1.0) if ref.kind == "crop" else None
     x1, y1, x2, y2 = (min(max(value, 0.0), 1.0) for value in ref.box)
@@ -184,7 +184,7 @@ def _flagged(ref: MediaRef) -> Box | None:
 
 
 def _scores(found: Detections, class_id: int, box: Box | None) -> list[float]:
-    """Scores of the objects of the class, of all or of those at `box`."""
+    """Return the scores of the objects of the class, of all or of those at `box`."""
     return [
         float(score)
         for at, score, kind in zip(found.boxes.tolist(), found.scores, found.class_ids, strict=True)

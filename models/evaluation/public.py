@@ -237,7 +237,7 @@ def bring(source: Source, repository: Repository, out: Path) -> Iterator[Brought
 
 
 def read(folder: Path) -> list[Brought]:
-    """Everything in a cache. Raises SetFault."""
+    """Everything in a cache. Raise SetFault."""
     path = folder / NAME
     found = []
     try:

@@ -61,7 +61,7 @@ class ClassFigures:
 
 
 def figures(judged: Sequence[Judged], names: Sequence[str]) -> list[ClassFigures]:
-    """Figures of each class of `names` that has at least one box. Raises MissingPart without pycocotools."""
+    """Figures of each class of `names` that has at least one box. Raise MissingPart without pycocotools."""
     rows = []
     for name in names:
         matched = _matched(judged, name)

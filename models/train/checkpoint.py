@@ -71,7 +71,7 @@ def restore(
     device: torch.device,
     imitation: nn.Module | None = None,
 ) -> Progress | None:
-    """Load the last checkpoint of `folder`, if there is one. Raises IndexFault if it is not of this network."""
+    """Load the last checkpoint of `folder`, if there is one. Raise IndexFault if it is not of this network."""
     path = folder / LAST
     if not path.is_file():
         return None

@@ -21,7 +21,7 @@ def frames(
 
     scaled: from a frame's width and height to those in which it is wanted, for the decoder to scale it.
 
-    A film that breaks off gives what came before the damage. Raises IndexFault if it does not open at all.
+    A film that breaks off gives what came before the damage. Raise IndexFault if it does not open at all.
     """
     given = False
     try:

@@ -112,7 +112,7 @@ def chosen(entries: Sequence[Entry], drop: Sequence[str]) -> list[Entry]:
 
 
 def part(entries: Sequence[Entry], text: str) -> tuple[list[Entry], str]:
-    """Every Nth entry from the Kth, for the text K/N, and the name of that part's index. Raises IndexFault."""
+    """Every Nth entry from the Kth, for the text K/N, and the name of that part's index. Raise IndexFault."""
     first, mark, parts = text.partition("/")
     if not (mark and first.isdigit() and parts.isdigit() and 1 <= int(first) <= int(parts)):
         raise IndexFault(f"--part {text}: K/N with whole numbers, K from 1 to N")

@@ -42,7 +42,7 @@ class Photograph:
 
 
 def sources(train: Path) -> dict[str, Source]:
-    """All sources of sources.json. Raises IndexFault."""
+    """All sources of sources.json. Raise IndexFault."""
     try:
         table = json.loads((train / "sources.json").read_text(encoding="utf-8"))
         return {name: Source(name, str(row["use"]), str(row["licence"])) for name, row in table.items()}

@@ -40,7 +40,7 @@ def clips(folder: Path) -> list[Path]:
 
 
 def pictures(clip: Path, every: int) -> Iterator[tuple[int, NDArray[np.uint8], tuple[Label, ...], tuple[Label, ...]]]:
-    """(frame, BGR picture, boxes, ignore) of every `every`th frame. Raises IndexFault."""
+    """(frame, BGR picture, boxes, ignore) of every `every`th frame. Raise IndexFault."""
     classes = _classes(clip.with_suffix(".truth.json"))
     rows = _rows(clip.with_suffix(".gt.txt"))
     for number, picture, (width, height) in film.frames(clip, every):

@@ -14,7 +14,7 @@ class Repository:
     """One repository's files at one commit, through `git cat-file`."""
 
     def __init__(self, folder: Path, commit: str) -> None:
-        """folder: a git directory or a clone. Raises IndexFault if the commit is not in it."""
+        """folder: a git directory or a clone. Raise IndexFault if the commit is not in it."""
         self._folder, self._commit = folder, commit
         self._run("cat-file", "-e", f"{commit}^{{commit}}")
 
@@ -24,7 +24,7 @@ class Repository:
         return [name for name in listed.decode("utf-8", "replace").split("\0") if name]
 
     def read(self, path: str) -> bytes:
-        """One file's bytes. Raises IndexFault."""
+        """One file's bytes. Raise IndexFault."""
         return self._run("cat-file", "blob", f"{self._commit}:{path}")
 
     def _run(self, *arguments: str) -> bytes:

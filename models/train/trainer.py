@@ -94,7 +94,7 @@ class Trainer:
     """Owns network, average, optimizer and the run's folder; one thread, and the loader's processes."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        """Read everything, decode what is not decoded yet, take up the last checkpoint. Raises IndexFault."""
+        """Read everything, decode what is not decoded yet, take up the last checkpoint. Raise IndexFault."""
         self._options = options
         self._device = _device(options.device)
         torch.manual_seed(options.seed)
