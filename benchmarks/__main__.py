@@ -160,7 +160,7 @@ def replays(site: config.SiteConfig, clip: Path, model: str) -> list[Figure]:
 
 
 def crowd(n: int) -> FrameBoxes:
-    """Ten people walking to and fro, at 5 fps."""
+    """Return ten people walking to and fro, at 5 fps."""
     objects = tuple(
         TrackedObject(
             track=k, label="person", score=0.8, box=(x := ((n * 7 + k * 97) % 800) / 1000, 0.4, x + 0.05, 0.7)
@@ -171,7 +171,7 @@ def crowd(n: int) -> FrameBoxes:
 
 
 def cpu_ms(call: Callable[[], object], times: int) -> float:
-    """Median over `ROUNDS` of the CPU milliseconds of one call."""
+    """Return the median over `ROUNDS` of the CPU milliseconds of one call."""
     rounds = []
     for _ in range(ROUNDS):
         began = time.process_time()

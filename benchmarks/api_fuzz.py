@@ -52,7 +52,7 @@ def fuzz(url: str, folder: Path, examples: int, *more: str) -> subprocess.Comple
 
 
 def cases_of(report: str) -> int:
-    """How many requests schemathesis says that it made."""
+    """Return how many requests schemathesis says that it made."""
     found = re.search(r"([\d,]+) generated", report)
     return int(found.group(1).replace(",", "")) if found else 0
 

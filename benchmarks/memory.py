@@ -90,7 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def site(url: str, data: Path, backend: str, port: int, broker: str, *, quiet: bool) -> Mapping[str, object]:
-    """One camera, recorded, with a rule unless it is quiet, a dashboard, and a broker where there is one."""
+    """Return a site of one camera, recorded, with a rule unless it is quiet.
+
+    It has a dashboard, and a broker where there is one.
+    """
     everywhere = [[0, 0], [1, 0], [1, 1], [0, 1]]
     rules = [] if quiet else [{"name": "enters", "kind": "enter", "zone": "all"}]
     return {
@@ -138,7 +141,10 @@ def copied_libraries(folder: Path) -> Path:
 
 
 def watch(child: subprocess.Popen[bytes], seconds: float, dashboard: str) -> dict[str, float]:
-    """Megabytes by process, the mean of the last third of the time. Half-way the dashboard's pages are opened."""
+    """Return the megabytes by process, the mean of the last third of the time.
+
+    The dashboard's pages are opened half-way.
+    """
     opened = False
     seen: dict[str, list[float]] = {}
     end = time.monotonic() + seconds
@@ -157,7 +163,7 @@ def watch(child: subprocess.Popen[bytes], seconds: float, dashboard: str) -> dic
 
 
 def by_library(pid: int) -> dict[str, int]:
-    """kB of PSS by mapped file, the largest first; what is mapped from no file is `heap and anonymous`."""
+    """Return kB of PSS by mapped file, the largest first; what is mapped from no file is `heap and anonymous`."""
     sums: Counter[str] = Counter()
     name = ""
     for line in (machine.PROC / str(pid) / "smaps").read_text().splitlines():

@@ -140,7 +140,7 @@ def measure(
     name: str,
     way: str,
 ) -> Row:
-    """One replay against the truth."""
+    """Measure one replay against the truth."""
     with BoxesSpool() as spool:
         result = replay_runner.replay(
             labelled_clip.clip, site.for_decisions(), "film", network, spool, clock=SystemClock(), conditions=conditions

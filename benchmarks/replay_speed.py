@@ -105,7 +105,7 @@ def one(
 
 
 def table_row(rounds: list[Round]) -> str:
-    """Medians of one kind of round."""
+    """Write the medians of one kind of round."""
     middle = {name: statistics.median(getattr(each, name) for each in rounds) for name in ("speed", "cpu_s", "others")}
     best = max(rounds, key=lambda each: each.speed)
     return (
@@ -139,7 +139,7 @@ def described(clip: Path) -> str:
 
 
 def busy_s() -> float:
-    """CPU seconds that all processes of this machine have used together; Linux only."""
+    """Return the CPU seconds that all processes of this machine have used together; Linux only."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     user, nice, system, _, _, irq, soft = (int(each) for each in fields[:7])
     return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")

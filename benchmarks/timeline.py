@@ -70,7 +70,7 @@ def filled(folder: Path, clock: Clock, alerts: int) -> tuple[Database, SiteConfi
 
 
 def dashboard(db: Database, config: SiteConfig, root: Path, clock: Clock) -> FastAPI:
-    """One for each event loop."""
+    """Return a dashboard: each event loop has one of its own."""
     return create_app(db=db, meter=Meter(db, "core"), root=root, config=config.for_dashboard(), clock=clock)
 
 

@@ -49,7 +49,7 @@ class Actor:
     lower: Colour
 
     def box(self, t: float) -> Box | None:
-        """All of it, also what lies outside the frame; None: it is not there."""
+        """Return the whole box, also the part outside the frame; None when the actor is not there."""
         if not self.times[0] <= t <= self.times[-1]:
             return None
         x, y = (float(np.interp(t, self.times, [foot[axis] for foot in self.feet])) for axis in (0, 1))
@@ -152,10 +152,10 @@ def busy_pavement(seed: int, *, fps: float = 5.0, seconds: float = 40.0) -> Scen
 
 
 def junction(seed: int, *, fps: float = 5.0, cars: int = 6, alike: bool = False) -> Scene:
-    """Cars on one lane: each stops at the line for 4 to 20 s, or not at all, and drives on.
+    """Return a scene of cars on one lane: each stops at the line for 4 to 20 s, or not at all, and drives on.
 
     A lorry in the lane before hides the place while some of them leave, and the next car passes there without a stop.
-    alike: they have one colour.
+    With `alike` they have one colour.
     """
     rng = np.random.default_rng(1000 + seed)
     actors: list[Actor] = []
@@ -194,7 +194,7 @@ def _walker(rng: np.random.Generator, number: int, begin: float, *, from_left: b
 
 
 def _gone_t(actor: Actor) -> float:
-    """When it has left the frame."""
+    """Return when it has left the frame."""
     return actor.times[-1] - 0.2
 
 
@@ -223,7 +223,10 @@ _STEPS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def _lorry(rng: np.random.Generator, number: int, reaches: float) -> Actor:
-    """Comes the other way, in the lane before: it hides the place of who waits from `reaches` on, for two seconds."""
+    """Return a lorry that comes the other way, in the lane before.
+
+    It hides the place of the waiting car from `reaches` on, for two seconds.
+    """
     pace, y = float(rng.uniform(0.22, 0.3)), 0.72
     begin = reaches - 0.45 / pace
     times, feet = (begin, begin + 1.8 / pace), ((1.4, y), (-0.4, y))
@@ -265,7 +268,7 @@ def _film(rng: np.random.Generator, actors: list[Actor], fps: float, seconds: fl
 
 
 def noisy(rng: np.random.Generator, box: Box) -> Box:
-    """`box` as a detector places it."""
+    """Return `box` as a detector places it."""
     wide, tall = box[2] - box[0], box[3] - box[1]
     size = np.sqrt(wide * tall * ASPECT)  # in shares of the height
     noise = rng.normal(0, SIDE_STD, 4) * np.array([size / ASPECT, size, size / ASPECT, size])
@@ -274,7 +277,7 @@ def noisy(rng: np.random.Generator, box: Box) -> Box:
 
 
 def _hidden(nearer: Sequence[Box], box: Box) -> float:
-    """Share of the box's columns, weighed by how much of their height, that lie behind nearer ones."""
+    """Return the share of the box's columns, weighed by how much of their height, that lie behind nearer ones."""
     columns = np.linspace(box[0], box[2], 20)
     covered = np.zeros(len(columns))
     for other in nearer:

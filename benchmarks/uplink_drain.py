@@ -77,7 +77,7 @@ def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, An
 
 
 def drained(here: Site, wire: int, began: float) -> float:
-    """kbit/s on the wire until nothing is left to send."""
+    """Return the kbit/s on the wire until nothing is left to send."""
     until(lambda: here.count("ready") == 0, 3600, every_s=0.05)
     return (here.service.link.wire - wire) * 8 / 1000 / (time.monotonic() - began)
 

@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """At a rate that can be answered."""
+    """Measure at a rate that can be answered."""
     with instant_worker(url), site(folder, url) as here:
         here.ask(-1)
         until(lambda: here.settled(-1), 60)  # connected, streams made
@@ -160,7 +160,7 @@ def name_of(here: Site, escalation: str) -> str:
 
 
 def fates(here: Site, sent: Mapping[str, float]) -> dict[str, dict[str, int]]:
-    """By priority, what has become of the questions: the state of each, as the dashboard and /metrics show it."""
+    """Return the state of each question by priority, as the dashboard and /metrics show it."""
     with here.db.read() as connection:
         rows = connection.execute("SELECT id, priority, state FROM escalation").fetchall()
     found: dict[str, Counter[str]] = {}
@@ -171,7 +171,7 @@ def fates(here: Site, sent: Mapping[str, float]) -> dict[str, dict[str, int]]:
 
 
 def stages(found: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
-    """p50 and p95 of each."""
+    """Return p50 and p95 of each."""
     return {name: (at(found, name, 50), at(found, name, 95)) for name in found[0]}
 
 

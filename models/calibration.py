@@ -63,12 +63,12 @@ def each_recorded_frame(
 
 
 def clip_frames(clips: Sequence[Path], every: int) -> list[Frame]:
-    """Every `every`th frame of each clip, BGR. Raise UsageError."""
+    """Return every `every`th frame of each clip, BGR. Raise UsageError."""
     return _enough([frame for clip in clips for _, frame, _ in film.frames(clip, every)], "these clips")
 
 
 def over_the_day(rows: Sequence[SegmentRow], count: int) -> list[SegmentRow]:
-    """At most `count` of them, as many of each hour of the day as there are, evenly spaced within it."""
+    """Return at most `count` of them, as many of each hour of the day as there are, evenly spaced within it."""
     by_hour: dict[int, list[SegmentRow]] = {}
     for row in rows:
         by_hour.setdefault(int(row.t_start % DAY_S // HOUR_S), []).append(row)

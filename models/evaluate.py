@@ -58,7 +58,7 @@ class Names:
 
 
 def judged(eye: ObjectDetector, pictures: Iterator[Labelled], names: Names) -> Iterator[Judged]:
-    """Every picture with what the detector finds in it."""
+    """Yield every picture with what the detector finds in it."""
     for picture in pictures:
         found = eye.detect([picture.pixels])[0]
         width, height = picture.size

@@ -229,7 +229,7 @@ def _described(
 
 
 def _exported(options: argparse.Namespace, folder: Path) -> ExportedFile:
-    """One of the three exporters. Raise UsageError, ModelError."""
+    """Run one of the three exporters. Raise UsageError, ModelError."""
     weights: Path = options.weights
     if not weights.is_file():
         raise UsageError(f"{weights}: no such file (nothing is downloaded here: fetch the weights, read their licence)")

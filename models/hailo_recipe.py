@@ -102,7 +102,10 @@ def cut_behind_convolutions(model: onnx.ModelProto, width: int, height: int) -> 
 
 
 def write_own(model: Path, folder: Path, architecture: str, frames: Iterable[Frame], count: int) -> str:
-    """Everything for a network of ours. Returns the name that the .hef will have. Raise RecipeFault, NotOurs."""
+    """Write everything for a network of ours, and return the name that the .hef will have.
+
+    Raise RecipeFault, NotOurs.
+    """
     source = onnx.load(str(model))
     told = _notes(source)
     if lacking := [key for key in ("imgsz", "names") if key not in told]:
@@ -128,7 +131,7 @@ def write_own(model: Path, folder: Path, architecture: str, frames: Iterable[Fra
 
 
 def write_zoo(name: str, folder: Path, architecture: str, frames: Iterable[Frame], count: int) -> str:
-    """Everything for a network of Hailo's zoo that its tools do not bring. As `write_own`."""
+    """Write everything for a network of Hailo's zoo that its tools do not bring. See `write_own`."""
     images = folder / "calibration"
     images.mkdir(exist_ok=True)
     written = 0
@@ -148,7 +151,10 @@ def write_zoo(name: str, folder: Path, architecture: str, frames: Iterable[Frame
 
 
 def write_calibration(target: Path, frames: Iterable[Frame], count: int, box: Letterbox) -> int:
-    """At most `count` frames, laid out as the appliance does, RGB. Returns how many there were. Raise RecipeFault."""
+    """Write at most `count` frames, laid out as the appliance does, RGB, and return how many there were.
+
+    Raise RecipeFault.
+    """
     room = target.with_suffix(".part")  # half a gigabyte need not lie in memory
     rows = np.lib.format.open_memmap(room, "w+", np.uint8, (count, box.height, box.width, 3))
     written = 0

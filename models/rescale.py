@@ -44,7 +44,7 @@ def rescale(model: onnx.ModelProto, lines: Lines) -> onnx.ModelProto:
 
 
 def line_of(text: str) -> tuple[str, tuple[float, float]]:
-    """`person=1.1,0.38` as a class and its line. Raises argparse.ArgumentTypeError."""
+    """Read `person=1.1,0.38` as a class and its line. Raise argparse.ArgumentTypeError."""
     found = re.fullmatch(r"(\w+)=([0-9.]+),(-?[0-9.]+)", text)
     if not found or float(found[2]) <= 0:
         raise argparse.ArgumentTypeError(f"{text}: CLASS=SLOPE,OFFSET with a slope above 0, such as person=1.1,0.38")

@@ -120,7 +120,7 @@ def _rulers(level: int, stride: int) -> Iterator[onnx.TensorProto]:
 
 
 def _cells(sides: Sequence[tuple[int, int]]) -> NDArray[np.float32]:
-    """(1, 3, cells): x, y and stride of every cell, as `models.train.network.cells` has them."""
+    """Return (1, 3, cells): x, y and stride of every cell, as `models.train.network.cells` has them."""
     parts = []
     for stride, (across, down) in zip(STRIDES, sides, strict=True):
         y, x = np.mgrid[:down, :across].astype(np.float32) * stride + stride / 2

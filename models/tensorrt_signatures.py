@@ -118,7 +118,10 @@ def cuda_table() -> Table:
 
 
 def read_wheel(wheel: Path, others: Sequence[Path] = ()) -> tuple[str, Table]:
-    """`tensorrt 10.3.0` and its table. others: wheels that it needs. Raise RuntimeError: it does not load."""
+    """Return `tensorrt 10.3.0` and its table. Raise RuntimeError if it does not load.
+
+    `others` are wheels that it needs.
+    """
     name, version = wheel.name.split("-")[:2]
     kind = "tensorrt" if name.startswith("tensorrt") else "cuda"
     with tempfile.TemporaryDirectory() as text:
@@ -138,7 +141,7 @@ def read_wheel(wheel: Path, others: Sequence[Path] = ()) -> tuple[str, Table]:
 
 
 def as_text(table: Table, depth: int = 0) -> str:
-    """JSON with a line for each class and enumeration."""
+    """Write JSON with a line for each class and enumeration."""
     if depth == 3 or not any(isinstance(value, dict) for value in table.values()):
         return json.dumps(table, sort_keys=True)
     rows = (

@@ -43,7 +43,7 @@ QUICKEST = replace(QUICK, idle=0, slow=0, media=0)  # a silent socket is closed 
 
 
 def attack(folder: Path, size: Size, seed: int, say: Callable[[str], None] = lambda text: None) -> list[Tally]:
-    """All of it, against processes of its own in `folder`."""
+    """Make all attacks, against processes of its own in `folder`."""
     with Target(folder) as target:
         if size.http > QUICK.http:
             _wait_for_alert(target)

@@ -74,7 +74,7 @@ def run(target: Target, count: int, seed: int) -> Tally:
 
 
 def guess(target: Target, count: int) -> Tally:
-    """Wrong tokens and cookies, from an address of its own: the owner's must not be held up by them."""
+    """Send wrong tokens and cookies, from an address of its own: the owner's must not be held up by them."""
     tally = Tally("guesses")
     choose = random.Random(count)
     for n in range(count):
@@ -106,7 +106,7 @@ def requests(target: Target, count: int, seed: int) -> Iterator[Try]:
 
 
 def _routes(schema: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
-    """Every path, with the names of its query parameters."""
+    """Return every path, with the names of its query parameters."""
     found = [(page, ("next", "cursor", "q")) for page in PAGES]
     for path, methods in schema["paths"].items():
         every = [each for method in methods.values() for each in method.get("parameters", ())]

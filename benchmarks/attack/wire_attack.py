@@ -32,7 +32,7 @@ JUNK = (b"", b"null", b"[]", b"{", b"[" * 60_000, b'{"a":' * 9_000, b"\xff\xfe",
 
 
 def run(target: Target, verdicts: int, escalations: int, media: int, seed: int) -> list[Tally]:
-    """Each part, and after it whether both sides still do their work."""
+    """Run each part, and check after it whether both sides still do their work."""
     choose = random.Random(seed)
     parts = [
         _attack(target, "verdicts", "core", _verdicts(target, choose, verdicts), target.workers_url),

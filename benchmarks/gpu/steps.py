@@ -124,7 +124,7 @@ def parity(plan: GpuPlan) -> dict[str, object]:
 
 
 def latency(plan: GpuPlan) -> dict[str, object]:
-    """One frame at a time: the network alone, and with what comes before and after it."""
+    """Time one frame at a time: the network alone, and with what comes before and after it."""
     network = load(plan)
     frame = sized(network, frames()[0])
     feed = network.trial_feed((frame.shape[1], frame.shape[0]))
@@ -140,7 +140,7 @@ def latency(plan: GpuPlan) -> dict[str, object]:
 
 
 def batches(plan: GpuPlan) -> dict[str, object]:
-    """Frames a second of the network alone, by how many go into a run."""
+    """Measure the frames a second of the network alone, by how many go into a run."""
     network = load(plan, model=any_batch(plan))
     width, height = network.input_size(*network.preferred_size(1280, 720))
     figures: dict[str, object] = {"runtime": network.runtime.version}
@@ -174,7 +174,10 @@ def scheduler(plan: GpuPlan) -> dict[str, object]:
 
 
 def kernel(plan: GpuPlan) -> dict[str, object]:
-    """NV12 on the GPU to the network's input, held against numpy; and a whole detection of a frame that is there."""
+    """Compare NV12 on the GPU, turned into the network's input, with numpy.
+
+    Time also a whole detection of a frame that is there.
+    """
     network = load(plan, precision="fp32")
     runtime = network.runtime
     assert isinstance(runtime, TensorrtRuntime)
@@ -256,7 +259,7 @@ def any_batch(plan: GpuPlan) -> str:
 
 
 def recorded(runtime: Any) -> int:
-    """How many CUDA graphs a runtime holds."""
+    """Return how many CUDA graphs a runtime holds."""
     return runtime.recorded if isinstance(runtime, TensorrtRuntime) else 0
 
 
@@ -320,7 +323,7 @@ def compare(
 
 
 def serve(network: NetworkDetector, frame: NDArray[np.uint8], cameras: int, seconds: float) -> tuple[int, int, float]:
-    """Frames offered and examined, and the age in ms that 99 % stay under."""
+    """Return the frames offered and examined, and the age in ms that 99 % stay under."""
     queues = [CameraQueue[NDArray[np.uint8]](fps=CAMERA_FPS, heartbeat_s=4.0, late_max=0) for _ in range(cameras)]
     chooser = InferenceScheduler(queues, measure_batching(network, _CLOCK))
     size = network.input_size(frame.shape[1], frame.shape[0])
@@ -381,7 +384,7 @@ def _version(package: str) -> str:
 
 
 def _percentiles(work: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """(median, 99 %) in ms, warmed up."""
+    """Return (median, 99 %) in ms, after a warm-up."""
     for _ in range(WARM_UP):
         work()
     took: list[float] = []

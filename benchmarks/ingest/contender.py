@@ -103,12 +103,12 @@ class Contender:
 
 
 def vedette_at(latency: str) -> ContenderFactory:
-    """`vedette` with all cameras at that `detect.latency`."""
+    """Return `vedette` with all cameras at that `detect.latency`."""
     return lambda plan: vedette(replace(plan, latency=latency))
 
 
 def vedette_with(way: str) -> ContenderFactory:
-    """`vedette` with the network run another way: `openvino-bf16`, `onnx-int8`."""
+    """Return `vedette` with the network run another way: `openvino-bf16`, `onnx-int8`."""
     backend, _, precision = way.partition("-")
     return lambda plan: vedette(
         replace(plan, detector={**plan.detector, "backend": backend, "precision": precision or "auto"})
@@ -135,7 +135,7 @@ def everything(plan: ContenderPlan) -> Contender:
 
 
 def ultralytics(python: str) -> ContenderFactory:
-    """`YOLO.track` as its users run it, with the Python that has it."""
+    """Return `YOLO.track` as its users run it, with the Python that has it."""
 
     def way(plan: ContenderPlan) -> Contender:
         network = model_files.find_model(str(plan.detector["model"]))

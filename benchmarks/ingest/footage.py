@@ -185,7 +185,7 @@ def _plate(clip: Path) -> Planes:
 
 
 def _mask(rows: list[Row], wanted: frozenset[int]) -> NDArray[np.float32]:
-    """1 where the clip's own picture is wanted, 0 elsewhere, soft between."""
+    """Return a mask: 1 where the clip's own picture is wanted, 0 elsewhere, soft between."""
     mask = np.zeros((HEIGHT, WIDTH), np.float32)
     for keep in (False, True):
         for row in rows:

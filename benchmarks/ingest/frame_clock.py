@@ -23,7 +23,7 @@ class FrameClock:
         return bool(self._frames)
 
     def t(self, frame: int) -> float:
-        """UTC seconds of a frame."""
+        """Return the UTC seconds of a frame."""
         at = max(0, bisect_right(self._frames, frame) - 1)
         return self._times[at] + (frame - self._frames[at]) / self._fps
 

@@ -54,7 +54,7 @@ class Setting:
     gop_s: int = 2
 
     def films(self) -> list[FootageSpec]:
-        """One a camera: views in turn, each camera at another place of its loop."""
+        """Return one film a camera: views in turn, each camera at another place of its loop."""
         loop_s = 60
         found = []
         for k in range(self.cameras):
@@ -116,7 +116,7 @@ class _ServedCameras:
 
 
 def measure(setting: Setting, way: ContenderFactory, terms: Terms, footage: Path) -> Measured:
-    """One contender for `terms.seconds`. Raise SlotFailed."""
+    """Measure one contender for `terms.seconds`. Raise SlotFailed."""
     with served_cameras(setting, footage) as cameras, tempfile.TemporaryDirectory() as storage:
         plan = ContenderPlan(
             streams=_streams_of(setting, cameras.port),
@@ -244,7 +244,7 @@ def _totals(contender: Running) -> _Totals:
 
 
 def _peak_memory_until(end_t: float, contender: Running) -> int:
-    """Peak memory until `end_t`, read every few seconds."""
+    """Return the peak memory until `end_t`, read every few seconds."""
     peak = 0
     while True:
         peak = max(peak, process_tree.pss_bytes(contender.child.pid))

@@ -93,7 +93,7 @@ def _finds(report: ReportedFrame, visit: Visit) -> bool:
 
 
 def _wrong(report: ReportedFrame, visits: Sequence[Visit]) -> int:
-    """Boxes of people and vehicles that lie on no true object."""
+    """Count the boxes of people and vehicles that lie on no true object."""
     there = [visit.sights[report.frame].box for visit in visits if report.frame in visit.sights]
     return sum(
         label in GROUPS and all(iou(box, each) < ON_SOMETHING_MIN for each in there) for label, box in report.boxes

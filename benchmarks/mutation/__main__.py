@@ -112,7 +112,7 @@ def _try_area(area: Area, due: list[Fault], listed: _List, quick_s: float) -> st
 
 
 def _tried(area: Area, due: list[Fault], folder: Path, quick_s: float) -> Iterator[Fault]:
-    """Each fault with what came of it, from a pytest in a copy of the tree. Raise TreeError."""
+    """Yield each fault with what came of it, from a pytest in a copy of the tree. Raise TreeError."""
     copy, plan, report = folder / "tree", folder / "plan.json", folder / "report.jsonl"
     _copy_tree(copy)
     tests = [f"tests/{each}" for each in area.tests]

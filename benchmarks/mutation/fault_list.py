@@ -82,7 +82,7 @@ def read(path: Path = LIST) -> list[Fault]:
 
 
 def write(faults: Iterable[Fault], path: Path = LIST) -> None:
-    """In the order of areas, files and lines."""
+    """Write the list in the order of areas, files and lines."""
     ordered = sorted(faults, key=lambda each: (each.area, each.file, each.line, each.before, each.after))
     text = "".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in ordered)
     beside = path.with_suffix(".new")
@@ -97,7 +97,7 @@ def killed_share(faults: Sequence[Fault]) -> float:
 
 
 def table(faults: Sequence[Fault]) -> str:
-    """Markdown: a row for each area and one for all."""
+    """Write a Markdown table: a row for each area and one for all."""
     rows = ["| area | planted | killed | equivalent | survived | share |", "|---|---|---|---|---|---|"]
     for area in [*dict.fromkeys(each.area for each in faults), ""]:
         mine = [each for each in faults if area in (each.area, "")]

@@ -99,7 +99,7 @@ class SoakRecord:
         self._add({"findings": [each.text for each in log_findings(log)]})
 
     def judge(self, faults: Sequence[Fault], recover_s: float) -> SoakResult:
-        """All parts together; memory is that of the longest part."""
+        """Judge all parts together; memory is that of the longest part."""
         found = [(part, part.judge(faults, recover_s)) for part in self.parts]
         longest = max(found, key=lambda each: len(each[0].samples))[1]
         return SoakResult(

@@ -85,7 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(case: Case, cameras: Sequence[LabelledCamera], folder: Path, seconds: float, engine: str) -> ByteBalance:
-    """One site from its start to its end. seconds: after its cameras' first frames; footage marked `once` runs once."""
+    """Run one site from its start to its end.
+
+    `seconds` count after its cameras' first frames; footage marked `once` runs once.
+    """
     if any(each.once for each in cameras):
         seconds = min(each.length / each.fps for each in cameras)
     films = {each.camera: (each.film, each.fps) for each in cameras}

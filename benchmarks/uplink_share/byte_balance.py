@@ -108,7 +108,7 @@ def _sent_escalations(database: Database) -> list[SentEscalation]:
 def match_incidents(
     incidents: Mapping[str, Sequence[LabelledIncident]], escalations_sent: Sequence[SentEscalation]
 ) -> tuple[int, list[str]]:
-    """How many incidents an escalation shows, and the others as text."""
+    """Return how many incidents an escalation shows, and the others as text."""
     found, missed = 0, []
     for camera, own in incidents.items():
         sent = [Candidate(footage=0, t=0, value=0, bytes=0, moments=each.moments) for each in escalations_sent

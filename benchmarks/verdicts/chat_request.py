@@ -59,7 +59,7 @@ def text_ids(text: str) -> tuple[int, ...]:
 
 
 def cells(width: int, height: int) -> tuple[int, int]:
-    """(across, down): how many tokens an image becomes, near its own size and at most CELLS_MAX together."""
+    """Return (across, down): how many tokens an image becomes, near its own size and at most CELLS_MAX together."""
     across, down = max(1, round(width / CELL)), max(1, round(height / CELL))
     if across * down > CELLS_MAX:
         scale = (CELLS_MAX / (across * down)) ** 0.5

@@ -24,7 +24,7 @@ from appliance.detect import model_files
 
 
 def session(path: Path) -> ort.InferenceSession:
-    """One thread, no spinning, as the appliance opens it."""
+    """Open one session with one thread and no spinning, as the appliance does."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4

@@ -67,7 +67,7 @@ def load(name: str, threads: int = 1) -> ObjectDetector:
 
 
 def judged(eye: ObjectDetector, folder: Path, rows: Sequence[Brought]) -> list[Judged]:
-    """Every picture with its labels and what the detector finds in it."""
+    """Return every picture with its labels and what the detector finds in it."""
     found = []
     for picture in public.labelled(folder, rows):
         said = eye.detect([picture.pixels])[0]
@@ -87,7 +87,7 @@ def judged(eye: ObjectDetector, folder: Path, rows: Sequence[Brought]) -> list[J
 
 
 def figures(rows: Sequence[Brought], seen: Sequence[Judged], rounds: int = ROUNDS) -> list[Figure]:
-    """All figures of one network, kind by kind and class by class; `vehicle` is any car, bus or truck."""
+    """Return all figures of one network, kind by kind and class by class; `vehicle` is any car, bus or truck."""
     table = []
     for kind in KINDS:
         for name in NAMES:
@@ -131,7 +131,7 @@ def _figure(kind: str, name: str, wanted: Sequence[str], seen: Sequence[Judged],
 
 
 def joined(parts: Sequence[Matched]) -> Matched:
-    """Several pictures' answers as one, best first."""
+    """Return several pictures' answers as one, best first."""
     scores, hits, void, found, heights = (
         np.concatenate([getattr(part, name) for part in parts])
         for name in ("scores", "hits", "void", "found", "heights")
@@ -141,7 +141,7 @@ def joined(parts: Sequence[Matched]) -> Matched:
 
 
 def at(matched: Matched, score: float) -> tuple[float, float]:
-    """Precision and recall of the answers from `score` on."""
+    """Return the precision and recall of the answers from `score` on."""
     sure = matched.scores >= score
     right = int(matched.hits[sure].sum())
     return right / max(1, int(sure.sum())), right / max(1, len(matched.found))

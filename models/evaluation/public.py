@@ -194,7 +194,7 @@ class Brought:
     look: int
 
     def line(self) -> str:
-        """One line of JSON."""
+        """Write one line of JSON."""
         boxes = [[name, *(round(side, 5) for side in sides)] for name, *sides in self.boxes]
         row = {
             "image": self.image, "source": self.source, "kind": self.kind, "judged": self.judged, "boxes": boxes,
@@ -237,7 +237,7 @@ def bring(source: Source, repository: Repository, out: Path) -> Iterator[Brought
 
 
 def read(folder: Path) -> list[Brought]:
-    """Everything in a cache. Raise SetFault."""
+    """Read everything in a cache. Raise SetFault."""
     path = folder / NAME
     found = []
     try:
@@ -262,7 +262,7 @@ def read(folder: Path) -> list[Brought]:
 
 
 def labelled(folder: Path, brought: Sequence[Brought]) -> Iterator[Labelled]:
-    """Pictures and labels in pixels."""
+    """Yield the pictures and labels in pixels."""
     for each in brought:
         picture = cv2.imread(str(folder / each.image), cv2.IMREAD_COLOR)
         if picture is None:

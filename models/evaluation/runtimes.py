@@ -25,7 +25,10 @@ FRAME = (1280, 720)
 
 
 def measure(model: str, rounds: int) -> dict[str, float]:
-    """Median CPU milliseconds of one detection, by the runtime's version. Ways that are not here are left out."""
+    """Return the median CPU milliseconds of one detection, by the runtime's version.
+
+    Ways that are not here are left out.
+    """
     found: dict[str, tuple[ObjectDetector, np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}
     for way in WAYS:
         try:

@@ -61,7 +61,7 @@ class ClassFigures:
 
 
 def figures(judged: Sequence[Judged], names: Sequence[str]) -> list[ClassFigures]:
-    """Figures of each class of `names` that has at least one box. Raise MissingPart without pycocotools."""
+    """Return the figures of each class of `names` that has at least one box. Raise MissingPart without pycocotools."""
     rows = []
     for name in names:
         matched = _matched(judged, name)
@@ -91,7 +91,7 @@ def _matched(judged: Sequence[Judged], name: str) -> arithmetic.Matched:
 
 
 def _coco(judged: Sequence[Judged], name: str) -> tuple[float, float]:
-    """AP50 and AP50:95 by pycocotools."""
+    """Return AP50 and AP50:95 by pycocotools."""
     coco_class, evaluation_class = _pycocotools()
     labels: list[dict[str, Any]] = []
     answers: list[dict[str, Any]] = []

@@ -113,7 +113,7 @@ def mot(
 
 
 def assembled(path: Path, split: index.Split) -> Iterator[Labelled]:
-    """One side of a set that `models.train.assemble` made; regions to ignore are crowd."""
+    """Yield one side of a set that `models.train.assemble` made; regions to ignore are crowd."""
     root = path if path.is_dir() else path.parent
     for entry in index.of(index.read(path), split):
         scale = np.array([entry.width, entry.height] * 2, float)

@@ -54,7 +54,7 @@ class Targets:
 
 
 def ious(one: Tensor, other: Tensor) -> Tensor:
-    """IoU of boxes (..., 4) that broadcast against each other."""
+    """Return the IoU of boxes (..., 4) that broadcast against each other."""
     low, high = torch.maximum(one[..., :2], other[..., :2]), torch.minimum(one[..., 2:], other[..., 2:])
     shared = (high - low).clamp(min=0).prod(-1)
     return shared / (_area(one) + _area(other) - shared + 1e-7)
@@ -62,7 +62,10 @@ def ious(one: Tensor, other: Tensor) -> Tensor:
 
 @torch.no_grad()
 def assign(scores: Tensor, boxes: Tensor, grid: Tensor, truth: Truth) -> Targets:
-    """scores (B, N, C) 0..1 and boxes (B, N, 4) as the network answers now; grid (3, N)."""
+    """Assign targets to cells, from the network's present answers.
+
+    Scores are (B, N, C) 0..1, boxes (B, N, 4), and the grid is (3, N).
+    """
     centres = grid[:2].t()
     real = truth.sure > 0
     inside = _inside(centres, _widened(truth.boxes)) & real[..., None]
@@ -76,7 +79,7 @@ def assign(scores: Tensor, boxes: Tensor, grid: Tensor, truth: Truth) -> Targets
 
 
 def _best(fit: Tensor, inside: Tensor, centres: Tensor, boxes: Tensor) -> Tensor:
-    """(B, M, N) bool: the TOP cells of each box. Nearness to its middle decides while no cell fits at all."""
+    """Return (B, M, N) bool: the TOP cells of each box. Nearness to its middle decides while no cell fits at all."""
     middle = (boxes[..., :2] + boxes[..., 2:]) / 2
     away = (middle[:, :, None] - centres).pow(2).sum(-1)
     order = torch.where(inside, fit + 1e-9 / (1 + away), -1.0)
@@ -106,7 +109,7 @@ def _targets(
 
 
 def _ignored(centres: Tensor, truth: Truth, classes: int) -> Tensor:
-    """(B, N, C) bool: cells in a region to ignore, for its class and those it is mistaken for."""
+    """Return (B, N, C) bool: cells in a region to ignore, for its class and those it is mistaken for."""
     covers = _inside(centres, truth.ignore_boxes)
     table = torch.zeros(len(CLASSES) + 2, classes, device=centres.device)
     for cls in range(len(CLASSES)):
@@ -117,7 +120,7 @@ def _ignored(centres: Tensor, truth: Truth, classes: int) -> Tensor:
 
 
 def _inside(centres: Tensor, boxes: Tensor) -> Tensor:
-    """(B, M, N) bool: centres (N, 2) strictly within boxes (B, M, 4)."""
+    """Return (B, M, N) bool: centres (N, 2) strictly within boxes (B, M, 4)."""
     x, y = centres[:, 0], centres[:, 1]
     x1, y1, x2, y2 = (boxes[..., side, None] for side in range(4))
     return (x > x1) & (x < x2) & (y > y1) & (y < y2)

@@ -39,7 +39,7 @@ class ConvUnit(nn.Module):
         self.fused: nn.Conv2d | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, c_in, H, W) to (B, c_out, H / stride, W / stride)."""
+        """Turn (B, c_in, H, W) into (B, c_out, H / stride, W / stride)."""
         if self.fused is not None:
             return torch.relu(self.fused(x))
         y = self.norm(self.conv(x))
@@ -89,7 +89,7 @@ class Separable(nn.Module):
         self.mix = ConvUnit(c_in, c_out, rep=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, c_in, H, W) to (B, c_out, H / stride, W / stride)."""
+        """Turn (B, c_in, H, W) into (B, c_out, H / stride, W / stride)."""
         mixed: Tensor = self.mix(self.depth(x))
         return mixed
 
@@ -108,7 +108,7 @@ class Split(nn.Module):
         self.mix = ConvUnit((2 + n) * narrow, c_out)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, c_in, H, W) to (B, c_out, H, W)."""
+        """Turn (B, c_in, H, W) into (B, c_out, H, W)."""
         parts = [self.left(x), self.right(x)]
         for brick in self.chain:
             parts.append(brick(parts[-1]))

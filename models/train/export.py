@@ -60,7 +60,7 @@ class Delivered(nn.Module):
         self.register_buffer("half_stride", grid[None, 2:] / 2)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """(1, 3, H, W) RGB 0..1 to (1, 4 + classes, cells)."""
+        """Turn (1, 3, H, W) RGB 0..1 into (1, 4 + classes, cells)."""
         answer = self.network(pictures)
         reach = torch.exp(answer[:, :4])
         before, after = reach[:, :2], reach[:, 2:]

@@ -43,12 +43,12 @@ class Panel:
         return [list(_ours(each)) for each in found]
 
     def label(self, picture: NDArray[np.uint8]) -> Opinion:
-        """Labels of a BGR picture."""
+        """Return the labels of a BGR picture."""
         return fuse(self.answers(picture))
 
 
 def fuse(answers: Sequence[Sequence[Label]]) -> Opinion:
-    """One opinion out of several teachers' answers."""
+    """Fuse several teachers' answers into one opinion."""
     groups: list[list[tuple[int, Label]]] = []
     everything = [(number, label) for number, each in enumerate(answers) for label in each]
     for number, label in sorted(everything, key=lambda pair: -pair[1].score):

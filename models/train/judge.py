@@ -53,7 +53,7 @@ def detect(network: Network, pictures: Sequence[np.ndarray], side: int, device: 
 
 
 def judge(network: Network, cache: Cache, entries: Sequence[Entry], places: Sequence[int], side: int) -> Verdict:
-    """AP50 on the pictures at `places` of `entries` and `cache`."""
+    """Return AP50 on the pictures at `places` of `entries` and `cache`."""
     device = next(network.parameters()).device
     network.eval()
     cv2.setNumThreads(1)

@@ -83,7 +83,7 @@ class Draws(Dataset[Sample]):
     """The endless row of samples of a plan, by number."""
 
     def __init__(self, cache: Cache, entries: Sequence[Entry], weights: Sequence[int], plan: Plan) -> None:
-        """entries: those of the cache; weights: how often an epoch shows each, 0 for never."""
+        """Take the `entries` of the cache and `weights`: how often an epoch shows each, 0 for never."""
         self._cache = cache
         self._rows = [(rows(entry.boxes, entry), rows(entry.ignore, entry)) for entry in entries]
         self._deck = np.repeat(np.arange(len(entries)), weights)
@@ -173,7 +173,7 @@ def sureness(scores: Tensor) -> Tensor:
 
 
 def rows(labels: Sequence[Label], entry: Entry) -> Floats:
-    """(N, 6) class, x1, y1, x2, y2 in pixels, score."""
+    """Return (N, 6): class, x1, y1, x2, y2 in pixels, score."""
     if not labels:
         return empty()
     scale = np.array([1, entry.width, entry.height, entry.width, entry.height, 1], np.float32)

@@ -93,7 +93,7 @@ def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson, free: Tensor, placed:
 
 
 def giou_loss(one: Tensor, other: Tensor) -> Tensor:
-    """1 - generalised IoU (arXiv:1902.09630) of boxes (..., 4), 0..2."""
+    """Return 1 - generalised IoU (arXiv:1902.09630) of boxes (..., 4), 0..2."""
     shared = ious(one, other)
     hull_low, hull_high = torch.minimum(one[..., :2], other[..., :2]), torch.maximum(one[..., 2:], other[..., 2:])
     hull = (hull_high - hull_low).clamp(min=0).prod(-1) + 1e-7

@@ -80,7 +80,7 @@ class Pool(nn.Module):
         self.mix = ConvUnit(c_in * 2, c_out)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, c_in, H, W) to (B, c_out, H, W)."""
+        """Turn (B, c_in, H, W) into (B, c_out, H, W)."""
         parts = [self.narrow(x)]
         for _ in range(3):
             parts.append(self.pool(parts[-1]))
@@ -101,7 +101,7 @@ class Neck(nn.Module):
         self.bottom = nn.ModuleList(_merge(kind, c) for _ in range(2))
 
     def forward(self, levels: Sequence[Tensor]) -> list[Tensor]:
-        """Three levels of the backbone to three of `c` channels."""
+        """Turn three levels of the backbone into three of `c` channels."""
         p3, p4, p5 = self.lateral[0](levels[0]), self.lateral[1](levels[1]), self.pool(levels[2])
         p4 = self.top[0](torch.cat([p4, self.up(p5)], 1))
         p3 = self.top[1](torch.cat([p3, self.up(p4)], 1))
@@ -181,7 +181,7 @@ class Network(nn.Module):
                     module.bare()
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """(B, 3, H, W) to (B, 4 + classes, cells): the levels one after the other, rows before columns."""
+        """Turn (B, 3, H, W) into (B, 4 + classes, cells): the levels one after the other, rows before columns."""
         return self.watched(pictures)[0]
 
     def watched(self, pictures: Tensor) -> tuple[Tensor, Views]:
@@ -204,12 +204,15 @@ class Network(nn.Module):
         return self
 
     def parameters_count(self) -> int:
-        """Numbers to be learnt; of a fused network, numbers delivered."""
+        """Count the numbers to be learnt; of a fused network, the numbers delivered."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
 def _rows(answer: Tensor) -> Tensor:
-    """(B, C, H, W) to (B, C, H * W). int() makes the sides constants of the export; flatten leaves Shape nodes."""
+    """Turn (B, C, H, W) into (B, C, H * W).
+
+    int() makes the sides constants of the export; flatten leaves Shape nodes.
+    """
     batch, channels, height, width = (int(side) for side in answer.shape)
     return answer.reshape(batch, channels, height * width)
 
@@ -225,7 +228,7 @@ def cells(width: int, height: int) -> Tensor:
 
 
 def corners(answer: Tensor, grid: Tensor) -> Tensor:
-    """Boxes (B, cells, 4) x1 y1 x2 y2 in pixels from a raw answer (B, 4 + classes, cells)."""
+    """Return the boxes (B, cells, 4) x1 y1 x2 y2 in pixels from a raw answer (B, 4 + classes, cells)."""
     # exp overflows in half precision and one wild cell would spoil the loss: e^6 cells of 32 px is beyond any picture.
     reach = torch.exp(answer[:, :4].float().clamp(max=6.0)) * grid[2]
     return torch.cat([grid[:2] - reach[:, :2], grid[:2] + reach[:, 2:]], 1).transpose(1, 2)

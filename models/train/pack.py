@@ -90,7 +90,7 @@ def _recoded(root: Path, entries: Sequence[Entry], step: tuple[int, int]) -> Ite
 
 
 def _coded(root: Path, entry: Entry, side: int, quality: int) -> tuple[bytes, tuple[int, int]]:
-    """WebP bytes and (height, width)."""
+    """Return the WebP bytes and (height, width)."""
     path = root / entry.image
     picture = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if path.is_file() else None
     if picture is None:
@@ -112,7 +112,7 @@ def chosen(entries: Sequence[Entry], drop: Sequence[str]) -> list[Entry]:
 
 
 def part(entries: Sequence[Entry], text: str) -> tuple[list[Entry], str]:
-    """Every Nth entry from the Kth, for the text K/N, and the name of that part's index. Raise IndexFault."""
+    """Return every Nth entry from the Kth, for the text K/N, and the name of that part's index. Raise IndexFault."""
     first, mark, parts = text.partition("/")
     if not (mark and first.isdigit() and parts.isdigit() and 1 <= int(first) <= int(parts)):
         raise IndexFault(f"--part {text}: K/N with whole numbers, K from 1 to N")

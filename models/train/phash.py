@@ -27,14 +27,14 @@ def mirrored(picture: NDArray[np.uint8]) -> int:
 
 
 def distances(one: NDArray[np.uint64], many: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """(N, M): in how many of their 64 bits each of `one` (N,) differs from each of `many` (M,)."""
+    """Return (N, M): in how many of their 64 bits each of `one` (N,) differs from each of `many` (M,)."""
     different = one[:, None] ^ many[None, :]
     words = different.view(np.uint16).reshape(*different.shape, 4)
     return np.asarray(_ONES[words].sum(axis=-1, dtype=np.uint8))
 
 
 def as_hex(value: int) -> str:
-    """16 hex digits, as the index holds it."""
+    """Return 16 hex digits, as the index holds it."""
     return f"{value:016x}"
 
 

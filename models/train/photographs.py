@@ -42,7 +42,7 @@ class Photograph:
 
 
 def sources(train: Path) -> dict[str, Source]:
-    """All sources of sources.json. Raise IndexFault."""
+    """Return all sources of sources.json. Raise IndexFault."""
     try:
         table = json.loads((train / "sources.json").read_text(encoding="utf-8"))
         return {name: Source(name, str(row["use"]), str(row["licence"])) for name, row in table.items()}
@@ -51,7 +51,7 @@ def sources(train: Path) -> dict[str, Source]:
 
 
 def photographs(train: Path, *, unclear: bool = False) -> Iterator[Photograph]:
-    """Every picture of merged.jsonl whose source's licence is clear (or all of them, if `unclear`)."""
+    """Yield every picture of merged.jsonl whose source's licence is clear (or all of them, if `unclear`)."""
     known = sources(train)
     for number, line in enumerate((train / "merged.jsonl").read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -65,7 +65,7 @@ def photographs(train: Path, *, unclear: bool = False) -> Iterator[Photograph]:
 
 
 def _by_the_rules(shot: Photograph) -> Photograph:
-    """Boxes to learn and regions to leave alone, by what is known of the source (data/train/MANIFEST.md)."""
+    """Return the boxes to learn and regions to leave alone, by what is known of the source (data/train/MANIFEST.md)."""
     boxes = tuple(_tidy(label) for label in shot.boxes if label.score >= SCORE_MIN)
     ignore = [_tidy(label) for label in shot.ignore]
     if shot.source.name in PARTS_LABELLED:

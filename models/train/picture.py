@@ -50,12 +50,12 @@ class Sample:
 
 
 def areas(rows: Floats) -> Floats:
-    """(N,) pixels."""
+    """Return the areas (N,) in pixels."""
     return np.asarray((rows[:, 3] - rows[:, 1]) * (rows[:, 4] - rows[:, 2]), np.float32)
 
 
 def empty() -> Floats:
-    """No boxes."""
+    """Return no boxes."""
     return np.zeros((0, 6), np.float32)
 
 

@@ -31,7 +31,10 @@ def rows_of(entries: Iterable[index.Entry]) -> Iterator[Row]:
 
 
 def write(rows: Iterable[Row], path: Path) -> int:
-    """One row a picture, `train` where any list says so. Equal pictures make equal bytes. Returns how many."""
+    """Write one row a picture, `train` where any list says so, and return how many.
+
+    Equal pictures make equal bytes.
+    """
     once: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: (row[1], row)):  # `train` comes before `val`
         once.setdefault(row[3], row)
@@ -44,7 +47,7 @@ def write(rows: Iterable[Row], path: Path) -> int:
 
 
 def read(path: Path) -> Iterator[dict[str, str]]:
-    """One row a picture, by COLUMNS."""
+    """Yield one row a picture, by COLUMNS."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
 

@@ -51,7 +51,7 @@ class Teachers:
         ]
 
     def label(self, picture: NDArray[np.uint8]) -> Opinion:
-        """Labels of a BGR picture."""
+        """Return the labels of a BGR picture."""
         first, second = (self._look(teacher, picture) for teacher in self._pair)
         return agree(first, second)
 
@@ -82,7 +82,7 @@ def agree(first: Sequence[Label], second: Sequence[Label]) -> Opinion:
 
 
 def overlap(a: Label, b: Label) -> float:
-    """IoU."""
+    """Return the IoU."""
     width, height = min(a.x2, b.x2) - max(a.x1, b.x1), min(a.y2, b.y2) - max(a.y1, b.y1)
     if width <= 0 or height <= 0:
         return 0.0

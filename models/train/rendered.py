@@ -40,7 +40,7 @@ def clips(folder: Path) -> list[Path]:
 
 
 def pictures(clip: Path, every: int) -> Iterator[tuple[int, NDArray[np.uint8], tuple[Label, ...], tuple[Label, ...]]]:
-    """(frame, BGR picture, boxes, ignore) of every `every`th frame. Raise IndexFault."""
+    """Yield (frame, BGR picture, boxes, ignore) of every `every`th frame. Raise IndexFault."""
     classes = _classes(clip.with_suffix(".truth.json"))
     rows = _rows(clip.with_suffix(".gt.txt"))
     for number, picture, (width, height) in film.frames(clip, every):
@@ -101,7 +101,7 @@ def _classes(truth: Path) -> dict[int, int]:
 
 
 def _rows(path: Path) -> dict[int, list[tuple[int, float, float, float, float, float]]]:
-    """MOTChallenge rows by frame (from 1): class, x, y, width, height in pixels, visible share."""
+    """Return the MOTChallenge rows by frame (from 1): class, x, y, width, height in pixels, visible share."""
     rows = defaultdict(list)
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.reader(file):

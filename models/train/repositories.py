@@ -19,12 +19,12 @@ class Repository:
         self._run("cat-file", "-e", f"{commit}^{{commit}}")
 
     def names(self) -> list[str]:
-        """All paths, in git's order."""
+        """Return all paths, in git's order."""
         listed = self._run("ls-tree", "-r", "-z", "--name-only", self._commit)
         return [name for name in listed.decode("utf-8", "replace").split("\0") if name]
 
     def read(self, path: str) -> bytes:
-        """One file's bytes. Raise IndexFault."""
+        """Read one file's bytes. Raise IndexFault."""
         return self._run("cat-file", "blob", f"{self._commit}:{path}")
 
     def _run(self, *arguments: str) -> bytes:

@@ -45,7 +45,7 @@ class YoloxTeacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, pictures: Tensor) -> Lesson:
-        """RGB 0..1 pictures (B, 3, H, W) to what it makes of every cell."""
+        """Turn RGB 0..1 pictures (B, 3, H, W) into what the teacher makes of every cell."""
         values: Values = {name: getattr(self, attribute) for name, attribute in self._names.items()}
         values[self._input] = pictures.flip(1) * 255.0
         for node in self._nodes:

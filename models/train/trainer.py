@@ -172,7 +172,7 @@ class Trainer:
         return imitation.to(self._device)
 
     def _learn(self, batch: Batch) -> Loss:
-        """One optimiser step."""
+        """Take one optimiser step."""
         options, network = self._options, self._network.train()
         for group in self._optimizer.param_groups:
             group["lr"] = rate(batch.step, options.steps, options.rate, options.warmup, options.fall)
@@ -282,7 +282,7 @@ def _entries(options: argparse.Namespace) -> tuple[list[Entry], Path]:
 
 
 def _weights(options: argparse.Namespace, entries: list[Entry]) -> list[int]:
-    """How often an epoch shows each picture: val never, the rest once unless --weight says otherwise."""
+    """Return how often an epoch shows each picture: val never, the rest once unless --weight says otherwise."""
     table: dict[str, int] = {}
     sources = {entry.source for entry in entries}
     for text in options.weight:
@@ -326,7 +326,7 @@ def _network(options: argparse.Namespace, pictures: Callable[[], Tensor]) -> Net
 
 
 def _some(draws: Draws, entries: list[Entry], side: int) -> Tensor:
-    """(GAUGED, 3, side, side) RGB 0..1: whole training pictures, evenly from the index."""
+    """Return (GAUGED, 3, side, side) RGB 0..1: whole training pictures, evenly from the index."""
     places = [number for number, entry in enumerate(entries) if entry.split == "train"]
     chosen = [places[number * len(places) // GAUGED] for number in range(GAUGED)]
     return pack([fit(draws.raw(place), side) for place in chosen]).pictures.float() / 255

@@ -122,7 +122,7 @@ def _measure(network: Network, kept: set[str], pictures: Tensor) -> None:
 
 
 def _narrowed(old: Weights, network: Network) -> Weights:
-    """`old` with the neck's width brought down to that of `network`; the same where it is no wider."""
+    """Return `old` with the neck's width brought down to that of `network`; the same where it is no wider."""
     wide, narrow = len(old["neck.lateral.0.bias"]), network.design.neck
     if wide <= narrow or "neck.top.0.left.weight" not in old:
         return old
@@ -153,7 +153,7 @@ def _narrowed(old: Weights, network: Network) -> Weights:
 
 
 def _largest(weight: Tensor, count: int) -> NDArray[np.int64]:
-    """Which outputs of a convolution have the largest weights, in order."""
+    """Return the outputs of a convolution that have the largest weights, in order."""
     size = weight.flatten(1).norm(dim=1).numpy()
     return np.sort(np.argsort(-size, kind="stable")[:count])
 
