@@ -17,7 +17,7 @@ import urllib.request
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from appliance.store.users import Role
+from appliance.types.accounts import Role
 from tests.support.dashboard_site import config_of, furnished
 
 TOKEN = "correct horse battery staple"

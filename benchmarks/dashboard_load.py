@@ -31,12 +31,12 @@ from playwright import sync_api as playwright
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.server import DashboardServer
 from appliance.store.alerts import AlertStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import Alert, AlertChange, BestView, Event
+from appliance.web.server import WebServer
 from benchmarks.review_search import CAMERAS, NOW, TIMES, fill
 from tests.support.dashboard_site import running
 
@@ -128,7 +128,7 @@ def idle(alerts: int) -> None:
 
 def served(app: FastAPI) -> AbstractContextManager[str]:
     """Serve the dashboard on a free port of the loopback, and yield its URL."""
-    return running(DashboardServer(app, "127.0.0.1", 0))
+    return running(WebServer(app, "127.0.0.1", 0))
 
 
 def chromium(driver: playwright.Playwright) -> playwright.Browser:

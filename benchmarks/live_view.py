@@ -29,7 +29,6 @@ from appliance.base.clock import SystemClock
 from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.server import DashboardServer
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.store.cameras import CameraStore
@@ -37,6 +36,7 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.store.segments import SegmentStore
 from appliance.types import Gap, SegmentRow
+from appliance.web.server import WebServer
 
 BITS_PER_S, FPS, SIZE, FILM_S = 4_000_000, 20, (1280, 720), 20
 SETTLE_S = 3.0
@@ -70,7 +70,7 @@ def serve(root: Path) -> None:
     )
     CameraStore(db).ensure({"gate": "rtsp://10.0.0.1/main"})
     app = create_app(db=db, meter=Meter(db, "core"), root=root, config=config.for_dashboard(), clock=clock)
-    server = DashboardServer(app, "127.0.0.1", 0)
+    server = WebServer(app, "127.0.0.1", 0)
     threading.Thread(target=server.run, daemon=True).start()
     print(server.port, flush=True)
     segments = SegmentStore(db)

@@ -10,10 +10,10 @@ from fastapi import Depends, Query
 
 from appliance.base.clock import day_bounds, parse_moment
 from appliance.base.errors import UsageError
-from appliance.dashboard.problems import Problem
 from appliance.store.alert_search import AlertQuery, ReviewFilter, VerdictFilter
 from appliance.store.alerts import AlertCursor
 from appliance.types import Severity
+from appliance.web.problems import Problem
 
 PAGE_LENGTH = 50
 _TIME_WORDS = "a day (2026-01-31), a moment (2026-01-31T18:00) in the appliance's time zone, or UTC seconds"

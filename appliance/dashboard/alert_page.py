@@ -13,17 +13,18 @@ from appliance.config import AlertsConfig
 from appliance.dashboard import scenarios_api
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import AlertReader, Reader
-from appliance.dashboard.auth import TemplatesPart
-from appliance.dashboard.deps import CoreProbes, DatabasePart, Rev, provided
+from appliance.dashboard.deps import CoreProbes, DatabasePart, Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import DELETE_REASON_LENGTH_MAX, NOTE_LENGTH_MAX, AlertItem, EvidenceItem
 from appliance.dashboard.settings_api import Settings
-from appliance.dashboard.templating import percent, score
 from appliance.store.boxes import BoxStore
 from appliance.store.rows import AlertDetail, AlertRow, DecisionRow, EscalationRow, EvidenceRow
 from appliance.types import HEALTH_TITLES, Event
+from appliance.web.auth import TemplatesPart
+from appliance.web.dependencies import provided
+from appliance.web.templating import percent, score
 
 _COLOURS = 6
 TRACKS_SHOWN = 8  # rows of the timeline; the others are folded

@@ -15,14 +15,15 @@ from appliance.dashboard.alert_counts import AlertCountCache
 from appliance.dashboard.alert_filter import PAGE_LENGTH, AlertFilter, Before, Filtered, cursor_of
 from appliance.dashboard.alert_reader import AlertReader, Reader
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.deps import CoreProbes, Rev, provided
+from appliance.dashboard.deps import CoreProbes, Rev
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
 from appliance.dashboard.savings_api import HEADLINE_AFTER_S, SETTLED_AFTER_S, SavingsPart
 from appliance.dashboard.schemas import AlertItem
-from appliance.dashboard.visitor import visitor
 from appliance.store.health_events import HealthEventRow
+from appliance.web.auth import TemplatesPart
+from appliance.web.dependencies import provided
+from appliance.web.visitor import visitor
 
 MORE_FILTERS = ("from", "to", "zone", "label", "rule")  # folded while nothing is chosen in them
 

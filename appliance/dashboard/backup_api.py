@@ -22,14 +22,14 @@ from appliance.backup.restore import FOLDER, ReadyRestore, RestoreTarget, discar
 from appliance.base.clock import Clock
 from appliance.base.errors import UsageError
 from appliance.config.secrets_file import variables
-from appliance.dashboard.auth import AccessPart
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import SettingsPart
 from appliance.dashboard.users_api import refuse_token
-from appliance.dashboard.visitor import visitor
 from appliance.media.atomic_file import DiskWriteError
+from appliance.web.auth import AccessPart
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem, refused_as
+from appliance.web.visitor import visitor
 
 BACKUPS = "backups"
 BACKUPS_KEPT = 2

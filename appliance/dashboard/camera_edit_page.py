@@ -11,15 +11,15 @@ from starlette.responses import HTMLResponse
 
 from appliance.dashboard.alert_filter import AlertFilter
 from appliance.dashboard.alert_reader import AlertReader, Reader
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.settings_api import Settings, editable_settings, installed_networks
-from appliance.dashboard.texts import gettext as _
-from appliance.dashboard.texts import ngettext
 from appliance.dashboard.trials_api import page_of
 from appliance.types import Review
+from appliance.web.auth import TemplatesPart
+from appliance.web.texts import gettext as _
+from appliance.web.texts import ngettext
 
 COMMON_LABELS = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
 MINUTES = (10, 30, 60)

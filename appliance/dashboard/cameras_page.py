@@ -13,14 +13,14 @@ from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_filter import AlertFilter
 from appliance.dashboard.alert_reader import Reader
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthPart
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import Settings
-from appliance.dashboard.texts import gettext as _
+from appliance.web.auth import TemplatesPart
+from appliance.web.texts import gettext as _
 
 RECENT = 6
 

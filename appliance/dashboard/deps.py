@@ -1,12 +1,12 @@
-"""How a handler gets the parts that it depends on, and the probes into the core that the dashboard runs in."""
+"""The probes into the core that the dashboard runs in, and what most handlers depend on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends
 
 from appliance.base.telemetry import LogLevel, LogLine
 from appliance.broker import LinkState
@@ -22,8 +22,7 @@ from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.store.database import Database
 from appliance.types import FrameBoxes, HealthKind
 from appliance.uplink.pool_monitor import PoolState
-
-Part = TypeVar("Part")
+from appliance.web.dependencies import provided
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +81,6 @@ class CoreProbes:
 
 
 NO_PROBES = CoreProbes()
-
-
-def provide(app: FastAPI, *parts: object) -> None:
-    """Let the handlers of `app` depend on `parts`, each by its class."""
-    app.state.parts = {type(part): part for part in parts}
-
-
-def provided(kind: type[Part]) -> Callable[[Request], Coroutine[Any, Any, Part]]:
-    """Return the dependency on the part of a class: `Annotated[Templates, Depends(provided(Templates))]`."""
-
-    async def find(request: Request) -> Part:  # a coroutine, so that FastAPI takes no thread for it
-        part: Part = request.app.state.parts[kind]
-        return part
-
-    return find
 
 
 DatabasePart = Annotated[Database, Depends(provided(Database))]

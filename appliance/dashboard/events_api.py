@@ -8,16 +8,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import StreamingResponse
 
-from appliance.dashboard.auth import AccessPart
 from appliance.dashboard.cameras_api import CameraItem
-from appliance.dashboard.deps import provided
 from appliance.dashboard.event_stream import REV_DIGITS_MAX, StreamEvent, StreamHub, TooManyViewers, ViewerResponse
 from appliance.dashboard.health_api import HealthItem
-from appliance.dashboard.problems import Problem, sentence
 from appliance.dashboard.schemas import API, AlertItem
 from appliance.store.alerts import AlertStore
 from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventStore
+from appliance.web.auth import AccessPart
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem, sentence
 
 router = APIRouter(prefix=API, tags=["stream"])
 

@@ -10,12 +10,12 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends
 
 from appliance.config import CameraConfig
-from appliance.dashboard.deps import provided
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.settings.false_alarm_memory import RuleProposal, propose
 from appliance.store.database import Database
 from appliance.store.reviewed_boxes import reviewed_boxes
 from appliance.types import Box
+from appliance.web.dependencies import provided
 
 router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
 

@@ -13,14 +13,15 @@ from pydantic import BaseModel, ConfigDict
 from appliance.base.clock import Clock
 from appliance.broker import LinkState
 from appliance.dashboard.alert_filter import PAGE_LENGTH, Before, cursor_of
-from appliance.dashboard.deps import CoreProbes, SystemHealth, provided
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.visitor import visitor
 from appliance.notify.delivery import TargetStatus
 from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.types import HEALTH_TITLES, HealthKind
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
+from appliance.web.visitor import visitor
 
 EVENTS = f"{API}/health/events"
 

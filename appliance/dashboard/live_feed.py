@@ -20,13 +20,13 @@ from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, StoreError
 from appliance.base.telemetry import LogThrottle
 from appliance.dashboard.event_stream import StillMay, StreamViewer, TooManyViewers, within
-from appliance.dashboard.texts import tell
-from appliance.dashboard.visitor_slots import VisitorSlots
 from appliance.media.fragmented_mp4 import Fragment, FragmentReader, InitSegment
 from appliance.store.boxes import BoxStore
 from appliance.store.paths import SEGMENTS, SUBSTREAMS, inside
 from appliance.store.segments import SegmentStore
 from appliance.types import Box, FrameBoxes
+from appliance.web.texts import tell
+from appliance.web.visitor_slots import VisitorSlots
 
 logger = logging.getLogger(__name__)
 

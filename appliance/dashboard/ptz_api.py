@@ -14,14 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from appliance.base.clock import Clock
 from appliance.base.errors import SourceError, SourceLost
 from appliance.config import CameraConfig
-from appliance.dashboard.auth import address_of
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.visitor import visitor
 from appliance.onvif.camera_client import CameraClient, PtzPreset
 from appliance.onvif.soap_client import CALL_S_MAX, OnvifAddress, SoapClient
 from appliance.store.access_log import AccessLog
+from appliance.web.auth import address_of
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
+from appliance.web.visitor import visitor
 
 logger = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from typing import Generic, TypeVar
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, StoreError
 from appliance.dashboard.snapshots import Snapshot, jpeg_snapshot
-from appliance.dashboard.visitor_slots import VisitorSlots
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import ClipFile, RecordedSegment
 from appliance.media.recording_reader import RecordingReader
 from appliance.store.paths import CUTS, SEGMENTS, inside
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
+from appliance.web.visitor_slots import VisitorSlots
 
 FRAME_OFF_S_MAX = 5.0  # a key frame further from the moment asked for is not of that moment
 SLOT_S = 1.0  # moments of a file this near share a picture

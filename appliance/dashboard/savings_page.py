@@ -9,7 +9,6 @@ from starlette.responses import HTMLResponse
 
 from appliance.dashboard import savings_api
 from appliance.dashboard.access_rights import may
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
 from appliance.dashboard.deps import Rev
@@ -18,6 +17,7 @@ from appliance.dashboard.savings_history_api import By, History, draw
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import Settings
 from appliance.store.meter import Since
+from appliance.web.auth import TemplatesPart
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

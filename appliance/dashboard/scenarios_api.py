@@ -12,16 +12,16 @@ from starlette.responses import FileResponse
 
 from appliance.base.errors import EvidenceError, ModelError, PreconditionError, UsageError
 from appliance.dashboard.alert_reader import Reader
-from appliance.dashboard.deps import provided
 from appliance.dashboard.lab_jobs import JobRunning, LabJob, LabJobs, model_places
 from appliance.dashboard.openapi import media
-from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.keep.scenario_file import ReviewedAs
 from appliance.keep.scenario_store import NOTE_LENGTH_MAX, StoredScenario
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.rows import AlertDetail
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem, refused_as
 
 logger = logging.getLogger(__name__)
 router = APIRouter(prefix=API, tags=["scenarios"])

@@ -8,8 +8,6 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from appliance.dashboard.texts import gettext as _
-from appliance.dashboard.texts import tell
 from appliance.store.rows import (
     AlertDetail,
     AlertRow,
@@ -39,6 +37,8 @@ from appliance.types import (
     Tier,
     TrackedObject,
 )
+from appliance.web.texts import gettext as _
+from appliance.web.texts import tell
 from appliance.wire import Need, Verdict
 
 API = "/api/v1"

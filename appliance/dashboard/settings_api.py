@@ -15,8 +15,6 @@ from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
 from appliance.config import DecisionConfig
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.detect.model_files import present_models
 from appliance.media.atomic_file import DiskWriteError
@@ -28,9 +26,11 @@ from appliance.settings.site_editor import SiteFileChanged
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
 
 if TYPE_CHECKING:
-    from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
+    from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 CHANGES_MAX = 200
 
@@ -43,7 +43,7 @@ class SettingsPart:
     certificate: that the dashboard shows; None: it speaks HTTP.
     """
 
-    def __init__(self, service: SettingsService | None, certificate: DashboardCertificate | None = None) -> None:
+    def __init__(self, service: SettingsService | None, certificate: ServerCertificate | None = None) -> None:
         self._service = service
         self.certificate = certificate
 
@@ -83,7 +83,7 @@ class ConnectionReport(ApiModel):
     certificate: CertificateItem | None
 
     @classmethod
-    def of(cls, certificate: DashboardCertificate | None) -> ConnectionReport:
+    def of(cls, certificate: ServerCertificate | None) -> ConnectionReport:
         if certificate is None:
             return cls(certificate=None)
         return cls(certificate=CertificateItem(**asdict(certificate.facts), fault=certificate.fault))

@@ -6,13 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from appliance.dashboard.deps import provided
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.templating import span
 from appliance.store.deletions import DeletionReason, StorageClass
 from appliance.store.quotas import RecordMode
 from appliance.store.storage_forecast import Forecast, ForecastKind
 from appliance.store.storage_report import CameraStorage, SiteStorage, StorageReportCache
+from appliance.web.dependencies import provided
+from appliance.web.templating import span
 
 DAY_S = 86400.0
 DAYS_MAX = 3650.0

@@ -14,9 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from appliance.base.clock import local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.config import DecisionConfig
-from appliance.dashboard.deps import provided
 from appliance.dashboard.lab_jobs import JobRunning, LabJob, LabJobs, model_places
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import ChangeSettings, Settings, settings_problems, user_of
 from appliance.dashboard.timeline_api import T_MAX, AlertMarkItem, TimelineReader
@@ -28,6 +26,8 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.segments import SegmentStore
 from appliance.store.timeline import TimelineStore
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
 
 logger = logging.getLogger(__name__)
 

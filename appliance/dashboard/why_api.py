@@ -14,9 +14,7 @@ from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.config import CameraConfig, DecisionConfig
-from appliance.dashboard.deps import provided
 from appliance.dashboard.lab_jobs import JobRunning, JobState, LabJob, LabJobs, model_places
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
 from appliance.explain.rule_outcomes import RuleOutcome, Stage
@@ -28,6 +26,8 @@ from appliance.store.database import Database
 from appliance.store.segments import SegmentStore
 from appliance.store.timeline import StoredEvent, TimelineStore
 from appliance.types import Box, FrameBoxes, StreamHeader
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
 
 SPAN_S_MAX = 120.0
 RECALL_S_MAX = 86400.0  # the longest cooldown

@@ -8,12 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.timeline_api import T_MAX
-from appliance.dashboard.visitor import visitor
 from appliance.dashboard.why_api import SPAN_S_MAX, Jobs, TrackItem, Why, WhyReport, job_of, page_at
+from appliance.web.auth import TemplatesPart
+from appliance.web.visitor import visitor
 
 ROWS_MAX = 12  # tracks with a row of their own on the strip; all are listed
 MARKS_MAX = 1500  # of one row

@@ -186,12 +186,11 @@ def _key(message: IngestMessage) -> tuple[str, str] | None:
 
 
 def _sum(a: CameraMeter, b: CameraMeter) -> CameraMeter:
-    later = b.decoding
-    if a.decoding is not None and later is not None:
-        later = replace(later, behind_s=max(a.decoding.behind_s, later.behind_s))
     return replace(
         b,
-        traffic=a.traffic + b.traffic,
+        received=a.received + b.received,
+        exact=a.exact and b.exact,
+        packets=a.packets + b.packets,
         decoded=a.decoded + b.decoded,
         examined=a.examined + b.examined,
         unexamined=a.unexamined + b.unexamined,
@@ -201,8 +200,9 @@ def _sum(a: CameraMeter, b: CameraMeter) -> CameraMeter:
         why={reason: a.why.get(reason, 0) + b.why.get(reason, 0) for reason in {**a.why, **b.why}},
         ages=tuple(map(sum, zip(a.ages, b.ages, strict=True))) if a.ages and b.ages else a.ages or b.ages,
         retried=a.retried + b.retried,
+        detect_received=a.detect_received + b.detect_received,
         decoder_failures=a.decoder_failures + b.decoder_failures,
-        decoding=later,
+        behind_s=max(a.behind_s, b.behind_s),
     )
 
 

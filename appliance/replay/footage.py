@@ -208,7 +208,7 @@ class RecordingSource:
         return f"{len(self._unread)} of {len(self._rows)} segments could not be read: {self._unread[0]}{more}"
 
     def files(self) -> list[tuple[Path, int | None]]:
-        """Return the segments and how much of each counts; one that is still being written counts to where it is whole."""
+        """Return the segments and how much of each counts; one being written counts to where it is whole."""
         return [(self._root / row.path, row.bytes) for row in self._rows]
 
     def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:

@@ -1,4 +1,4 @@
-"""Writes the replay log (JSON lines): the header with format and settings, the lines, their schema (log.schema.json)."""
+"""Writes the replay log (JSON lines): header with format and settings, lines, their schema (log.schema.json)."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def _take_message(output: ContenderOutput, line: bytes, now: float) -> None:
         output.looks.append(DetectionReport(message.camera, now, boxes, t=message.t))
     elif isinstance(message, CameraMeter):
         output.decoded[message.camera] = output.decoded.get(message.camera, 0) + message.decoded
-        output.packets[message.camera] = output.packets.get(message.camera, 0) + message.traffic.packets
+        output.packets[message.camera] = output.packets.get(message.camera, 0) + message.packets
         output.dropped += message.unexamined
     elif isinstance(message, IngestHealth):
         output.warning = message.warning or output.warning

@@ -281,7 +281,7 @@ def test_keys_alone_move_and_remove_corners_and_undo(page: Page, editing: Editin
 def test_what_is_wrong_is_said_and_nothing_is_saved(page: Page, editing: Editing) -> None:
     text = editing.path.read_text()
     page.get_by_role("button", name="Remove yard").click()
-    page.get_by_text("yard is used by the rule intruder").wait_for()
+    page.get_by_text("The rule intruder uses yard").wait_for()
     for label in ("Name of the zone yard", "Name"):
         name = page.get_by_label(label, exact=True).first
         name.evaluate("field => (field.value = 'no spaces')")

@@ -125,7 +125,7 @@ class Truth:
 def log_of(scenario: ScenarioPlan, eye: ObjectDetector) -> bytes:
     """The replay log of the scenario's clip, without what a router would ask: that is measured elsewhere."""
     part, log = scenario.parts[0], io.BytesIO()
-    replay(part.clip, scenario.config.for_decisions(), part.camera, eye, log)
+    replay(part.clip, scenario.config, part.camera, eye, log)
     kept = [line for line in log.getvalue().splitlines(keepends=True) if not line.startswith(_ASKED)]
     return b"".join(kept)
 

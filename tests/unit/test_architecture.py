@@ -28,23 +28,23 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "boto3": ("cloud_worker.archive",),
     "botocore": ("cloud_worker.archive",),
     "urllib3": ("cloud_worker.archive",),  # comes with botocore, which lets its errors through
-    "cryptography": ("appliance.backup.sealed_box", "appliance.dashboard.tls", "appliance.notify.push_crypto",
+    "cryptography": ("appliance.backup.sealed_box", "appliance.web.tls", "appliance.notify.push_crypto",
         "appliance.notify.push_means"),
     "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.nv12_letterbox"),
     "cv2": ("appliance.replay",
         "appliance.detect", "appliance.health", "appliance.lab", "appliance.media",
         "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.decoding", "cloud_worker.images",
     ),
-    "fastapi": ("appliance.dashboard",),
-    "h11": ("appliance.dashboard.server",),
+    "fastapi": ("appliance.dashboard", "appliance.web"),
+    "h11": ("appliance.web.server",),
     "hailo_platform": ("appliance.detect.hailo_helper",),
     "httpx": (
         "appliance.detect.model_download", "appliance.notify.http_sender", "appliance.onvif.soap_client",
         "cloud_worker.engines",
     ),
-    "itsdangerous": ("appliance.dashboard.auth",),
-    "jinja2": ("appliance.dashboard.templating", "appliance.lab"),
-    "markupsafe": ("appliance.dashboard",),
+    "itsdangerous": ("appliance.web.auth",),
+    "jinja2": ("appliance.web.templating", "appliance.lab"),
+    "markupsafe": ("appliance.web",),
     "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
     "numpy": ("appliance.cli", "appliance.replay", "appliance.scenario",
         "appliance.analysis", "appliance.detect", "appliance.health", "appliance.inference",
@@ -59,7 +59,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pycocotools": ("appliance.lab.evaluate.detection_figures",),
     "pydantic": ("appliance.cli", "appliance.replay", "appliance.scenario",
         "appliance.backup", "appliance.base.broker_config", "appliance.config", "appliance.base.config_model",
-        "appliance.dashboard", "appliance.detect", "appliance.base.detector_config", "appliance.explain",
+        "appliance.dashboard", "appliance.web", "appliance.detect", "appliance.base.detector_config",
+        "appliance.explain",
         "appliance.ingest", "appliance.base.json_lines", "appliance.keep", "appliance.lab", "appliance.router",
         "appliance.settings.secret_scrubber", "appliance.track", "appliance.upgrade", "appliance.wire",
         "appliance.base.yamlfile", "cloud_worker",
@@ -70,12 +71,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "appliance.base.console", "appliance.cli.egress_command", "appliance.lab", "appliance.cli.models_command",
         "appliance.cli.calibrate_command", "appliance.cli.site_check", "appliance.cli.users_command",
     ),
-    "segno": ("appliance.dashboard.totp",),
+    "segno": ("appliance.web.totp",),
     "sqlite3": ("appliance.store",),
-    "starlette": ("appliance.dashboard",),
+    "starlette": ("appliance.dashboard", "appliance.web"),
     "tensorrt": ("appliance.detect.tensorrt_engine",),
     "tomli": ("appliance.detect.model_files",),
-    "uvicorn": ("appliance.dashboard.server",),
+    "uvicorn": ("appliance.web.server",),
     "yaml": (
         "appliance.backup.hidden_secrets", "appliance.demo.demo_config", "appliance.cli.first_run",
         "appliance.keep.scenario_file", "appliance.lab",
@@ -83,7 +84,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 # What the worker in the cloud may use of the appliance, indirectly too: the wire, the detector, plain parts.
-WORKER_MAY_USE = {"base", "broker", "detect", "sandbox", "types", "version", "wire"}
+WORKER_MAY_USE = {"base", "broker", "detect", "sandbox", "types", "version", "web", "wire"}
 
 
 # Modules that know the whole site file. Every other part takes the sections or values that it reads.
@@ -106,7 +107,9 @@ MANY_PARAMETERS = {
 }  # fmt: skip
 FIELDS_MAX = 16
 # The JSON of these is a contract (a line of the replay log, a row of the decisions), and so their fields stay flat.
-FLAT_BY_CONTRACT = {"appliance.types.events:Route", "appliance.types.events:RouteInputs"}
+FLAT_BY_CONTRACT = {
+    "appliance.types.events:Route", "appliance.types.events:RouteInputs", "appliance.types.ingest_messages:CameraMeter",
+}  # fmt: skip
 MANY_FIELDS = {
     "appliance.health.tamper_measures:TamperTuning", "appliance.lab.curve.curve_report:CurveReport",
     "appliance.motion.motion_gate:MotionTuning", "appliance.notify.message:NotificationMessage",

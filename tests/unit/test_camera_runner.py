@@ -350,7 +350,7 @@ def test_a_camera_with_a_second_stream_records_one_and_examines_the_other(tmp_pa
     assert {row.size for row in house.heard.of(SegmentRow)} == {(640, 480)}
     assert {header.size for header in house.heard.of(StreamHeader)} == {(320, 240)}
     meters = house.heard.of(CameraMeter)
-    second, both = (sum(each) for each in ([m.traffic.detect_bytes for m in meters], [m.traffic.bytes for m in meters]))
+    second, both = (sum(each) for each in ([m.detect_received for m in meters], [m.received for m in meters]))
     assert 0 < second < both, "of what was received, a part came as a second stream"
 
 
@@ -360,8 +360,8 @@ def test_a_second_stream_whose_main_stream_is_not_opened_is_the_only_one(tmp_pat
     house = House(tmp_path, settings)
     house.watch_to_the_end()
     meters = house.heard.of(CameraMeter)
-    assert sum(meter.traffic.bytes for meter in meters) > 0
-    assert sum(meter.traffic.detect_bytes for meter in meters) == 0
+    assert sum(meter.received for meter in meters) > 0
+    assert sum(meter.detect_received for meter in meters) == 0
 
 
 def test_what_a_camera_did_adds_up(tmp_path: Path) -> None:
@@ -371,11 +371,11 @@ def test_what_a_camera_did_adds_up(tmp_path: Path) -> None:
     )
     house.watch_to_the_end()
     meters = house.heard.of(CameraMeter)
-    assert sum(meter.traffic.packets for meter in meters) == sum(meter.decoded for meter in meters) == 60
+    assert sum(meter.packets for meter in meters) == sum(meter.decoded for meter in meters) == 60
     looked = house.heard.of(FrameBoxes)
     assert sum(meter.examined for meter in meters) == sum(boxes.looked for boxes in looked)
     assert sum(meter.unexamined for meter in meters) >= sum(not boxes.looked for boxes in looked)
-    assert not any(meter.traffic.exact for meter in meters)
+    assert not any(meter.exact for meter in meters)
 
 
 def test_a_failing_detector_is_never_an_empty_yard(tmp_path: Path) -> None:

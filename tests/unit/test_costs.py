@@ -11,7 +11,6 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock, local_day
 from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, PricesConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.templating import money
 from appliance.savings.costs import (
     MONTH_H,
     Bill,
@@ -26,6 +25,7 @@ from appliance.savings.costs import (
 )
 from appliance.store.meter import Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
+from appliance.web.templating import money
 from appliance.wire import Verdict
 from tests.support.dashboard_site import Site, config_of
 from tests.support.prometheus_text import samples

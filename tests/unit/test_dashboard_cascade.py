@@ -100,7 +100,7 @@ def test_the_api_says_share_claims_misses_and_workers(box: CoreHarness, client: 
     assert "100 % of 1 alert stayed here" in page
     assert "Wrong at most" in page
     assert "4.2 %" in page
-    assert "In 1 of the 2 that were answered (people 0, language models 2)" in page
+    assert "2 of them were answered (people 0, language models 2), and 1 did show something" in page
     assert "2 of 3 workers are ready" in page
     assert client.get(f"/alerts/{silent['missed_alerts'][0]}").status_code == 200
 

@@ -18,9 +18,9 @@ from appliance.config import SiteConfig
 from appliance.core.app import is_in_setup
 from appliance.dashboard.app import create_app
 from appliance.dashboard.setup_api import new_setup_code
-from appliance.dashboard.sign_in_throttle import FREE_TRIES
 from appliance.settings.settings_service import PutInForce, SettingsService
 from appliance.store.users import UserStore
+from appliance.web.sign_in_throttle import FREE_TRIES
 from tests.support.dashboard_site import Site, config_of
 
 HERE = "http://127.0.0.1:8080"

@@ -156,7 +156,7 @@ def test_its_bytes_are_in_the_ledger(tmp_path: Path) -> None:
         with RtspServer.in_thread({"gate": beeping(root / "camera.mov", "pcm_mulaw", rate=8000)}) as server:
             recorded(root, server.url("gate"), seconds=4, audio=audio, meters=meters)
             (session,) = [each for each in server.sessions() if each.bytes_sent > 10_000]
-        received[audio] = sum(meter.traffic.bytes for meter in meters.of(CameraMeter))
+        received[audio] = sum(meter.received for meter in meters.of(CameraMeter))
         assert received[audio] <= session.bytes_sent
         assert received[audio] > 0.5 * session.bytes_sent
     assert received[True] > received[False] + 20_000  # 8 kB a second

@@ -23,12 +23,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from appliance.base.clock import SystemClock
 from appliance.base.errors import MissingDependency, lacks_files
 from appliance.base.telemetry import LogThrottle
-from appliance.config import DashboardSections
-from appliance.dashboard.acceptor import Admission, Connection, ConnectionLimits, TlsAcceptor, plain_address
-from appliance.dashboard.deps import CoreProbes
+from appliance.web.acceptor import Admission, Connection, ConnectionLimits, TlsAcceptor, plain_address
 
 if TYPE_CHECKING:
-    from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
+    from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +123,7 @@ class _Server(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, admission: Admission, certificate: DashboardCertificate | None = None
+        self, config: uvicorn.Config, admission: Admission, certificate: ServerCertificate | None = None
     ) -> None:
         super().__init__(config)
         self._admission = admission
@@ -169,7 +167,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class DashboardServer:
+class WebServer:
     """Owner of the listening socket, and of one event loop in the thread that calls `run()`.
 
     fingerprint: of a certificate that no browser knows; '': there is none.
@@ -183,7 +181,7 @@ class DashboardServer:
         *,
         trusted_proxies: Sequence[str] = (),
         limits: ConnectionLimits | None = None,
-        certificate: DashboardCertificate | None = None,
+        certificate: ServerCertificate | None = None,
     ) -> None:
         """Bind at once, so that a taken port is reported before anything else starts. Raises MissingDependency.
 
@@ -232,9 +230,9 @@ class DashboardServer:
             with contextlib.suppress(RuntimeError):  # the loop has just ended by itself
                 self._loop.call_soon_threadsafe(self._end)
 
-    def configure(self, config: DashboardSections, probes: CoreProbes) -> None:
-        """Answer by these sections of the site file from the next request on. Any thread."""
-        self._app.state.configure(config, probes)
+    def configure(self, *settings: object) -> None:
+        """Answer by these settings, which are the program's own, from the next request on. Any thread."""
+        self._app.state.configure(*settings)
 
     def warm_up(self) -> None:
         """Read translations, prepare routes, sum what was judged: else the first request would. Any thread."""

@@ -25,7 +25,7 @@ export async function post(url, body, method = "POST", as = "json") {
 }
 
 export function say(text) {
-	by("said").textContent = text;
+	by("announcement").textContent = text;
 }
 
 export const get = url => post(url, undefined, "GET");
@@ -48,7 +48,7 @@ export function prepare(root = document) {
 
 // The same page again, as the appliance would show it now.
 let asks = 0;
-export async function again(url = location.href) {
+export async function refetched(url = location.href) {
 	const ask = ++asks;
 	const answer = await fetch(url, { headers: { Accept: "text/html" } });
 	if (!answer.ok) throw new Error(t("The appliance answered {status}.", { status: answer.status }));
@@ -77,7 +77,7 @@ export function swap(fresh, selector) {
 	}
 }
 
-export const renew = async () => swap(await again(), "[data-swap]");
+export const renew = async () => swap(await refetched(), "[data-swap]");
 
 export async function review(id, value) {
 	const alert = await post(`/api/v1/alerts/${encodeURIComponent(id)}/review`, { review: value });

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from gettext import c2py
 from hashlib import sha256
-from pathlib import Path
 
-FOLDER = Path(__file__).parent / "translations"
+from appliance.web import folders
+
 COOKIE = "vedette_language"
 ENGLISH = "en"
 
@@ -114,13 +114,15 @@ def read(text: str) -> Iterator[Message]:
 
 @cache
 def catalogues() -> Mapping[str, Catalogue]:
-    """Every language by its code, English first; one file in `translations` is one language."""
+    """Every language by its code, English first: the files of its code in all folders of `translations` together."""
     found = {ENGLISH: Catalogue(ENGLISH, "English")}
-    for file in sorted(FOLDER.glob("*.po")):
+    for file in folders.files("translations", "*.po"):
         header, *messages = read(file.read_text(encoding="utf-8"))
         facts = dict(line.partition(": ")[::2] for line in header.texts[0].splitlines())
         rule = facts["Plural-Forms"].partition("plural=")[2].strip(" ;")
         by_key = {(each.context, each.key): each for each in messages}
+        if file.stem in found:
+            by_key = {**found[file.stem].messages, **by_key}
         found[file.stem] = Catalogue(file.stem, facts["X-Language-Name"], by_key, rule)
     return found
 

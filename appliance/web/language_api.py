@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
-from appliance.dashboard import texts
-from appliance.dashboard.problems import Problem
+from appliance.web import texts
+from appliance.web.problems import Problem
 
 YEAR_S = 365 * 86400
 router = APIRouter()

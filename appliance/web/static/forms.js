@@ -1,6 +1,6 @@
 // @ts-check
 // Forms that are one request: each field under its name; what holds JSON is parsed, or merged into the request.
-import { again, by, light, post, say, swap } from "./page.js";
+import { by, light, post, refetched, say, swap } from "./page.js";
 import { t } from "./texts.js";
 const value = field =>
 	field.type === "checkbox" ? field.checked : field.dataset.json === undefined ? field.value : JSON.parse(field.value);
@@ -36,7 +36,7 @@ document.addEventListener("submit", async event => {
 		if (output) output.value = done.message;
 		else {
 			form.closest("details")?.removeAttribute("open");
-			swap(await again(), "#arming, [data-swap]");
+			swap(await refetched(), "#arming, [data-swap]");
 			if (!button.isConnected) by("main").focus();
 		}
 	} catch (error) {

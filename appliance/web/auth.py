@@ -20,19 +20,16 @@ from starlette.responses import JSONResponse
 
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError
-from appliance.base.passwords import code_digest
-from appliance.dashboard.acceptor import counted_address
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
-from appliance.dashboard.sign_in_throttle import DEVICE_COOKIE, DEVICE_S, Guess, SignInThrottle, device_of, new_device
-from appliance.dashboard.templating import Templates
-from appliance.dashboard.totp import step_of
-from appliance.dashboard.visitor import OWNER, Visitor, visitor
-from appliance.store.access_log import AccessLog
-from appliance.store.database import Database
-from appliance.store.second_factors import SecondFactorRow, SecondFactorStore
-from appliance.store.sessions import SessionRow, SessionStore
-from appliance.store.users import ApiTokenRow, Role, SignInCodeRow, UserRow, UserStore, token_digest
+from appliance.base.passwords import code_digest, token_digest
+from appliance.types.accounts import ApiTokenRow, Role, SecondFactorRow, SessionRow, SignInCodeRow, UserRow
+from appliance.web.acceptor import counted_address
+from appliance.web.account_tables import AccountTables, SessionTable
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
+from appliance.web.sign_in_throttle import DEVICE_COOKIE, DEVICE_S, Guess, SignInThrottle, device_of, new_device
+from appliance.web.templating import Templates
+from appliance.web.totp import step_of
+from appliance.web.visitor import OWNER, Visitor, visitor
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -52,7 +49,7 @@ class SessionCookies:
     none of them is signed out.
     """
 
-    def __init__(self, token: str | None, clock: Clock, store: SessionStore) -> None:
+    def __init__(self, token: str | None, clock: Clock, store: SessionTable) -> None:
         self._token = None if token is None else hashlib.sha256(token.encode()).digest()
         self._signer = Signer(
             token or "no token", salt="vedette dashboard session", key_derivation="hmac", digest_method=hashlib.sha256
@@ -121,7 +118,7 @@ class Access:
         self,
         token: SecretStr | None,
         clock: Clock,
-        db: Database,
+        tables: AccountTables,
         setup_code: str = "",
         second_factor_for: Collection[Role] = (),
     ) -> None:
@@ -133,10 +130,10 @@ class Access:
         self._second_factor_for = frozenset(second_factor_for)
         self.setup_code = setup_code
         self.has_token = token is not None
-        self.sessions = SessionCookies(token.get_secret_value() if token else None, clock, SessionStore(db))
-        self.store = UserStore(db)
-        self.factors = SecondFactorStore(db)
-        self.log = AccessLog(db)
+        self.sessions = SessionCookies(token.get_secret_value() if token else None, clock, tables.sessions)
+        self.store = tables.users
+        self.factors = tables.factors
+        self.log = tables.log
         self.throttle = SignInThrottle(clock)
         self._clock = clock
         self._users: dict[str, UserRow] = {}

@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from appliance.base.clock import Clock
 from appliance.base.errors import MissingDependency
-from appliance.config import DashboardConfig
+from appliance.web.served_address import ServedAddress
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class CertificateFacts:
     own: bool
 
 
-class DashboardCertificate:
+class ServerCertificate:
     """The certificate that is shown to browsers.
 
     State: the TLS context of the files as they were last taken, and `fault`, why newer ones were not; '': they were.
@@ -65,7 +65,7 @@ class DashboardCertificate:
         self.context, self.facts = self._taken()
 
     @classmethod
-    def of(cls, config: DashboardConfig, root: Path, clock: Clock) -> DashboardCertificate | None:
+    def of(cls, config: ServedAddress, root: Path, clock: Clock) -> ServerCertificate | None:
         """As the site file says; None: it speaks HTTP. root: the storage folder. Raises MissingDependency."""
         if not config.speaks_https:
             return None
@@ -199,7 +199,7 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name.encode("idna").decode())
 
 
-def _own_names(config: DashboardConfig) -> list[str]:
+def _own_names(config: ServedAddress) -> list[str]:
     """Under which the box can be reached, as far as it knows."""
     host = socket.gethostname().lower()
     names = [host] if _is_dns_name(host) else []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -11,32 +11,45 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from appliance.base.clock import iso_utc
-from appliance.dashboard import texts
-from appliance.dashboard.assets import asset, scripts
-from appliance.dashboard.texts import N_, number
-from appliance.dashboard.texts import gettext as _
-from appliance.dashboard.visitor import visitor
+from appliance.web import folders, texts
+from appliance.web.assets import asset, scripts
+from appliance.web.texts import N_, number
+from appliance.web.texts import gettext as _
+from appliance.web.visitor import visitor
 
-FOLDER = Path(__file__).parent / "templates"
+
+@dataclass(frozen=True, slots=True)
+class Navigation:
+    """The pages that every page leads to: address and name, marked with `N_`; `more` of them in a menu."""
+
+    main: Sequence[tuple[str, str]] = ()
+    more: Sequence[tuple[str, str]] = ()
 
 
 class Templates:
     """Owner of the template environment. site: its name, shown on each page. editable: its settings can be changed."""
 
     def __init__(
-        self, site: str, *, guarded: Callable[[], bool], may: Callable[[str, str], bool], editable: bool = False
+        self,
+        site: str,
+        *,
+        navigation: Navigation,
+        guarded: Callable[[], bool],
+        may: Callable[[str, str], bool],
+        editable: bool = False,
     ) -> None:
         """guarded: whether one must sign in now. may: whether the visitor may ask a route, by method and path."""
         self.site = site
         self._environment = Environment(
-            loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-            lstrip_blocks=True, auto_reload=False, extensions=["jinja2.ext.i18n"],
+            loader=FileSystemLoader(folders.folders("templates")), autoescape=True, undefined=StrictUndefined,
+            trim_blocks=True, lstrip_blocks=True, auto_reload=False, extensions=["jinja2.ext.i18n"],
         )  # fmt: skip
         self._environment.install_gettext_callables(  # type: ignore[attr-defined]
             texts.gettext, texts.ngettext, newstyle=True
         )
         self._environment.policies["ext.i18n.trimmed"] = True
         self._environment.globals.update(site=site, guarded=guarded, may=may, editable_site=editable, visitor=visitor)
+        self._environment.globals.update(navigation=navigation)
         self._environment.globals.update(
             catalogue=texts.catalogue, languages=texts.catalogues, script_of=texts.script_of
         )

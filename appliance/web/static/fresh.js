@@ -1,8 +1,8 @@
 // @ts-check
 // Keeps the numbers fresh while somebody looks.
-import { again, coalesced, follow, swap } from "./page.js";
+import { coalesced, follow, refetched, swap } from "./page.js";
 const refresh = coalesced(async () => {
-	const fresh = await again();
+	const fresh = await refetched();
 	document.querySelector("[data-armed]") || swap(fresh, "[data-swap]");
 }, 1000);
 setInterval(() => document.hidden || refresh(), 5000);

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 import logging
 import traceback
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,29 +18,25 @@ from starlette.responses import RedirectResponse, Response
 
 from appliance.base.clock import Clock
 from appliance.base.telemetry import LogThrottle
-from appliance.config import DashboardConfig
-from appliance.dashboard import texts
-from appliance.dashboard.auth import COOKIE, Access, address_of, too_many_tries
-from appliance.dashboard.problems import Problem, ProblemResponse, RouteMethods, wants_page
-from appliance.dashboard.sign_in_throttle import Guess
-from appliance.dashboard.visitor import NOBODY, OWNER, Visitor, set_visitor
+from appliance.web import texts
+from appliance.web.auth import COOKIE, Access, address_of, too_many_tries
+from appliance.web.problems import Problem, ProblemResponse, RouteMethods, wants_page
+from appliance.web.served_address import ServedAddress
+from appliance.web.sign_in_throttle import Guess
+from appliance.web.visitor import NOBODY, OWNER, Visitor, set_visitor
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
+    from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 logger = logging.getLogger(__name__)
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/setup", "/language", "/manifest.webmanifest", "/sw.js"})
-_OPEN_BELOW = ("/static/", "/snooze/")  # the links of messages are signed, each for one act
 _SETUP_PATHS = frozenset({"/healthz", "/readyz", "/setup", "/language"})
-_WITHOUT_FACTOR = _OPEN_PATHS | {"/account", "/api/v1/me", "/logout", "/language"}
-_BODY_BYTES_MAX = 4096
-_SETTINGS_BYTES_MAX = 256 * 1024  # a camera's section with all its zones
-_UPLOAD_PATH, _UPLOAD_BYTES_MAX = "/api/v1/restore/upload", 1024 * 1024  # a piece of a backup
+_WITHOUT_FACTOR = frozenset({"/account", "/api/v1/me", "/logout"})
+_BODY_BYTES_MAX = 4096  # a form of a page; what needs more is among PathRules.body_bytes_max
 _PROXY_HEADERS = (  # as they begin; what a browser on this machine sends begins with none of them
     "forwarded", "via", "x-forwarded", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-original-", "x-envoy-",
     "x-azure-", "true-client-ip", "client-ip", "cf-", "cdn-", "fastly-", "akamai-", "incap-",
@@ -63,6 +59,26 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
+class PathRules:
+    """The methods of a program's paths, and which paths need no visitor or take more than a form."""
+
+    methods: RouteMethods = field(default_factory=lambda: RouteMethods(()))
+    """Methods that each path takes."""
+    open: frozenset[str] = frozenset({"/healthz", "/readyz", "/login", "/setup", "/language"})
+    """Paths that everybody may ask for."""
+    open_below: tuple[str, ...] = ("/static/",)
+    """Beginnings of such paths."""
+    body_bytes_max: Mapping[str, int] = field(default_factory=dict)
+    """Most bytes of a body, by the beginning of its path; 4 KiB elsewhere."""
+    uploads: frozenset[str] = frozenset()
+    """Paths that take bytes, not JSON."""
+
+    def bytes_max(self, path: str) -> int:
+        """Return how many bytes the body of a request to `path` may have."""
+        return next((most for start, most in self.body_bytes_max.items() if path.startswith(start)), _BODY_BYTES_MAX)
+
+
+@dataclass(frozen=True, slots=True)
 class AllowedHosts:
     """The Host names we answer to. DNS rebinding needs a name of the attacker's, so names must be on the list.
 
@@ -73,7 +89,7 @@ class AllowedHosts:
     any_address: bool
 
     @classmethod
-    def of(cls, config: DashboardConfig) -> AllowedHosts:
+    def of(cls, config: ServedAddress) -> AllowedHosts:
         listed = {name.lower() for name in config.allowed_hosts}
         return cls(_LOOPBACK | {config.host.lower()} | listed, config.host in {"0.0.0.0", "::"})
 
@@ -105,11 +121,11 @@ class RequestGuard:
         access: Access,
         on_bug: AnswerBug,
         clock: Clock,
-        methods: RouteMethods,
+        paths: PathRules,
         language: Callable[[], str],
-        certificate: DashboardCertificate | None = None,
+        certificate: ServerCertificate | None = None,
     ) -> None:
-        """on_bug: what a request is answered that met a bug. methods: of each path. language: of the site.
+        """on_bug: what a request is answered that met a bug. language: of the site.
 
         certificate: HTTPS is spoken with it, and no HTTP.
         """
@@ -120,7 +136,7 @@ class RequestGuard:
         self._language = language
         self._bugs = LogThrottle(logger, clock)
         self._certificate = certificate
-        self._methods = methods
+        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -145,7 +161,8 @@ class RequestGuard:
         self._speak(scope, Headers(scope=scope))
         refusal = self._refusal(scope, Headers(scope=scope))
         try:
-            await (refusal or self._app)(scope, CountedBody(receive, body_bytes_max(scope["path"])), send_with_headers)
+            body = CountedBody(receive, self._paths.bytes_max(scope["path"]))
+            await (refusal or self._app)(scope, body, send_with_headers)
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             text = f"a request met a bug: {type(error).__name__} in {where.name} of {Path(where.filename).name}"
@@ -189,17 +206,17 @@ class RequestGuard:
             raise Problem(403, "Changes are taken from this dashboard's own pages only.")
         length = headers.get("content-length", "")
         sent = scope["method"] == "POST" or length not in {"", "0"} or "transfer-encoding" in headers
-        if scope["method"] not in self._methods.of(scope):
+        if scope["method"] not in self._paths.methods.of(scope):
             return  # the router refuses it
         if not sent:  # of these a browser asks first, whatever they hold: no form can send a DELETE
             return
-        kind = "application/octet-stream" if scope["path"] == _UPLOAD_PATH else "application/json"
+        kind = "application/octet-stream" if scope["path"] in self._paths.uploads else "application/json"
         if headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
             raise Problem(415, f"Send the change as {kind}.")
         # Of both headers the server obeys this one (RFC 9112, 6.3), and a length says nothing then.
         if "transfer-encoding" in headers:
             raise Problem(411, "Send the change with a Content-Length, not in chunks.")
-        length_max = body_bytes_max(scope["path"])
+        length_max = self._paths.bytes_max(scope["path"])
         if not (length.isascii() and length.isdigit() and len(length) < 10) or int(length) > length_max:
             raise Problem(400, f"A change is one JSON object of at most {length_max} bytes.")
 
@@ -221,12 +238,12 @@ class RequestGuard:
             who
             and not who.by_proxy  # which asks for what it asks for
             and self._access.wants_second_factor(who)
-            and not (path in _WITHOUT_FACTOR or path.startswith(("/api/v1/me/", *_OPEN_BELOW)))
+            and not (self._is_open(path) or path in _WITHOUT_FACTOR or path.startswith("/api/v1/me/"))
         ):
             if scope["method"] in _SAFE_METHODS and wants_page(path, headers.get("accept", "")):
                 return RedirectResponse("/account", 303)
             raise Problem(403, "Your role needs a second factor: set one up at /account first.")
-        if who or path in _OPEN_PATHS or path.startswith(_OPEN_BELOW):
+        if who or self._is_open(path):
             return None
         if not self._access.guarded:
             raise Problem(
@@ -236,6 +253,9 @@ class RequestGuard:
             wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
             return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303)
         raise Problem(401, "Sign in, or send the token as a bearer.", {"WWW-Authenticate": "Bearer"})
+
+    def _is_open(self, path: str) -> bool:
+        return path in self._paths.open or path.startswith(self._paths.open_below)
 
     def _who(self, scope: Scope, headers: Headers) -> Visitor | None:
         if self._access.in_setup:
@@ -269,13 +289,6 @@ def _over_https(scope: Scope, headers: Headers) -> Response:
         raise Problem(426, "This port speaks HTTPS: write https:// instead of http://.", {"Upgrade": "TLS/1.2"})
     query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
     return RedirectResponse(f"https://{headers['host']}{quote(path)}{query}", 308)
-
-
-def body_bytes_max(path: str) -> int:
-    """How long a change sent to `path` may be."""
-    if path == _UPLOAD_PATH:
-        return _UPLOAD_BYTES_MAX
-    return _SETTINGS_BYTES_MAX if path.startswith("/api/v1/settings") else _BODY_BYTES_MAX
 
 
 class CountedBody:

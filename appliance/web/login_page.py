@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse
 
 if TYPE_CHECKING:
     pass
-from appliance.dashboard.auth import AccessPart, TemplatesPart
+from appliance.web.auth import AccessPart, TemplatesPart
 
 router = APIRouter(tags=["session"])
 

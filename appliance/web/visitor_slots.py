@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from appliance.dashboard.visitor import visitor_keys
+from appliance.web.visitor import visitor_keys
 
 
 class VisitorSlots:

@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import JSONResponse
 
 from appliance.base.passwords import is_password
-from appliance.dashboard.problems import Problem
-from appliance.dashboard.sign_in_throttle import DEVICE_COOKIE, Guess
-from appliance.store.users import UserRow
+from appliance.types.accounts import UserRow
+from appliance.web.problems import Problem
+from appliance.web.sign_in_throttle import DEVICE_COOKIE, Guess
 
 if TYPE_CHECKING:
     pass
-from appliance.dashboard.auth import COOKIE, Access, AccessPart, SignedIn, address_of, signed_in, too_many_tries
+from appliance.web.auth import COOKIE, Access, AccessPart, SignedIn, address_of, signed_in, too_many_tries
 
 CODE_WANTED = "urn:vedette:code-wanted"  # the type of the problem: the password was right
 

@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 
 from appliance.base.errors import StoreError
-from appliance.dashboard.templating import Templates
-from appliance.dashboard.texts import tell
+from appliance.web.templating import Templates
+from appliance.web.texts import tell
 
 if TYPE_CHECKING:
     from starlette.types import Scope

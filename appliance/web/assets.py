@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
 
 from markupsafe import Markup
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-STATIC = Path(__file__).parent / "static"
+from appliance.web import folders
+
 BASE = "page.js"  # of every page
 _YEAR_S = 365 * 86400
 # Lines that hold only a comment (`// …`, or `/* … */`, which has the types for tsc), and comments after code. One that
@@ -26,21 +26,22 @@ _IMPORT = re.compile(r'^import .*?"\./([\w.]+)";$', re.MULTILINE)
 def version() -> str:
     """Return the digest of all of them, taken when this process began."""
     found = sha256()
-    for file in sorted(STATIC.rglob("*")):
-        if file.is_file():
-            found.update(file.relative_to(STATIC).as_posix().encode() + b"\0" + file.read_bytes())
+    for file in folders.files("static"):
+        found.update(file.name.encode() + b"\0" + file.read_bytes())
     return f"v-{found.hexdigest()[:12]}"
 
 
 @cache
 def _imports() -> Mapping[str, tuple[str, ...]]:
-    return {file.name: tuple(_IMPORT.findall(file.read_text(encoding="utf-8"))) for file in STATIC.glob("*.js")}
+    return {
+        file.name: tuple(_IMPORT.findall(file.read_text(encoding="utf-8"))) for file in folders.files("static", "*.js")
+    }
 
 
 @cache
 def without_comments(name: str) -> bytes:
     """Return a script or style as browsers get it: without comments; lines keep their numbers."""
-    text = (STATIC / name).read_text(encoding="utf-8")
+    text = folders.file_of("static", name).read_text(encoding="utf-8")
     return _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text).encode()
 
 
@@ -73,6 +74,10 @@ class AssetFiles(StaticFiles):
 
     A page that was open while the appliance was updated asks for an older version: it gets what there is.
     """
+
+    def __init__(self) -> None:
+        super().__init__(check_dir=False)
+        self.all_directories = [*folders.folders("static")]
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """One file. Raises HTTPException."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from appliance.store.users import ROLES, Role
+from appliance.types.accounts import ROLES, Role
 
 
 @dataclass(frozen=True, slots=True)

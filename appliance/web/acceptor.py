@@ -14,7 +14,7 @@ from typing import Any
 
 TLS_HANDSHAKE = 0x16  # the first byte of each TLS connection (RFC 8446, 5.1); no HTTP method begins with it
 ACCEPT_AT_ONCE = 64
-_AGAIN_S = 1.0  # after the process ran out of files
+_RETRY_S = 1.0  # after the process ran out of files
 _SHUTDOWN_S = 5.0
 
 
@@ -171,7 +171,7 @@ class TlsAcceptor:
             except OSError as error:  # too many open files: not again at once
                 self._loop.call_exception_handler({"message": "a connection was not accepted", "exception": error})
                 self._loop.remove_reader(self._listening)
-                self._loop.call_later(_AGAIN_S, self._listen)
+                self._loop.call_later(_RETRY_S, self._listen)
                 return
             connection.setblocking(False)
             task = self._loop.create_task(self._hand_on(connection, str(address[0])))

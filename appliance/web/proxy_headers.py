@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 
-from appliance.dashboard.acceptor import is_inside
+from appliance.web.acceptor import is_inside
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
