@@ -1,9 +1,10 @@
-"""What a viewer of live video costs the box: `python -m benchmarks.live_view [--viewers 0 1 5 20] [--seconds 20]`.
+"""Cost of a live viewer for the appliance: `python -m benchmarks.live_view [--viewers 0 1 5 20] [--seconds 20]`.
 
 A 4 Mbit/s camera (720p, 20 fps, a key frame each second) is recorded in real time by the recorder, which writes as in
-the appliance; a process serves its dashboard, and this one reads `/api/v1/live` as browsers do. CPU-seconds of the
-serving process (user and system), over those that it takes with no viewer, per second and viewer: the share of a core.
-Ages: how old the first picture of each piece is as it arrives, which a player must stay behind at least.
+the appliance; a process serves its dashboard, and this one reads `/api/v1/live` as browsers do. The cost is the
+CPU-seconds of the serving process (user and system), over those that it takes with no viewer, per second and viewer:
+the share of a core. The ages tell how old the first frame of each piece is as it arrives; a player must stay behind at
+least that much.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What detecting on regions saves and costs: whole frames against regions, same tree, same run.
+"""Savings and costs of detecting on regions: whole frames against regions, same tree, same run.
 
     python -m benchmarks.parts                                   # the table of docs/gate.md
     python -m benchmarks.parts --only pets --with rain:10mm ir@10s,rain@12s
@@ -140,7 +140,7 @@ def measure(
     name: str,
     way: str,
 ) -> Row:
-    """One replay against the truth."""
+    """Measure one replay against the truth."""
     with BoxesSpool() as spool:
         result = replay(
             labelled_clip.clip, site.for_decisions(), "film", network, spool, clock=SystemClock(), conditions=conditions
@@ -162,7 +162,7 @@ def measure(
 
 
 def films(names: Sequence[str], footage: Path) -> Iterable[LabelledClip]:
-    """The clips that are present."""
+    """Yield the clips that are present."""
     for name in names:
         if name in VIEWS:
             view, scene = VIEWS[name]
@@ -181,7 +181,7 @@ def _known(frames: TrueFrames, _size: tuple[int, int]) -> TrueFrames:
 
 
 def _people(written: Mapping[str, Any]) -> TrueFrames:
-    """Of footage of the ingest benchmark; objects that are half hidden or tiny are ignored."""
+    """Read the people of the ingest benchmark's footage; those that are half hidden or tiny are ignored."""
     found: dict[int, tuple[TrueObject, ...]] = {}
     for identity, visit in enumerate(written["visits"]):
         if visit["label"] != LABEL:

@@ -103,7 +103,7 @@ def _clip(path: Path, truth: Path, *, rendered: bool) -> Clip:
 
 
 def sampled_alerts(clip: Clip, live: str, moved: int, rng: random.Random) -> list[SampledAlert]:
-    """Every WINDOW frames of every person's track, and some of them moved to an empty place."""
+    """Return every WINDOW frames of every person's track, and some of them moved to an empty place."""
     found: list[SampledAlert] = []
     empties = 0
     for frames in _windows(clip, live):

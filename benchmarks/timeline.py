@@ -71,7 +71,7 @@ def filled(folder: Path, clock: Clock, alerts: int) -> tuple[Database, SiteConfi
 
 
 def dashboard(db: Database, config: SiteConfig, root: Path, clock: Clock) -> FastAPI:
-    """One for each event loop."""
+    """Return a dashboard: each event loop has one of its own."""
     return create_app(StoredSite(db, Meter(db, "core"), root, clock), config.for_dashboard())
 
 

@@ -15,7 +15,7 @@ from appliance.track.association import iou_matrix
 
 
 def check(found: Sequence[LabelledBoxes], right: Sequence[LabelledBoxes]) -> list[str]:
-    """One sentence per library: its figures beside ours on the same answers."""
+    """Return one sentence per library: its figures beside ours on the same answers."""
     return [_motmetrics(found, right), _trackeval(found, right)]
 
 

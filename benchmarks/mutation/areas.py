@@ -1,4 +1,4 @@
-"""What faults are planted in, and which tests are asked about them: the closest first."""
+"""Areas in which faults are planted, and the tests that are asked about them: the closest first."""
 
 from __future__ import annotations
 

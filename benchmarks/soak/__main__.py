@@ -77,7 +77,7 @@ def _play(
 
 
 def told(verdict: SoakResult, record: SoakRecord, faults: Sequence[Fault]) -> str:
-    """The report for a person."""
+    """Write the report for a person."""
     samples = [each for part in record.parts for each in part.samples]
     lines = [
         f"played: {record.played_s / 60:.1f} minutes in {len(record.parts)} part(s)",
@@ -193,7 +193,7 @@ def _as_json(
 
 
 def _settings(chosen: argparse.Namespace) -> dict[str, object]:
-    """What makes one soak another one."""
+    """Return the options that make one soak another one."""
     return {key: getattr(chosen, key) for key in ("hours", "cameras", "seed", "scene", "lines", "model")}
 
 

@@ -31,7 +31,7 @@ class Matched:
 
 
 def overlaps(one: Floats, other: Floats) -> Floats:
-    """IoU (N, M) of boxes (N, 4) and (M, 4)."""
+    """Return the IoU (N, M) of boxes (N, 4) and (M, 4)."""
     low = np.maximum(one[:, None, :2], other[None, :, :2])
     high = np.minimum(one[:, None, 2:], other[None, :, 2:])
     shared = np.clip(high - low, 0, None).prod(-1)
@@ -82,7 +82,7 @@ def _take(shared: Floats, values: Floats, iou_min: float) -> tuple[Bools, Floats
 
 
 def average_precision(matched: Matched) -> float:
-    """Area under the curve of precision over recall at COCO's 101 points; nan without a single true box."""
+    """Return the area under the curve of precision over recall at COCO's 101 points; nan without a single true box."""
     if len(matched.found) == 0:
         return float("nan")
     recall, precision = curve(matched)
@@ -92,7 +92,7 @@ def average_precision(matched: Matched) -> float:
 
 
 def curve(matched: Matched) -> tuple[Floats, Floats]:
-    """Recall and precision after each counted answer."""
+    """Return the recall and precision after each counted answer."""
     hits = matched.hits[~matched.void]
     right = np.cumsum(hits)
     return right / max(1, len(matched.found)), right / np.arange(1, len(hits) + 1)
@@ -109,7 +109,7 @@ class Working:
 
 
 def best_threshold(matched: Matched) -> Working:
-    """Raises nothing: without answers or boxes everything is 0."""
+    """Return the best threshold and its figures; without answers or boxes everything is 0, and nothing is raised."""
     recall, precision = curve(matched)
     if len(recall) == 0 or len(matched.found) == 0:
         return Working(0.0, 0.0, 0.0, 0.0)

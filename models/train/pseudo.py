@@ -32,7 +32,7 @@ _TO_OURS = {COCO_80.index(name): number for number, name in enumerate(CLASSES)}
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What the teachers make of one picture."""
+    """The teachers' opinion of one picture."""
 
     boxes: tuple[Label, ...]
     ignore: tuple[Label, ...]
@@ -42,7 +42,7 @@ class Teachers:
     """Two detectors, loaded once; owned by one thread."""
 
     def __init__(self, models: Path, threads: int = 1) -> None:
-        """Raises ModelError where a teacher's file is missing."""
+        """Load the teachers. Raise ModelError where a teacher's file is missing."""
         self._pair = [
             NetworkDetector(
                 models / name, OnnxRuntime(models / name, threads=threads), score_min=LOOK_MIN, label_names=COCO_80
@@ -51,7 +51,7 @@ class Teachers:
         ]
 
     def label(self, picture: NDArray[np.uint8]) -> Opinion:
-        """Labels of a BGR picture."""
+        """Return the labels of a BGR picture."""
         first, second = (self._look(teacher, picture) for teacher in self._pair)
         return agree(first, second)
 
@@ -82,7 +82,7 @@ def agree(first: Sequence[Label], second: Sequence[Label]) -> Opinion:
 
 
 def overlap(a: Label, b: Label) -> float:
-    """IoU."""
+    """Return the IoU."""
     width, height = min(a.x2, b.x2) - max(a.x1, b.x1), min(a.y2, b.y2) - max(a.y1, b.y1)
     if width <= 0 or height <= 0:
         return 0.0
