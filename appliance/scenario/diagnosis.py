@@ -169,8 +169,8 @@ class MissDiagnosis:
         if self._best is None:
             return (
                 f"no {label} was followed in any of the {self._frames} looks of this time "
-                f"(a track begins from a score of {TUNING.spawn_score_min:.2f} on, "
-                f"of who walks from {TUNING.tentative_score_min:.2f} on)"
+                f"(a track begins from a score of {TUNING.scores.spawn_score_min:.2f} on, "
+                f"of who walks from {TUNING.scores.tentative_score_min:.2f} on)"
             )
         if self._zones and self._best_inside is None:
             return f"a {label} was found ({_score_text(self._best)}), but never stood in the zone"

@@ -96,16 +96,15 @@ KNOW_THE_SITE_FILE = {
 PARAMETERS_MAX = 8
 MANY_PARAMETERS: set[str] = set()
 FIELDS_MAX = 16
-# The JSON of these is a contract (a line of the replay log, a row of the decisions), and so their fields stay flat.
+# The JSON of these is a contract (a line of the replay log, `vedette replay --json`, a message of the ingest channel) or
+# they are rows of the database, and so their fields stay flat.
 FLAT_BY_CONTRACT = {
-    "appliance.types.events:Route", "appliance.types.events:RouteInputs", "appliance.types.ingest_messages:CameraMeter",
+    "appliance.replay.replay_result:ReplayResult", "appliance.store.notices:NoticeRow",
+    "appliance.store.rows:AlertRow", "appliance.store.rows:EscalationRow", "appliance.types.events:Route",
+    "appliance.types.events:RouteInputs", "appliance.types.ingest_messages:CameraMeter",
 }  # fmt: skip
 MANY_FIELDS = {
-    "appliance.health.tamper_measures:TamperTuning", "appliance.lab.curve.curve_report:CurveReport",
-    "appliance.motion.motion_gate:MotionTuning", "appliance.notify.message:NotificationMessage",
-    "appliance.replay.replay_result:ReplayResult", "appliance.store.notices:NoticeRow",
-    "appliance.store.rows:AlertRow", "appliance.store.rows:EscalationRow", "appliance.track.track_state:Track",
-    "appliance.track.tracker_tuning:TrackerTuning",
+    "appliance.notify.message:NotificationMessage", "appliance.track.track_state:Track",
 }  # fmt: skip
 
 

@@ -129,8 +129,8 @@ class CurveReport:
     judged_by: tuple[str, ...] = ()
     cascade: CascadeCurve | None = None
     skipped: tuple[str, ...] = ()
-    goal: float = GOAL
-    bar: float = BAR
+    goal = GOAL
+    bar = BAR
 
     @property
     def bar_met(self) -> bool:
