@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
 
@@ -31,28 +31,16 @@ router = APIRouter(tags=["health"])
 LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
 
 
-class HealthItem(ApiModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthItem(HealthEventRow):
     """Something was not as it should be; `camera` "" for the appliance, `t_end` null while it lasts.
 
     told_t: when it was noticed. recovery: what was tried last, attempts: how often; times: how often it came back.
     seen_t: when a person marked it as seen. learnable: doing so means that what the camera shows now is right.
     """
 
-    id: str
-    camera: str
-    kind: HealthKind
     title: str
-    t_start: float
-    t_end: float | None
-    told_t: float
-    reason: str
-    recovery: str
-    attempts: int
-    times: int
-    ended_by: str
-    seen_t: float | None
     learnable: bool
-    rev: int
     url: str
     camera_page: str | None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -28,6 +28,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.served_address import CertificateFacts
 
 if TYPE_CHECKING:
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
@@ -66,14 +67,10 @@ async def editable_settings(part: Settings) -> SettingsService:
     return part.service
 
 
-class CertificateItem(ApiModel):
-    """The dashboard's certificate. fingerprint: SHA-256. own: made by this box. fault: why newer files do not count."""
+@dataclass(frozen=True, slots=True)
+class CertificateItem(CertificateFacts):
+    """The dashboard's certificate. own: the appliance made it. fault: why newer files do not count."""
 
-    fingerprint: str
-    names: tuple[str, ...]
-    expires_t: float
-    self_signed: bool
-    own: bool
     fault: str
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.store.deletions import DeletionReason, StorageClass
 from appliance.store.quotas import RecordMode
-from appliance.store.storage_forecast import Forecast, ForecastKind
+from appliance.store.storage_forecast import ForecastKind
 from appliance.store.storage_report import CameraStorage, SiteStorage, StorageReportCache
 from appliance.web.dependencies import provided
 from appliance.web.templating import span
@@ -56,12 +56,6 @@ class ForecastItem(ApiModel):
     limit: str
     keeps_s: float | None
 
-    @classmethod
-    def of(cls, forecast: Forecast) -> ForecastItem:
-        return cls(
-            outlook=forecast.outlook, days_left=forecast.days_left, limit=forecast.limit, keeps_s=forecast.keeps_s
-        )
-
 
 class CameraStorageItem(ApiModel):
     """The storage of one camera.
@@ -100,7 +94,7 @@ class CameraStorageItem(ApiModel):
             evidence_bytes_a_day=_a_day(each.evidence_rate),
             measured_s=each.measured_s,
             oldest_t=each.oldest_t,
-            forecast=ForecastItem.of(each.forecast),
+            forecast=ForecastItem.of_row(each.forecast),
         )
 
 
@@ -165,7 +159,7 @@ class StorageReport(ApiModel):
             continuous_quota_bytes=limits.continuous_bytes, evidence_quota_bytes=limits.evidence_bytes,
             evidence_keep_s=limits.evidence_s, disk_free_bytes=found.disk_free, disk_total_bytes=found.disk_total,
             disk_free_min_bytes=limits.free_bytes_min, ring_in_memory=found.ring_in_memory,
-            evidence_bytes_a_day=_a_day(found.evidence_rate), forecast=ForecastItem.of(found.forecast),
+            evidence_bytes_a_day=_a_day(found.evidence_rate), forecast=ForecastItem.of_row(found.forecast),
             unknown=found.unknown, cameras=[CameraStorageItem.of(each) for each in found.cameras],
             deleted=[DeletedItem.model_validate(each) for each in found.deleted], deleted_sums=sums,
         )  # fmt: skip

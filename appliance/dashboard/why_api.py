@@ -48,10 +48,7 @@ class OutcomeItem(ApiModel):
 
     @classmethod
     def of(cls, found: RuleOutcome) -> OutcomeItem:
-        return cls(
-            rule=found.rule, stage=found.stage, text_key=found.text_key, values=found.values, text=found.text,
-            until=found.until,
-        )  # fmt: skip
+        return cls.of_row(found)
 
 
 class StageSpanItem(ApiModel):
@@ -185,10 +182,7 @@ class JobItem(ApiModel):
 
     @classmethod
     def of(cls, job: LabJob) -> JobItem:
-        return cls(
-            id=job.id, kind=job.kind, camera=job.camera, state=job.state, share=job.share, seconds=job.seconds,
-            error=job.error, page=str(job.about.get("page", "")),
-        )  # fmt: skip
+        return cls.of_row(job, page=str(job.about.get("page", "")))
 
 
 class ReplaySpan(BaseModel):

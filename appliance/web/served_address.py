@@ -1,8 +1,9 @@
-"""Where a web program is served, as its settings say."""
+"""Where a web program is served, as its settings say, and the facts of its certificate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -26,3 +27,17 @@ class ServedAddress(Protocol):
 
     @property
     def certificate_key(self) -> Path | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFacts:
+    """The facts of a certificate that a person compares or must know.
+
+    fingerprint: SHA-256 as browsers show it. own: made by this appliance.
+    """
+
+    fingerprint: str
+    names: tuple[str, ...]
+    expires_t: float
+    self_signed: bool
+    own: bool

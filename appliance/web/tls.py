@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -19,27 +18,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from appliance.base.clock import Clock
 from appliance.base.errors import MissingDependency
-from appliance.web.served_address import ServedAddress
+from appliance.web.served_address import CertificateFacts, ServedAddress
 
 logger = logging.getLogger(__name__)
 
 OWN_S = 820 * 86400  # Apple's systems refuse what lasts longer than 825 days
 RENEW_BEFORE_S = 30 * 86400
 LOOK_EVERY_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateFacts:
-    """The facts of a certificate that a person compares or must know.
-
-    fingerprint: SHA-256 as browsers show it. own: made by this appliance.
-    """
-
-    fingerprint: str
-    names: tuple[str, ...]
-    expires_t: float
-    self_signed: bool
-    own: bool
 
 
 class ServerCertificate:

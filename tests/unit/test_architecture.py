@@ -96,8 +96,8 @@ KNOW_THE_SITE_FILE = {
 PARAMETERS_MAX = 8
 MANY_PARAMETERS: set[str] = set()
 FIELDS_MAX = 16
-# The JSON of these is a contract (a line of the replay log, `vedette replay --json`, a message of the ingest channel) or
-# they are rows of the database, and so their fields stay flat.
+# The JSON of these is a contract (a line of the replay log, `vedette replay --json`, a message of the ingest channel),
+# or they are rows of the database, and so their fields stay flat.
 FLAT_BY_CONTRACT = {
     "appliance.replay.replay_result:ReplayResult", "appliance.store.notices:NoticeRow",
     "appliance.store.rows:AlertRow", "appliance.store.rows:EscalationRow", "appliance.types.events:Route",
