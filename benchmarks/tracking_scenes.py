@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.geometry import iou
 from appliance.types import Box, Detections, TrackedObject
 from benchmarks.tracking_detections import FrameDetections
 
@@ -108,7 +109,7 @@ def identity_figures(
     held: Counter[tuple[int, int]] = Counter()
     for found, right in zip(answers, truth, strict=True):
         for number, box in found:
-            shared, actor = max(((_iou(box, other), actor) for actor, other in right), default=(0.0, 0))
+            shared, actor = max(((iou(box, other), actor) for actor, other in right), default=(0.0, 0))
             if shared >= 0.5:
                 held[number, actor] += 1
     pairs = [(number, actor) for (number, actor), count in held.items() if count >= held_looks and looks[actor] >= 4]
@@ -295,11 +296,3 @@ def inside(box: Box) -> float:
 def _clip(box: Box) -> Box:
     x1, y1, x2, y2 = (min(1.0, max(0.0, side)) for side in box)
     return x1, y1, x2, y2
-
-
-def _iou(a: Box, b: Box) -> float:
-    wide, tall = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    if wide <= 0 or tall <= 0:
-        return 0.0
-    shared = wide * tall
-    return shared / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared)

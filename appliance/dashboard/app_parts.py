@@ -25,11 +25,11 @@ from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
-from appliance.dashboard.lab_jobs import LabJobs
 from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.notify_api import NotifyContext
 from appliance.dashboard.ptz_api import PtzControl
+from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.savings_api import COST_DAYS, DAY_S, CostReader, SavingsReader
@@ -112,7 +112,7 @@ class DashboardParts:
         self._cuts = RecordingCuts(self._segments, root, media.cutter or reader, clock)
         self.ptz, self._finder = PtzControl(clock), CameraFinder(clock)
         self._renditions = Renditions(self._cuts, root, media.converter or reader, clock)
-        self.jobs, self._trials = LabJobs(root.absolute(), clock), TrialStore(root)
+        self.jobs, self._trials = RecordingJobs(root.absolute(), clock), TrialStore(root)
         header = config.dashboard.user_header.lower()
         self.ignored_headers = Counter(dict.fromkeys((*FORWARDED, *filter(None, [header])), 0))
         self._prober, self._camera_of = CameraProber(clock), CameraOf(self._alerts, self._health_events)

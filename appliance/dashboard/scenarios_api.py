@@ -12,8 +12,8 @@ from starlette.responses import FileResponse
 
 from appliance.base.errors import EvidenceError, ModelError, PreconditionError, UsageError
 from appliance.dashboard.alert_reader import Reader
-from appliance.dashboard.lab_jobs import JobRunning, LabJob, LabJobs, model_places
 from appliance.dashboard.openapi import media
+from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.keep.scenario_file import ReviewedAs
@@ -96,7 +96,7 @@ class ScenarioList(ApiModel):
 
 
 Exporter = Annotated[ScenarioExporter, Depends(provided(ScenarioExporter))]
-Jobs = Annotated[LabJobs, Depends(provided(LabJobs))]
+Jobs = Annotated[RecordingJobs, Depends(provided(RecordingJobs))]
 
 
 def listed(exporter: ScenarioExporter) -> ScenarioList:
@@ -143,11 +143,11 @@ def keep_alert(
     return ScenarioItem.of(stored)
 
 
-def _prove(exporter: ScenarioExporter, jobs: LabJobs, stored: StoredScenario) -> None:
+def _prove(exporter: ScenarioExporter, jobs: RecordingJobs, stored: StoredScenario) -> None:
     """Run it as a job, as trials are. Raises DiskWriteError."""
     assert stored.card is not None, "it was just written"
 
-    def ended(job: LabJob) -> None:
+    def ended(job: RecordingJob) -> None:
         found = job.result if isinstance(job.result, dict) else {"status": "not run", "text": job.error}
         try:
             exporter.store.note_proof(stored, str(found.get("status")), str(found.get("text")))

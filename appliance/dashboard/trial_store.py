@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from appliance.dashboard.lab_jobs import JobState
+from appliance.dashboard.recording_jobs import JobState
 from appliance.dashboard.schemas import ApiModel
 from appliance.media.atomic_file import write_file
 from appliance.store.paths import TRIALS

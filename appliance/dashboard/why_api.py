@@ -14,7 +14,7 @@ from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.config import CameraConfig, DecisionConfig
-from appliance.dashboard.lab_jobs import JobRunning, JobState, LabJob, LabJobs, model_places
+from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
 from appliance.explain.rule_outcomes import RuleOutcome, Stage
@@ -181,7 +181,7 @@ class JobItem(ApiModel):
     page: str
 
     @classmethod
-    def of(cls, job: LabJob) -> JobItem:
+    def of(cls, job: RecordingJob) -> JobItem:
         return cls.of_row(job, page=str(job.about.get("page", "")))
 
 
@@ -196,7 +196,13 @@ class WhyReader:
     """Explains spans of the cameras' time. Any thread may call."""
 
     def __init__(
-        self, db: Database, config: DecisionConfig, clock: Clock, timelines: TimelineReader, jobs: LabJobs, root: str
+        self,
+        db: Database,
+        config: DecisionConfig,
+        clock: Clock,
+        timelines: TimelineReader,
+        jobs: RecordingJobs,
+        root: str,
     ) -> None:
         self._boxes, self._cameras, self._segments = BoxStore(db), CameraStore(db), SegmentStore(db)
         self._timeline_store = TimelineStore(db)
@@ -217,7 +223,7 @@ class WhyReader:
         found = explain_stored(camera, pipeline, self._sessions(name, size, t0, t1), (t0, t1))
         return self._report(name, camera, t0, t1, found, None)
 
-    def replay_span(self, name: str, t0: float, t1: float) -> LabJob:
+    def replay_span(self, name: str, t0: float, t1: float) -> RecordingJob:
         """Begin to decide the span again. Raises Problem."""
         camera = self._camera(name, t0, t1)
         begin = t0 - LEAD_S
@@ -242,7 +248,7 @@ class WhyReader:
         job.about["page"] = f"{page_at(name, (t0 + t1) / 2, t1 - t0)}&job={job.id}"
         return job
 
-    def replayed(self, job: LabJob) -> WhyReport:
+    def replayed(self, job: RecordingJob) -> WhyReport:
         """Return what a finished job found. Raise Problem if its result makes no sense."""
         t0, t1, camera = job.about["t0"], job.about["t1"], job.about["camera"]
         try:
@@ -314,7 +320,7 @@ class WhyReader:
 
 
 Why = Annotated[WhyReader, Depends(provided(WhyReader))]
-Jobs = Annotated[LabJobs, Depends(provided(LabJobs))]
+Jobs = Annotated[RecordingJobs, Depends(provided(RecordingJobs))]
 
 
 def _stored(found: StoredEvent) -> SpanEventItem:
@@ -330,7 +336,7 @@ def page_at(name: str, t: float, span: float) -> str:
     return f"/cameras/{quote(name, safe='')}/why?t={max(0.0, t):.1f}&span={span:g}"
 
 
-def job_of(jobs: LabJobs, name: str, job: str) -> LabJob:
+def job_of(jobs: RecordingJobs, name: str, job: str) -> RecordingJob:
     """Return a camera's job. Raise Problem if there is none."""
     found = jobs.find(name, job)
     if found is None:

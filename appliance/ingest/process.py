@@ -38,7 +38,7 @@ from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
 from appliance.recheck.worker import RecheckWorker
 from appliance.rules.known_labels import unknown_labels
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
-from appliance.track.parked_vehicle_memory import StationaryObjects
+from appliance.track.stationary_objects import StationaryObjects
 from appliance.types import (
     Command,
     ConfigureCommand,

@@ -30,7 +30,7 @@ from appliance.replay.stood_before import StoodBefore
 from appliance.replay.verdict_source import FootageRef, PendingVerdicts, VerdictSource
 from appliance.router.escalation_planner import RouterContext
 from appliance.rules.schedule import LocalTime
-from appliance.track.parked_vehicle_memory import StationaryObjects
+from appliance.track.stationary_objects import StationaryObjects
 from appliance.track.tracker import Tracker
 from appliance.types import (
     Detections,

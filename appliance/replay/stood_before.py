@@ -10,8 +10,8 @@ from pathlib import Path
 from appliance.base.errors import UsageError
 from appliance.replay.replay_result import read_log
 from appliance.track.parked_vehicle_file import FOLDER, read_stationary_objects
-from appliance.track.parked_vehicle_memory import StationaryObject
 from appliance.track.standstill import is_same_place
+from appliance.track.stationary_objects import StationaryObject
 from appliance.track.tracker import VEHICLES
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, FrameBoxes, StreamHeader

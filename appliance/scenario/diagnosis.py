@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from appliance.base.box_arrays import iou_matrix
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
 from appliance.replay.replay_report import format_time, missing_verdicts_text
 from appliance.replay.replay_result import ReplayResult
@@ -22,7 +23,6 @@ from appliance.scenario.event_metrics import Estimate, EventFigures, format_esti
 from appliance.scenario.expectations import EventPattern, FalseAlarm, Miss
 from appliance.scenario.scenario_result import Fault, FaultMoment, TrackFigures, WatchedCamera
 from appliance.scenario.scenario_schema import AtMost, RequiredFigures
-from appliance.track.association import iou_matrix
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, FrameBoxes, TrackedObject
 

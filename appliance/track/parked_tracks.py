@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from appliance.base.geometry import iou
 from appliance.track.appearance import Planes
-from appliance.track.parked_vehicle_memory import (
+from appliance.track.stationary_objects import (
     PARKED_IOU_MIN,
     StationaryObject,
     StationaryObjects,

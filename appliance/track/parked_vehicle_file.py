@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from appliance.base.clock import Clock
-from appliance.track.parked_vehicle_memory import (
+from appliance.track.stationary_objects import (
     PATCH_COLUMNS,
     PATCH_ROWS,
     STATIONARY_MAX,

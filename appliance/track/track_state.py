@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from appliance.track.appearance import Planes
 from appliance.track.kalman import Kalman, sizes, to_centre
-from appliance.track.parked_vehicle_memory import StationaryObject
 from appliance.track.standstill import is_same_place
+from appliance.track.stationary_objects import StationaryObject
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, TrackedObject
 

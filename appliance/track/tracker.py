@@ -11,7 +11,6 @@ from appliance.base.geometry import iou
 from appliance.track.appearance import Planes
 from appliance.track.matching import FrameObservation, TwoStageMatcher, clipped, inside_regions
 from appliance.track.parked_tracks import VEHICLE, ParkedTracks
-from appliance.track.parked_vehicle_memory import PARKED_IOU_MIN, StationaryObjects
 from appliance.track.spawn_reid import (
     covers_known_track,
     inherit_identity,
@@ -19,6 +18,7 @@ from appliance.track.spawn_reid import (
     spawn_confident,
     spawn_tentative,
 )
+from appliance.track.stationary_objects import PARKED_IOU_MIN, StationaryObjects
 from appliance.track.track_state import TentativePath, Track
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, Detections, TrackedObject

@@ -16,6 +16,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.box_arrays import iou_matrix
 from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import MissingDependency, VedetteError
@@ -29,7 +30,6 @@ from appliance.detect.tensorrt_runtime import TensorrtRuntime
 from appliance.inference.camera_queue import CameraQueue
 from appliance.inference.scheduler import InferenceScheduler, measure_batching
 from appliance.media.hardware_probe import probe_kind
-from appliance.track.association import iou_matrix
 from benchmarks import nv12_reference
 
 FIRST_FRAME = 160

@@ -16,14 +16,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from appliance.base.box_arrays import iou_matrix
 from appliance.base.errors import VedetteError
 from appliance.config import DetectorConfig
 from appliance.detect import detector, model_files
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from models.evaluation import cost, public
-from models.evaluation.arithmetic import Floats, Matched, average_precision, match, overlaps
+from models.evaluation.arithmetic import Floats, Matched, average_precision, match
 from models.evaluation.public import KINDS, Brought
 from models.evaluation.score import Judged
 from models.evaluation.sets import SetFault
@@ -171,7 +171,7 @@ def taken_for_person(seen: Sequence[Judged], animal: str) -> tuple[int, int]:
     for each in seen:
         sure = each.scores >= SURE
         names = np.array(each.found_names, object)[sure]
-        shared = overlaps(each.truth[np.array([name == animal for name in each.truth_names], bool)], each.found[sure])
+        shared = iou_matrix(each.truth[np.array([name == animal for name in each.truth_names], bool)], each.found[sure])
         surest = np.where(shared >= 0.5, each.scores[sure], 0.0)
         total += len(shared)
         if surest.size:
@@ -183,16 +183,11 @@ def taken_for_person(seen: Sequence[Judged], animal: str) -> tuple[int, int]:
 def _once(boxes: Floats, scores: Floats) -> tuple[Floats, Floats]:
     """Answers of several classes for one thing are one answer, the surest."""
     kept: list[int] = []
+    shared = iou_matrix(boxes, boxes)
     for place in np.argsort(-scores, kind="stable"):
-        if all(_iou(boxes[place], boxes[other]) < 0.7 for other in kept):
+        if all(shared[place, other] < 0.7 for other in kept):
             kept.append(int(place))
     return boxes[kept], scores[kept]
-
-
-def _iou(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    low, high = np.maximum(one[:2], other[:2]), np.minimum(one[2:], other[2:])
-    shared = float(np.clip(high - low, 0, None).prod())
-    return shared / max(1e-9, float((one[2:] - one[:2]).prod() + (other[2:] - other[:2]).prod()) - shared)
 
 
 def text(

@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.geometry import iou
 from appliance.detect.class_labels import COCO_80
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
@@ -83,11 +84,7 @@ def agree(first: Sequence[Label], second: Sequence[Label]) -> Opinion:
 
 def overlap(a: Label, b: Label) -> float:
     """Return the IoU."""
-    width, height = min(a.x2, b.x2) - max(a.x1, b.x1), min(a.y2, b.y2) - max(a.y1, b.y1)
-    if width <= 0 or height <= 0:
-        return 0.0
-    shared = width * height
-    return shared / ((a.x2 - a.x1) * (a.y2 - a.y1) + (b.x2 - b.x1) * (b.y2 - b.y1) - shared)
+    return iou((a.x1, a.y1, a.x2, a.y2), (b.x1, b.y1, b.x2, b.y2))
 
 
 def _mean(a: Label, b: Label) -> Label:

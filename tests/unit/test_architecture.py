@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "jinja2": ("appliance.web.templating", "appliance.lab"),
     "markupsafe": ("appliance.web",),
     "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
-    "numpy": ("appliance.cli", "appliance.replay", "appliance.scenario",
+    "numpy": ("appliance.base.box_arrays", "appliance.cli", "appliance.replay", "appliance.scenario",
         "appliance.analysis", "appliance.detect", "appliance.health", "appliance.inference",
         "appliance.lab", "appliance.media", "appliance.motion", "appliance.recheck",
         "appliance.ingest.probe_process", "appliance.router",

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
-from appliance.dashboard.lab_jobs import LabJobs
+from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.sandbox.sandbox import SandboxUnavailable
 from appliance.scenario import scenario_loader
@@ -51,7 +51,7 @@ class HeldSandbox:
 @pytest.fixture
 def client(site: Site) -> Iterator[TestClient]:
     app = create_app(site.stored, site.config.for_dashboard())
-    app.state.parts[LabJobs] = jobs = LabJobs(site.root, site.clock, make=HeldSandbox)  # type: ignore[arg-type]
+    app.state.parts[RecordingJobs] = jobs = RecordingJobs(site.root, site.clock, make=HeldSandbox)  # type: ignore[arg-type]
     yield from served(app)
     jobs.close()
 

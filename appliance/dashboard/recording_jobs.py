@@ -40,7 +40,7 @@ class JobRunning(UsageError):
 
 
 @dataclass(slots=True)
-class LabJob:
+class RecordingJob:
     """One job. share: of it that is done, 0..1; error: why it failed, a sentence; result: as its function returned it.
 
     about: what the page that asked wants to know of it later, plain values.
@@ -68,7 +68,7 @@ class JobSandbox(Protocol):
     def close(self) -> None: ...
 
 
-class LabJobs:
+class RecordingJobs:
     """Runs one job at a time and keeps the last results; they are lost with a restart of the appliance.
 
     State: the jobs, the sandbox of the one that runs, counts by kind and outcome. Any thread may call; each job has a
@@ -81,8 +81,8 @@ class LabJobs:
         self._clock = clock
         self._make = make
         self._lock = threading.Lock()
-        self._jobs: OrderedDict[str, LabJob] = OrderedDict()
-        self._running: tuple[LabJob, JobSandbox, threading.Thread] | None = None
+        self._jobs: OrderedDict[str, RecordingJob] = OrderedDict()
+        self._running: tuple[RecordingJob, JobSandbox, threading.Thread] | None = None
         self._cancelled = False  # is the one that runs to be
         self._closed = False
         self.counts: dict[tuple[JobKind, JobState], int] = {}
@@ -96,8 +96,8 @@ class LabJobs:
         about: dict[str, Any],
         *,
         wall_s: float = LIMITS.wall_s,
-        ended: Callable[[LabJob], None] = lambda job: None,
-    ) -> LabJob:
+        ended: Callable[[RecordingJob], None] = lambda job: None,
+    ) -> RecordingJob:
         """Begin a job; task: what its function is given; models: folders that it may read networks from.
 
         wall_s: the longest it may take. ended: called in the job's thread with the job as it ended, however it did,
@@ -107,7 +107,7 @@ class LabJobs:
         with self._lock:
             if self._running is not None or self._closed:
                 raise JobRunning("Another job is at work on the recording; wait for it, or cancel it.")
-            job = LabJob(secrets.token_hex(8), kind, camera, self._clock.now(), about)
+            job = RecordingJob(secrets.token_hex(8), kind, camera, self._clock.now(), about)
             sandbox = self._make(
                 JOB_FUNCTIONS, LIMITS, SandboxFolders(readable=readable), raises=(SourceError, ModelError)
             )
@@ -120,13 +120,13 @@ class LabJobs:
             thread.start()  # before anybody can cancel it
         return job
 
-    def find(self, camera: str, job_id: str) -> LabJob | None:
+    def find(self, camera: str, job_id: str) -> RecordingJob | None:
         """Return the job of a camera, running or over."""
         with self._lock:
             job = self._jobs.get(job_id)
         return job if job is not None and job.camera == camera else None
 
-    def cancel(self, job: LabJob) -> None:
+    def cancel(self, job: RecordingJob) -> None:
         """End it now, if it runs; its child is killed. Returns when it is over."""
         with self._lock:
             running = self._running
@@ -144,7 +144,9 @@ class LabJobs:
         if running is not None:
             self.cancel(running[0])
 
-    def _run(self, job: LabJob, sandbox: JobSandbox, call: Callable[..., Any], ended: Callable[[LabJob], None]) -> None:
+    def _run(
+        self, job: RecordingJob, sandbox: JobSandbox, call: Callable[..., Any], ended: Callable[[RecordingJob], None]
+    ) -> None:
         began = self._clock.monotonic()
 
         def advance(share: Any) -> None:
