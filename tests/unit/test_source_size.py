@@ -1,4 +1,4 @@
-"""The counter of the product's sources: what it counts on a tree of a few lines, and the bounds that this tree keeps."""
+"""The counter of the sources: what it counts on a tree of a few lines, and the bounds that this tree keeps."""
 
 from __future__ import annotations
 
