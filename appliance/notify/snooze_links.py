@@ -57,7 +57,7 @@ class SnoozeLinks:
         return f"{self._base}/snooze/{self._token(target, message.camera, rule, message.id, message.t + LINK_S)}"
 
     def read(self, token: str, now: float) -> SnoozeOffer:
-        """Raises PreconditionError: it is none of ours, or too old."""
+        """Read a token; raise PreconditionError if it was not made here, or is too old."""
         head, _, signature = token[:TOKEN_CHARS_MAX].partition(".")
         try:
             given = _decoded(signature)
@@ -73,7 +73,7 @@ class SnoozeLinks:
         return SnoozeOffer(key, target, camera, rule, expires_t, self._used.is_used(key))
 
     def use(self, offer: SnoozeOffer) -> bool:
-        """False: it was used before. Raises StoreError."""
+        """Use an offer; return False if it was used before. Raise StoreError."""
         return self._used.use(offer.id, offer.expires_t)
 
     def _token(self, target: str, camera: str, rule: str, message_id: str, expires_t: float) -> str:
