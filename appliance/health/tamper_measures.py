@@ -14,8 +14,10 @@ Plane = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class TamperTuning:
-    """Thresholds of tamper detection. Figures: measured on PETS, Intel, a street and our rendered yard by day, at dusk
-    and at night, with the weather and faults of docs/health.md.
+    """Thresholds of tamper detection.
+
+    The figures are measured on PETS, Intel, a street and our rendered yard by day, at dusk and at night, with the
+    weather and faults of docs/health.md.
 
     Attributes:
         black_max: brightness of 255; video black is 16, so this is under 8 % of the way to white.
@@ -32,7 +34,7 @@ class TamperTuning:
         kept_min: share of its structure below which a block has lost it.
         in_place: likeness; one pixel off is 0.82, and the least move to be reported is five pixels.
         edges_every_s, shift_every_s: how often edges are compared and the displacement measured; early_s: jitter.
-        covered_share, uncovered_share: of the blocks that lost their structure. Covered and strongly blurred films
+        covered_share, uncovered_share: of the blocks that lost their structure. Covered and strongly blurred clips
             have 0.92 and more, the worst weather 0.37, slight blur 0.56, a lorry over 60 % of the frame 0.55.
         doubt_share: of the blocks; beyond it the view is not learnt, for at most doubt_s_max.
         agree_share: of the frame's side, within which two displacements agree; what is no move stays within 0.012.
@@ -97,7 +99,7 @@ class FreezeDetector:
         self._since = 0.0
 
     def unchanged_since(self, t: float, plane: Plane) -> float:
-        """The time at which the frame became what it is now; `t` when it has just changed."""
+        """Return the time at which the frame became what it is now; `t` if it has just changed."""
         margin = plane.shape[0] // TUNING.edge_rows
         middle = plane[margin:-margin]
         if self._anchor is None or t < self._since or self._anchor.shape != middle.shape:
@@ -183,7 +185,7 @@ class SceneBaseline:
         return float((now[structured] < TUNING.kept_min * self._blocks[structured]).mean())
 
     def shift(self, edges: Edges) -> ViewShift | None:
-        """The displacement of the learnt edges. None: not known."""
+        """Return the displacement of the learnt edges; None if it is not known."""
         if not self.is_known or self._learnt is None:
             return None
         likeness = _likeness(self._learnt, edges)

@@ -25,7 +25,10 @@ _SIGNATURE_BYTES = 18
 
 @dataclass(frozen=True, slots=True)
 class SnoozeOffer:
-    """What a link allows: to let `target` be told nothing of this camera, or of one rule of it, for a while."""
+    """The right that a link gives: to silence `target` about a camera for a while.
+
+    It covers this camera, or one rule of it.
+    """
 
     id: str
     target: str
