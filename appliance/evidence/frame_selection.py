@@ -92,9 +92,10 @@ FACTS_ONLY = EvidencePlan("facts", "none", False, ())
 
 
 def plan_evidence(first: EvidenceStep, need: wire.Need | None, step: int, *, clips: bool = True) -> EvidencePlan:
-    """The plan of message number `step` (from 0) of an escalation: the first one, or one with what the cloud needs.
+    """Return the plan of message number `step` (from 0) of an escalation.
 
-    clips: whether clips may leave the site; a copied clip cannot be redacted.
+    It is the first one, or one with what the cloud needs. clips: true if clips may leave the site; a copied clip cannot
+    be redacted.
     """
     if need is None:
         evidence, images, clip, can = _FIRST[first]
