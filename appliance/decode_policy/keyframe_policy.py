@@ -112,8 +112,8 @@ class FrameSampler:
 class HeldGops:
     """The packets that were held when a key frame came.
 
-    They are the GOP before it with the index of its first frame and, if that GOP's key frame was passed, the one before
-    that; else None.
+    last: the GOP before it, with the index of its first frame. earlier: the GOP before `last`, if the key frame of
+    `last` was passed; else None.
     """
 
     last: GopBuffer
@@ -399,7 +399,11 @@ class DecodePolicy:
             self._sizes.learn(packet.size, b_frame=b_frame)
 
     def _idle_key(self, session: DecodeSession, packet: VideoPacket) -> Iterator[DecodedFrame]:
-        """Handle a key frame: idle decodes no other packets, and it may be the cue for the GOP before it."""
+        """Handle a key frame while idle.
+
+        It is the one frame that idle always decodes, unless it is too early or may be passed. It may be the cue for the
+        GOP before it.
+        """
         if session.is_too_early(packet) and not self._is_overdue(session, packet):
             session.skip_key(packet)
             return

@@ -306,8 +306,10 @@ class InferenceScheduler(Generic[Item]):
         return chosen
 
     def _has_time(self, bids: Sequence[_Bid], more_s: float, now: float) -> bool:
-        """All that `_deadlines` knows of, and `more_s` before it, is done before the earliest of them: then their order
-        need not be looked at. With many cameras that is most of what choosing costs."""
+        """Return True if `more_s` and then all work that `_deadlines` knows of are done before the earliest deadline.
+
+        Then the order of the deadlines need not be computed. With many cameras that is most of the cost of choosing.
+        """
         others = [queue.next_deadline(now) for queue in self._silent({bid.queue for bid in bids})]
         by = [bid.pending.deadline for bid in bids] + [each for each in others if each is not None]
         whole_s = TUNING.cost_safety * self.costs.of(1.0)
