@@ -37,8 +37,10 @@ NewTracker = Callable[[tuple[str, ...]], ObjectTracker]
 
 
 class SessionProbe:
-    """Answers the decode policy for whichever session is current (`ActivityProbe`); without one, or when the next frame
-    is forced, every frame matters."""
+    """The current session's answers to the decode policy (`ActivityProbe`).
+
+    Without a session, or when the next frame is forced, every frame matters.
+    """
 
     def __init__(self) -> None:
         self.selector: FrameSelector | None = None
@@ -102,7 +104,7 @@ class CameraAnalysis:
 
     @property
     def calibration(self) -> Mapping[str, tuple[float, float]]:
-        """Of the detector's scores, for the headers of sessions."""
+        """Calibration of the detector's scores, for the headers of sessions."""
         return calibration_of(self.detector)
 
     @property
@@ -117,23 +119,26 @@ class CameraAnalysis:
             tracks.watch_lines(self._lines)
 
     def open(self, decoder: Decoder, info: StreamInfo) -> None:
-        """A new connection. Its first frame begins a session, whatever its size."""
+        """Begin a new connection. Its first frame begins a session, whatever its size."""
         self.decode_policy.open(decoder, info)
         self.probe.size = (0, 0)
 
     def frames(self, packet: VideoPacket) -> Iterator[DecodedFrame]:
-        """The frames that the decode policy picks. Ask for the next one only when the last was selected or not. Raises
-        SourceLost when nothing can be decoded any more."""
+        """Yield the frames that the decode policy picks.
+
+        Ask for the next one only when the last was selected or not. Raise SourceLost if nothing can be decoded any
+        more.
+        """
         if self._tamper is not None:
             self._tamper.observe_packet(packet.t, packet.jump)
         yield from self.decode_policy.frames(packet)
 
     def close(self) -> Iterator[DecodedFrame]:
-        """The frames that the decoder still holds back when a connection ends."""
+        """Yield the frames that the decoder still holds back when a connection ends."""
         yield from self.decode_policy.close()
 
     def begins_session(self, frame: DecodedFrame) -> bool:
-        """Whether it is the first frame of a connection, or has another size than those before it."""
+        """Return True if it is the first frame of a connection, or has another size than those before it."""
         return upright_size(frame.av_frame) != self.probe.size
 
     def start_session(self, frame: DecodedFrame) -> tuple[int, int]:
@@ -152,11 +157,14 @@ class CameraAnalysis:
         return self.probe.size
 
     def end_session(self) -> None:
-        """The frames that come next have nothing to do with those before."""
+        """End the session: the frames that come next have nothing to do with those before."""
         self._tracks = self.probe.selector = None
 
     def select(self, frame: DecodedFrame) -> InferenceRequest | None:
-        """The request for a frame, or None: it need not be examined. Call it for each frame, in order."""
+        """Return the request for a frame, or None if it need not be examined.
+
+        Call it for each frame, in order.
+        """
         selector = self.probe.selector
         assert selector is not None, "start_session() first"
         if self.probe.forced:
@@ -169,7 +177,10 @@ class CameraAnalysis:
         return request.tracks.detector_input(request)
 
     def result(self, request: InferenceRequest, detections: Detections | None) -> FrameBoxes:
-        """The boxes of a frame. None: the detector did not answer. Called by whoever runs the detector."""
+        """Return the boxes of a frame; detections None: the detector did not answer.
+
+        The thread that runs the detector calls it.
+        """
         return request.tracks.result(request, detections)
 
     def is_current(self, request: InferenceRequest) -> bool:
@@ -177,8 +188,10 @@ class CameraAnalysis:
         return request.tracks is self._tracks
 
     def until_needed_s(self, t: float) -> float:
-        """Seconds from the camera time `t` of the last packet on until the next one is needed: until a frame can be due
-        or, where only key frames are decoded, until the next one."""
+        """Return the seconds from the camera time `t` of the last packet on until the next one is needed.
+
+        It is needed when a frame can be due or, if only key frames are decoded, when the next key frame comes.
+        """
         selector = self.probe.selector
         if selector is None or self.probe.forced:
             return 0.0

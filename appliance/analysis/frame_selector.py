@@ -25,8 +25,11 @@ from appliance.types import Box
 
 @dataclass(frozen=True, slots=True)
 class WorkShare:
-    """How much of the usual work is done. fps: of the frames a second that are examined while something moves; input_:
-    of the sides of what the detector is shown, where it takes any size. Heartbeats stay as they are."""
+    """The share of the usual work that is done.
+
+    fps: share of the frames a second that are examined while something moves. input_: share of the sides of the
+    detector's input, if it takes any size. Heartbeats stay as they are.
+    """
 
     fps: float = 1.0
     input_: float = 1.0
@@ -119,10 +122,10 @@ class FrameSelector:
         self._lumas = 0
 
     def select(self, frame: DecodedFrame) -> InferenceRequest | None:
-        """The request for a frame, or None: it is too early, or nothing moves, nothing is tracked and the heartbeat is
-        not due.
+        """Return the request for a frame, or None if none is due.
 
-        Call it for each decoded frame in order. A heartbeat that would fall due before the next frame can come
+        None is due if it is too early, or if nothing moves, nothing is tracked and the heartbeat is not due. Call it
+        for each decoded frame in order. A heartbeat that would fall due before the next frame can come
         (`DecodedFrame.next_s`), by more than `wait_share`, is due now.
         """
         t, av_frame = frame.t, frame.av_frame
@@ -201,7 +204,7 @@ class FrameSelector:
         return self._may_hurry and self._work().fps == 1
 
     def _whole_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """The (width, height) in which the detector is shown all of a frame of `size`."""
+        """Return the (width, height) in which the detector gets all of a frame of `size`."""
         width, height = self._detector.preferred_size(*size)
         share = self._work().input_ if self._takes_any_size else 1.0
         return (width, height) if share == 1 else (max(1, round(width * share)), max(1, round(height * share)))
@@ -218,8 +221,10 @@ class FrameSelector:
         return True
 
     def _must_confirm(self, t: float) -> bool:
-        """With `latency: lowest`: the last inference found a moving object that is not confirmed; this frame says
-        whether it is one."""
+        """Return True if this frame must confirm a moving object that the last inference found.
+
+        That is so with `latency: lowest`, while the object is not confirmed.
+        """
         if not self._hurries or t - self._request_t < TUNING.confirm_s or not self.has_motion(t):
             return False
         return self._tracks.settled().unconfirmed_t == self._request_t
@@ -238,8 +243,10 @@ class FrameSelector:
         return True
 
     def _is_fruitless(self, t: float, boxes: Sequence[Box], *, whole: bool) -> bool:
-        """This motion was examined again and again and is nothing: a tree, rain. Every second frame is enough, until it
-        moves elsewhere."""
+        """Return True if this motion was examined many times and is nothing: a tree, rain.
+
+        Every second frame is enough, until it moves elsewhere.
+        """
         if not self._by_need or whole or self._hurries:
             return False
         if t - self._request_t >= 2 * self._every_s - TUNING.early_s:
@@ -254,7 +261,7 @@ class FrameSelector:
         return all(any(contained_share(box, other) >= 0.5 for other in known) for box in boxes)
 
     def _is_wanted(self, t: float, next_s: float) -> bool:
-        """Whether a frame without motion is due. That depends on what was found so far."""
+        """Return True if a frame without motion is due. That depends on what was found so far."""
         summary = self._tracks.settled()
         is_active = t - max(self._motion_t, summary.active_t) <= TUNING.active_s
         if is_active and not self._regions.nothing_to_see(t):
@@ -266,8 +273,11 @@ class FrameSelector:
         return t - self._request_t >= self._rhythm_s(t) - TUNING.early_s
 
     def _rhythm_s(self, t: float) -> float:
-        """Seconds between two inferences if nothing moves: fewer while an object is tracked that is no vehicle, since a
-        rule may wait for it to have stayed long enough."""
+        """Return the seconds between two inferences if nothing moves.
+
+        They are fewer while an object is tracked that is no vehicle, since a rule may wait for it to have stayed long
+        enough.
+        """
         summary = self._tracks.summary
         if t - summary.people_t > TUNING.standing_s:
             return self._heartbeat_s
@@ -288,8 +298,10 @@ class FrameSelector:
         self._on_luma(t, self._converter.small_luma(av_frame))
 
     def _motion_plane(self, av_frame: av.VideoFrame) -> tuple[av.VideoFrame, NDArray[np.uint8]]:
-        """The frame where its pixels can be read, and its plane. A frame that a device decoded is copied from there
-        only now: most are never looked at."""
+        """Return the frame where its pixels can be read, and its plane.
+
+        A frame that a device decoded is copied from there only now: most are never read.
+        """
         peeked, self._peeked = self._peeked, None
         if peeked is not None and peeked[0] is av_frame:
             return peeked[1], peeked[2]

@@ -56,19 +56,21 @@ class RegionSelector:
         self._recent: deque[tuple[float, tuple[Box, ...]]] = deque(maxlen=16)
 
     def add_motion(self, t: float, boxes: Sequence[Box]) -> None:
-        """The motion gate saw motion there: shares of the frame as it is coded."""
+        """Note that the motion gate saw motion there; boxes: shares of the frame as it is coded."""
         self._recent.append((t, tuple(boxes)))
 
     def select(self, t: float, av_frame: av.VideoFrame, *, whole: bool) -> Mosaic | None:
-        """The parts of the frame that the detector is to be shown; None: all of it. whole: it must be."""
+        """Return the parts of the frame that the detector is to examine; None: all of it. whole: it must be all."""
         mosaic = None if whole else self._parts(t, av_frame)
         if mosaic is None:
             self._whole_t, self._whole_granted = t, self._tracks.summary.whole_wanted
         return mosaic
 
     def nothing_to_see(self, t: float) -> bool:
-        """Nothing moved lately, nothing is tracked, and the whole frame was examined a moment ago. Call it when the
-        tracks are settled."""
+        """Return True if nothing moved lately, nothing is tracked, and the whole frame was examined a moment ago.
+
+        Call it when the tracks are settled.
+        """
         summary = self._tracks.summary
         if summary.active_boxes or self._whole_due(t, summary) or self._was_dropped(t, summary):
             return False
@@ -106,5 +108,5 @@ class RegionSelector:
         return self._whole_wanted(summary) or t - self._whole_t >= TUNING.whole_every_s - TUNING.early_s
 
     def _was_dropped(self, t: float, summary: TrackSummary) -> bool:
-        """The request for the whole frame came to nothing."""
+        """Return True if the request for the whole frame came to nothing."""
         return summary.whole_t < self._whole_t <= t - TUNING.skipped_s

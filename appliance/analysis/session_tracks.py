@@ -40,7 +40,7 @@ class ObjectTracker(Protocol):
     def update(
         self, detections: Detections, t: float, planes: Sequence[NDArray[np.uint8]], parts: Sequence[Box] = ()
     ) -> tuple[TrackedObject, ...]:
-        """The objects of this frame. Called only for frames that were examined; `t` rises.
+        """Return the objects of this frame. Call it only for frames that were examined; `t` rises.
 
         planes: the whole frame, brightness and perhaps two colour planes, upright (see `FrameConverter.planes`). parts:
         of the frame, those that were examined; none: all of it. Boxes are always shares of the whole frame.
@@ -86,7 +86,10 @@ class InferenceRequest:
 
 @dataclass(frozen=True, slots=True)
 class RateTuning:
-    """What needs more than the usual rate. Speeds in sizes (geometric mean of the box's sides) a second."""
+    """Thresholds beyond which objects need more than the usual rate.
+
+    Speeds are in sizes (geometric mean of the box's sides) a second.
+    """
 
     fast: float = 2.5
     """At five a second what goes so fast moves by half its size between two frames, and a car is gone after four."""
@@ -106,7 +109,7 @@ RATE_TUNING = RateTuning()
 
 
 class RateNeed:
-    """Whether the objects of a frame need the next frame sooner: one is new, is fast, or is about to cross a line."""
+    """The need for the next frame sooner, because an object is new, is fast, or is about to cross a line."""
 
     def __init__(self, lines: Sequence[tuple[Point, Point]]) -> None:
         self._lines = tuple(lines)
@@ -139,7 +142,7 @@ class RateNeed:
 
 
 def _least(a: float, b: float) -> float:
-    """The smaller of two steps in one direction; 0 for steps in opposite ones."""
+    """Return the smaller of two steps in one direction; 0 for steps in opposite ones."""
     return 0.0 if a * b <= 0 else min(a, b, key=abs)
 
 
@@ -170,18 +173,20 @@ class SessionTracks:
         self._seq = 0
 
     def watch_lines(self, lines: Sequence[tuple[Point, Point]]) -> None:
-        """The lines of the camera's rules have changed. Any thread."""
+        """Watch these lines: the camera's rules have changed. Any thread may call."""
         self._rate = RateNeed(lines)
 
     def settled(self) -> TrackSummary:
-        """The summary where a decision depends on it: in a replay, after the results of all requests so far. Called by
-        the camera's thread."""
+        """Return the summary for a decision that depends on it.
+
+        In a replay it comes after the results of all requests so far. The camera's thread calls it.
+        """
         if self._drain is not None:
             self._drain()
         return self.summary
 
     def detector_input(self, request: InferenceRequest) -> NDArray[np.uint8]:
-        """The image for the detector: uint8 BGR (height, width, 3), upright.
+        """Return the image for the detector: uint8 BGR (height, width, 3), upright.
 
         Parts of a frame come at the scale of the whole one, as one image whose sides are multiples of
         `VariableInput.shape_step`.
@@ -190,7 +195,10 @@ class SessionTracks:
         return image if request.mosaic is None else request.mosaic.draw(image)
 
     def result(self, request: InferenceRequest, detections: Detections | None) -> FrameBoxes:
-        """The boxes of a frame. None: the detector did not answer, so nothing is known of it."""
+        """Return the boxes of a frame.
+
+        detections None: the detector did not answer, so nothing is known of the frame.
+        """
         if detections is None:
             self.summary = replace(self.summary, whole_wanted=self.summary.whole_wanted + 1)
         else:
@@ -234,13 +242,16 @@ class SessionTracks:
 
 
 def _shows_new(cut: Detections, objects: Sequence[TrackedObject]) -> bool:
-    """Whether a box that ends where a part was cut is none of what is tracked: then the whole frame is wanted."""
+    """Return True if a box that ends where a part was cut belongs to no tracked object.
+
+    Then the whole frame is wanted.
+    """
     boxes = cut.select(cut.scores >= region_mosaic.TUNING.cut_score_min).boxes.tolist()
     return any(all(contained_share(box, each.box) < 0.5 for each in objects) for box in boxes)
 
 
 def _has_moved(objects: Sequence[TrackedObject], before: Sequence[TrackedObject]) -> bool:
-    """An object is new, or has moved since: the next inference should not wait."""
+    """Return True if an object is new, or has moved since: the next inference should not wait."""
     known = {each.track: each.box for each in before}
     return any(
         each.track not in known

@@ -1,5 +1,6 @@
-"""Groups of pictures (GOPs): how a stream is built, whether packets between key frames may be left out, and the packets
-held since the last key frame.
+"""Groups of pictures (GOPs): how a stream is built, and the packets held since the last key frame.
+
+The structure of a stream says if packets between key frames may be left out.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class GopBuffer:
         return len(self.packets) >= GOP_PACKETS_MAX or self._bytes >= GOP_BYTES_MAX - usual_bytes
 
     def begin(self, key: VideoPacket) -> None:
-        """A key frame: the packets before it are not needed any more."""
+        """Begin with a key frame: the packets before it are not needed any more."""
         self.packets, self.decoded_count, self.starts_with_key, self._bytes = [key], 0, True, key.size
 
     def add(self, packet: VideoPacket) -> None:

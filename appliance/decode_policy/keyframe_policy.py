@@ -53,7 +53,7 @@ TUNING = DecodeTuning()
 
 
 class ActivityProbe(Protocol):
-    """What the policy asks of the analysis that gets its frames; `t` is camera time in seconds."""
+    """The questions that the policy asks of the analysis that gets its frames; `t` is camera time in seconds."""
 
     def is_active(self, t: float) -> bool:
         """Something moves or is tracked, or did a moment ago: every frame may matter."""
@@ -64,12 +64,14 @@ class ActivityProbe(Protocol):
         ...
 
     def is_overdue(self, t: float, late_share: float = 0.0) -> bool:
-        """The detector must examine a frame of this time, whatever moves. late_share: of what may pass between two
-        inferences, so much more has passed."""
+        """Return True if the detector must examine a frame of this time, whatever moves.
+
+        late_share: a share of the time that may pass between two inferences; so much more has passed.
+        """
         ...
 
     def shows_change(self, av_frame: av.VideoFrame) -> bool:
-        """Whether this frame would count as motion; nothing is learnt from it."""
+        """Return True if this frame would count as motion; nothing is learnt from it."""
         ...
 
 
@@ -88,8 +90,10 @@ class DecodeCounts:
 
 
 class FrameSampler:
-    """Keeps about `most` of the frames in a span of `span_s` seconds, evenly spread; all of them where `fps` a second
-    would be no more. State: the time of the next frame to keep. Lives for one catching up.
+    """A filter that keeps about `most` of the frames in a span of `span_s` seconds, evenly spread.
+
+    It keeps all of them if `fps` a second would be no more. State: the time of the next frame to keep. It lives for one
+    catching up.
     """
 
     def __init__(self, span_s: float, fps: float, most: int) -> None:
@@ -97,7 +101,7 @@ class FrameSampler:
         self._next_t = float("-inf")
 
     def keeps(self, t: float) -> bool:
-        """Whether the frame of camera time `t` is kept; call it in rising order."""
+        """Return True if the frame of camera time `t` is kept; call it in rising order."""
         if t < self._next_t:
             return False
         self._next_t = max(self._next_t + self._every_s, t + self._every_s / 2)
@@ -106,8 +110,11 @@ class FrameSampler:
 
 @dataclass(frozen=True, slots=True)
 class HeldGops:
-    """What was held when a key frame came: the GOP before it with the index of its first frame and, where that GOP's
-    key frame was passed, the one before that; else None."""
+    """The packets that were held when a key frame came.
+
+    last: the GOP before it, with the index of its first frame. earlier: the GOP before `last`, if the key frame of
+    `last` was passed; else None.
+    """
 
     last: GopBuffer
     index: int
@@ -151,8 +158,10 @@ class DecodeSession:
         return self._in_sync and self._decoder.in_sync
 
     def decode(self, packet: VideoPacket) -> list[DecodedFrame]:
-        """Decode a packet, where every one of them is. It is skipped while the decoder waits for a key frame, since its
-        hardware has failed."""
+        """Decode a packet while every packet is decoded.
+
+        The packet is skipped while the decoder waits for a key frame, since its hardware has failed.
+        """
         if not self._decoder.in_sync and not packet.keyframe:
             self._counts.skipped += 1
         return self._decoder.decode(packet)
@@ -187,7 +196,7 @@ class DecodeSession:
         return self.gops.all_keyframes and packet.t < self._next_key_t - TUNING.early_s
 
     def skip_key(self, packet: VideoPacket) -> None:
-        """A key frame that is too early: not even this one is decoded."""
+        """Skip a key frame that is too early: not even this one is decoded."""
         self._passed = None
         self._start_gop(packet)
         self.count_skipped(self.gops.count - 1)
@@ -211,8 +220,10 @@ class DecodeSession:
         return before, frame
 
     def redecode(self, before: HeldGops, key: VideoPacket, probe: ActivityProbe) -> Iterator[DecodedFrame]:
-        """Decode the GOP before a key frame, and then the key frame once more: the decoder needs the order. Where the
-        key frame of that GOP was passed, and shows a change as well, the GOP before it, too."""
+        """Decode the GOP before a key frame, and then the key frame once more: the decoder needs the order.
+
+        If the key frame of that GOP was passed, and shows a change as well, decode the GOP before it, too.
+        """
         packets, index = [*before.last.packets, key], before.index
         self._count_decoded_twice()  # the key frame itself: it was not handed on yet
         if before.earlier is not None and before.earlier.starts_with_key:
@@ -228,7 +239,7 @@ class DecodeSession:
         yield from self._decode_late(packets)
 
     def hand_on(self, frame: DecodedFrame) -> Iterator[DecodedFrame]:
-        """The frame, if it was not handed on before."""
+        """Yield the frame, if it was not handed on before."""
         if abs(frame.t - self.key_t) < TUNING.early_s / 4:
             self._key_index = frame.index
         if frame.t <= self._shown_t:
@@ -238,7 +249,7 @@ class DecodeSession:
         yield frame
 
     def flush(self) -> Iterator[DecodedFrame]:
-        """The frames that the decoder still holds back at the end of the stream, if every packet was decoded."""
+        """Yield the frames that the decoder still holds back at the end of the stream, if every packet was decoded."""
         if not self.held.pending and self._is_in_sync:
             for frame in self._decoder.flush():
                 yield from self.hand_on(frame)
@@ -251,7 +262,7 @@ class DecodeSession:
         self._counts.skipped += more
 
     def _start_gop(self, key: VideoPacket) -> None:
-        """A key frame begins another GOP; its frame's number is what it would be if all had been decoded."""
+        """Begin another GOP with a key frame; its frame's number is what it would be if all had been decoded."""
         self.held = GopBuffer()
         self.held.begin(key)
         damaged, self._damaged = self._decoder.damaged - self._damaged, self._decoder.damaged
@@ -297,11 +308,11 @@ class DecodePolicy:
         self._session: DecodeSession | None = None
 
     def counts(self) -> DecodeCounts:
-        """A copy. Any thread."""
+        """Return a copy of the counts. Any thread may call."""
         return replace(self._counts)
 
     def open(self, decoder: Decoder, info: StreamInfo, *, continues: bool = False) -> None:
-        """A new connection, or (continues) the next file of a recording. Usual packet sizes are kept."""
+        """Begin a new connection, or (continues) the next file of a recording. Usual packet sizes are kept."""
         if continues and self._session is not None:
             gops = self._session.gops
             gops.discontinuity()
@@ -312,8 +323,11 @@ class DecodePolicy:
         self._session = DecodeSession(decoder, gops, self._counts, fps=self._fps, late_frames_max=most)
 
     def frames(self, packet: VideoPacket) -> Iterator[DecodedFrame]:
-        """The frames to be analysed now. Ask for the next one only when the last was dealt with: what comes may depend
-        on it. Raises SourceLost when nothing can be decoded any more."""
+        """Yield the frames to be analysed now.
+
+        Deal with each frame before you ask for the next one: what comes may depend on it. Raise SourceLost if nothing
+        can be decoded any more.
+        """
         session = self._session
         assert session is not None, "open() first"
         if self._latency == "lowest":
@@ -338,7 +352,7 @@ class DecodePolicy:
         return 0.0 if session is None else max(0.0, session.key_t + session.gops.key_interval_s - t)
 
     def close(self) -> Iterator[DecodedFrame]:
-        """The stream ended: the frames that the decoder still holds back."""
+        """Yield the frames that the decoder still holds back: the stream ended."""
         session = self._session
         if session is None:
             return
@@ -365,7 +379,7 @@ class DecodePolicy:
             self._sizes.reset_sums()
 
     def _idle_packet(self, session: DecodeSession, packet: VideoPacket) -> Iterator[DecodedFrame]:
-        """A packet between two key frames: held, unless something speaks for decoding it and all before it."""
+        """Hold a packet between two key frames, unless there is a reason to decode it and all before it."""
         if session.held.full:
             yield from session.catch_up()
             yield from self._decode_all(session, packet, "active", GOP_TOO_LARGE)
@@ -385,7 +399,11 @@ class DecodePolicy:
             self._sizes.learn(packet.size, b_frame=b_frame)
 
     def _idle_key(self, session: DecodeSession, packet: VideoPacket) -> Iterator[DecodedFrame]:
-        """A key frame: the one frame that idle always decodes, and may be the cue for the GOP before it."""
+        """Handle a key frame while idle.
+
+        It is the one frame that idle always decodes, unless it is too early or may be passed. It may be the cue for the
+        GOP before it.
+        """
         if session.is_too_early(packet) and not self._is_overdue(session, packet):
             session.skip_key(packet)
             return
@@ -421,8 +439,11 @@ class DecodePolicy:
         self._hold_t = packet.t + hold_s
 
     def _may_pass(self, session: DecodeSession, packet: VideoPacket) -> bool:
-        """Nothing speaks for decoding this key frame: the last one was, in this session, it and the packets before it
-        have their usual sizes, and the heartbeat has time until the next one."""
+        """Return True if there is no reason to decode this key frame.
+
+        The last one was decoded in this session, this one and the packets before it have their usual sizes, and the
+        heartbeat has time until the next one.
+        """
         gops, t = session.gops, self._t(packet)
         if session.has_passed or not session.held.starts_with_key or gops.all_keyframes or gops.key_interval_s <= 0:
             return False
@@ -431,7 +452,7 @@ class DecodePolicy:
         return not self._probe.is_overdue(t + gops.key_interval_s, TUNING.wait_share)
 
     def _is_overdue(self, session: DecodeSession, packet: VideoPacket) -> bool:
-        """The heartbeat is due, and no key frame comes soon enough to be waited for."""
+        """Return True if the heartbeat is due, and no key frame comes soon enough to be waited for."""
         t = self._t(packet)
         overdue = self._probe.is_overdue(t)
         if packet.keyframe or not overdue:

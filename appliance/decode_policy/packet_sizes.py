@@ -49,11 +49,11 @@ class PacketSizes:
 
     @property
     def known(self) -> bool:
-        """Whether enough was learnt to tell a cue."""
+        """True if enough was learnt to recognise a cue."""
         return any(kind.known for kind in self._kinds.values())
 
     def observe(self, size: int, *, b_frame: bool = False) -> bool:
-        """Whether a packet that is no key frame is a cue."""
+        """Return True if a packet that is no key frame is a cue."""
         return self._kinds[b_frame].take(size, self._threshold)
 
     def learn(self, size: int, *, b_frame: bool = False) -> None:
@@ -69,27 +69,29 @@ class PacketSizes:
             kind.peak = 0.0
 
     def reset_sums(self) -> None:
-        """The sums were a cue, and all packets up to here were decoded."""
+        """Reset the sums: they were a cue, and all packets up to here were decoded."""
         for kind in self._kinds.values():
             kind.sum = kind.sum_above = kind.sum_below = 0.0
 
 
 class KeyFrameSizes:
-    """The usual size of key frames at rest. A place that nobody entered is coded with much the same number of bytes
-    each time, so another size is a reason to look, and the usual one is none.
+    """The usual size of key frames at rest.
 
-    State: the last sizes. Deterministic in the packets it is given.
+    A place that nobody entered is coded with much the same number of bytes each time, so another size is a reason to
+    decode the key frame, and the usual one is none.
+
+    State: the last sizes. It is deterministic in the packets it is given.
     """
 
     def __init__(self) -> None:
         self._sizes: deque[int] = deque(maxlen=KEYS_MAX)
 
     def learn(self, size: int) -> None:
-        """A key frame in which nothing was found."""
+        """Learn the size of a key frame in which nothing was found."""
         self._sizes.append(size)
 
     def is_usual(self, size: int) -> bool:
-        """Whether this one shows nothing new, as far as its size tells."""
+        """Return True if this one shows nothing new, as far as its size tells."""
         if len(self._sizes) < KEYS_MIN:
             return False
         usual = median(self._sizes)
@@ -133,5 +135,5 @@ class _PacketKind:
 
 
 def _doubt(before: float, off: float) -> float:
-    """The sum of what is beyond the usual in one direction, as of a cue of NORMAL and never more than that."""
+    """Return the sum of what is beyond the usual in one direction, as for a cue of NORMAL and never more than that."""
     return min(NORMAL.sum_min, max(0.0, before + min(off, NORMAL.packet_max) - NORMAL.slack))

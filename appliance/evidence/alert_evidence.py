@@ -106,7 +106,7 @@ class AlertStillMaker:
         return False
 
     def _stand_ins(self, alert: AlertRow, t: float) -> list[BestView]:
-        """Recorded views of the alert's tracks, the nearest first."""
+        """Return recorded views of the alert's tracks, the nearest first."""
         seen = self._boxes.span(alert.camera, t - STAND_IN_S_MAX, t + STAND_IN_S_MAX, run=alert.run or None)
         views = [
             BestView(track=found.track, label=found.label, t=frame.t, score=found.score, box=found.box)
@@ -118,7 +118,7 @@ class AlertStillMaker:
         return sorted(recorded, key=lambda view: abs(view.t - t))
 
     def _cut(self, camera: str, t: float, view: BestView | None) -> FrameImages:
-        """The frame of `t`, and the crop of `view`. Raises EvidenceError."""
+        """Cut the frame of `t`, and the crop of `view`; raise EvidenceError."""
         orders = [ImageOrder(quality=STILL_QUALITY)]
         if view is not None:
             orders.append(ImageOrder("crop", view.box, CROP_SIDE_MAX))
@@ -259,7 +259,7 @@ class AlertClipMaker:
 
 
 def clip_row(alert: str, path: str, clip: ClipFile, n: int = 0) -> EvidenceRow:
-    """The row of a clip that is on disk. n: 0 is the alert's own clip."""
+    """Return the row of a clip that is on disk; n: 0 is the alert's own clip."""
     return EvidenceRow(
         alert=alert,
         kind="clip",
@@ -277,5 +277,5 @@ def clip_row(alert: str, path: str, clip: ClipFile, n: int = 0) -> EvidenceRow:
 
 
 def _known_fields(found: TrackedObject) -> dict[str, object]:
-    """The fields of an object, without those that are None."""
+    """Return the fields of an object, without those that are None."""
     return {key: value for key, value in asdict(found).items() if value is not None}

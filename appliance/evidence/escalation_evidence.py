@@ -70,7 +70,7 @@ class OrderedImage:
 
 @dataclass(frozen=True, slots=True)
 class CutImage:
-    """What was made of an order, from the frame of time `t`."""
+    """The image that was made of an order, from the frame of time `t`."""
 
     ordered: OrderedImage
     t: float
@@ -99,13 +99,13 @@ class EvidenceFileWriter:
         self._boxes = boxes
 
     def order(self, detail: AlertDetail, image_set: ImageSet, moment: EvidenceMoment) -> OrderedImage:
-        """The image of a moment as it may leave the site."""
+        """Order the image of a moment in the form that may leave the site."""
         return OrderedImage(moment, order_image(image_set, self._settings, moment, self._redaction(detail, moment)))
 
     def images(self, detail: AlertDetail, cut: Sequence[CutImage]) -> list[EvidenceFile]:
-        """A file for each image that was cut, equal ones once; one that is too large is left out.
+        """Write a file for each image that was cut, equal ones once; leave out an image that is too large.
 
-        Raises DiskWriteError.
+        Raise DiskWriteError.
         """
         made: dict[str, EvidenceFile] = {}
         for each in cut:
@@ -119,7 +119,7 @@ class EvidenceFileWriter:
         return list(made.values())
 
     def still_as_frame(self, detail: AlertDetail) -> list[EvidenceFile]:
-        """The alert's still instead of a frame that the recording no longer holds; none if there is no still."""
+        """Write the alert's still in place of a frame that the recording no longer holds; none if there is no still."""
         still = detail.piece("still")
         if still is None or still.state != "ready":
             return []
@@ -183,7 +183,7 @@ class EvidenceFileWriter:
 
 
 def _next_number(detail: AlertDetail, kind: EvidenceKind, before: Sequence[EvidenceFile]) -> int:
-    """A free number; 0 is the alert's own crop and clip, which are made for people."""
+    """Return a free number; 0 is the alert's own crop and clip, which are made for people."""
     own = 0 if kind == "frame" else 1
     taken = [row.n + 1 for row in (*detail.evidence, *(each.row for each in before)) if row.kind == kind]
     return max([own, *taken])
@@ -296,7 +296,7 @@ class EscalationEvidenceMaker:
         return _EscalationJob(escalation, detail, chosen, due, age_s, _event_of(escalation, detail))
 
     def _redactor_of(self, camera: str) -> Redactor:
-        """Of a camera that is no longer in the site file, everything is hidden."""
+        """Return the camera's redactor; it hides everything if the camera is no longer in the site file."""
         return self._redactors.get(camera, HIDE_EVERYTHING)
 
     def _coverage(self, job: _EscalationJob, t: float) -> Coverage:
@@ -382,13 +382,13 @@ class EscalationEvidenceMaker:
         return "made" if new or chosen.evidence == "facts" else "missing"
 
     def _close_unsure(self, job: _EscalationJob, why: str) -> Outcome:
-        """What the cloud requested cannot be had: the escalation ends with the answer it has."""
+        """Close the escalation with the answer it has: what the cloud requested cannot be had."""
         logger.warning("escalation %s ends as unsure: %s", job.escalation.id, why)
         return "missing" if self._escalations.close_unsure(job.escalation, why) else "nothing"
 
 
 def _event_of(escalation: EscalationRow, detail: AlertDetail) -> Event:
-    """The event that the escalation is about; built from its body when the table does not hold it."""
+    """Return the event that the escalation is about; it is built from its body if the table does not hold it."""
     same = [event for event in detail.events if event.rule == escalation.body.rule] or list(detail.events)
     found = min(same, key=lambda event: abs(event.t - escalation.body.t), default=None)
     return found or _event_from_body(escalation.body)

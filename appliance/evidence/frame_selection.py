@@ -42,7 +42,10 @@ def spread_moments(event: Event, seen: Sequence[FrameBoxes], best: BestView | No
 
 
 def best_moment(event: Event, seen: Sequence[FrameBoxes]) -> EvidenceMoment:
-    """The frame of `seen` with the best view of the event's track; the event itself when no frame holds the track."""
+    """Return the frame of `seen` with the best view of the event's track.
+
+    If no frame holds the track, return the moment of the event itself.
+    """
     views = [
         (quality(each.score, each.box), -frame.t, EvidenceMoment(frame.t, each.box))
         for frame in seen
@@ -69,7 +72,7 @@ _IMAGES_FOR: dict[wire.Need, ImageSet] = {"crop": "crops", "frame": "frame", "cl
 
 @dataclass(frozen=True, slots=True)
 class EvidencePlan:
-    """What one message carries.
+    """The content of one message.
 
     Attributes:
         evidence: the name of the step.
@@ -89,9 +92,10 @@ FACTS_ONLY = EvidencePlan("facts", "none", False, ())
 
 
 def plan_evidence(first: EvidenceStep, need: wire.Need | None, step: int, *, clips: bool = True) -> EvidencePlan:
-    """The plan of message number `step` (from 0) of an escalation: the first one, or one with what the cloud needs.
+    """Return the plan of message number `step` (from 0) of an escalation.
 
-    clips: whether clips may leave the site; a copied clip cannot be redacted.
+    It is the first one, or one with what the cloud needs. clips: true if clips may leave the site; a copied clip cannot
+    be redacted.
     """
     if need is None:
         evidence, images, clip, can = _FIRST[first]
@@ -107,7 +111,7 @@ def plan_evidence(first: EvidenceStep, need: wire.Need | None, step: int, *, cli
 def select_moments(
     images: ImageSet, settings: EscalationConfig, event: Event, seen: Sequence[FrameBoxes], best: BestView | None
 ) -> list[EvidenceMoment]:
-    """The moments of the images of a message, oldest first."""
+    """Return the moments of the images of a message, oldest first."""
     if images == "none":
         return []
     if images == "frame":

@@ -38,7 +38,7 @@ class EncodedImage:
 def order_image(
     images: ImageSet, settings: EscalationConfig, moment: EvidenceMoment, redaction: Redaction | None = None
 ) -> ImageOrder:
-    """The image of a moment that `images` says.
+    """Order the image of a moment in the form that `images` asks for.
 
     Without a known box there is no crop: the whole frame goes, as small as one.
     """
@@ -53,7 +53,10 @@ def order_image(
 
 
 def encoded_image(order: ImageOrder, t: float, moment: EvidenceMoment, made: FrameImage) -> EncodedImage:
-    """What was made of the frame of time `t`, with its reference. Raises EvidenceError where it could not be made."""
+    """Return the image made of the frame of time `t`, with its reference.
+
+    Raise EvidenceError if it could not be made.
+    """
     if made.problem:
         raise EvidenceError(made.problem)
     region = None if made.region is None else _rounded(*made.region)

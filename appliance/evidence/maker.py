@@ -84,7 +84,7 @@ class EvidenceMaker:
                 self._clock.sleep(POLL_S if self._is_waiting else IDLE_S, self._wake)
 
     def wake(self) -> None:
-        """An alert or escalation was written. Any thread."""
+        """Wake the maker: an alert or escalation was written. Any thread may call."""
         self._wake.set()
 
     def stop(self) -> None:

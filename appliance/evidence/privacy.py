@@ -53,10 +53,10 @@ class PrivacyRules:
         return "image_free" if self.is_image_free(event.camera) else "free"
 
     def lets_frames_leave(self, camera: str, t: float) -> bool:
-        """Whether a whole frame of this camera may leave although no alert asks for it.
+        """Return True if a whole frame of this camera may leave although no alert asks for it.
 
-        Not where any `never` is in force at that time, be it of one zone; not where people are blurred, for whom the
-        detector missed nobody can blur.
+        It may not if any `never` is in force at that time, be it for one zone. It may not if people are blurred either:
+        a person whom the detector missed cannot be blurred.
         """
         never = self._never.get(camera)
         if never is None or self.is_image_free(camera) or camera in self._blurred:
@@ -64,7 +64,10 @@ class PrivacyRules:
         return not any(each.is_in_force(t, self._local_time) for each in never)
 
     def lets_facts_leave(self, camera: str, t: float) -> bool:
-        """Whether what is seen by this camera now may leave: not where any `never` is in force, be it of one zone."""
+        """Return True if what is seen by this camera now may leave.
+
+        It may not if any `never` is in force, be it for one zone.
+        """
         never = self._never.get(camera)
         return never is not None and not any(each.is_in_force(t, self._local_time) for each in never)
 
@@ -100,7 +103,7 @@ class PrivacyEgressPolicy:
         return self._rules.level(event) == "never"
 
     def withholds(self, camera: str, path: str) -> bool:
-        """The evidence file at `path` may not leave."""
+        """Return True if the evidence file at `path` may not leave."""
         digest = self._digests.get(camera)
         if digest is None or self._rules.is_image_free(camera):
             return True

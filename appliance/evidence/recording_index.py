@@ -43,7 +43,7 @@ class RecordingIndex:
         self._configured = cameras
 
     def segments(self, camera: str, t0: float, t1: float) -> list[RecordedSegment]:
-        """The segments that overlap t0..t1, oldest first."""
+        """Return the segments that overlap t0..t1, oldest first."""
         found = []
         for row in self._segments.covering(camera, t0, t1):
             try:
@@ -53,7 +53,7 @@ class RecordingIndex:
         return found
 
     def coverage(self, camera: str, t: float) -> Coverage:
-        """Whether the moment `t` can be read from disk: now, perhaps later, or never."""
+        """Say if the moment `t` can be read from disk: now, perhaps later, or never."""
         if any(each.t_start <= t < each.t_end for each in self._segments.covering(camera, t, t)):
             return "ready"
         until = self._segments.covered_until(camera)
@@ -62,12 +62,12 @@ class RecordingIndex:
         return "never" if self.is_disabled(camera) else "later"
 
     def covered_until(self, camera: str) -> float:
-        """The camera's time up to which packets are on disk; minus infinity if there are none."""
+        """Return the camera's time up to which packets are on disk; minus infinity if there are none."""
         until = self._segments.covered_until(camera)
         return float("-inf") if until is None else until
 
     def is_disabled(self, camera: str) -> bool:
-        """The site file switches recording off for this camera."""
+        """Return True if the site file switches recording off for this camera."""
         known = self._configured.get(camera)
         return known is not None and not known.record
 
@@ -78,7 +78,7 @@ class RecordingIndex:
         return "the recording does not hold this moment"
 
     def has_ended(self, camera: str) -> bool:
-        """The source has ended, so nothing more will be recorded."""
+        """Return True if the source has ended, so nothing more will be recorded."""
         row = self._cameras.get(camera)
         return row is None or row.state == "ended"
 
@@ -106,11 +106,11 @@ class RetryTracker:
         return self._clock.monotonic() - self._state(key).since
 
     def may_try(self, key: str) -> bool:
-        """False for a while after `failed`."""
+        """Return False for a while after `failed`."""
         return self._clock.monotonic() >= self._state(key).next_try
 
     def failed(self, key: str) -> None:
-        """An attempt brought nothing: wait twice as long before the next."""
+        """Double the wait before the next attempt: this one brought nothing."""
         state = self._state(key)
         state.next_try = self._clock.monotonic() + state.delay_s
         state.delay_s = min(state.delay_s * 2, RETRY_S_MAX)
@@ -125,5 +125,5 @@ class RetryTracker:
 
 
 def disk_may_recover(error: EvidenceError, age_s: float) -> bool:
-    """Whether to keep waiting: the disk refused the file, but not for DISK_WAIT_S yet."""
+    """Return True to keep waiting: the disk refused the file, but not for DISK_WAIT_S yet."""
     return isinstance(error, DiskWriteError) and age_s < DISK_WAIT_S

@@ -1,5 +1,6 @@
-"""Says what is hidden in an image before it may leave: mask zones are painted over, people who are not of the alert
-become a mosaic. `media.image_maker` does it.
+"""The parts of an image that are hidden before it may leave.
+
+Mask zones are painted over, and people who are not part of the alert become a mosaic. `media.image_maker` does it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PEOPLE = frozenset({"person"})
 
 @dataclass(frozen=True, slots=True)
 class PeopleInFrame:
-    """Who is in an image.
+    """The people in an image.
 
     Attributes:
         others: boxes of people who are not of the alert; None: no frame near that time was examined.
@@ -30,7 +31,10 @@ class PeopleInFrame:
 
 
 def people_in_frame(t: float, seen: Sequence[FrameBoxes], tracks: Sequence[int], box: Box | None) -> PeopleInFrame:
-    """Who is in the image of time `t`, by the examined frames around it. tracks: the alert's own; box: its object."""
+    """Return the people in the image of time `t`, by the examined frames around it.
+
+    tracks: the alert's own. box: the box of its object.
+    """
     known = () if box is None else (box,)
     near = [frame for frame in seen if frame.looked and abs(frame.t - t) <= PEOPLE_WITHIN_S]
     if not near:
@@ -54,7 +58,7 @@ class Redactor:
         self.digest = "v" + hashlib.sha256(rules.encode()).hexdigest()[:8] if rules else ""
 
     def redaction(self, found: PeopleInFrame) -> Redaction | None:
-        """Of an image with these people; None: it may leave as it is."""
+        """Return the redaction of an image with these people; None if it may leave as it is."""
         return Redaction(self._blur, self._masks, found.others, found.own) if self.digest else None
 
 

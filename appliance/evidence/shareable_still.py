@@ -33,8 +33,10 @@ class ShareableStills:
         cameras: Mapping[str, CameraConfig],
         may_leave: Callable[[Event], bool],
     ) -> None:
-        """root: the storage folder. reader: redacts. may_leave: whether an image of an event may leave the site at
-        all."""
+        """Keep a redactor for each camera.
+
+        root: the storage folder. reader: redacts. may_leave: true if an image of an event may leave the site at all.
+        """
         self._root = root
         self._reader = reader
         self._boxes = boxes
@@ -42,7 +44,10 @@ class ShareableStills:
         self._may_leave = may_leave
 
     def read(self, detail: AlertDetail, local: bool) -> bytes | None:
-        """A JPEG; empty: there is none, or it may not leave; None: it is not cut yet. local: it stays on the site."""
+        """Return the still as a JPEG: empty if there is none or it may not leave, None if it is not cut yet.
+
+        local: it stays on the site.
+        """
         alert, piece = detail.alert, detail.piece("still")
         redactor = self._redactors.get(alert.camera)
         if redactor is None or (not local and not all(self._may_leave(event) for event in detail.events)):

@@ -67,12 +67,12 @@ class HealthCondition:
             self._close(t, self._good_from)
 
     def record_recovery(self, t: float, what: str, attempts: int = 1) -> None:
-        """An attempt at recovery was made: part of the event, if one is open."""
+        """Note an attempt at recovery as a part of the event, if one is open."""
         if self._event is not None and self.is_open:
             self._emit(replace(self._event, t=t, recovery=what, attempts=self._event.attempts + attempts))
 
     def dismiss(self, t: float) -> None:
-        """A person confirms that all is right: the event ends, and another begins only after the fault was gone."""
+        """End the event: a person confirms that all is right. Another begins only after the fault was gone."""
         self._muted, self._fault_from = True, None
         if self.is_open:
             self._close(t, t)

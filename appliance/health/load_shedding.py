@@ -1,4 +1,4 @@
-"""What the box does less of when it is hot, throttled or short of memory: in steps, with hysteresis. Pure."""
+"""Load shedding in steps, with hysteresis, while the appliance is hot, throttled or short of memory. Pure."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ class SheddingStep:
 
 
 class StepHysteresis:
-    """Goes up one step when it is too much for `hold_s`, and then every `step_s` as long as it stays so; down one when
-    it is well for `clear_s`. What is neither, or not known, changes nothing.
+    """A step that rises while a load is too much and falls after it has been well for a while.
+
+    It goes up one step when it is too much for `hold_s`, and then every `step_s` as long as it stays so. It goes down
+    one when it is well for `clear_s`. A load that is neither, or not known, changes nothing.
 
     State: the step, and since when it is as it is. Owner: one thread.
     """
@@ -70,8 +72,11 @@ class StepHysteresis:
 
 @dataclass(frozen=True, slots=True)
 class LoadShedding:
-    """What is shed now. fps_share, input_share: of detections a second, and of the sides of what the detector is
-    shown; preroll_share: of the rings that lie in memory."""
+    """The work that is shed now.
+
+    fps_share, input_share: the shares that remain of detections a second, and of the sides of the detector's input.
+    preroll_share: the share that remains of the rings that lie in memory.
+    """
 
     heat: SheddingStep = SheddingStep()
     memory: SheddingStep = SheddingStep()
@@ -80,7 +85,7 @@ class LoadShedding:
 
     @property
     def offload(self) -> bool:
-        """What is doubtful goes to the cloud at once."""
+        """True if doubtful alerts go to the cloud at once."""
         return self.heat.step >= OFFLOAD
 
     @property
@@ -139,7 +144,7 @@ def _heat(reading: SensorReading, settings: LoadSheddingConfig) -> tuple[bool | 
 
 
 def _shortage(memory: MemoryReading, settings: LoadSheddingConfig) -> tuple[bool | None, str]:
-    """The same of memory: as full as the worst of its three measures, where 1 is the limit."""
+    """Judge memory in the same way: it is as full as the worst of its three measures, where 1 is the limit."""
     least = settings.memory_available_min_mb * _MB
     measured: list[tuple[float, str]] = []
     if memory.available_bytes is not None and least:

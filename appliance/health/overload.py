@@ -52,7 +52,10 @@ class InferenceRateMeter:
         self._readings: deque[_Reading] = deque()
 
     def clear(self) -> None:
-        """What comes next has nothing to do with what was: the camera was silent, or the detector stuck."""
+        """Forget all readings, because what comes next has nothing to do with them.
+
+        The camera was silent, or the detector stuck.
+        """
         self._readings.clear()
 
     def add(self, at: float, due: int, examined: int, *, lagging: bool) -> InferenceRates | None:
@@ -73,7 +76,10 @@ class InferenceRateMeter:
 
 
 def overload_reason(rates: InferenceRates, detector_load: float) -> str:
-    """What is too little, and what helps: one sentence. detector_load: share of the time that the detector works."""
+    """Return one sentence that says what is too little, and what helps.
+
+    detector_load: share of the time that the detector works.
+    """
     got = f"{rates.examined:.1f} of {rates.promised:.1f} inferences a second"
     if detector_load >= BUSY_LOAD:
         return (

@@ -45,7 +45,10 @@ class LoopDetector:
         self._jumps: deque[float] = deque(maxlen=LOOP_TURNS + 1)
 
     def jumped(self, t: float) -> bool:
-        """The clock jumped at `t`. True: that is news; False: one more turn of a loop that is known."""
+        """Note that the clock jumped at `t`; return True if that is news.
+
+        False means one more turn of a loop that is known.
+        """
         was_known = self.period_s > 0 and _alike(t - self._jumps[-1], self.period_s)
         self._jumps.append(t)
         spans = [after - before for before, after in pairwise(self._jumps)]
@@ -119,13 +122,15 @@ class TamperDetector:
                 self._clock.record_recovery(t, "its times were anchored anew")
 
     def rebaseline(self, kind: HealthKind) -> None:
-        """A person confirms that what the camera shows now is right: learn it anew."""
+        """Learn the view anew: a person confirms that what the camera shows now is right."""
         with self._lock:
             self._rebaseline.add(kind)
 
     def reconnect_reason(self, t: float) -> str:
-        """Why the camera should be reconnected now, or ''. Each event gives one reason; a frozen one repeatedly, with
-        doubling intervals."""
+        """Return why the camera should be reconnected now, or ''.
+
+        Each event gives one reason; a frozen one gives it repeatedly, with doubling intervals.
+        """
         if not self._may_reconnect:
             return ""
         if not self._frozen.is_open or t < self._retry_t <= t + TUNING.frozen.retry_s_max:
@@ -135,8 +140,11 @@ class TamperDetector:
         return "the picture stands still"
 
     def _reconnect_once(self, t: float) -> str:
-        """A reconnection may mend an encoder that sends nothing but black, grey, or another camera's picture. Where it
-        does not, a person must act."""
+        """Return the reason to reconnect, once for each event, or ''.
+
+        A reconnection may mend an encoder that sends nothing but black, grey, or another camera's video. If it does
+        not, a person must act.
+        """
         for condition, reason in ((self._black, IS_BLACK), (self._covered, IS_COVERED), (self._moved, IS_ELSEWHERE)):
             event = condition.event
             if condition.is_open and event is not None and self._reconnected_for.get(condition.kind) != event.id:
@@ -171,8 +179,10 @@ class TamperDetector:
             self._baseline.learn(edges, passed_s)
 
     def _check_displacement(self, t: float, edges: Edges, doubtful: bool, plane: Plane) -> None:
-        """Measure the displacement. One that disagrees with the one before proves nothing: the camera shakes or
-        turns, or something large went by."""
+        """Measure the displacement.
+
+        One that disagrees with the one before proves nothing: the camera shakes or turns, or something large went by.
+        """
         last, last_t = self._last_shift, self._shift_t
         now = self._last_shift = None if doubtful else self._baseline.shift(edges)
         self._shift_t = t
@@ -187,7 +197,10 @@ class TamperDetector:
             self._moved.update(t, True if elsewhere else None, "the camera looks at another place than it used to")
 
     def _may_learn(self, t: float, doubtful: bool) -> bool:
-        """A doubtful view is not learnt for a while, lest a fault becomes the baseline; a lorry that stays does."""
+        """Return True if the view may be learnt.
+
+        A doubtful view is not learnt for a while, lest a fault becomes the baseline; a lorry that stays is.
+        """
         if not doubtful:
             self._doubt_t = None
             return True

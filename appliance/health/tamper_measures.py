@@ -73,7 +73,7 @@ class CoverTuning:
     """When a camera is covered or out of focus."""
 
     covered_share: float = 0.85
-    """Of the blocks that lost their structure. Covered and strongly blurred films have 0.92 and more, the
+    """Of the blocks that lost their structure. Covered and strongly blurred clips have 0.92 and more, the
     worst weather 0.37, slight blur 0.56, a lorry over 60 % of the frame 0.55."""
     uncovered_share: float = 0.6
     """The same, below which a covered camera is free again."""
@@ -138,7 +138,7 @@ class FreezeDetector:
         self._since = 0.0
 
     def unchanged_since(self, t: float, plane: Plane) -> float:
-        """The time at which the frame became what it is now; `t` when it has just changed."""
+        """Return the time at which the frame became what it is now; `t` if it has just changed."""
         margin = plane.shape[0] // TUNING.view.edge_rows
         middle = plane[margin:-margin]
         if self._anchor is None or t < self._since or self._anchor.shape != middle.shape:
@@ -224,7 +224,7 @@ class SceneBaseline:
         return float((now[structured] < TUNING.view.kept_min * self._blocks[structured]).mean())
 
     def shift(self, edges: Edges) -> ViewShift | None:
-        """The displacement of the learnt edges. None: not known."""
+        """Return the displacement of the learnt edges; None if it is not known."""
         if not self.is_known or self._learnt is None:
             return None
         likeness = _likeness(self._learnt, edges)

@@ -30,7 +30,7 @@ Remedy = Literal["", "examine", "connect"]
 
 @dataclass(frozen=True, slots=True)
 class CameraActivity:
-    """What a camera did since the process began.
+    """The counts and state of a camera since the process began.
 
     Attributes:
         packets: received on each of its streams.
@@ -171,7 +171,7 @@ class CameraWatchdog:
             self._tries, self._tried_at = activity.tries, at
 
     def _check_rates(self, now: float, at: float, activity: CameraActivity, detector_load: float) -> bool:
-        """Whether the camera gets less than it was promised."""
+        """Return True if the camera gets less than it was promised."""
         due = activity.examined + activity.crowded_out
         self.rates = self._rate_meter.add(at, due, activity.examined, lagging=activity.lagging)
         if self.rates is None or "overloaded" in self._disabled or at - self._started_at < STARTING_S:
@@ -242,8 +242,11 @@ class ApplianceWatchdog:
         return self._detector.is_suspected
 
     def tick(self, busy_s: float, failure: str, fallback: str = "") -> None:
-        """busy_s: how long the detector has been at one call. failure: why the last call failed, or ''. fallback: what
-        the detector stands in for, and why, or ''."""
+        """Update the appliance's conditions.
+
+        busy_s: how long the detector has been at one call. failure: why the last call failed, or ''. fallback: what the
+        detector stands in for, and why, or ''.
+        """
         now = self._clock.now()
         if "fallback" not in self._disabled:
             self._fallback.update(now, bool(fallback), fallback)
@@ -260,5 +263,5 @@ class ApplianceWatchdog:
             self._detector.update(now, bool(failure), failure)
 
     def record_restart(self) -> None:
-        """The ingest process is being restarted, so that the detector answers again."""
+        """Note that the ingest process is being restarted, so that the detector answers again."""
         self._detector.record_recovery(self._clock.now(), "starting the ingest process again")

@@ -106,7 +106,7 @@ class CameraQueue(Generic[Item]):
         size: tuple[int, int] = (0, 0),
         late: bool = False,
     ) -> None:
-        """A frame that is due. at: monotonic seconds."""
+        """Offer a frame that is due; at: monotonic seconds."""
         new = _Waiting(QueuedFrame(item, at, area, size), at, priority)
         with self._lock:
             if late:
@@ -123,7 +123,7 @@ class CameraQueue(Generic[Item]):
             self._newest = new
 
     def pending(self, now: float) -> PendingInference | None:
-        """The next frame, as it is to be weighed at `now`; late frames that have waited too long are dropped."""
+        """Return the next frame, as it is to be weighed at `now`; drop late frames that have waited too long."""
         with self._lock:
             while self._late and now - self._late[0].since > TUNING.late_s_max:
                 self._late.popleft()
@@ -140,7 +140,7 @@ class CameraQueue(Generic[Item]):
             return PendingInference(since, due, deadline, waiting.priority, frame.area, frame.size)
 
     def next_deadline(self, now: float) -> float | None:
-        """The deadline of the frame that is not offered yet; None of a camera that has been silent for long."""
+        """Return the deadline of the frame that is not offered yet; None if the camera has been silent for long."""
         with self._lock:
             if not self.is_alive(now):
                 return None
@@ -152,23 +152,23 @@ class CameraQueue(Generic[Item]):
         return now - self._offered_at <= TUNING.alive_heartbeats * self.heartbeat_s
 
     def take(self) -> QueuedFrame[Item] | None:
-        """The next frame, which waits no longer."""
+        """Take the next frame, which waits no longer."""
         with self._lock:
             self.drop_reason = "newer"
             return self._late.popleft().frame if self._late else self._take_newest()
 
     def take_newer(self) -> QueuedFrame[Item] | None:
-        """The newest frame, if it is also the next."""
+        """Take the newest frame, if it is also the next."""
         with self._lock:
             return None if self._late else self._take_newest()
 
     def served(self, at: float) -> None:
-        """A frame that was offered at `at` had its turn, whatever came of it."""
+        """Note that a frame that was offered at `at` had its turn, whatever came of it."""
         with self._lock:
             self._served_at = max(self._served_at, at)
 
     def count_dropped(self, reason: DropReason) -> None:
-        """A frame that was taken came to nothing."""
+        """Count a frame that was taken and came to nothing."""
         with self._lock:
             self._dropped[reason] += 1
 

@@ -20,11 +20,11 @@ class DetectorWatchdog:
         self._busy_since: float | None = None
 
     def begin(self) -> None:
-        """The detector is called now."""
+        """Note that the detector is called now."""
         self._busy_since = self._clock.monotonic()
 
     def end(self) -> None:
-        """The call came back, or failed."""
+        """Note that the call came back, or failed."""
         self._busy_since = None
 
     def busy_s(self) -> float:
@@ -37,6 +37,6 @@ class DetectorWatchdog:
         return self.busy_s() > STUCK_S
 
     def check(self) -> None:
-        """Raises DetectorHung."""
+        """Raise DetectorHung if the present call takes longer than HUNG_S."""
         if self.busy_s() > HUNG_S:
             raise DetectorHung(f"the detector has not answered for {HUNG_S:.0f} s")

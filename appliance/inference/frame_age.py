@@ -1,6 +1,4 @@
-"""How old frames are when their inference result reaches the tracker: a histogram since the start, and the latest
-ones.
-"""
+"""Ages of frames when their inference result reaches the tracker: a histogram since the start, and the latest ones."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ class PacketArrivals:
         self._latest: deque[tuple[float, float]] = deque(maxlen=HELD_BACK_MAX)
 
     def note(self, t: float, at: float) -> None:
-        """The packet of camera time `t` came at `at`, monotonic seconds."""
+        """Note that the packet of camera time `t` came at `at`, monotonic seconds."""
         self._latest.append((t, at))
 
     def of(self, t: float, otherwise: float) -> float:
@@ -66,6 +64,6 @@ class PacketArrivals:
 
 
 def p95(values: Iterable[float]) -> float:
-    """The 95th percentile; 0 where there are none."""
+    """Return the 95th percentile; 0 if there are no values."""
     found = sorted(values)
     return found[min(len(found) - 1, int(0.95 * len(found)))] if found else 0.0

@@ -68,7 +68,7 @@ class IdleDetector(DetectorProxy):
         return True
 
     def stop(self) -> None:
-        """The detector's thread ends. Any thread."""
+        """Stop, because the detector's thread ends. Any thread may call."""
         with self._lock:
             self._stopped = True
             waiting, self._waiting = self._waiting, None

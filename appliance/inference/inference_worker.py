@@ -1,5 +1,6 @@
-"""The thread that owns the one detector: runs the inferences that the scheduler selects, retries failed ones, and hands
-the results back.
+"""The thread that owns the one detector.
+
+It runs the inferences that the scheduler selects, retries failed ones, and hands the results back.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class InferenceClient(Protocol):
     def ages(self) -> FrameAges: ...
 
     def complete(self, queued: QueuedInference, detections: Detections | None, reason: DropReason = "failed") -> None:
-        """The result of an inference; None: there is none, for that reason. Any thread."""
+        """Take the result of an inference; None means that there is none, for that reason. Any thread may call."""
         ...
 
 
@@ -141,7 +142,7 @@ class InferenceWorker:
         return 1.0 if self.watchdog.is_stuck else self._scheduler.load(self._clock.monotonic())
 
     def age_p95_ms(self) -> float:
-        """The 95th percentile of the ages of the frames whose results came in the last seconds."""
+        """95th percentile of the ages of the frames whose results came in the last seconds."""
         now = self._clock.monotonic()
         return p95(ms for client in self._clients for ms in client.ages.recent(now))
 
@@ -188,7 +189,10 @@ class InferenceWorker:
         client.complete(selected.frame.item, None)
 
     def _infer(self, selected: Sequence[Selection[QueuedInference]]) -> Sequence[Detections] | None:
-        """The results, which the cameras have been handed; () if the call was given up; None: the detector failed."""
+        """Run one call, hand the results to the cameras, and return them.
+
+        Return () if the call was given up, and None if the detector failed.
+        """
         with self._lock:
             self._in_flight = selected
         began = self._clock.monotonic()
@@ -225,7 +229,7 @@ class InferenceWorker:
         self._repeats.report(self.warning)
 
     def _take_in_flight(self) -> Sequence[Selection[QueuedInference]]:
-        """The frames of the present call, for the caller to complete; none if another thread was faster."""
+        """Take the frames of the present call, for the caller to complete; none if another thread was faster."""
         with self._lock:
             selected, self._in_flight = self._in_flight, ()
             return selected

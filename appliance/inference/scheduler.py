@@ -1,5 +1,7 @@
-"""Chooses which camera's frame is inferred next: earliest deadline first with priority and ageing, under a heartbeat
-guaranteed to every camera. See docs/scheduling.md.
+"""Choice of the camera whose frame is inferred next.
+
+The earliest deadline comes first, with priority and ageing, under a heartbeat guaranteed to every camera. See
+docs/scheduling.md.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class UsageEwma:
         self._at = now
 
     def share(self, now: float) -> float:
-        """The share of the detector's time, about 0..1."""
+        """Return the share of the detector's time, about 0..1."""
         return self._left(now) / TUNING.usage_time_constant_s
 
     def _left(self, now: float) -> float:
@@ -89,7 +91,7 @@ class InferenceCosts:
         self._means: dict[int, float] = {}
 
     def learn(self, area: float, seconds: float) -> None:
-        """An inference on so many whole frames took so long."""
+        """Learn that an inference on so many whole frames took so long."""
         size, seconds = _area_class(area), max(seconds, TUNING.cost_s_min)
         mean = self._means.get(size)
         self._means[size] = seconds if mean is None else mean + (seconds - mean) * TUNING.cost_smoothing
@@ -129,13 +131,16 @@ class BatchPlan:
         return len(sizes) <= 1 or (len(sizes) <= self.size_max and len(set(sizes)) == 1 and sizes[0] != (0, 0))
 
     def seconds(self, single_s: Sequence[float]) -> float:
-        """The seconds of a call, for frames that would take `single_s` each by themselves."""
+        """Return the seconds of a call, for frames that would take `single_s` each by themselves."""
         return max(single_s) * self.ratios[len(single_s) - 1]
 
 
 def measure_batching(detector: ObjectDetector, clock: Clock) -> BatchPlan:
-    """As many frames a call as pay: each doubling up to `batch_max` has to save `batch_gain_min` of a frame's time.
-    Takes a few calls of a detector that says it may gain. Raises DetectorError."""
+    """Measure how many frames a call pay.
+
+    Each doubling up to `batch_max` has to save `batch_gain_min` of a frame's time. It takes a few calls of a detector
+    that says it may gain. Raise DetectorError.
+    """
     batch_max = detector.batch_max if isinstance(detector, Batching) else 1
     if batch_max <= 1:
         return BatchPlan()
@@ -171,8 +176,10 @@ class Selection(Generic[Item]):
 
 
 class _Bid(NamedTuple):
-    """A camera's frame, weighed; the best is the least. grade 0: it has had little and is overdue, 1: as usual, 2: it
-    has had too much."""
+    """A camera's frame, weighed; the best is the least.
+
+    grade 0: the camera has had little and is overdue, 1: as usual, 2: it has had too much.
+    """
 
     rank: tuple[int, float, int]  # ends with the queue's number, so two are never alike
     queue: int
@@ -214,8 +221,10 @@ class InferenceScheduler(Generic[Item]):
         return min(1.0, self._load.share(now))
 
     def wait_s(self, now: float) -> float:
-        """How long it pays to wait for a fuller batch before the next call: only if batches pay, the detector is busy
-        (else waiting is only delay), and no deadline suffers."""
+        """Return for how long it pays to wait for a fuller batch before the next call.
+
+        It pays only if batches pay, the detector is busy (else waiting is only delay), and no deadline suffers.
+        """
         pending, size_max = [each for _, each in self._pending(now)], self.batching.size_max
         if size_max == 1 or not pending or len(pending) >= size_max or self.load(now) < TUNING.busy_load:
             return 0.0
@@ -224,7 +233,7 @@ class InferenceScheduler(Generic[Item]):
         return max(0.0, min(window_s, min(each.due for each in pending) - call_s - now))
 
     def next(self, now: float, *, alone: bool = False) -> list[Selection[Item]]:
-        """The frames of the next call; none if none wait. alone: at most one."""
+        """Return the frames of the next call; none if none wait. alone: at most one."""
         bids = self._bids(now)
         selected = []
         for bid in self._choose(bids, now, 1 if alone else self.batching.size_max):
@@ -238,7 +247,7 @@ class InferenceScheduler(Generic[Item]):
         return selected
 
     def done(self, selected: Sequence[Selection[Item]], seconds: float, now: float) -> None:
-        """The call took so long: learnt, and put to the usage of the cameras in it, by what each would cost."""
+        """Learn how long the call took, and charge it to the cameras in it, by what each would cost."""
         costs = [self.costs.of(each.frame.area) for each in selected]
         whole = sum(costs)
         for each, cost in zip(selected, costs, strict=True):
@@ -257,7 +266,7 @@ class InferenceScheduler(Generic[Item]):
         return found
 
     def _silent(self, waiting: set[int]) -> list[CameraQueue[Item]]:
-        """The queues of which no frame waits; waiting: the numbers of the others."""
+        """Return the queues in which no frame waits; waiting: the numbers of the others."""
         if len(waiting) == len(self._queues):
             return []
         return [queue for number, queue in enumerate(self._queues) if number not in waiting]
@@ -297,8 +306,10 @@ class InferenceScheduler(Generic[Item]):
         return chosen
 
     def _has_time(self, bids: Sequence[_Bid], more_s: float, now: float) -> bool:
-        """All that `_deadlines` knows of, and `more_s` before it, is done before the earliest of them: then their order
-        need not be looked at. With many cameras that is most of what choosing costs."""
+        """Return True if `more_s` and then all work that `_deadlines` knows of are done before the earliest deadline.
+
+        Then the order of the deadlines need not be computed. With many cameras that is most of the cost of choosing.
+        """
         others = [queue.next_deadline(now) for queue in self._silent({bid.queue for bid in bids})]
         by = [bid.pending.deadline for bid in bids] + [each for each in others if each is not None]
         whole_s = TUNING.cost_safety * self.costs.of(1.0)
@@ -315,7 +326,7 @@ class InferenceScheduler(Generic[Item]):
         return _slack_s(deadlines, {each.queue for each in batch}, now) >= call_s
 
     def _deadlines(self, bids: Sequence[_Bid], now: float) -> list[_Deadline]:
-        """The deadlines of all cameras, the earliest first."""
+        """Return the deadlines of all cameras, the earliest first."""
         waiting = {bid.queue: bid for bid in bids}
         whole_s = TUNING.cost_safety * self.costs.of(1.0)
         found = []
@@ -329,8 +340,10 @@ class InferenceScheduler(Generic[Item]):
 
 
 def _slack_s(deadlines: Sequence[_Deadline], served: set[int], now: float) -> float:
-    """How long the detector may do something else, and all deadlines can still be kept, in their order. served: queues
-    whose present frame needs no more time."""
+    """Return for how long the detector may do something else while all deadlines can still be kept, in their order.
+
+    served: queues whose present frame needs no more time.
+    """
     slack_s, work_s = float("inf"), 0.0
     left = set(served)
     for each in deadlines:

@@ -111,8 +111,11 @@ def run_until_stopped(ingest: IngestProcess) -> int:
 
 
 def _channel_fd(arguments: Sequence[str]) -> int | None:
-    """Of `--fd N`; None: it is not given. Raises UsageError. Only the supervisor calls, so that half a megabyte of
-    argparse is too much for it."""
+    """Return the N of `--fd N`, or None if it is not given.
+
+    Raise UsageError for anything else. Only the supervisor calls this program, so half a megabyte of argparse would be
+    too much.
+    """
     match arguments:
         case []:
             return None
@@ -122,7 +125,7 @@ def _channel_fd(arguments: Sequence[str]) -> int | None:
 
 
 def _take_channel(fd: int | None) -> int:
-    """The descriptor for messages; whatever else is printed in this process goes to stderr."""
+    """Return the descriptor for messages, and send all else that this process prints to stderr."""
     out = os.dup(1) if fd is None else fd
     os.set_inheritable(out, False)
     os.dup2(2, 1)
@@ -163,7 +166,10 @@ _Detectors = tuple[ObjectDetector, Callable[[], ObjectDetector] | None]
 
 
 def _load_detectors(site: IngestConfig, settled: DetectorConfig, *, record_on: bool) -> _Detectors:
-    """The one for all cameras and the one for re-checks. Raises ModelError, unless cameras are to be recorded on."""
+    """Load the detector for all cameras and the one for re-checks.
+
+    Raise ModelError, unless cameras are to be recorded all the same (`record_on`).
+    """
     try:
         return detector.load(settled), _recheck_detector(site.second_look, site.detector)
     except (ModelError, MissingDependency) as error:
@@ -174,8 +180,11 @@ def _load_detectors(site: IngestConfig, settled: DetectorConfig, *, record_on: b
 
 
 def give_up_all_else(site: IngestConfig) -> IngestPolicy | None:
-    """Keep what cameras need, before the network starts its threads: Landlock holds for later ones alone. None: this
-    kernel has no Landlock, so that files are out of reach for nobody."""
+    """Keep only what cameras need, before the network starts its threads.
+
+    Landlock holds only for threads that start later. Return None if this kernel has no Landlock: then no files are out
+    of reach.
+    """
     policy = IngestPolicy(site)
     threads = len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else 1
     held = confine(policy.policy)
@@ -187,7 +196,7 @@ def give_up_all_else(site: IngestConfig) -> IngestPolicy | None:
 
 
 def _settled_detector(site: IngestConfig) -> DetectorConfig:
-    """The one that the site file asks for, on what this box runs it with fastest."""
+    """Return the detector that the site file asks for, with the runtime that is fastest on this appliance."""
     folder = Path(site.storage.dir)
     settled = runtime_choice.settle_runtime(site.detector, folder)
     for line in table_lines(runtime_options(site.detector, runtime_choice.remembered_choice(site.detector, folder))):
@@ -196,8 +205,10 @@ def _settled_detector(site: IngestConfig) -> DetectorConfig:
 
 
 def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callable[[], ObjectDetector] | None:
-    """Loads another network for re-checks, if one is named; called with the first of them. Raises ModelError: its file
-    is not there."""
+    """Return a function that loads another network for re-checks; None if none is named.
+
+    It is called with the first re-check. Raise ModelError if the network's file is not there.
+    """
     if recheck.model is None:
         return None
     settings = recheck_settings(recheck.model, shared)

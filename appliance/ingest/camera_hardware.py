@@ -20,10 +20,10 @@ OpenCodec = Callable[[DecodeWay, StreamInfo], HardwareCodec]
 
 
 class HardwareDecoders:
-    """What of this box decodes, for all cameras. Any thread.
+    """The decoders in this appliance's hardware, for all cameras; any thread may call.
 
-    State: what was probed, the sessions in use. Invariant: never more than `sessions_max` at once. Each kind is probed
-    once, when it is first asked for: at the start, or by the first camera that is added with it.
+    State: what was probed, the sessions in use. Invariant: there are never more than `sessions_max` sessions at once.
+    Each kind is probed once, when it is first asked for: at the start, or by the first camera that is added with it.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class HardwareDecoders:
 
     @property
     def text(self) -> str:
-        """What was found and is in use, in one line; '' where no hardware was asked for."""
+        """Say in one line which hardware was found and is in use; '' if no hardware was asked for."""
         with self._lock:
             probed = list(self._probed.values())
         if not probed:
@@ -63,7 +63,7 @@ class HardwareDecoders:
                     raise MissingDependency(missing_text(name, camera, probed))
 
     def probed(self, kinds: Sequence[HardwareKind] = HARDWARE_KINDS) -> list[ProbedHardware]:
-        """What became of these kinds."""
+        """Return what was found out about these kinds; probe the ones that are not known yet."""
         with self._lock:
             unknown = [kind for kind in kinds if kind not in self._probed]
             if unknown:
@@ -79,8 +79,10 @@ class HardwareDecoders:
         return CameraHardware(self, wanted, may_fall_back=self.settings.falls_back(settings.decode))
 
     def open(self, wanted: DecodeHardware, info: StreamInfo) -> tuple[HardwareKind, HardwareCodec] | None:
-        """A session for this stream; None: `auto`, and nothing here decodes it for less than software. Raises
-        HardwareFailed."""
+        """Open a session for this stream.
+
+        Return None for `auto` if nothing here decodes the stream for less than software does. Raise HardwareFailed.
+        """
         way = self._way(wanted, info.codec)
         if way is None:
             return None
@@ -95,7 +97,7 @@ class HardwareDecoders:
             raise
 
     def release(self) -> None:
-        """A session ended."""
+        """Give a session back: it has ended."""
         with self._lock:
             self._sessions -= 1
 

@@ -25,7 +25,7 @@ RATE_PACKETS_MIN, RATE_PACKETS_MAX = 8, 60
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What a camera sent."""
+    """The result of a probe: the stream that a camera sent."""
 
     codec: str
     size: tuple[int, int]  # (width, height) of the first frame, upright
@@ -35,7 +35,7 @@ class ProbeResult:
 
     @property
     def decode_share(self) -> float:
-        """Of one core, while every frame is decoded."""
+        """Share of one core that is used while every frame is decoded."""
         return self.decode_s * (self.fps or 0.0)
 
     def summary(self) -> str:
@@ -71,7 +71,10 @@ class _Rate:
 
 
 def _rate(packets: Iterator[VideoPacket], decoder: Decoder, clock: SystemClock) -> _Rate:
-    """What the next frames say. A camera that falls silent or ends meanwhile has still given its first frame."""
+    """Measure the frame rate and the decoding time over the next frames.
+
+    A camera that falls silent or ends meanwhile has still given its first frame.
+    """
     times: list[float] = []
     spent_s, until = 0.0, clock.monotonic() + RATE_S
     with contextlib.suppress(SourceError):

@@ -1,6 +1,4 @@
-"""Runs one camera in the ingest process: its stream readers, its recorder, its detect stream, its state and
-counters.
-"""
+"""One camera in the ingest process: its stream readers, its recorder, its detect stream, its state and counters."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ class CameraStates:
         self._failed_connects = self._interruptions = 0
 
     def state(self, reader: str, state: CameraStateName, reason: str) -> None:
-        """A reader changed its state; the camera's is the worse of the two."""
+        """Note that a reader changed its state; the camera's state is the worse of the two readers'."""
         with self._lock:
             self._failed_connects += state == "lost"
             self._interruptions += state != "live"
@@ -59,12 +57,15 @@ class CameraStates:
 
     @property
     def lacks_name(self) -> bool:
-        """Whether the name of its host cannot be resolved."""
+        """True if the camera's host name cannot be resolved."""
         with self._lock:
             return any(state == "lost" and UNRESOLVED in reason for state, reason in self._states.values())
 
     def gap(self, reader: str, t_start: float, t_end: float | None, reason: str) -> None:
-        """A gap began or ended. Gaps are of the main stream: that is what is recorded."""
+        """Report that a gap began or ended.
+
+        Only gaps of the main stream are reported, because that stream is recorded.
+        """
         if reader == _reader_name(self._camera, MAIN_STREAM):
             self._emit(Gap(camera=self._camera, t_start=t_start, t_end=t_end, reason=reason))
 
@@ -91,7 +92,7 @@ class CameraStates:
 
 @dataclass(frozen=True, slots=True)
 class CameraTotals:
-    """What a camera did since the start."""
+    """The counts of a camera since the start."""
 
     readers: Mapping[str, ReaderCounts]
     detect: DetectCounts
@@ -151,7 +152,7 @@ class CameraRunner:
 
     @property
     def lacks_name(self) -> bool:
-        """Whether the name of the camera's host cannot be resolved."""
+        """True if the camera's host name cannot be resolved."""
         return self._states.lacks_name
 
     def start(self) -> None:
@@ -180,7 +181,7 @@ class CameraRunner:
         self._emit(self._meter(before, self._metered))
 
     def rebaseline(self, kind: HealthKind) -> None:
-        """A person says that what the camera shows is right as it is. Any thread."""
+        """Accept the camera's present view as right, because a person says so; any thread may call."""
         self._detect_stream.rebaseline(kind)
 
     def _run_watchdog(self, totals: CameraTotals, detector: DetectorActivity) -> None:

@@ -32,9 +32,11 @@ class _Entry:
 
 @contextlib.contextmanager
 def signs_of_life(fd: int, on_closed: Callable[[], None], every_s: float = ALIVE_EVERY_S) -> Iterator[None]:
-    """While a detector loads: an empty line every second, or the core takes this process for hung. TensorRT builds an
-    engine for minutes; who hangs for LOAD_S_MAX is hung. on_closed: called, in another thread, when the reader is gone:
-    nobody waits for the detector any more."""
+    """Write an empty line every second while a detector loads, so that the core does not take this process for hung.
+
+    TensorRT builds an engine for minutes; a process that takes longer than LOAD_S_MAX is hung. on_closed: called in
+    another thread when the reader is gone, because then nobody waits for the detector any more.
+    """
     loaded = threading.Event()
 
     def tell() -> None:
@@ -143,8 +145,10 @@ class IngestChannel:
         return True
 
     def _next(self) -> list[IngestMessage]:
-        """The waiting messages, at least one and BATCH_MAX at most, so that the reader wakes once for all of them; none
-        after `close`."""
+        """Return the waiting messages, at least one and at most BATCH_MAX; none after `close`.
+
+        The reader wakes once for all of them.
+        """
         batch: list[IngestMessage] = []
         with self._changed:
             while not batch and not (self._closed and not self._queue):

@@ -34,7 +34,7 @@ class ClipReader:
         self.last_packet_t = float("-inf")
 
     def __enter__(self) -> ClipReader:
-        """Raises SourceError with one sentence when it is not a video."""
+        """Open the clip; raise SourceError with one sentence if it is not a video."""
         self._info = self._source.open()
         self._decoder = Decoder(self._name, self._info, self._hardware)
         return self
@@ -79,11 +79,11 @@ class ClipReader:
     def frames(
         self, policy: DecodePolicy | None = None, base_s: float = 0.0, *, continues: bool = False
     ) -> Iterator[DecodedFrame]:
-        """Every frame that can be decoded, in order, or those that `policy` picks, which must have been dealt with
-        before the next one is asked for.
+        """Yield every frame that can be decoded, in order, or only those that `policy` picks.
 
-        base_s: what the caller adds to their times. continues: the clip is the next part of the one that `policy` had
-        before. Raises SourceError when there was no frame at all.
+        With a policy, deal with each frame before you ask for the next one. base_s: what the caller adds to the times
+        of the frames. continues: the clip is the next part of the one that `policy` had before. Raise SourceError if
+        there was no frame at all.
         """
         assert self._decoder is not None, "use `with ClipReader(...) as clip`"
         first_t: float | None = None

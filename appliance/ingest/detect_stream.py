@@ -29,7 +29,7 @@ OnSession = Callable[[str, tuple[int, int]], None]
 
 @dataclass(frozen=True, slots=True)
 class DetectCounts:
-    """What a detect stream has done since the start."""
+    """The counts of a detect stream since the start."""
 
     decoded: int
     damaged: int  # packets that could not be decoded
@@ -60,8 +60,9 @@ class DetectCounts:
 
 
 class DetectStream:
-    """A packet sink that feeds the detector. One camera's thread calls it; the detector's thread takes from `queue` and
-    calls `complete`.
+    """A packet sink that feeds the detector.
+
+    One camera's thread calls it; the detector's thread takes from `queue` and calls `complete`.
 
     State: the decoder, the camera's analysis, the frames that wait (`CameraQueue`: the newest, and before it those that
     were decoded late). Invariants: a header precedes the boxes of its session, and no boxes of an older session follow
@@ -80,9 +81,13 @@ class DetectStream:
         known_before: bool = False,
         hardware: CameraHardware | None = None,
     ) -> None:
-        """wake: set when a frame waits. on_session: called by the camera's
-        thread, before the packet goes to the sinks after this one. known_before: what stood there before the first
-        session is known; of later ones it always is. hardware: what decodes; None: software."""
+        """Prepare the stream; nothing is decoded yet.
+
+        wake: set when a frame waits. on_session: called by the camera's
+        thread, before the packet goes to the sinks after this one. known_before: the objects that stood there before
+        the first session are known; those before later sessions always are. hardware: the hardware that decodes; None:
+        software decodes.
+        """
         self.camera = analysis.camera
         self._analysis = analysis
         self._clock = clock
@@ -113,7 +118,10 @@ class DetectStream:
         self._label, self._session_id, self._has_header = info.label, session_id, False
 
     def take(self, packet: VideoPacket) -> None:
-        """Raises SourceLost when nothing can be decoded any more, or a new connection may mend what is wrong."""
+        """Decode a packet and queue the frames that are due.
+
+        Raise SourceLost if nothing can be decoded any more, or if a new connection may mend what is wrong.
+        """
         self._arrivals.note(packet.t, self._clock.monotonic() - packet.lag_s)
         self._packet_t = packet.t
         for frame in self._analysis.frames(packet):
@@ -149,8 +157,10 @@ class DetectStream:
         return self._analysis.until_needed_s(self._packet_t)
 
     def complete(self, queued: QueuedInference, detections: Detections | None, reason: DropReason = "failed") -> None:
-        """Emit what the detector found; None: it did not answer, for that reason. Results of an older session are
-        dropped, counted. Any thread."""
+        """Emit what the detector found; None means that it did not answer, for the given reason.
+
+        Results of an older session are dropped and counted. Any thread may call.
+        """
         with self._lock:
             if not self._analysis.is_current(queued.request):
                 self.queue.count_dropped("run")
@@ -209,7 +219,10 @@ class DetectStream:
         )
 
     def _start_session(self, frame: DecodedFrame) -> None:
-        """The first frame of a connection, or a frame of another size: earlier track ids mean nothing now."""
+        """Start a session with the first frame of a connection, or with a frame of another size.
+
+        Earlier track ids mean nothing now.
+        """
         if self._has_header:
             self._session_id = uuid4().hex[:12]
         self._has_header = True

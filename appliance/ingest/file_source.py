@@ -27,7 +27,7 @@ REORDER_PACKETS_MAX = 20  # at the beginning, among which the first frame to be 
 
 
 def clip_path(url: str) -> Path:
-    """The path in `file:clip.mp4`, `file:/path/clip.mp4`, `file:///path/with%20space.mp4` or a plain path."""
+    """Return the path in `file:clip.mp4`, `file:/path/clip.mp4`, `file:///path/with%20space.mp4` or a plain path."""
     if not url.startswith("file:"):
         return Path(url)
     rest = url.removeprefix("file:")
@@ -213,7 +213,7 @@ def _read(
 
 
 def _first_shown(head: list[av.Packet[av.VideoStream]], stream: av.VideoStream) -> int | None:
-    """The earliest stamp among the first packets that are meant to be seen (an edit list may hide some)."""
+    """Return the earliest stamp among the first packets that are meant to be seen (an edit list may hide some)."""
     stamps = [us for packet in head if not packet.is_discard and (us := _microseconds(packet.pts, stream)) is not None]
     near = [us for us in stamps if abs(us - stamps[0]) < SECOND_US]
     return min(near, default=None)

@@ -1,7 +1,7 @@
-"""What cameras need of ports and files; the ingest process cannot be given it later, as no confinement is widened.
+"""The ports and files that cameras need; a running ingest process cannot get more, as no confinement is widened.
 
-Compared by the supervisor before cameras are handed to a process that runs (see `supervisor`), and by that process when
-it confines itself (`ingest_policy`).
+The supervisor compares them before it hands cameras to a process that runs (see `supervisor`). That process uses them
+when it confines itself (`ingest_policy`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class IngestNeeds:
 
     @classmethod
     def of(cls, config: IngestConfig) -> IngestNeeds:
-        """Of all cameras, also of those that are switched off: they may be switched on."""
+        """Return the needs of all cameras, also of those that are switched off: they may be switched on."""
         cameras = config.cameras.values()
         urls = [url for camera in cameras for url in (camera.url, camera.detect_url) if url is not None]
         return cls(
@@ -55,7 +55,7 @@ class IngestNeeds:
 
 
 def port_of(url: str) -> int | None:
-    """The TCP port of an RTSP address; None: it has none, or is no address."""
+    """Return the TCP port of an RTSP address; None if it has none, or is no address."""
     try:
         parts = urlsplit(url)
         return parts.port or PORTS[parts.scheme]
@@ -64,7 +64,10 @@ def port_of(url: str) -> int | None:
 
 
 def camera_policy(files: Iterable[Path], ports: Iterable[int]) -> ConfinementPolicy:
-    """What a process that reads cameras on these ports, or these files for cameras, needs for it; it writes nothing."""
+    """Return the rights that a process needs to read cameras on these ports, or these files for cameras.
+
+    The process writes nothing.
+    """
     libraries = library_policy()
     return replace(
         libraries,
@@ -74,7 +77,10 @@ def camera_policy(files: Iterable[Path], ports: Iterable[int]) -> ConfinementPol
 
 
 def _resolver() -> Iterator[Path]:
-    """A link leads to the folder of a program that replaces the file: the folder stays."""
+    """Yield each file of the resolver, or the folder that it links to.
+
+    Such a folder belongs to a program that replaces the file: the folder stays.
+    """
     for path in RESOLVER_FILES:
         target = Path(os.path.realpath(path))
         yield target if target.parent == path.parent else target.parent

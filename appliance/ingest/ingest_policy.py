@@ -1,14 +1,12 @@
-"""What the ingest process may reach: it decodes what cameras send, so it gives up all else before the first packet.
+"""The rights of the ingest process: it decodes what cameras send, so it gives up all else before the first packet.
 
-| it may | which |
-|---|---|
-| write | segments, pre-roll rings, sub-streams and parked vehicles of the storage folder; not its database |
-| read | libraries, networks, what resolves the names of hosts, files that stand for cameras |
-| connect | to its cameras' TCP ports, RTSP's own and 53, on any host: Linux compares ports, not hosts; UDP is free |
-| start | the decoder of `decode.ffmpeg` where hardware decodes, the helper of a Hailo device; else nothing |
-| use | devices of accelerators, where there are any |
+| it may | which | |---|---| | write | segments, pre-roll rings, sub-streams and parked vehicles of the storage folder;
+not its database | | read | libraries, networks, what resolves the names of hosts, files that stand for cameras | |
+connect | to its cameras' TCP ports, RTSP's own and 53, on any host: Linux compares ports, not hosts; UDP is free | |
+start | the decoder of `decode.ffmpeg` where hardware decodes, the helper of a Hailo device; else nothing | | use |
+devices of accelerators, where there are any |
 
-What accelerators need is taken from their libraries' sources and manuals, and is not measured.
+The needs of accelerators are taken from their libraries' sources and manuals, and are not measured.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ _CACHES = ("nv/ComputeCache", "cache/neo_compiler_cache", "cache/mesa_shader_cac
 
 
 class PolicyOutdated(VedetteError):
-    """What the process may use was replaced by something that it may not; a new start mends it."""
+    """A file or folder that the process may use was replaced by one that it may not; a new start mends it."""
 
 
 class IngestPolicy:
@@ -84,8 +82,11 @@ class IngestPolicy:
         self._resolver = _identities(RESOLVER_FILES)
 
     def is_outdated(self, *, names_fail: bool) -> bool:
-        """Whether what it lets be written was replaced, or, while names of hosts cannot be resolved, what resolves
-        them."""
+        """Return True if a folder that may be written was replaced.
+
+        While host names cannot be resolved (`names_fail`), also return True if the files that resolve them were
+        replaced.
+        """
         folders = _identities(self._folders)
         return folders != self._folders or (names_fail and _identities(self._resolver) != self._resolver)
 

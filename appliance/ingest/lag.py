@@ -30,7 +30,7 @@ class LagEstimator:
     """
 
     def __init__(self, now: float) -> None:
-        """A connection begins; now: monotonic seconds."""
+        """Begin a connection; now: monotonic seconds."""
         self._bytes = self._seconds = self._packets = 0.0
         self._last_t: float | None = None
         self._up_to_date = now
@@ -62,12 +62,11 @@ class LagEstimator:
 
 
 class LagFilter:
-    """Hands packets on until they are more than `lag_s_max` late; then key frames alone, one each `key_frame_every_s`,
-    up to one that is not late.
+    """A filter that skips packets once they are more than `lag_s_max` late.
 
-    It stands before the detect stream alone: the recorder beside it keeps everything. State: whether it lags, how many
-    packets it skipped, the greatest lag since it was last asked. Owner: the camera's reading thread; other threads may
-    read the numbers.
+    Then it hands on key frames alone, one each `key_frame_every_s`, up to one that is not late. It stands before the
+    detect stream alone: the recorder beside it keeps everything. State: whether it lags, how many packets it skipped,
+    the greatest lag since it was last asked. Owner: the camera's reading thread; other threads may read the numbers.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class LagFilter:
         self._sink.end()
 
     def take_worst_s(self) -> float:
-        """The greatest lag since the last call, in seconds."""
+        """Return the greatest lag since the last call, in seconds."""
         worst, self._worst_s = self._worst_s, self._lag_s
         return worst
 

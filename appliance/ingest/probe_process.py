@@ -34,10 +34,11 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class CameraReport:
-    """What a camera sent. size: width and height of its picture, upright. fps: as counted. kbit_s: of video.
+    """The stream that a camera sent, in figures.
 
-    keyframe_s: the longest time between key frames that was seen; None: no second one came in WATCH_S. first_frame_s:
-    until the first picture could be shown. picture: it, as JPEG.
+    size: width and height of its frames, upright. fps: as counted. kbit_s: of video. keyframe_s: the longest time
+    between key frames that was seen; None: no second one came in WATCH_S. first_frame_s: until the first frame could be
+    shown. picture: that frame, as JPEG.
     """
 
     codec: str
@@ -96,7 +97,7 @@ def main() -> int:
 
 
 def watch(url: str, watch_s: float = WATCH_S) -> CameraReport:
-    """The same in this process. Raises SourceError."""
+    """Watch the camera in this process; raise SourceError."""
     # Imported here: the appliance's core starts this process and needs no FFmpeg for that.
     import numpy as np
 

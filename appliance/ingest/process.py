@@ -91,8 +91,12 @@ class IngestProcess:
         hardware: HardwareDecoders | None = None,
         policy: IngestPolicy | None = None,
     ) -> None:
-        """load_recheck_detector: called with the first re-check; None: the shared detector does it when idle. hardware:
-        what may decode; None: software does. policy: by which this process is confined; None: it is not."""
+        """Make the cameras' parts; `run` starts them.
+
+        load_recheck_detector: called with the first re-check; None: the shared detector does it when idle. hardware:
+        the hardware that may decode; None: software decodes. policy: the policy by which this process is confined;
+        None: it is not confined.
+        """
         cameras, self._health, self._storage = settings.cameras, settings.health, settings.storage
         self._detector = detector
         prefer_labels(detector, config.rule_labels(cameras.values()))
@@ -163,8 +167,11 @@ class IngestProcess:
         return _RunningCamera(camera, analysis, runner, stream, parked, substream)
 
     def run(self) -> None:
-        """Until `stop()`. Raises DetectorHung when the detector does not come back, PolicyOutdated when what this
-        process is confined to was replaced."""
+        """Run until `stop()`.
+
+        Raise DetectorHung if the detector does not come back. Raise PolicyOutdated if something that this process is
+        confined to was replaced.
+        """
         writer = threading.Thread(target=self._channel.run, args=(self.stop,), name="channel", daemon=True)
         worker = threading.Thread(target=self._worker.run, name="looks", daemon=True)
         writer.start()
@@ -183,7 +190,7 @@ class IngestProcess:
         self._stop.set()
 
     def handle_command(self, command: Command) -> None:
-        """A command of the core. Any thread; never waits."""
+        """Handle a command of the core; any thread may call, and it never waits."""
         if isinstance(command, RebaselineCommand):
             self.rebaseline(command.camera, command.kind)
         elif isinstance(command, ConfigureCommand):
@@ -194,7 +201,10 @@ class IngestProcess:
             self._rechecks.submit(command)
 
     def rebaseline(self, camera: str, kind: HealthKind) -> None:
-        """A person has seen a health event and says that what the camera shows is right as it is. Any thread."""
+        """Accept a camera's present view as right; any thread may call.
+
+        A person has seen a health event and says so.
+        """
         running = self._cameras.get(camera)
         if running is not None:
             running.runner.rebaseline(kind)
@@ -337,7 +347,7 @@ class IngestProcess:
 
 
 def _ingest_settings(camera: config.CameraConfig) -> object:
-    """What of a camera's section is read in this process: a change of the rest does not touch the camera."""
+    """Return the part of a camera's section that this process reads: a change of the rest does not touch the camera."""
     return camera.model_dump(exclude=_DECIDED_BY_THE_CORE)
 
 

@@ -60,8 +60,10 @@ class ReadPacer:
         return None if self._least_s == float("inf") else self._least_s
 
     def pause_s(self, size: int, t: float, until_needed_s: float) -> float:
-        """Seconds to sleep after a packet of `size` bytes and camera time `t`; 0 as long as more has come already.
-        until_needed_s: for so long the next one is not needed."""
+        """Return the seconds to sleep after a packet of `size` bytes and camera time `t`; 0 if more has come already.
+
+        until_needed_s: the next packet is not needed for this long.
+        """
         now = self._clock.monotonic()
         lag_s = self._clock.now() - t
         self._least_s = min(lag_s, self._least_s + _LEAK * (now - self._at))
@@ -85,13 +87,13 @@ class PacketSink(Protocol):
     """Takes the packets of a source. Called by the reader's thread only."""
 
     def begin(self, info: StreamInfo, session_id: str) -> None:
-        """The source was opened."""
+        """Begin a connection: the source was opened."""
         ...
 
     def take(self, packet: VideoPacket) -> None: ...
 
     def end(self) -> None:
-        """The source ended or was lost; release what depends on `info.stream`."""
+        """Release what depends on `info.stream`: the source ended or was lost."""
         ...
 
 
@@ -105,8 +107,11 @@ class ReaderListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderCounts:
-    """What a reader did since it was made. behind_s: how far camera time is behind the appliance's clock, jitter of the
-    network left out; None: no packet came on this connection yet. waiting: more came than could be read."""
+    """The counts of a reader since it was made.
+
+    behind_s: how far camera time is behind the appliance's clock, jitter of the network left out; None: no packet came
+    on this connection yet. waiting: more came than could be read.
+    """
 
     packets: int
     reconnects: int
@@ -203,10 +208,10 @@ class ReconnectingReader:
             self._set_state("ended", "the clip is at its end")
 
     def check_silence(self) -> None:
-        """Call about once a second: reports `stalled` when a live source has gone quiet, though packets that came
-        before may still be read.
+        """Report `stalled` if a live source has gone quiet, though packets that came before may still be read.
 
-        A camera that goes on sending while nobody comes to read it is not quiet: the machine is busy.
+        Call it about once a second. A camera that goes on sending while nobody comes to read it is not quiet: the
+        machine is busy.
         """
         received, unread = self._source.received().bytes, self._source.unread_bytes()
         with self._lock:

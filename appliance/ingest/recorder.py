@@ -80,7 +80,7 @@ class SegmentRecorder:
         self._held: SoundPacket | None = None
 
     def begin(self, info: StreamInfo, session_id: str) -> None:
-        """A new connection: the next key frame begins a new segment."""
+        """Begin a connection: the next key frame begins a new segment."""
         self.end()
         self._info, self._session_id, self._size, self._stored_size = info, session_id, info.size, info.size
         self._sets, self._broken = announced_parameter_sets(info), False
@@ -92,7 +92,7 @@ class SegmentRecorder:
             self._warn(f"{info.codec} video cannot be recorded without transcoding; set the camera to H.264 or H.265")
 
     def on_session(self, session_id: str, size: tuple[int, int]) -> None:
-        """A session begins, perhaps with frames of another size: then the next key frame begins a new segment."""
+        """Note that a session begins; if its frames have another size, the next key frame begins a new segment."""
         self._cut = self._cut or sorted(size) != sorted(self._size)
         self._session_id, self._size = session_id, size
 
@@ -180,7 +180,10 @@ class SegmentRecorder:
             self._recovered(self._segment.t_start)
 
     def _read_header(self, packet: VideoPacket, info: StreamInfo) -> None:
-        """The stream may have changed unannounced, or have announced no size: a key frame has it."""
+        """Read parameter sets and size from a key frame.
+
+        The stream may have changed unannounced, or have announced no size.
+        """
         sets = keyframe_parameter_sets(info, packet)
         changed = bool(sets) and sets != self._sets
         if changed or not all(self._stored_size):
@@ -231,7 +234,7 @@ class SegmentRecorder:
         return segment
 
     def _check_room(self, folder: Path) -> None:
-        """Raises OSError (ENOSPC) before the disk does: what is left is for the database and for evidence."""
+        """Raise OSError (ENOSPC) before the disk does: what is left is for the database and for evidence."""
         ring_bytes = self._target.ring_bytes
         stats = os.statvfs(folder)
         if stats.f_bavail * stats.f_frsize < self._target.free_min_bytes:
@@ -242,9 +245,9 @@ class SegmentRecorder:
             raise OSError(errno.ENOSPC, "the pre-roll ring is full of what alerts need and the disk does not take")
 
     def _refused(self, error: Exception, t: float) -> None:
-        """The disk (or the muxer) refused: give up this segment, keep what is readable, retry after RETRY_S.
+        """Give up this segment, because the disk or the muxer refused it; retry after RETRY_S.
 
-        t: the time of the packet that was refused.
+        Keep what is readable. t: the time of the packet that was refused.
         """
         segment, self._segment = self._segment, None
         self.lost += 1 + (segment.frames - segment.frames_on_disk if segment is not None else 0)
@@ -274,7 +277,7 @@ class SegmentRecorder:
             self._emit_row(segment, complete=False)
 
     def _recovered(self, t: float) -> None:
-        """A fragment is on disk, of a segment that began at `t`."""
+        """End the pause: a fragment is on disk, of a segment that began at `t`."""
         if self._pause is not None:
             pause, self._pause = self._pause, None
             self._emit(replace(pause, t_end=max(pause.t_start, t)))
@@ -289,7 +292,7 @@ class SegmentRecorder:
 
 
 def _bytes_in(folder: Path) -> int:
-    """A ring has some dozens of files."""
+    """Return the bytes of all files in the folder; a ring has some dozens of files."""
     total = 0
     with os.scandir(folder) as entries:
         for entry in entries:

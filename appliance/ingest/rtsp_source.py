@@ -41,7 +41,7 @@ class _Address:
 
 
 def is_address(url: str) -> bool:
-    """Whether a host, and a port where one is written, can be read from it."""
+    """Return True if a host, and a port where one is written, can be read from the URL."""
     try:
         return bool(urlsplit(url).hostname) and port_of(url) is not None
     except ValueError:
@@ -69,8 +69,11 @@ class RtspSource:
         key: str = "url",
         hear: HearSound | None = None,
     ) -> None:
-        """hear: given each packet of sound and its camera time in microseconds, by the thread that reads; None: the
-        camera is not asked for sound."""
+        """Prepare the source; nothing is connected yet.
+
+        hear: given each packet of sound and its camera time in microseconds, by the thread that reads; None: the camera
+        is not asked for sound.
+        """
         self._name = f"camera {camera}"
         self._where = f"cameras.{camera}.{key}"
         self._url = url
@@ -259,7 +262,7 @@ class RtspSource:
 
 
 def _complete(container: av.container.InputContainer) -> bool:
-    """Whether the SDP alone gave all that decoder and recorder need."""
+    """Return True if the SDP alone gave all that decoder and recorder need."""
     streams = container.streams.video
     if not streams:
         return True

@@ -1,4 +1,4 @@
-"""What a camera really sent: bytes as the kernel counted them on the socket that FFmpeg opened.
+"""The bytes that a camera really sent, as the kernel counted them on the socket that FFmpeg opened.
 
 FFmpeg does not report its socket, so the process's sockets are compared before and after an open.
 """
@@ -90,9 +90,10 @@ class NewSocket:
         self._port = port
 
     def meter(self) -> SocketMeter | None:
-        """A meter of the one new socket on which something came; None when there is none, or more than one.
+        """Return a meter of the one new socket on which something came; None if there is none, or more than one.
 
-        Call within the block. One on which nothing came is another camera's, which looks whether the host answers.
+        Call it within the block. A socket on which nothing came belongs to another camera that checks if the host
+        answers.
         """
         if self._before is None:
             return None

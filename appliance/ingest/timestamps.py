@@ -55,7 +55,7 @@ class SenderReports:
         return None if utc is None else utc + pts_us - at
 
     def _read(self, packet: av.Packet[av.VideoStream]) -> int | None:
-        """The report that libavformat has attached (AV_PKT_DATA_PRFT)."""
+        """Return the report that libavformat has attached (AV_PKT_DATA_PRFT)."""
         self.reads += 1
         if not packet.has_sidedata("prft"):
             return None
@@ -95,7 +95,10 @@ class Timeline:
         self._outdated: int | None = None
 
     def restart(self) -> None:
-        """A new connection, or a clip from its beginning: the next packet sets the anchor, maybe in the past."""
+        """Restart for a new connection, or for a clip from its beginning.
+
+        The next packet sets the anchor, maybe in the past.
+        """
         self._offset = None
         self._last_out = None
         self._last_in = None
@@ -155,8 +158,11 @@ class Timeline:
     def stamp_clip(
         self, pts: int | None, dts: int | None, begin: int, frame: int, first: int | None = None
     ) -> CameraStamp:
-        """Stamp a packet of a file. `begin`: camera time of the first frame; `frame`: the usual time between two;
-        `first`: the stamp of the first frame, where the file says so (frames before it are not shown)."""
+        """Stamp a packet of a file.
+
+        `begin`: camera time of the first frame. `frame`: the usual time between two. `first`: the stamp of the first
+        frame, where the file gives it (frames before it are not shown).
+        """
         stamped = pts is not None
         pts, order = _agree(pts, dts)
         if pts is None or order is None:
@@ -178,8 +184,10 @@ class Timeline:
         return jump
 
     def _believed(self, report: int | None, pts: int, arrival: int) -> int | None:
-        """What the sender reports of this frame, if it can be true. After a jump of its stamps the receiver goes on
-        with the report from before, until the next one comes."""
+        """Return the sender's report for this frame, if it can be true.
+
+        After a jump of its stamps the receiver goes on with the report from before, until the next one comes.
+        """
         self._reported = None
         if report is None or not -REPORT_BEHIND_US_MAX < report - arrival < REPORT_AHEAD_US_MAX:
             return None

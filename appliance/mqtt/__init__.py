@@ -1,1 +1,1 @@
-"""What home automation is told over MQTT, read from the store: see docs/home-assistant.md."""
+"""Messages to home automation over MQTT, read from the store: see docs/home-assistant.md."""

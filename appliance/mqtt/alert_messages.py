@@ -1,4 +1,4 @@
-"""What is published about an alert: one JSON object, and whether its still may go with it."""
+"""Messages about an alert: one JSON object, and its still, if that may go with it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ class AlertMessages:
         self._alerts = alerts
 
     def shows_stills_of(self, camera: str) -> bool:
-        """Whether stills of this camera are published at all. Stills are not redacted: where images leave redacted,
-        they do not leave like this."""
+        """Return True if stills of this camera are published at all.
+
+        Stills are not redacted: where images leave redacted, they do not leave like this.
+        """
         if not self._mqtt.pictures or camera not in self._cameras:
             return False
         redacted = self._cameras[camera].privacy.redacts_images
@@ -77,7 +79,10 @@ class AlertMessages:
         }
 
     def still(self, row: AlertRow) -> EvidenceRow | None:
-        """The still as it is now (a better one may replace it); None: there is none yet, or it may not be published."""
+        """Return the still as it is now; None if there is none yet, or it may not be published.
+
+        A better still may replace it.
+        """
         if row.still != "ready" or not self.shows_stills_of(row.camera):
             return None
         detail = self._alerts.get(row.id)

@@ -103,17 +103,17 @@ class BrokerSession:
         return True
 
     def publish(self, topic: str, body: bytes, *, retain: bool) -> bool:
-        """False: there is no room for it now; try again."""
+        """Publish a message; return False if there is no room for it now: try again."""
         if not self.connected:
             return False
         return self._client.publish(topic, body, qos=1, retain=retain and self._keeps_messages).rc == 0
 
     def takes(self, topic: str, body: bytes) -> bool:
-        """Whether a message is as short as the broker wants them."""
+        """Return True if a message is as short as the broker wants them."""
         return len(topic.encode()) + len(body) + _HEADER_BYTES_MAX <= self._packet_bytes_max
 
     def subscribe(self, topic: str) -> None:
-        """What others publish there, and what the broker has kept; not what we publish ourselves."""
+        """Subscribe to what others publish there, and what the broker has kept; not to what we publish ourselves."""
         from paho.mqtt.subscribeoptions import SubscribeOptions
 
         self._client.subscribe(topic, options=SubscribeOptions(qos=1, noLocal=True))
@@ -241,7 +241,10 @@ class BrokerSession:
 
 
 def tls_context(tls_ca: Path | None) -> ssl.SSLContext:
-    """Verifies the broker by `tls_ca`, or by the system's certificates. Raises UsageError."""
+    """Return a context that verifies the broker by `tls_ca`, or by the system's certificates.
+
+    Raise UsageError.
+    """
     try:
         return ssl.create_default_context(cafile=tls_ca)
     except (OSError, ssl.SSLError) as error:

@@ -89,7 +89,7 @@ class Topics:
         return f"{self._base}/camera/{camera}/last_alert/still"
 
     def config(self, component: str, entity: str) -> str:
-        """Of the discovery message of an entity. component: binary_sensor, sensor, image …"""
+        """Return the topic of an entity's discovery message; component: binary_sensor, sensor, image and so on."""
         return f"{self._discovery}/{component}/{self.node}/{entity}/config"
 
 

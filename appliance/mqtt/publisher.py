@@ -66,8 +66,11 @@ class MqttStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MqttDeps:
-    """What the publisher reads and counts with. warning: what is wrong with the appliance, or ''; detector_load: the
-    share of the time that the detector works, None: not known."""
+    """The parts that the publisher reads and counts with.
+
+    warning: what is wrong with the appliance, or ''. detector_load: the share of the time that the detector works,
+    None: not known.
+    """
 
     db: Database
     root: Path
@@ -244,7 +247,10 @@ class MqttPublisher:
             del self._commands[topic]
 
     def _obey(self, topic: str, body: bytes) -> str:
-        """What was done, for the log; '': it was so before. Raises PreconditionError, StoreError."""
+        """Carry out a command and return what was done, for the log; '' if nothing changed.
+
+        Raise PreconditionError or StoreError.
+        """
         arming = self._deps.arming
         if topic == self._topics.choose:
             profile = body.decode("ascii", "replace")
@@ -370,7 +376,7 @@ class MqttPublisher:
             self._stale.popleft()
 
     def _send_state(self, topic: str, body: bytes) -> bool:
-        """False: the broker takes no more now."""
+        """Send a state; return False if the broker takes no more now."""
         digest = sha256(body).hexdigest()
         if self._sent.get(topic) == digest:
             return True
@@ -382,7 +388,7 @@ class MqttPublisher:
         return True
 
     def _send_still(self, camera: str, still: EvidenceRow) -> bool:
-        """False: the broker takes no more now."""
+        """Send a still; return False if the broker takes no more now."""
         topic, sent = self._topics.still(camera), f"{still.path} {still.sha256}"
         if self._sent.get(topic) == sent:
             return True
@@ -407,9 +413,10 @@ class MqttPublisher:
         return True
 
     def _receive(self, message: ReceivedMessage) -> None:
-        """What the broker kept of entities and cameras that are no more is cleared; commands are kept for `_read`.
+        """Keep a command for `_read`; note which retained messages are to be cleared.
 
-        A retained command is refused: it would come again with every connection, whatever was decided since.
+        Those are what the broker kept of entities and cameras that are no more. A retained command is refused: it would
+        come again with every connection, whatever was decided since.
         """
         if self._mqtt.commands and self._is_command(message.topic):
             wrong = message.topic != self._topics.choose and message.body not in _COMMANDS

@@ -68,7 +68,7 @@ class ZoneOccupancy:
                 del self._tracks[track]
 
     def occupied(self) -> frozenset[ZoneLabel]:
-        """What stands or moves in a zone."""
+        """Return the zones in which something stands or moves, with the label of it."""
         return frozenset(
             ZoneLabel(zone, each.label)
             for each in self._tracks.values()

@@ -32,12 +32,14 @@ logger = logging.getLogger(__name__)
 
 
 class AppriseSender:
-    """The way to one apprise service. Owner: one task. State: the service as apprise loaded it, and whether the thread
-    that sends has come back, as apprise blocks; one that hangs is left alone, and no other message is sent meanwhile.
+    """The way to one apprise service.
+
+    Owner: one task. State: the service as apprise loaded it, and if the thread that sends has come back, as apprise
+    blocks. A thread that hangs is left alone, and no other message is sent meanwhile.
     """
 
     def __init__(self, target: AppriseTarget, clock: Clock) -> None:
-        """Raises UsageError: apprise is not installed, or does not know this kind of address."""
+        """Load the service; raise UsageError if apprise is not installed or does not know this kind of address."""
         self._host = target.host
         self._clock = clock
         self._service = load_service(target)
@@ -69,10 +71,10 @@ class AppriseSender:
         )
 
     async def close(self) -> None:
-        """A message that is being sent has its own limits; nothing is open besides."""
+        """Do nothing: a message that is being sent has its own limits, and nothing else is open."""
 
     async def _send_in_thread(self, message: NotificationMessage, text: str) -> int | None:
-        """The HTTP status, 200 when the service took the message; None: there was no answer."""
+        """Return the HTTP status: 200 if the service took the message, None if there was no answer."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int | None] = loop.create_future()
 
@@ -93,7 +95,7 @@ class AppriseSender:
 
 
 def load_service(target: AppriseTarget) -> NotifyBase:
-    """The service behind the target's URL; nothing is sent. Raises UsageError."""
+    """Load the service behind the target's URL; nothing is sent. Raise UsageError."""
     try:
         import apprise
     except ImportError:

@@ -110,12 +110,12 @@ class LoopSignal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifierDeps:
-    """What the senders of all targets share.
+    """The parts that the senders of all targets share.
 
-    due: fired when an alert or a verdict was written. armed: whether a target's `schedule` covers a time;
-    in_quiet_hours: the same of its `quiet_hours`. quiet_reason: why a target (its name) is told nothing of an alert
-    of a camera and these rules now, or ''. still: of an alert, for a target that is on the site or not; empty: none may
-    go; None: it is not cut yet. snooze_link: for a message to a target (its name), or ''.
+    due: fired when an alert or a verdict was written. armed: true if a target's `schedule` covers a time;
+    in_quiet_hours: the same for its `quiet_hours`. quiet_reason: why a target (its name) gets no message now about an
+    alert of a camera and these rules, or ''. still: the still of an alert, for a target that is on the site or not;
+    empty: none may go; None: it is not cut yet. snooze_link: the link for a message to a target (its name), or ''.
     """
 
     notices: NoticeStore
@@ -219,7 +219,7 @@ class TargetSender:
         return min((item.row.due_t - now for item in items if item.row.due_t > now), default=POLL_S)
 
     async def _handle(self, item: OpenNotice) -> bool:
-        """True: an attempt to send was made."""
+        """Act on a notice; return True if an attempt to send was made."""
         row = item.row
         if row.id in self._unrecorded:
             self._record(row.id, item)
@@ -238,7 +238,7 @@ class TargetSender:
         return False
 
     def _awaits_still(self, item: OpenNotice) -> bool:
-        """Whether the picture that goes with the first message may still come in time."""
+        """Return True if the still that goes with the first message may yet come in time."""
         row = item.row
         if not self.target.picture or row.messages or not 0 <= self._clock.now() - row.created_t < STILL_WAIT_S:
             return False
@@ -319,9 +319,9 @@ class TargetSender:
         )
 
     async def _deliver_health(self) -> bool:
-        """True: a message about a health event was sent, and there may be another. Raises StoreError.
+        """Send a message about a health event if one is due; return True if it was sent, and there may be another.
 
-        In quiet hours they wait: what still lasts afterwards is told then.
+        Raise StoreError. In quiet hours events wait: those that still last afterwards are sent then.
         """
         if self._deps.in_quiet_hours(self.target, self._clock.now()):
             return False
@@ -344,7 +344,7 @@ class TargetSender:
             logger.warning("%s was told, which cannot be recorded: %s (%s)", self.name, row.why, error)
 
     async def _deliver_unstored(self, alert: UnstoredAlert) -> bool:
-        """False: the target does not take it now."""
+        """Send the message of an alert that is not stored; return False if the target does not take it now."""
         if alert.notice.id in self._unrecorded or alert.notice.forbidden:
             return True
         if self._deps.quiet_reason(self.name, alert.alert.camera, alert.alert.rules):

@@ -47,7 +47,7 @@ class HealthNotices:
         self._sent: dict[str, None] = {}  # in the order of telling
 
     def due(self) -> HealthNotice | None:
-        """The next message, the oldest event first; None: there is nothing new. Raises StoreError."""
+        """Return the next message, the oldest event first; None if there is nothing new. Raise StoreError."""
         if not self._target.health:
             return None
         lasting = self._events.open()
@@ -59,7 +59,7 @@ class HealthNotices:
         return self._over()
 
     def _over(self) -> HealthNotice | None:
-        """An event that was told of and has ended for good."""
+        """Return the message about an event that was sent and has ended for good; None if there is none."""
         for name in tuple(self._sent):
             event = self._events.get(name)
             if event is None:  # only the newest are kept
@@ -72,7 +72,7 @@ class HealthNotices:
         return None
 
     def delivered(self, notice: HealthNotice) -> None:
-        """The target took the message, or never will."""
+        """Note that the target took the message, or never will."""
         if notice.event.t_end is not None:
             self._sent.pop(notice.event.id, None)
             return

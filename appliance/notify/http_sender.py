@@ -40,7 +40,7 @@ class HttpSender:
     """The way to one HTTP target. Owner: one task."""
 
     def __init__(self, target: NtfyTarget | WebhookTarget, clock: Clock) -> None:
-        """Raises UsageError when `tls_ca` cannot be read."""
+        """Prepare the sender; raise UsageError if `tls_ca` cannot be read."""
         self._target = target
         self._clock = clock
         self._poster = HttpPoster(target.timeout_s, tls_verification(target.url, target.tls_ca), clock)
@@ -164,14 +164,14 @@ def _result(host: str, status: int, headers: httpx.Headers, body: bytes) -> Send
 
 
 def tls_verification(url: str, tls_ca: Path | None) -> ssl.SSLContext | bool:
-    """What a certificate is held against. Raises UsageError when `tls_ca` cannot be read."""
+    """Return what a certificate is checked against; raise UsageError if `tls_ca` cannot be read."""
     if not url.startswith("https:"):
         return False  # nothing to verify, and the authorities' certificates need not be loaded
     return True if tls_ca is None else load_tls_ca(tls_ca)
 
 
 def load_tls_ca(tls_ca: Path) -> ssl.SSLContext:
-    """Raises UsageError."""
+    """Load the certificates of `tls_ca`; raise UsageError."""
     try:
         return ssl.create_default_context(cafile=str(tls_ca))
     except (OSError, ssl.SSLError) as error:
@@ -179,7 +179,7 @@ def load_tls_ca(tls_ca: Path) -> ssl.SSLContext:
 
 
 def _cause(error: BaseException) -> str:
-    """The deepest reason that is one of the system's or of TLS, in its words; they name no address."""
+    """Return the deepest reason that comes from the system or from TLS, in its words; they name no address."""
     found = type(error).__name__
     seen: BaseException | None = error
     while seen is not None:

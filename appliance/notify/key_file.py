@@ -14,7 +14,10 @@ KEY_BYTES_MAX = 4096
 
 
 def own_key(path: Path, make: Callable[[], bytes]) -> bytes:
-    """The key at `path`, made the first time. Raises MissingDependency with the remedy."""
+    """Return the key at `path`, which is made the first time.
+
+    Raise MissingDependency with the remedy.
+    """
     try:
         with contextlib.suppress(FileExistsError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -65,7 +65,7 @@ class NotificationMessage:
 
     @property
     def message_id(self) -> str:
-        """Of the content: the same when the same message is sent again."""
+        """Identifier made from the content: it is the same when the same message is sent again."""
         if self.health:
             return f"{self.id}-{'over' if self.over else 'lasts'}"
         return f"{self.id}-{self.standing}-{self.severity}"
@@ -97,7 +97,7 @@ class NotificationMessage:
 
 
 def is_good_news(message: NotificationMessage) -> bool:
-    """An alert is withdrawn, or a fault is over: nobody need be woken for it."""
+    """Return True if an alert is withdrawn, or a fault is over: nobody need be woken for it."""
     return message.standing == "withdrawn" or message.over
 
 
@@ -198,12 +198,15 @@ class MessageBuilder:
 
 
 def _anything_at(event: HealthEventRow) -> Event:
-    """An event of the camera at that time, in no zone: what is forbidden of it is forbidden of the whole camera."""
+    """Return an event of the camera at that time, in no zone.
+
+    What is forbidden for such an event is forbidden for the whole camera.
+    """
     return Event(camera=event.camera, rule="", kind="enter", track=0, label="", t=event.t_start)
 
 
 def _recheck_reason(detail: AlertDetail) -> str:
-    """The reason of the appliance's own re-check, as long as the cloud gave no verdict."""
+    """Return the reason of the appliance's own re-check, as long as the cloud gave no verdict."""
     recheck = detail.recheck
     if detail.alert.verdict is not None or recheck is None or recheck.verdict is None:
         return ""

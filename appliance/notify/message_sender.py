@@ -10,7 +10,7 @@ from appliance.notify.message import NotificationMessage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendResult:
-    """What came of one attempt to send.
+    """The result of one attempt to send.
 
     Attributes:
         ok: the target took the message.

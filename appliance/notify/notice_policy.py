@@ -77,7 +77,7 @@ def notice_id(site: str, alert: str, target: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeInput:
-    """What is known of one alert and one target. Times are UTC seconds, durations seconds.
+    """The facts about one alert and one target; times are UTC seconds, durations seconds.
 
     Attributes:
         due_t: until when the notice may be held.
@@ -106,8 +106,11 @@ class NoticeInput:
 
 @dataclass(frozen=True, slots=True)
 class NoticeDecision:
-    """hold: decide again later. send: send a message now. drop: never send one; the notice ends in `state` with the
-    reason. keep: what was sent is still true."""
+    """The next step for a notice.
+
+    hold: decide again later. send: send a message now. drop: never send one; the notice ends in `state` with the
+    reason. keep: what was sent is still true.
+    """
 
     kind: Literal["hold", "send", "drop", "keep"]
     reason: str = ""
@@ -115,11 +118,11 @@ class NoticeDecision:
 
 
 def decide_notice(notice: NoticeInput) -> NoticeDecision:
-    """What becomes of a notice now.
+    """Decide what to do with a notice now.
 
     Before the first message: a withdrawn alert is dropped, unless a message may have arrived already, which is then
-    withdrawn by another. While the cloud works on it and may still answer, the notice is held, never beyond its time.
-    A rejection that is not firm, and a re-check by a detector, end the hold: nothing better is on its way. Afterwards
+    withdrawn by another. While the cloud works on it and may still answer, the notice is held, never beyond its time. A
+    rejection that is not firm, and a re-check by a detector, end the hold: nothing better is on its way. Afterwards
     only what changes a person's mind is sent again.
     """
     if notice.sent_standing is not None:
@@ -137,7 +140,7 @@ def decide_notice(notice: NoticeInput) -> NoticeDecision:
 def is_news(
     standing: Standing, severity: Severity, sent_standing: Standing | None, sent_severity: Severity | None
 ) -> bool:
-    """Whether a verdict confirms or withdraws what was sent, or the alert became more severe.
+    """Return True if a verdict confirms or withdraws what was sent, or the alert became more severe.
 
     sent_standing None: no message arrived yet, so anything but a withdrawal is news.
     """

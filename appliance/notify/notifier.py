@@ -33,7 +33,10 @@ logger = logging.getLogger(__name__)
 
 
 def new_sender(name: str, target: Target, clock: Clock, push: PushMeans | None = None) -> MessageSender:
-    """The sender of the target's kind. Raises UsageError: its certificate, address or package cannot be used."""
+    """Make the sender of the target's kind.
+
+    Raise UsageError if its certificate, address or package cannot be used.
+    """
     if isinstance(target, PushTarget):
         if push is None:
             raise UsageError("only a running appliance knows the browsers that are notified")
@@ -58,7 +61,7 @@ class Notifier:
         db: Database,
         make_sender: MakeSender = new_sender,
     ) -> None:
-        """Raises UsageError when a target cannot be used."""
+        """Make the senders of the enabled targets; raise UsageError if a target cannot be used."""
         self._notices = deps.notices
         self._due = deps.due
         self._db = db
@@ -90,11 +93,11 @@ class Notifier:
         self.wake()
 
     def wake(self) -> None:
-        """An alert or a verdict was written."""
+        """Wake the senders: an alert or a verdict was written."""
         self._due.fire()
 
     def notify_unstored(self, alert: Alert, notices: Sequence[NewNotice], why: str) -> None:
-        """The disk does not take this alert: its targets get their message all the same, without waiting."""
+        """Send an alert that the disk does not take: its targets get their message all the same, without waiting."""
         for notice in notices:
             if notice.target in self._senders:
                 self._senders[notice.target].send_unstored(UnstoredAlert(notice, alert, why))
@@ -198,6 +201,6 @@ def _made(name: str, target: Target, clock: Clock, make_sender: MakeSender) -> M
 
 
 def _is_news(item: OpenNotice) -> bool:
-    """The alert says something else now than the last message did."""
+    """Return True if the alert says something else now than the last message did."""
     row = item.row
     return is_news(item.standing, item.severity, row.standing or None, row.severity or None)

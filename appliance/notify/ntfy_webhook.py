@@ -51,7 +51,7 @@ def _webhook(target: WebhookTarget, message: NotificationMessage, now: float) ->
 
 
 def webhook_document(message: NotificationMessage) -> dict[str, object]:
-    """The JSON of a webhook. Fields may be added; those that stand here stay."""
+    """Return the JSON of a webhook. Fields may be added; those that stand here stay."""
     return {
         "type": "test" if message.test else "health" if message.health else "alert",
         "version": WEBHOOK_VERSION,
@@ -109,7 +109,10 @@ def _ntfy(target: NtfyTarget, message: NotificationMessage) -> HttpRequest:
 
 
 def _ntfy_with_image(target: NtfyTarget, message: NotificationMessage, fields: dict[str, object]) -> HttpRequest:
-    """The image is the body, all else stands in headers: https://docs.ntfy.sh/publish/#attach-local-file"""
+    """Return a request with the image as its body and all else in headers.
+
+    See https://docs.ntfy.sh/publish/#attach-local-file for the format.
+    """
     headers = {
         "content-type": "image/jpeg",
         "x-filename": "still.jpg",

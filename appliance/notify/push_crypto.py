@@ -21,7 +21,10 @@ _RECORD_BYTES = 4096
 
 
 def encrypt(plain: bytes, p256dh: bytes, auth: bytes) -> bytes:
-    """The body of a push message for the browser with these keys. Raises UsageError: they are none, it is too long."""
+    """Return the body of a push message for the browser with these keys.
+
+    Raise UsageError if they are no keys, or if the text is too long.
+    """
     if len(plain) > PLAIN_BYTES_MAX:
         raise UsageError(f"a push message has at most {PLAIN_BYTES_MAX} bytes")
     browser = browser_key(p256dh, auth)
@@ -36,7 +39,7 @@ def encrypt(plain: bytes, p256dh: bytes, auth: bytes) -> bytes:
 
 
 def browser_key(p256dh: bytes, auth: bytes) -> ec.EllipticCurvePublicKey:
-    """Raises UsageError: these are no keys of a push subscription."""
+    """Return the browser's public key; raise UsageError if these are no keys of a push subscription."""
     if len(p256dh) != PUBLIC_KEY_BYTES or len(auth) != AUTH_BYTES:
         raise UsageError("these are no keys of a push subscription")
     try:
@@ -46,7 +49,7 @@ def browser_key(p256dh: bytes, auth: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def new_key() -> bytes:
-    """A private key for VAPID, as PEM."""
+    """Make a private key for VAPID, as PEM."""
     return ec.generate_private_key(ec.SECP256R1()).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -59,7 +62,7 @@ def load_key(pem: bytes) -> ec.EllipticCurvePrivateKey | None:
 
 
 def public_point(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Of a private key its public one, uncompressed."""
+    """Return the public key of a private key, uncompressed."""
     return _point(key.public_key())
 
 

@@ -1,4 +1,4 @@
-"""Who sends web push messages (RFC 8292, VAPID), and to whom: the appliance's key and the browsers that subscribed."""
+"""Sender and receivers of web push messages (RFC 8292, VAPID): the appliance's key and the subscribed browsers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class VapidKey:
         return encode(public_point(self._private()))
 
     def authorization(self, endpoint: str, contact: str, now: float) -> str:
-        """The header of a message to `endpoint`. contact: an https: or mailto: address of who sends it."""
+        """Return the header of a message to `endpoint`.
+
+        contact: an https: or mailto: address of the sender.
+        """
         from appliance.notify.push_crypto import sign
 
         parts = urlsplit(endpoint)
@@ -58,7 +61,10 @@ class VapidKey:
 
 @dataclass(frozen=True, slots=True)
 class PushMeans:
-    """What push targets share. sees: whether a user may see a camera. contact: of who sends, for push services."""
+    """The parts that push targets share.
+
+    sees: true if a user may see a camera. contact: the sender's address, for push services.
+    """
 
     key: VapidKey
     subscriptions: PushSubscriptionStore

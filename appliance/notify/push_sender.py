@@ -115,7 +115,7 @@ class PushSender:
 
 
 def _payload(message: NotificationMessage) -> bytes:
-    """What the service worker shows; links without the host, which it knows."""
+    """Return the JSON that the service worker shows; links come without the host, which it knows."""
     facts = {
         "title": message.title,
         "body": message.text[:_TEXT_CHARS_MAX],

@@ -25,7 +25,10 @@ _SIGNATURE_BYTES = 18
 
 @dataclass(frozen=True, slots=True)
 class SnoozeOffer:
-    """What a link allows: to let `target` be told nothing of this camera, or of one rule of it, for a while."""
+    """The right that a link gives: to silence `target` about a camera for a while.
+
+    It covers this camera, or one rule of it.
+    """
 
     id: str
     target: str
@@ -57,7 +60,7 @@ class SnoozeLinks:
         return f"{self._base}/snooze/{self._token(target, message.camera, rule, message.id, message.t + LINK_S)}"
 
     def read(self, token: str, now: float) -> SnoozeOffer:
-        """Raises PreconditionError: it is none of ours, or too old."""
+        """Read a token; raise PreconditionError if it was not made here, or is too old."""
         head, _, signature = token[:TOKEN_CHARS_MAX].partition(".")
         try:
             given = _decoded(signature)
@@ -73,7 +76,7 @@ class SnoozeLinks:
         return SnoozeOffer(key, target, camera, rule, expires_t, self._used.is_used(key))
 
     def use(self, offer: SnoozeOffer) -> bool:
-        """False: it was used before. Raises StoreError."""
+        """Use an offer; return False if it was used before. Raise StoreError."""
         return self._used.use(offer.id, offer.expires_t)
 
     def _token(self, target: str, camera: str, rule: str, message_id: str, expires_t: float) -> str:

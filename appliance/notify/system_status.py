@@ -1,4 +1,4 @@
-"""What of the appliance a message must mention."""
+"""The facts about the appliance that a message must mention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEGRADED_MAX = 4
 
 
 class SystemStatus:
-    """What of the appliance a message must mention: whether the cloud may still answer, and which parts are degraded.
+    """The state of the appliance for messages: if the cloud may still answer, and which parts are degraded.
 
     Owner: the notifier's thread.
     """
@@ -42,7 +42,7 @@ class SystemStatus:
         return link.up or 0 <= self._clock.now() - link.since < LINK_GRACE_S
 
     def degraded(self, camera: str, *, unverified: bool) -> tuple[str, ...]:
-        """What a person should know beside the alert, one sentence each, at most 4. Raises StoreError."""
+        """Return what a person should know beside the alert, one sentence each, at most 4. Raise StoreError."""
         found = [self._warning()]
         if unverified and self._link is not None and not self.cloud_answers:
             down = "the cloud cannot be reached" if not self._link().up else "the cloud does not answer"

@@ -37,7 +37,10 @@ class TargetFinding(NamedTuple):
 def check_targets(
     targets: Mapping[str, Target], *, public_url: str, has_uplink: bool, contact: bool
 ) -> Iterator[TargetFinding]:
-    """Findings about the enabled targets; nothing is sent. contact: whether each may be connected to."""
+    """Yield findings about the enabled targets; nothing is sent.
+
+    contact: true if each may be connected to.
+    """
     enabled = {name: target for name, target in targets.items() if target.enabled}
     if enabled and not public_url:
         yield TargetFinding("dashboard.public_url", "warning", "not set: messages carry no link to the alert's page")
@@ -58,7 +61,10 @@ def check_targets(
 
 
 def _check_apprise(name: str, target: AppriseTarget) -> TargetFinding:
-    """Whether apprise is installed and knows the address; only a message shows whether the service takes one."""
+    """Check that apprise is installed and knows the address.
+
+    Only a message shows if the service takes one.
+    """
     try:
         load_service(target)
     except UsageError as error:

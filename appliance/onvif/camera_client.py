@@ -1,4 +1,4 @@
-"""What an ONVIF camera tells of itself: make, clock, streams (profile S and T); and turning it (PTZ)."""
+"""An ONVIF camera's own facts: make, clock, streams (profile S and T); and the commands that turn it (PTZ)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,10 @@ def clock_ahead_s(address: OnvifAddress, clock: Clock, call_s: float) -> float |
 
 
 async def camera_ahead_s(soap: SoapClient, clock: Clock) -> float | None:
-    """What the camera's clock is ahead of ours; None: it does not say. It is asked without a password."""
+    """Return by how many seconds the camera's clock is ahead of ours; None if it does not say.
+
+    The camera is asked without a password.
+    """
     before = clock.now()
     body = await soap.call(soap.address.url, DEVICE, "<t:GetSystemDateAndTime/>", signed=False)
     now = (before + clock.now()) / 2
@@ -170,7 +173,10 @@ class CameraClient:
         await self._soap.call(url, PTZ, f"<t:GotoHomePosition>{profile}</t:GotoHomePosition>")
 
     async def _ptz(self) -> tuple[str, str]:
-        """The PTZ service and the profile to name to it, as XML. Raises SourceRefused: it cannot be turned."""
+        """Return the PTZ service and the profile to name to it, as XML.
+
+        Raise SourceRefused if the camera cannot be turned.
+        """
         if not self._ptz_profile:
             self._soap.camera_ahead_s = await camera_ahead_s(self._soap, self._clock) or 0.0
             await self._learn_services()
@@ -248,7 +254,7 @@ class CameraClient:
         return {_token(each): each for each in body.every("Configurations")} if body else {}
 
     async def _with_url(self, profile: StreamProfile) -> StreamProfile:
-        """The profile with the address of its stream, on the camera's own host, over TCP."""
+        """Return the profile with the address of its stream, on the camera's own host, over TCP."""
         token = f"<t:ProfileToken>{escape(profile.token)}</t:ProfileToken>"
         if MEDIA2 in self._services:
             wanted = f"<t:GetStreamUri><t:Protocol>RTSP</t:Protocol>{token}</t:GetStreamUri>"

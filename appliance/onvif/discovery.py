@@ -35,10 +35,11 @@ _TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class FoundCamera:
-    """What answered. address: of its device service, on the host of the answer. name, make, place: as it says.
+    """A camera that answered.
 
-    host: of IPv6 within the link with its zone, as in fe80::1%eth0. elsewhere: another host that it named and that is
-    not used; ''. named: all hosts that it named.
+    address: of its device service, on the host of the answer. name, make, place: as it says. host: of IPv6 within the
+    link with its zone, as in fe80::1%eth0. elsewhere: another host that it named and that is not used; ''. named: all
+    hosts that it named.
     """
 
     address: str
@@ -77,7 +78,7 @@ def discover_cameras(clock: Clock, listen_s: float = LISTEN_S) -> list[FoundCame
 
 
 class Answers:
-    """What came, by the address of the device service; the first answer of each counts."""
+    """The cameras that answered, by the address of the device service; the first answer of each counts."""
 
     def __init__(self, ids: frozenset[str]) -> None:
         self._ids = ids
@@ -86,7 +87,7 @@ class Answers:
         self._count = 0
 
     def receive(self, from_socket: socket.socket) -> None:
-        """The next datagram of a socket."""
+        """Receive the next datagram of a socket."""
         try:
             data, (host, _port, *more) = from_socket.recvfrom(65_535)
             if more and more[1]:  # within a link, of which there may be several
@@ -96,7 +97,7 @@ class Answers:
         self.take(data, host)
 
     def take(self, data: bytes, host: str) -> None:
-        """A datagram of `host`; too many are left out."""
+        """Read a datagram of `host`; ignore it if there were too many."""
         self._count += 1
         self._of_host[host] = self._of_host.get(host, 0) + 1
         if self._count > DATAGRAMS_MAX or self._of_host[host] > DATAGRAMS_OF_ONE_MAX or len(self._found) >= FOUND_MAX:
@@ -105,7 +106,10 @@ class Answers:
             self._found.setdefault(camera.address, camera)
 
     def cameras(self) -> list[FoundCamera]:
-        """A camera that answered by IPv6 and names an IPv4 address that answered, too, is listed by that alone."""
+        """Return the cameras, each once.
+
+        A camera that answered by IPv6 and names an IPv4 address that answered, too, is listed by that alone.
+        """
         hosts = {each.host for each in self._found.values()}
         once = [
             each
@@ -121,7 +125,7 @@ def _order(found: FoundCamera) -> tuple[int, int, str]:
 
 
 def answered(data: bytes, host: str, ids: frozenset[str]) -> list[FoundCamera]:
-    """The cameras in a ProbeMatches of `host` to one of our probes; [] for anything else."""
+    """Return the cameras in a ProbeMatches of `host` to one of our probes; [] for anything else."""
     try:
         root = parse_xml(data)
     except XmlRefused:

@@ -46,7 +46,7 @@ class OnvifAddress:
 
     @classmethod
     def parse(cls, text: str) -> OnvifAddress:
-        """Of `http://user:password@host:port/path`, or of a host with or without a port. Raises SourceRefused."""
+        """Parse `http://user:password@host:port/path`, or a host with or without a port; raise SourceRefused."""
         bare = text.strip()
         if bare.count(":") > 1 and "/" not in bare and "[" not in bare:
             bare = f"[{bare}]"  # an IPv6 address, as people and discovery write it
@@ -77,13 +77,14 @@ class OnvifAddress:
         return shown if _PORTS[self.scheme] == self.port else f"{shown}:{self.port}"
 
     def with_login(self, user: str, password: str) -> str:
-        """The whole address; user and password are percent-encoded already."""
+        """Return the whole address; user and password are percent-encoded already."""
         return f"{self.scheme}://{user}:{password}@{self.label}{self.path}"
 
     def pinned(self, named: str) -> tuple[str, str]:
-        """An address that the camera names, on the camera's own host, and the other host that it named, or ''.
+        """Move an address that the camera names to the camera's own host.
 
-        Of an address elsewhere only the path is taken: nobody's answer sends us anywhere but to who gave it.
+        Return it with the other host that the camera named, or ''. From an address elsewhere only the path is taken: an
+        answer sends us only to the host that gave it.
         """
         try:
             parts = urlsplit(named.strip())
@@ -106,7 +107,10 @@ def bracketed(host: str) -> str:
 
 
 def is_same_host(one: str, other: str) -> bool:
-    """Whether both name one host. Zones are ours: a camera does not know on which of our interfaces it is."""
+    """Return True if both name one host.
+
+    Zones are ours: a camera does not know on which of our interfaces it is.
+    """
     return _without_zone(one) == _without_zone(other)
 
 
@@ -158,9 +162,9 @@ class SoapClient:
         await self.close()
 
     async def call(self, url: str, namespace: str, request: str, *, signed: bool = True) -> XmlElement:
-        """What the body of the answer holds. request: `<t:Name>…</t:Name>`, `t` being `namespace`.
+        """Send a request and return the body of the answer; request: `<t:Name>…</t:Name>`, `t` being `namespace`.
 
-        Raises LoginRefused, SourceRefused (with what the camera said in its fault) and SourceLost.
+        Raise LoginRefused, SourceRefused (with the text of the camera's fault) and SourceLost.
         """
         import httpx
 

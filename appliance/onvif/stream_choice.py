@@ -21,9 +21,9 @@ class StreamChoice:
 
 
 def choose_streams(profiles: Sequence[StreamProfile], side: int) -> StreamChoice:
-    """The largest stream is recorded; the smallest of the same lens that fills the network is detected on.
+    """Choose the largest stream for recording, and for detection the smallest one that fills the network.
 
-    side: the longer side, in pixels, of what the network is shown.
+    Both come from the same lens. side: the longer side, in pixels, of the network's input.
     """
     usable = [each for each in profiles if each.url and each.codec not in ("mpeg4",)]
     if not usable:
@@ -50,7 +50,7 @@ def choose_streams(profiles: Sequence[StreamProfile], side: int) -> StreamChoice
 
 
 def clock_advice(ahead_s: float | None) -> str:
-    """What to do about the camera's clock; '': nothing."""
+    """Return advice about the camera's clock; '' if there is nothing to do."""
     if ahead_s is None or abs(ahead_s) <= CLOCK_OFF_S:
         return ""
     amount = abs(ahead_s)

@@ -26,28 +26,28 @@ class XmlElement:
     text: str = ""
 
     def all(self, name: str) -> Iterator[XmlElement]:
-        """The children of this name."""
+        """Yield the children of this name."""
         return (child for child in self.children if child.name == name)
 
     def at(self, *path: str) -> XmlElement | None:
-        """The first element at the path."""
+        """Return the first element at the path."""
         found: XmlElement | None = self
         for name in path:
             found = next(found.all(name), None) if found else None
         return found
 
     def text_at(self, *path: str) -> str:
-        """The text at the path without spaces around it, printable; '': there is none."""
+        """Return the text at the path without spaces around it, printable; '' if there is none."""
         found = self.at(*path)
         text = found.text.strip() if found else ""
         return "".join(each if each.isprintable() else " " for each in text)
 
     def number_at(self, *path: str) -> float | None:
-        """The number at the path; None: there is none that is finite and not below 0."""
+        """Return the number at the path; None if there is none that is finite and not below 0."""
         return number(self.text_at(*path))
 
     def every(self, name: str) -> Iterator[XmlElement]:
-        """This element and all below it, if of this name, in the order of the document."""
+        """Yield this element and all below it, if of this name, in the order of the document."""
         if self.name == name:
             yield self
         for child in self.children:
@@ -55,7 +55,7 @@ class XmlElement:
 
 
 def number(text: str) -> float | None:
-    """A finite number that is not below 0, of at most ten figures."""
+    """Return a finite number that is 0 or more and below 1e9, written in at most 12 characters; else None."""
     try:
         found = float(text) if 0 < len(text) <= 12 else -1.0
     except ValueError:
@@ -100,7 +100,7 @@ class _TreeBuilder:
 
 
 def parse_xml(data: bytes) -> XmlElement:
-    """The root of the document. The caller bounds the bytes. Raises XmlRefused."""
+    """Return the root of the document. The caller bounds the bytes. Raise XmlRefused."""
     parser = expat.ParserCreate(namespace_separator=" ")
     builder = _TreeBuilder(parser)
     try:

@@ -45,7 +45,7 @@ _WAITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudStatus:
-    """Whether the cloud can answer.
+    """The state of the cloud link: if the cloud can answer.
 
     Attributes:
         configured: the site has an uplink.
@@ -60,7 +60,7 @@ class CloudStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceStatus:
-    """Whether the appliance has capacity for a re-check.
+    """The load of the appliance: if it has capacity for a re-check.
 
     Attributes:
         starts: how often the ingest process was started; 0: it does not run.
@@ -129,7 +129,7 @@ def recheck_reason(candidate: RecheckCandidate, cloud: CloudStatus, settings: Re
 def find_blocker(
     appliance: ApplianceStatus, rechecks_last_minute: int, settings: RecheckConfig, router: RouterConfig
 ) -> Blocker:
-    """What prevents a re-check now; "": nothing."""
+    """Return what prevents a re-check now; "" if nothing does."""
     if not appliance.starts:
         return "ingest"
     if appliance.detector_load > settings.detector_load_max or appliance.detector_queue > 0:
@@ -146,7 +146,7 @@ def find_blocker(
 
 @dataclass(frozen=True, slots=True)
 class RecheckSubject:
-    """What is re-checked.
+    """The object that is re-checked.
 
     Attributes:
         label, seen: of the object, by the live detections.
@@ -161,9 +161,10 @@ class RecheckSubject:
 def choose_subject(
     alert: AlertRow, frames: Sequence[FrameBoxes], until_t: float, size: tuple[int, int], count: int
 ) -> RecheckSubject | None:
-    """The object of the alert's best view, or its newest.
+    """Return the object of the alert's best view, or its newest.
 
-    None: none of `frames` up to `until_t` holds it (later ones are not recorded yet). size: (width, height) of a frame.
+    Return None if none of `frames` up to `until_t` holds it (later ones are not recorded yet). size: (width, height) of
+    a frame.
     """
     track = alert.best.track if alert.best is not None else alert.tracks[-1] if alert.tracks else None
     seen = [
@@ -190,7 +191,7 @@ def view_score(score: float, box: Box) -> float:
 
 
 def _best_of_parts(views: Sequence[tuple[float, CropRequest]], count: int) -> tuple[CropRequest, ...]:
-    """The best view of each of `count` equal parts."""
+    """Return the best view of each of `count` equal parts."""
     parts = min(count, len(views))
     bounds = [len(views) * n // parts for n in range(parts + 1)]
     return tuple(max(views[begin:end], key=lambda view: view[0])[1] for begin, end in pairwise(bounds))
@@ -201,10 +202,11 @@ ChanceOf = Callable[[TrackStability], float]
 
 
 def judge_recheck(label: str, seen: TrackStability, result: RecheckResult, why: str, chance: ChanceOf) -> EdgeVerdict:
-    """The appliance's own verdict. label, seen: by the live detections; why: what keeps the cloud from answering.
+    """Return the appliance's own verdict.
 
-    The confidence comes from the router's calibration, for an object seen as surely as in the re-check. An
-    unsure verdict never has a higher confidence than the live detections gave.
+    label, seen: by the live detections. why: what keeps the cloud from answering. The confidence comes from the
+    router's calibration, for an object seen as surely as in the re-check. An unsure verdict never has a higher
+    confidence than the live detections gave.
     """
     scores = [score_at(each, label) for each in result.sightings]
     found = sum(score >= SCORE_MIN for score in scores)
@@ -226,7 +228,7 @@ def judge_recheck(label: str, seen: TrackStability, result: RecheckResult, why: 
 
 
 def score_at(crop: CropResult, label: str) -> float:
-    """The score of the object at its place; 0: it was not found there."""
+    """Return the score of the object at its place; 0 if it was not found there."""
     at = (each.score for each in crop.found if each.label == label and is_same_place(each.box, crop.box))
     return max(at, default=0.0)
 

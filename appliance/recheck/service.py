@@ -62,7 +62,7 @@ class _PendingRecheck:
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """What the service reads of other parts; each may be called at any time and returns at once."""
+    """The functions by which the service reads other parts; each may be called at any time and returns at once."""
 
     appliance: Callable[[], ApplianceStatus]
     cloud: Callable[[], CloudStatus]
@@ -118,7 +118,7 @@ class RecheckService:
         self._wake.set()
 
     def receive(self, result: RecheckResult) -> None:
-        """The ingest process has answered. Any thread; never waits."""
+        """Take an answer of the ingest process; any thread may call, and it never waits."""
         self._results.put(result)
         self._wake.set()
 
@@ -188,7 +188,7 @@ class RecheckService:
                 return
 
     def _begin(self, unverified: UnverifiedAlert, why: str, blocker: Blocker, now: float) -> bool:
-        """True: the re-check is under way."""
+        """Begin a re-check; return True if it is under way."""
         late = now - unverified.alert.created_t > GIVE_UP_S
         command_and_subject = None if blocker else self._command(unverified, now)
         if command_and_subject is None:
@@ -215,7 +215,7 @@ class RecheckService:
         return True
 
     def _command(self, unverified: UnverifiedAlert, now: float) -> tuple[RecheckCommand, RecheckSubject] | None:
-        """What is to be re-checked; None: it is not recorded (yet)."""
+        """Return the command and its subject; None if it is not recorded (yet)."""
         alert = unverified.alert
         best_t = alert.t_start if alert.best is None else alert.best.t
         t0 = max(alert.t_start - LEAD_S, best_t - SPAN_S / 2)
@@ -245,7 +245,7 @@ class RecheckService:
 
 
 def _needed(footage: list[SegmentRow], subject: RecheckSubject) -> tuple[FootageSpan, ...]:
-    """The segments that hold one of the crops."""
+    """Return the segments that hold one of the crops."""
     times = [crop.t for crop in subject.crops]
     return tuple(
         FootageSpan(path=row.path, t_start=row.t_start, t_end=row.t_end)

@@ -48,7 +48,7 @@ Region = tuple[int, int, int, int]
 
 
 def close_up_region(box: Box, width: int, height: int, step: int) -> Region:
-    """The square around `box` (shares) in a frame of `width` x `height`, moved or cut to lie in it.
+    """Return the square around `box` (shares) in a frame of `width` x `height`, moved or cut to lie in it.
 
     step: see `close_up_size`. A network of fixed shape sees as much more around the object as there is room for.
     """
@@ -61,7 +61,7 @@ def close_up_region(box: Box, width: int, height: int, step: int) -> Region:
 
 
 def close_up_size(whole: tuple[int, int], step: int) -> tuple[int, int]:
-    """The (width, height) of the close-up.
+    """Return the (width, height) of the close-up.
 
     whole: the size in which the network wants a whole frame of that shape. step: it takes smaller ones at less cost, in
     multiples of this (0: it does not).
@@ -74,7 +74,7 @@ def close_up_size(whole: tuple[int, int], step: int) -> tuple[int, int]:
 
 
 def close_up(image: Image, region: Region, size: tuple[int, int]) -> Image:
-    """The region of `image` (H, W, 3) in `size` (width, height), enlarged or scaled down."""
+    """Return the region of `image` (H, W, 3) in `size` (width, height), enlarged or scaled down."""
     left, top, right, bottom = region
     how = cv2.INTER_LINEAR if size[0] > right - left else cv2.INTER_AREA
     return np.ascontiguousarray(cv2.resize(image[top:bottom, left:right], size, interpolation=how), np.uint8)
@@ -83,7 +83,10 @@ def close_up(image: Image, region: Region, size: tuple[int, int]) -> Image:
 def found_objects(
     seen: Detections, labels: Sequence[str], region: Region, size: tuple[int, int]
 ) -> tuple[RecheckDetection, ...]:
-    """The objects found in the region, their boxes in shares of the whole frame of `size` (width, height)."""
+    """Return the objects found in the region, their boxes in shares of the whole frame.
+
+    size: (width, height) of that frame.
+    """
     return tuple(
         RecheckDetection(label=labels[int(kind)], score=round(float(score), 3), box=_box_in_frame(box, region, size))
         for box, score, kind in zip(seen.boxes.tolist(), seen.scores, seen.class_ids, strict=True)
@@ -154,7 +157,7 @@ class RecheckWorker:
                 self._emit(self.recheck(command))
 
     def recheck(self, command: RecheckCommand) -> RecheckResult:
-        """The result of a command. Never raises: a failure is a result with its reason."""
+        """Return the result of a command. Never raise: a failure is a result with its reason."""
         began = self._clock.monotonic()
         try:
             detector = self._detector = self._detector or self._load_detector()
@@ -168,7 +171,10 @@ class RecheckWorker:
         return RecheckResult(id=command.id, camera=command.camera, model=detector.name, ms=ms, sightings=crops)
 
     def _stills(self, command: RecheckCommand) -> list[tuple[CropRequest, Still]]:
-        """The frames that can be had: together, as each segment is then decoded once, else one by one."""
+        """Return the frames that can be had.
+
+        They are read together, as each segment is then decoded once; if that fails, they are read one by one.
+        """
         if not 0 < len(command.glimpses) <= CROPS_MAX or len(command.footage) > SEGMENTS_MAX:
             raise EvidenceError("it asks for nothing, or for too much")
         segments = [self._segment(each) for each in command.footage]

@@ -37,11 +37,11 @@ class ProfileInForce:
 
 
 class Arming:
-    """What reports at this moment, by the `arming` section and what people chose. Any thread.
+    """The rules that report at this moment, by the `arming` section and what people chose; any thread may call.
 
     To the rules a profile or a pause is one more schedule: what came meanwhile is not reported afterwards. It goes by
-    the appliance's clock, not by a camera's, and only where the appliance runs: a replay knows of none.
-    State: none but what the store keeps.
+    the appliance's clock, not by a camera's, and only where the appliance runs: a replay knows of none. It has no state
+    but what the store keeps.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Arming:
         return chosen.profile if chosen else self._scheduled(self._clock.now())
 
     def in_force(self) -> ProfileInForce:
-        """The profile, until when, and who wanted it."""
+        """Return the profile, until when it holds, and who wanted it."""
         now = self._clock.now()
         chosen = self._chosen(now)
         if chosen is None:
@@ -84,12 +84,12 @@ class Arming:
 
     @property
     def reports(self) -> bool:
-        """Whether anything reports under the profile in force."""
+        """True if anything reports under the profile in force."""
         profile = self.config.profile(self.profile)
         return profile.rules != () and profile.cameras != ()
 
     def off_rules(self, camera: str) -> frozenset[str]:
-        """The names of the rules of a camera that report nothing now."""
+        """Return the names of the rules of a camera that report nothing now."""
         rows, now = self._store.rows, self._clock.now()
         if not rows and not self._hours and self.config.default == ARMED:
             return _NOTHING
@@ -127,7 +127,7 @@ class Arming:
         return ""
 
     def warnings(self) -> tuple[str, ...]:
-        """What a person has switched off, one sentence each."""
+        """Return what a person has switched off, one sentence each."""
         found, state = [], self.in_force()
         if state.by == "person" and not self.reports:
             found.append(f"the site is {state.name}{_by(state.who, state.why)}: no rule reports anything")
@@ -147,9 +147,9 @@ class Arming:
         return self._store.remove()
 
     def arm(self, *, armed: bool, who: str) -> bool:
-        """A switch with two ends: on is the week's profile where that reports anything, else `armed`.
+        """Switch on or off: on is the week's profile if that reports anything, else `armed`.
 
-        False: nothing was changed. Raises StoreError.
+        Return False if nothing was changed. Raise StoreError.
         """
         with self._lock:
             if armed == self.reports:
@@ -205,7 +205,7 @@ class Arming:
         return None
 
     def _chosen(self, now: float) -> ArmingRow | None:
-        """A profile that is gone from the site file is chosen no more."""
+        """Return the chosen profile; None if none is chosen, or if it is gone from the site file."""
         for row in self._store.rows:
             if row.profile in self.config.names and row.lasts(now):
                 return row

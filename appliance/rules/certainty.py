@@ -66,11 +66,11 @@ class TrackCertainty:
         self.median = self.added_up = 0.0
 
     def at_least(self, score_min: float) -> float:
-        """The median, or what the looks add up to where only that reaches `score_min`."""
+        """Return the median, or `added_up` if only that reaches `score_min`."""
         return self.added_up if self.median < score_min <= self.added_up else self.median
 
     def add(self, score: float, box: Box) -> None:
-        """It was detected once more. score: on the common scale."""
+        """Note that it was detected once more; score: on the common scale."""
         self._recent.append(score)
         count = len(self._recent)
         if count >= TUNING.scores_min and score > self.median:
@@ -88,7 +88,7 @@ class TrackCertainty:
 
 
 def calibrated(score: float, label: str, calibration: Calibration) -> float:
-    """A network's own score on the common scale."""
+    """Convert a network's own score to the common scale."""
     line = calibration.get(label)
     if line is None:
         return score
@@ -96,18 +96,18 @@ def calibrated(score: float, label: str, calibration: Calibration) -> float:
 
 
 def log_odds(score: float) -> float:
-    """Of a probability, kept away from 0 and 1."""
+    """Return the log-odds of a probability, kept away from 0 and 1."""
     score = min(1 - TUNING.odds_clip, max(TUNING.odds_clip, score))
     return log(score / (1 - score))
 
 
 def probability(odds: float) -> float:
-    """The inverse of `log_odds`."""
+    """Return the probability for log-odds: the inverse of `log_odds`."""
     return 1 / (1 + exp(-odds))
 
 
 def _steps(a: Box, b: Box) -> float:
-    """The way from one box to another: along the picture in widths, up and down in halves of the height."""
+    """Return the way from one box to another: sideways in widths, up and down in halves of the height."""
     width = (a[2] - a[0] + b[2] - b[0]) / 2
     height = (a[3] - a[1] + b[3] - b[1]) / 2
     if width <= 0 or height <= 0:

@@ -1,4 +1,4 @@
-"""What the rules remember of one track, and one condition per kind of rule: enter, exit, dwell, line."""
+"""The state of one track that the rules keep, and one condition per kind of rule: enter, exit, dwell, line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ class RuleTrackState:
     crossings: dict[str, Direction] = field(default_factory=dict)
 
     def update(self, found: TrackedObject, t: float, calibration: Calibration) -> None:
-        """The object is seen. Scores are kept by label: a car that reads `person` once is not a well-seen person."""
+        """Note that the object is seen.
+
+        Scores are kept by label: a car that is once detected as `person` is not a well-seen person.
+        """
         self.last, self.seen, self.missing_since, self.lost = found, t, None, False
         if not is_cut_off(found.box):
             self.height = found.box[3] - found.box[1]
@@ -77,7 +80,10 @@ class RuleTrackState:
         return certainty.at_least(score_min) if certainty else 0.0
 
     def fits(self, rule: Rule) -> bool:
-        """Whether it is as high as the rule wants; at the frame's border, as high as it was when it was whole."""
+        """Return True if the object is as high as the rule wants.
+
+        At the frame's border, the height counts that it had when it was whole.
+        """
         if rule.height_min is None and rule.height_max is None:
             return True
         height = self.last.box[3] - self.last.box[1] if self.height is None else self.height
@@ -100,7 +106,7 @@ class RuleTrackState:
 
 
 class RuleCondition(Protocol):
-    """What the engine asks of a kind of rule."""
+    """The interface of a kind of rule to the engine."""
 
     def update(self, track: RuleTrackState, t: float, armed: bool) -> None:
         """Make or withdraw this rule's pending event of the track, after it was seen (or lost from view) at `t`."""
@@ -192,14 +198,17 @@ class DwellCondition:
             track.pending[self._rule.name] = inf
 
     def _is_still_there(self, track: RuleTrackState, member: ZoneMembership) -> bool:
-        """It was there when the session began, and the rule does not count that."""
+        """Return True if it was there when the session began, and the rule does not count that."""
         if self._rule.at_start == "report" or not member.from_start:
             return False
         return self._rule.at_start == "ignore" or track.start_box is not None
 
 
 def condition_for(rule: Rule, gap_max_s: float) -> RuleCondition:
-    """The condition of a rule. gap_max_s: longest time without examined frames that still counts as presence."""
+    """Return the condition of a rule.
+
+    gap_max_s: longest time without examined frames that still counts as presence.
+    """
     if isinstance(rule, EnterRule):
         return EnterCondition(rule)
     if isinstance(rule, ExitRule):

@@ -94,11 +94,11 @@ class RulesEngine:
         return self._tracks
 
     def armed_rules(self, t: float) -> dict[str, bool]:
-        """Of each rule whether its schedule has it armed at frame time `t`."""
+        """Return for each rule, by name, if its schedule has it armed at frame time `t`."""
         return {each.rule.name: armed for each, armed in zip(self._rules, self._armed(t), strict=True)}
 
     def feed(self, message: StreamHeader | FrameBoxes, *, off: Set[str] = frozenset()) -> tuple[Event, ...]:
-        """The events that this message makes, in the order of its objects and of the rules in the site file.
+        """Return the events that this message makes, in the order of its objects and of the rules in the site file.
 
         off: names of rules that report nothing now, as if it were outside their schedule.
         """
@@ -153,7 +153,10 @@ class RulesEngine:
         return tuple(each.hours is None or each.hours.armed(weekday, minute) for each in self._rules)
 
     def _update_track(self, found: TrackedObject, now: float) -> RuleTrackState:
-        """The state of a track that is detected, moved to the end: states are in the order of their last detection."""
+        """Return the state of a track that is detected, moved to the end.
+
+        States are in the order of their last detection.
+        """
         track = self._tracks.pop(found.track, None)
         if track is None:
             if len(self._tracks) >= TUNING.tracks_max:
@@ -195,7 +198,10 @@ class RulesEngine:
                 track.crossings[line.name] = direction
 
     def _left_view(self, seen: set[int], now: float) -> list[RuleTrackState]:
-        """Notes which tracks this frame does not show, forgets old ones; those that walked out of view just now."""
+        """Note which tracks this frame does not show, and forget old ones.
+
+        Return those that walked out of view just now.
+        """
         left: list[RuleTrackState] = []
         for number, track in list(self._tracks.items()):
             if number in seen or (track.lost and now - track.seen <= TUNING.forget_s):
@@ -220,7 +226,7 @@ class RulesEngine:
         return bool(track.passages)
 
     def _fire(self, track: RuleTrackState, armed: tuple[bool, ...], now: float, t: float) -> list[Event]:
-        """The events of one track in one frame. `now` runs steadily, `t` is the camera's time."""
+        """Return the events of one track in one frame; `now` runs steadily, `t` is the camera's time."""
         for index in self._all if track.passages or track.crossings or track.moves_off else self._timed:
             self._rules[index].condition.update(track, now, armed[index])
         if not track.pending:

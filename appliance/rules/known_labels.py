@@ -22,7 +22,7 @@ class UnknownLabel:
 
 
 def unknown_labels(rules: Sequence[Rule], known: Sequence[str]) -> Iterator[UnknownLabel]:
-    """What the rules of a camera want and a network with these classes cannot find."""
+    """Yield the labels that the rules of a camera want and a network with these classes cannot find."""
     for number, rule in enumerate(rules):
         never = not set(rule.labels) & set(known)
         for place, label in enumerate(rule.labels):

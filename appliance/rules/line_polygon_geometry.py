@@ -24,18 +24,24 @@ def foot(box: Box) -> Point:
 
 
 def at_frame_edge(box: Box) -> bool:
-    """Whether the box touches the border of the frame, so that the object may be walking out of view."""
+    """Return True if the box touches the border of the frame, so that the object may be walking out of view."""
     return min(box[0], box[1]) <= _FRAME_EDGE or max(box[2], box[3]) >= 1 - _FRAME_EDGE
 
 
 def is_cut_off(box: Box) -> bool:
-    """Whether the upper or lower border of the frame may hide a part of the object, so that its height is not known."""
+    """Return True if the upper or lower border of the frame may hide a part of the object.
+
+    Then its height is not known.
+    """
     return box[1] <= _FRAME_EDGE or box[3] >= 1 - _FRAME_EDGE
 
 
 def to_frame_edge(point: Point) -> Point:
-    """A corner of a zone or an end of a line as it is meant: what is drawn to within a hundredth of the border of the
-    frame reaches it. Boxes are cut off there, so feet stand on the border itself, beyond what was drawn."""
+    """Move a corner of a zone, or an end of a line, to the border of the frame if it is within a hundredth of it.
+
+    A point that is drawn there is meant to reach the border. Boxes are cut off there, so feet stand on the border
+    itself, beyond what was drawn.
+    """
     return _to_edge(point[0]), _to_edge(point[1])
 
 
@@ -46,7 +52,7 @@ def _to_edge(share: float) -> float:
 
 
 def touching(a: Box, b: Box) -> bool:
-    """Whether two boxes have a point in common."""
+    """Return True if two boxes have a point in common."""
     return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
 
 
@@ -56,10 +62,10 @@ def signed_area(point: Point, a: Point, b: Point) -> float:
 
 
 def crossing(start: Point, end: Point, a: Point, b: Point) -> int:
-    """The side (LEFT, RIGHT) on which the step start→end arrives through the segment a-b; 0: it does not cross it.
+    """Return the side (LEFT, RIGHT) on which the step start→end arrives through the segment a-b.
 
-    A point exactly on the line counts as right of it, so that of two steps that meet on the line exactly one crosses.
-    Both ends of the segment belong to it.
+    0 means that it does not cross the segment. A point exactly on the line counts as right of it, so that of two steps
+    that meet on the line exactly one crosses. Both ends of the segment belong to it.
     """
     before, after = signed_area(start, a, b), signed_area(end, a, b)
     if (before >= 0) == (after >= 0):

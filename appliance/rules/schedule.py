@@ -24,7 +24,7 @@ class ArmedHours:
         self._spans = tuple(_span(text) for text in schedule.hours)
 
     def armed(self, weekday: int, minute: int) -> bool:
-        """Whether the rule is armed in this minute. weekday: Monday 0; minute: 0..1439."""
+        """Return True if the rule is armed in this minute; weekday: Monday 0; minute: 0..1439."""
         today, yesterday = weekday in self._days, (weekday - 1) % 7 in self._days
         return any(
             (today and start <= minute < end) or (yesterday and minute < end - MINUTES_A_DAY)
@@ -32,7 +32,7 @@ class ArmedHours:
         )
 
     def edges(self) -> frozenset[int]:
-        """The minutes of the week (Monday 00:00 is 0) at which a span begins or ends."""
+        """Return the minutes of the week (Monday 00:00 is 0) at which a span begins or ends."""
         return frozenset(
             (day * MINUTES_A_DAY + minute) % (7 * MINUTES_A_DAY)
             for day in self._days
@@ -50,7 +50,7 @@ class ArmedHours:
 
 
 def armed_at(schedule: Schedule | None, local_time: LocalTime) -> Callable[[float], bool]:
-    """Whether a time (UTC seconds) is within the schedule; None: always."""
+    """Return a function that says if a time (UTC seconds) is within the schedule; without a schedule it always is."""
     if schedule is None:
         return lambda t: True
     hours = ArmedHours(schedule)

@@ -76,7 +76,7 @@ class DwellTimer:
     fired: bool = False
 
     def update(self, t: float, gap_max_s: float) -> None:
-        """The object is seen inside at `t`."""
+        """Note that the object is seen inside at `t`."""
         unexamined_s = t - self.seen - gap_max_s
         if unexamined_s > 0:
             self.began += unexamined_s
@@ -90,8 +90,10 @@ class DwellTimer:
 
 @dataclass(slots=True)
 class ZoneMembership:
-    """Whether one track is inside one zone. `since`: when the change that settled it was first seen. known: this is its
-    first detection, and it is known to have been inside before. from_start: it has been inside since the session began.
+    """The membership of one track in one zone.
+
+    `since`: when the change that settled it was first seen. known: this is its first detection, and it is known to have
+    been inside before. from_start: it has been inside since the session began.
     """
 
     inside: bool = False
@@ -115,8 +117,10 @@ class Zone:
         self._polygon = Polygon(points)
 
     def begin(self, foot: Point, known_since: float | None, *, at_start: bool = False) -> ZoneMembership:
-        """The membership of a track that is seen for the first time. known_since: it stood at `foot` since then;
-        at_start: the session has just begun."""
+        """Return the membership of a track that is seen for the first time.
+
+        known_since: it has stood at `foot` since then. at_start: the session has just begun.
+        """
         inside = self._polygon.contains(foot)
         if known_since is None or not inside:
             return ZoneMembership(from_start=at_start and inside)

@@ -1,4 +1,4 @@
-"""What an object looks like: histograms of brightness and colour of its upper and lower half."""
+"""The appearance of an object: histograms of brightness and colour of its upper and lower half."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def overlap_of_smaller(a: Box, b: Box) -> float:
 def match_costs(
     track: Box, spread: tuple[float, float], found: Sequence[Box], *, overlap_min: float, distance_max: float
 ) -> list[float]:
-    """The cost of each box of `found`: 0..1 where it overlaps enough, 1..2 where it is only near and alike in size.
+    """Return the cost of each box of `found`: 0..1 if it overlaps enough, 1..2 if it is only near and alike in size.
 
     Near is measured between the centres, in object sizes. The size is widened by the track's own uncertainty `spread`
     (see `Kalman`), but at most doubled: a small box that moved by more than itself between two frames overlaps nothing
@@ -81,14 +81,15 @@ def assign(costs: Floats | Sequence[Sequence[float]], cost_max: float = 2.0) -> 
 
 
 def contested_rows(table: Sequence[Sequence[float]], cost_max: float) -> list[int]:
-    """The rows of a table of costs that have a choice, or whose only choice is another row's, too."""
+    """Return the rows of a table of costs that have a choice, or whose only choice is another row's, too."""
     return sorted(row for rows, columns in _groups(table, cost_max) if len(rows) + len(columns) > 2 for row in rows)
 
 
 def hungarian(table: Floats) -> list[int]:
-    """The column of each row that makes the total least. (n, m) finite, n <= m; O(n^2 m).
+    """Return the column of each row that makes the total least.
 
-    Shortest augmenting paths with potentials (Jonker & Volgenant 1987); ties go to the lowest column.
+    table: (n, m), finite, n <= m. It takes O(n^2 m) steps by shortest augmenting paths with potentials (Jonker &
+    Volgenant 1987); ties go to the lowest column.
     """
     n, m = table.shape
     row_potential = np.zeros(n)
@@ -124,7 +125,7 @@ def hungarian(table: Floats) -> list[int]:
 
 
 def _hungarian_small(table: list[list[float]]) -> list[int]:
-    """What `hungarian` gives, number by number."""
+    """Return what `hungarian` does, computed number by number."""
     n, m = len(table), len(table[0])
     row_potential, column_potential = [0.0] * n, [0.0] * m
     row_of = [-1] * m
@@ -164,7 +165,7 @@ def _hungarian_small(table: list[list[float]]) -> list[int]:
 
 
 def _groups(table: Sequence[Sequence[float]], cost_max: float) -> list[tuple[list[int], list[int]]]:
-    """Connected rows and columns of the table, each in order; rows without any column are left out."""
+    """Return the connected rows and columns of the table, each in order; rows without any column are left out."""
     columns_of: dict[int, list[int]] = {}
     rows_of: dict[int, list[int]] = {}
     for row, line in enumerate(table):
@@ -184,7 +185,7 @@ def _groups(table: Sequence[Sequence[float]], cost_max: float) -> list[tuple[lis
 
 
 def _group(first: int, columns_of: dict[int, list[int]], rows_of: dict[int, list[int]]) -> tuple[list[int], list[int]]:
-    """The rows that can be reached from the row `first` by way of shared columns, and those columns."""
+    """Return the rows that can be reached from the row `first` by way of shared columns, and those columns."""
     rows, columns, new = {first}, set[int](), [first]
     while new:
         fresh = [column for column in columns_of[new.pop()] if column not in columns]

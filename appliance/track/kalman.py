@@ -76,12 +76,12 @@ class Kalman:
 
     @property
     def speed(self) -> Box:
-        """Of centre x, centre y, width and height, in shares a second."""
+        """Speed of centre x, centre y, width and height, in shares a second."""
         x, y, width, height = self._axes
         return x[1], y[1], width[1], height[1]
 
     def spread(self) -> tuple[float, float]:
-        """Standard deviation of the centre, in shares."""
+        """Return the standard deviation of the centre, in shares."""
         return math.sqrt(self._axes[0][2]), math.sqrt(self._axes[1][2])
 
     def _position(self) -> Box:
@@ -102,7 +102,10 @@ def to_centre(box: Box) -> Box:
 
 
 def sizes(position: Box) -> tuple[float, float]:
-    """The geometric mean of the sides in shares of the width and of the height, of what `to_centre` gives."""
+    """Return the geometric mean of the sides in shares of the width and of the height.
+
+    position: a box as `to_centre` gives it.
+    """
     height = math.sqrt(max(position[2] * position[3] / ASPECT, 1e-8))
     return height * ASPECT, height
 

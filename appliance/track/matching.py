@@ -17,11 +17,12 @@ Floats = NDArray[np.float64]
 
 
 class FrameObservation:
-    """What was detected in one frame, a row each: boxes, scores, class_ids, groups (the class each may be mistaken
-    within).
+    """The detections of one frame, a row each.
 
-    planes: the frame itself; regions: those of it that were examined, none: all of it. taken: track row to detection
-    row. State besides: the appearances that were asked for.
+    A row has a box, a score, a class id and a group (the class within which it may be mistaken).
+
+    planes: the frame itself; regions: the parts of it that were examined, none: all of it. taken: track row to
+    detection row. State besides: the appearances that were asked for.
     """
 
     __slots__ = ("_appearances", "_boxes", "boxes", "class_ids", "groups", "planes", "regions", "scores", "taken")
@@ -38,14 +39,14 @@ class FrameObservation:
         self.taken: dict[int, int] = {}
 
     def free(self, score_min: float, score_below: float = 2.0) -> list[int]:
-        """The detections with such a score that no track has taken."""
+        """Return the detections with such a score that no track has taken."""
         used = set(self.taken.values())
         return [
             index for index, score in enumerate(self.scores) if score_min <= score < score_below and index not in used
         ]
 
     def appearance(self, wanted: Iterable[int]) -> list[Floats]:
-        """The appearances of the detections `wanted` (`describe`); only where there are planes."""
+        """Return the appearances of the detections `wanted` (`describe`); call it only if there are planes."""
         rows = list(wanted)
         if any(row not in self._appearances for row in rows):
             # Confident detections will most likely be asked for, too: to describe all at once costs little more.
@@ -67,8 +68,10 @@ class TwoStageMatcher:
         self._slow = slow
 
     def match(self, held: Sequence[int]) -> None:
-        """Confident detections for confirmed tracks, then doubtful ones for those that are left, then unconfirmed,
-        hidden and tentative tracks. held: rows of parked tracks that need no box."""
+        """Match confident detections to confirmed tracks, then doubtful ones to those that are left.
+
+        After these come unconfirmed, hidden and tentative tracks. held: rows of parked tracks that need no box.
+        """
         frame, tracks = self._frame, self._tracks
         rows = self._matchable(held)
         hidden = [row for row in rows if tracks[row].number and tracks[row].is_hidden()]
@@ -87,7 +90,10 @@ class TwoStageMatcher:
             self._associate(tentative, frame.free(0.0))
 
     def _matchable(self, held: Sequence[int]) -> list[int]:
-        """The tracks that a box of this frame may be: not those known to stand where nothing was examined."""
+        """Return the tracks that a box of this frame may belong to.
+
+        Tracks that are known to stand where nothing was examined are left out.
+        """
         rows = [row for row in range(len(self._tracks)) if row not in held]
         regions = self._frame.regions
         if not regions:
@@ -157,7 +163,10 @@ class TwoStageMatcher:
                 table[row][column] += weight * (1 - each)
 
     def _forbid_strangers(self, table: list[list[float]], rows: list[int], free: list[int]) -> None:
-        """A confident box that looks quite different is somebody else's, also where it is the only one near."""
+        """Forbid each pair of a track and a confident box that differs much in appearance.
+
+        Such a box belongs to another object, also if it is the only one near.
+        """
         known = [
             (row, appearance)
             for row, each in enumerate(rows)
@@ -176,10 +185,11 @@ class TwoStageMatcher:
 
 
 def _continues(track: Track, expected: Box, box: Box, shared: float) -> bool:
-    """Whether a doubtful box that overlaps by `shared` with where `track` is expected may be of it.
+    """Return True if a doubtful box that overlaps by `shared` with where `track` is expected may belong to it.
 
     A track that was confident just now is more likely hidden, and the doubtful box another object's. What stands is
-    only continued where it stands: a doubtful box beside it is of what passes before it, or half of both.
+    only continued where it stands: a doubtful box beside it belongs to an object that passes before it, or covers half
+    of both.
     """
     if track.stands and not track.is_in_place(box):
         return False
@@ -190,9 +200,9 @@ def _continues(track: Track, expected: Box, box: Box, shared: float) -> bool:
 
 
 def inside_regions(box: Box, regions: Iterable[Box]) -> bool:
-    """Whether `box`, as far as it is in the frame, lies wholly in one of `regions`.
+    """Return True if `box`, as far as it is in the frame, lies wholly in one of `regions`.
 
-    What stands there would have been found; what an inner edge cuts is not trusted.
+    An object that stands there would have been found; what an inner edge cuts is not trusted.
     """
     x1, y1, x2, y2 = clipped(box)
     return any(
@@ -202,11 +212,11 @@ def inside_regions(box: Box, regions: Iterable[Box]) -> bool:
 
 
 def outside_regions(box: Box, regions: Iterable[Box]) -> bool:
-    """Whether `box` lies wholly outside all of `regions`."""
+    """Return True if `box` lies wholly outside all of `regions`."""
     return all(box[2] <= each[0] or box[0] >= each[2] or box[3] <= each[1] or box[1] >= each[3] for each in regions)
 
 
 def clipped(box: Box) -> Box:
-    """The part of `box` that is in the frame."""
+    """Return the part of `box` that is in the frame."""
     x1, y1, x2, y2 = box
     return min(1.0, max(0.0, x1)), min(1.0, max(0.0, y1)), min(1.0, max(0.0, x2)), min(1.0, max(0.0, y2))

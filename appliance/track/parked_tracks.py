@@ -24,14 +24,17 @@ class ParkedTracks:
         self._places = places
 
     def begin(self) -> None:
-        """The first frame of a session. Not in `__init__`: answers of the last session may still be on their way."""
+        """Begin a session with its first frame.
+
+        This is not in `__init__`, because answers of the last session may still be on their way.
+        """
         self._places.begin()
 
     def forget(self, t: float) -> None:
         self._places.forget(t)
 
     def recall(self, track: Track, kind: str, planes: Planes) -> StationaryObject | None:
-        """The place at which `track`, just confirmed, was known to stand; it is bound to it."""
+        """Bind `track`, just confirmed, to the place at which it was known to stand, and return that place."""
         place = self._places.recall(kind, track.last, planes)
         if place is not None:
             place.taken = True
@@ -39,9 +42,9 @@ class ParkedTracks:
         return place
 
     def detected(self, track: Track, kind: str, t: float, planes: Planes, *, clear: bool) -> None:
-        """A box was found for `track`: it parks, stands, or has moved away; then its place is forgotten at once.
+        """Note that a box was found for `track`: it parks, stands, or has moved away.
 
-        clear: nothing else is before the object or close by.
+        If it has moved away, its place is forgotten at once. clear: nothing else is before the object or close by.
         """
         place = track.stationary
         if place is None:
@@ -57,21 +60,21 @@ class ParkedTracks:
             self.release(track)
 
     def still_there(self, track: Track, planes: Planes) -> bool:
-        """Whether `track`, for which no box was found, is there all the same: its place looks as it did."""
+        """Return True if `track`, for which no box was found, is there all the same: its place is unchanged."""
         place = track.stationary
         if place is None or track.undetected_s > min(TUNING.parking.believed_s, place.stood_s):
             return False
         return place.unchanged(planes) is True
 
     def release(self, track: Track) -> None:
-        """It stands there no longer."""
+        """Release the place of the track: it stands there no longer."""
         if track.stationary is not None:
             self._places.leave(track.stationary)
         track.stationary = track.stood_s = None
 
     @staticmethod
     def detach(track: Track) -> None:
-        """The track ends; the place remembers that something stood there, and under which number."""
+        """End the track; the place remembers that something stood there, and under which number."""
         if track.stationary is not None:
             track.stationary.number, track.stationary.taken = track.number, False
             track.stationary = None

@@ -1,6 +1,4 @@
-"""Keeps a camera's parked vehicles (stationary objects) in a small file, so that they are known again after a
-restart.
-"""
+"""A small file of a camera's parked vehicles (stationary objects), so that they are known again after a restart."""
 
 from __future__ import annotations
 
@@ -118,7 +116,7 @@ class ParkedVehiclesStore:
 
 
 def read_stationary_objects(path: Path) -> list[StationaryObject]:
-    """What `parked/<camera>.json` holds. Raises OSError, ValueError."""
+    """Return the objects that `parked/<camera>.json` holds; raise OSError or ValueError."""
     with path.open("rb") as file:
         data = file.read(BYTES_MAX + 1)
     if len(data) > BYTES_MAX:
@@ -141,7 +139,7 @@ def _to_file(parked: StationaryObject) -> _ObjectInFile:
 
 
 def _from_file(stored: _ObjectInFile) -> StationaryObject:
-    """Raises ValueError."""
+    """Convert a stored object; raise ValueError."""
     patch = None if stored.patch is None else _unpacked(stored.patch)
     return StationaryObject(
         stored.kind, stored.box, stored.t_first, stored.t_last, stored.stood_s, patch, patch_t=stored.t_last
@@ -153,7 +151,7 @@ def _packed(patch: Patch) -> str:
 
 
 def _unpacked(text: str) -> Patch:
-    """Raises ValueError."""
+    """Unpack a stored patch; raise ValueError."""
     values = np.frombuffer(base64.b64decode(text, validate=True), np.int8).astype(np.float32)
     length = float(np.sqrt(np.dot(values, values)))
     if len(values) != PATCH_ROWS * PATCH_COLUMNS or length == 0:

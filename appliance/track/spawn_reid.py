@@ -14,8 +14,11 @@ from appliance.track.tracker_tuning import TUNING
 
 
 def spawn_confident(frame: FrameObservation, held: Iterable[Track], room: int) -> list[int]:
-    """At most `room` detections that begin tracks. Half a person again, a van that is also a truck, or part of a parked
-    object that is `held` by its place begin none."""
+    """Return at most `room` detections that begin tracks.
+
+    None begins with a person's other half, a van that is also a truck, or a part of a parked object that is `held` by
+    its place.
+    """
     known = [(track.group, track.filter.box) for track in held]
     known += [(frame.groups[index], frame.boxes[index]) for index in sorted(frame.taken.values())]
     spawned: list[int] = []
@@ -49,7 +52,7 @@ def spawn_tentative(frame: FrameObservation, tracks: Sequence[Track], spawned: S
 
 
 def covers_known_track(tentative: Track, tracks: Iterable[Track]) -> bool:
-    """Whether a tentative track has met a confirmed one: its box may be that one's, or a part of it."""
+    """Return True if a tentative track has met a confirmed one: its box may be that one's, or a part of it."""
     return any(
         each.number and overlap_of_smaller(tentative.last, each.filter.box) > TUNING.spawning.tentative_overlap_max
         for each in tracks
@@ -57,10 +60,10 @@ def covers_known_track(tentative: Track, tracks: Iterable[Track]) -> bool:
 
 
 def reidentify(track: Track, lost: Iterable[Track]) -> Track | None:
-    """The one of the numbered tracks `lost` that the new `track` continues, or None.
+    """Return the one of the numbered tracks `lost` that the new `track` continues, or None.
 
-    It must have been within reach, of about the same size, of the same appearance, and be the only such one. Who was
-    last seen at the frame's border has left, and who is first seen there has come in: both are somebody else.
+    It must have been within reach, of about the same size, of the same appearance, and be the only such one. An object
+    that was last seen at the frame's border has left, and one that is first seen there has come in: both are excluded.
     """
     if track.appearance is None or track.came_in:
         return None
@@ -102,7 +105,10 @@ def _in_reach(track: Track, known: Track) -> bool:
 
 
 def _comes_towards(track: Track, step: tuple[float, float]) -> bool:
-    """Whether the new `track`, `step` (in sizes) from where another was last seen, moves towards that place."""
+    """Return True if the new `track` moves towards the place where another track was last seen.
+
+    step: the way from that place to the new track, in sizes.
+    """
     wide, tall = sizes(to_centre(track.last))
     pace_x, pace_y = track.filter.speed[0] / wide, track.filter.speed[1] / tall
     pace = math.sqrt(pace_x * pace_x + pace_y * pace_y)

@@ -9,7 +9,7 @@ from appliance.types import Box
 
 
 def is_same_place(a: Box, b: Box) -> bool:
-    """Whether two boxes may be detections of the same unmoved thing."""
+    """Return True if two boxes may be detections of the same unmoved object."""
     width_a, height_a, width_b, height_b = a[2] - a[0], a[3] - a[1], b[2] - b[0], b[3] - b[1]
     if not (_same_length(width_a, width_b) and _same_length(height_a, height_b)):
         return False

@@ -49,14 +49,14 @@ class StationaryObject:
     patch_t: float = 0.0
 
     def seen(self, t: float) -> None:
-        """It stands there at `t`."""
+        """Note that the object stands there at `t`."""
         passed = t - self.t_last
         if 0 < passed <= _SEEN_GAP_S:
             self.stood_s += passed
         self.t_last = t
 
     def unchanged(self, planes: Planes) -> bool | None:
-        """Whether the place looks as it did; None: that cannot be said."""
+        """Return True if the place looks as it did; None if that cannot be judged."""
         if self.patch is None:
             return None
         now = cut_patch(planes, self.box)
@@ -78,7 +78,7 @@ class StationaryObjects:
         return len(self._objects)
 
     def begin(self) -> None:
-        """A session begins: track numbers of the one before mean nothing."""
+        """Begin a session: track numbers of the one before mean nothing."""
         for each in self._objects:
             each.number, each.taken = 0, False
 
@@ -90,9 +90,9 @@ class StationaryObjects:
             self.changes += 1
 
     def recall(self, kind: str, box: Box, planes: Planes) -> StationaryObject | None:
-        """The object that no track is bound to at present and that is seen at `box`; None: there is none.
+        """Return the object seen at `box` to which no track is bound at present; None if there is none.
 
-        Where there are planes the place must look as it did; a place remembered without a patch is believed.
+        Where there are planes, the place must look as it did; a place remembered without a patch is believed.
         """
         free = [each for each in self._objects if not each.taken and each.kind == kind]
         there = [(iou(each.box, box), each) for each in free]
@@ -112,7 +112,7 @@ class StationaryObjects:
         self.changes += 1
 
     def leave(self, place: StationaryObject) -> None:
-        """The object has moved away."""
+        """Note that the object has moved away."""
         if place in self._objects:
             self._objects.remove(place)
             self.changes += 1
@@ -123,9 +123,9 @@ class StationaryObjects:
 
 
 def cut_patch(planes: Planes, box: Box) -> Patch | None:
-    """What lies in `box` (shares of the frame); None: there is no frame, or too little to see in it.
+    """Return the image in `box` (shares of the frame); None if there is no frame, or too little to see in it.
 
-    Each cell is the mean of its pixels. About 0.02 ms.
+    Each cell is the mean of its pixels. It takes about 0.02 ms.
     """
     if not planes:
         return None
@@ -149,13 +149,15 @@ def normalised_patch(cells: NDArray[np.generic]) -> Patch | None:
 
 
 def patch_correlation(a: Patch, b: Patch) -> float:
-    """Normalised cross-correlation: 1 the same, 0 nothing in common, below 0 the opposite. Rounded, so that the last
-    bit of a sum decides nothing."""
+    """Return the normalised cross-correlation: 1 the same, 0 nothing in common, below 0 the opposite.
+
+    It is rounded, so that the last bit of a sum decides nothing.
+    """
     return round(float(np.dot(a, b)), 4)
 
 
 def blend_patches(a: Patch, b: Patch, share: float) -> Patch:
-    """`a` moved towards `b` by `share`."""
+    """Return `a` moved towards `b` by `share`."""
     mixed = a + np.float32(share) * (b - a)
     length = float(np.sqrt(np.dot(mixed, mixed)))
     return np.asarray(mixed / np.float32(length), np.float32) if length > 1e-3 else b

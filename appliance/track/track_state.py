@@ -63,7 +63,7 @@ class Track:
         self.standstill = Standstill(self.last, self.t)
 
     def update(self, class_id: int, score: float, box: Box, t: float) -> None:
-        """It was detected at `box` at `t`."""
+        """Note that it was detected at `box` at `t`."""
         self.votes[class_id] = self.votes.get(class_id, 0.0) + score
         self.detections += 1
         self.score_sum += score
@@ -84,11 +84,11 @@ class Track:
         self.missed = 0
 
     def keep_unseen(self) -> None:
-        """It was not detected in this frame, but is there all the same."""
+        """Note that it was not detected in this frame, but is there all the same."""
         self.unseen_s, self.missed, self.to_return = 0.0, 0, 0
 
     def update_appearance(self, sample: Floats) -> None:
-        """It was seen clear of others in this frame."""
+        """Learn the appearance of an object that was seen clear of others in this frame."""
         self.appearance_samples += 1
         share = max(1 / self.appearance_samples, 1 / TUNING.appearance.appearance_samples_max)
         self.appearance = sample if self.appearance is None else self.appearance + share * (sample - self.appearance)
@@ -98,7 +98,7 @@ class Track:
         return self.tentative is None and self.detections >= needed
 
     def class_id(self) -> int:
-        """What it is by most votes; of equals the first."""
+        """Return the class with most votes; the first of equals."""
         return max(self.votes, key=lambda class_id: (self.votes[class_id], -class_id))
 
     @property
@@ -107,40 +107,44 @@ class Track:
         return self.stationary is not None or self.standstill.at_rest
 
     def at_edge(self) -> bool:
-        """Whether its last box was cut off by the frame's border: it may have walked out."""
+        """Return True if its last box was cut off by the frame's border: it may have walked out."""
         return min(self.last[:2]) <= TUNING.losing.edge or max(self.last[2:]) >= 1 - TUNING.losing.edge
 
     def has_left(self) -> bool:
-        """Whether it went out of the frame, as far as is known. It ages whatever region is examined."""
+        """Return True if it went out of the frame, as far as is known. It ages whatever region is examined."""
         return self.missed >= TUNING.losing.left_misses and self.stationary is None and self.at_edge()
 
     def is_hidden(self) -> bool:
-        """It stood, was not seen for a moment, and was not found in its place often enough since.
+        """Return True if it stood, was not seen for a moment, and was not found in its place often enough since.
 
-        Only a box there may be of it: what passes there is another, and takes over neither its number nor its place.
+        Only a box at that place may belong to it: an object that passes there is another, and takes over neither its
+        number nor its place.
         """
         return self.stands and (self.to_return > 0 or self._is_out_of_sight())
 
     def is_place(self, box: Box, planes: Planes) -> bool:
-        """Whether `box` is where it stands, and the place does not look as if another stood there."""
+        """Return True if `box` is where it stands, and the place does not look as if another stood there."""
         return self.is_in_place(box) and (self.stationary is None or self.stationary.unchanged(planes) is not False)
 
     def is_in_place(self, box: Box) -> bool:
-        """Whether `box` is where it stands."""
+        """Return True if `box` is where it stands."""
         return is_same_place(self.standstill.box if self.stationary is None else self.stationary.box, box)
 
     def is_other_size(self, box: Box) -> bool:
-        """Whether it is a vehicle, whole in the frame, and `box` twice or half as high: of what is before it."""
+        """Return True if it is a vehicle, whole in the frame, and `box` is twice or half as high.
+
+        Such a box belongs to an object before it.
+        """
         if not self.is_vehicle or self.at_edge():
             return False
         was, now = self.last[3] - self.last[1], box[3] - box[1]
         return max(was, now) >= TUNING.losing.vehicle_growth_max * min(was, now)
 
     def comes_in(self, box: Box) -> bool:
-        """Whether `box` is of somebody who comes in where this one goes out.
+        """Return True if `box` belongs to an object that comes in where this one goes out.
 
-        At a border of the frame that cuts it off it was on its way out, and `box` reaches further in than it can be.
-        Call it with the filter at the time of this frame.
+        This one was on its way out at a border of the frame that cuts it off, and `box` reaches further in than it can
+        be. Call it with the filter at the time of this frame.
         """
         if self.stationary is not None:
             return False
@@ -170,7 +174,7 @@ class Track:
         return self.stationary is not None or (self.is_vehicle and self.standstill.at_rest)
 
     def is_settled(self) -> bool:
-        """Whether nothing is to be expected of it within the next seconds."""
+        """Return True if no change of it is to be expected within the next seconds."""
         if self.has_left():
             return True
         if not self.number or not self.at_rest:
@@ -178,7 +182,7 @@ class Track:
         return self.missed == 0 or self.missed > TUNING.losing.still_misses
 
     def is_awaited(self) -> bool:
-        """Whether it is kept although it was missed."""
+        """Return True if it is kept although it was missed."""
         if self.stationary is not None:
             return self.unseen_s <= TUNING.losing.hidden_s
         keep_s = TUNING.losing.left_s if self.at_edge() else TUNING.losing.lost_s
@@ -199,7 +203,7 @@ class TentativePath:
         self._count, self._score_sum, self._path, self._longest = 1, score, 0.0, 0.0
 
     def update(self, box: Box, score: float) -> None:
-        """It was detected again, in the very next examined frame."""
+        """Note that it was detected again, in the very next examined frame."""
         here = to_centre(box)
         step = _distance(self._last, here)
         self._path, self._longest = self._path + step, max(self._longest, step)
@@ -220,11 +224,11 @@ class TentativePath:
 
 
 class Standstill:
-    """The place where an object stands, and since when. State: `box`, the mean of its first boxes there; from when to
-    when it was found there.
+    """The place where an object stands, and since when.
 
-    It is at rest once it was found there for `still_s` of the tuning, in `still_detections_min` frames. A box
-    elsewhere, or of another size, begins anew.
+    State: `box`, the mean of its first boxes there; from when to when it was found there. It is at rest once it was
+    found there for `still_s` of the tuning, in `still_detections_min` frames. A box elsewhere, or of another size,
+    begins anew.
     """
 
     __slots__ = ("_averaged", "box", "detections", "since", "until")
@@ -234,7 +238,7 @@ class Standstill:
         self.detections = self._averaged = 1
 
     def update(self, box: Box, t: float) -> None:
-        """It was found at `box` at `t`."""
+        """Note that it was found at `box` at `t`."""
         if not is_same_place(self.box, box):
             self.box, self.since, self.until = box, t, t
             self.detections = self._averaged = 1

@@ -137,7 +137,10 @@ class Tracker:
         return [looked_for for looked_for, kept in zip(expected, keep, strict=True) if kept]
 
     def _held_by_place(self, frame: FrameObservation, expected: Sequence[bool]) -> list[int]:
-        """The parked tracks that were looked for and have no box at their place, while the place looks as it did."""
+        """Return the parked tracks that have no box at their place, while the place looks as it did.
+
+        Only tracks that were looked for count.
+        """
         held = []
         for row, (track, looked_for) in enumerate(zip(self._tracks, expected, strict=True)):
             if track.stationary is None or not looked_for:
@@ -183,7 +186,10 @@ class Tracker:
         ]
 
     def _confirm(self, frame: FrameObservation) -> list[TrackedObject]:
-        """Number the tracks that have earned it, oldest first; all numbered ones that this frame detected."""
+        """Give numbers to tracks that have earned them, oldest first.
+
+        Return all numbered tracks that this frame detected.
+        """
         seen = []
         for row, index in sorted(frame.taken.items()):
             track = self._tracks[row]
@@ -195,7 +201,10 @@ class Tracker:
         return seen
 
     def _standing(self, frame: FrameObservation, expected: Sequence[bool], held: Sequence[int]) -> list[TrackedObject]:
-        """What stands there undetected: parked and held by its place, or at rest where nothing was examined."""
+        """Return the objects that stand there undetected.
+
+        They are parked and held by their place, or at rest where nothing was examined.
+        """
         reports = [self._tracks[row].last_report for row in held]
         for row, (track, looked_for) in enumerate(zip(self._tracks, expected, strict=True)):
             if not looked_for and row not in frame.taken and track.at_rest and not track.missed:
@@ -248,13 +257,16 @@ class Tracker:
         self._tracks = [track for track, kept in zip(self._tracks, keep, strict=True) if kept]
 
     def _kind(self, track: Track) -> str:
-        """What it may be mistaken within, by a name that another network knows, too."""
+        """Return the kind within which it may be mistaken, by a name that another network knows, too."""
         label = self._labels[track.group]
         return VEHICLE if label in VEHICLES else label
 
 
 def _tracked_object(track: Track, score: float, labels: Sequence[str]) -> TrackedObject:
-    """The box as detected when the detector was confident; the lower `score`, the more of the filter's is in it."""
+    """Return the object with its box as detected if the detector was confident.
+
+    The lower `score`, the more of the filter's box is in it.
+    """
     trust = max(0.0, 2 * score - 1)
     x1, y1, x2, y2 = (
         round(min(1.0, max(0.0, trust * seen + (1 - trust) * expected)), 4)

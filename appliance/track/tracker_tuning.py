@@ -171,7 +171,7 @@ class TrackerTuning:
 
     @property
     def cost_max(self) -> float:
-        """Of a match: no overlap, but near, and of another appearance."""
+        """Highest cost of a match: no overlap, but near, and of another appearance."""
         return 2.0 + self.appearance.appearance_weight
 
 
