@@ -36,8 +36,8 @@ from pathlib import Path
 import yaml
 
 from appliance.base import machine
-from appliance.demo.rtsp_server import RtspServer
 from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.rtsp import FaultyRtspServer
 
 ROOT = Path(__file__).parents[1]
 CLIP = ROOT / "fixtures" / "clips" / "gate.mp4"
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     with (
         tempfile.TemporaryDirectory() as folder,
-        RtspServer.in_thread({"main": chosen.clip}) as camera,
+        FaultyRtspServer.in_thread({"main": chosen.clip}) as camera,
         _broker(Path(folder) / "nats") as broker,
     ):
         paths = [*([copied_libraries(Path(folder))] if chosen.alone else []), ROOT]
