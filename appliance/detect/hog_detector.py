@@ -43,7 +43,7 @@ class HogDetector:
     warning = f"{WARNING}; set detector.model"
 
     def __init__(self, *, score_min: float = 0.1) -> None:
-        """Raises MissingDependency where OpenCV came without it."""
+        """Open OpenCV's HOG detector. Raises MissingDependency where OpenCV came without it."""
         if not hasattr(cv2, "HOGDescriptor"):
             raise MissingDependency(
                 "builtin:hog needs OpenCV 4 (5 left it out): pip install 'opencv-python-headless<5'"
@@ -98,7 +98,7 @@ class HogDetector:
 
 
 def _weight(score: float) -> float:
-    """The SVM weight that gives `score`, at least WEIGHT_MIN."""
+    """Return the SVM weight that gives `score`, at least WEIGHT_MIN."""
     score = min(max(score, 1e-3), 1 - 1e-3)
     return max(WEIGHT_MIN, (math.log(score / (1 - score)) - OFFSET) / SLOPE)
 
