@@ -34,7 +34,7 @@ class RecentFrames:
         self._frames.append(frame)
 
     def last_view(self, track: int) -> BestView | None:
-        """The track as it was last seen; None: not in these frames."""
+        """Return the track as it was last seen; None: not in these frames."""
         for frame in reversed(self._frames):
             for found in frame.objects:
                 if found.track == track:

@@ -43,5 +43,5 @@ def broker_errors(what: str) -> Iterator[None]:
 
 
 def complaint(error: nats.errors.Error) -> str:
-    """What the broker said, in a few words, whatever it is made of."""
+    """Return the broker's complaint in a few words, whatever it is made of."""
     return printable(str(getattr(error, "description", "") or type(error).__name__)[:_COMPLAINT_CHARS_MAX])

@@ -30,7 +30,7 @@ class Packetizer:
         self._mtu = mtu
 
     def sound(self, payload: bytes, timestamp: int, payload_type: int) -> bytes:
-        """The packet of one frame of sound."""
+        """Return the packet of one frame of sound."""
         packet = bytearray(self._packet(payload, timestamp, marker=True))
         packet[1] = 0x80 | payload_type
         return bytes(packet)
@@ -77,7 +77,7 @@ def _fragments(header: tuple[bytes, int], body: memoryview, mtu: int) -> list[by
 
 
 def sender_report(ssrc: int, wall_t: float, timestamp: int, packets: int, octets: int, name: str) -> bytes:
-    """A compound RTCP packet, SR then SDES: the frame stamped `timestamp` was taken at `wall_t` (UTC seconds)."""
+    """Return a compound RTCP packet, SR then SDES: the frame of `timestamp` was taken at `wall_t` (UTC seconds)."""
     seconds = int(wall_t)
     fraction = int((wall_t - seconds) * (1 << 32)) & 0xFFFFFFFF
     report = struct.pack(
@@ -130,7 +130,7 @@ class SoundFormat:
         return frame if self.codec in _G711 else struct.pack(">HH", 16, len(frame) << 3 & 0xFFFF) + frame
 
     def to_sdp(self) -> list[str]:
-        """The lines of the track."""
+        """Return the lines of the track."""
         kind, name = self.payload_type, _G711.get(self.codec, (0, "MPEG4-GENERIC"))[1]
         parameters = "streamtype=5; profile-level-id=1; mode=AAC-hbr; sizelength=13; indexlength=3; indexdeltalength=3"
         return [
@@ -147,7 +147,7 @@ _HEVC_NAMES = ((32, "sprop-vps"), (33, "sprop-sps"), (34, "sprop-pps"))
 
 @dataclass(frozen=True, slots=True)
 class SdpDescription:
-    """What DESCRIBE answers."""
+    """The answer to DESCRIBE."""
 
     name: str
     stream: StreamFormat
@@ -156,7 +156,7 @@ class SdpDescription:
     sound: SoundFormat | None = None
 
     def to_sdp(self, host: str) -> str:
-        """The text, a video track, and one of sound where there is any; `host` is the server's own address."""
+        """Return the text: a video track, and one of sound where there is any. host: the server's own address."""
         family = "IP6" if ":" in host else "IP4"
         lines = [
             "v=0",

@@ -50,7 +50,7 @@ class RtspServer:
         limits: RtspLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Opens the clips. Raises SourceRefused for one that cannot be served, UsageError for a bad mount name."""
+        """Open the clips. Raise SourceRefused for one that cannot be served, UsageError for a bad mount name."""
         self.clock = clock or SystemClock()
         self.limits = limits or RtspLimits()
         self.authenticator = RtspAuthenticator(user, password, schemes) if user else None
@@ -79,12 +79,12 @@ class RtspServer:
         await asyncio.gather(*(mount.close() for mount in self.mounts.values()))
 
     def url(self, name: str, *, credentials: bool = True) -> str:
-        """The rtsp:// address of mount `name`."""
+        """Return the rtsp:// address of mount `name`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"rtsp://{self._credentials if credentials else ''}{host}:{self.port}/{name}"
 
     def sessions(self) -> tuple[SessionInfo, ...]:
-        """What each client did: the last `ENDED_KEPT_MAX` that ended, then those that are connected."""
+        """Return the report of each client: the last `ENDED_KEPT_MAX` that ended, then those that are connected."""
         return (*self._ended, *(session.info() for session in self._clients))
 
     @property
@@ -148,7 +148,7 @@ def _checked(name: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; runs until Ctrl-C or SIGTERM. Returns 2 for wrong use."""
+    """Run the command line until Ctrl-C or SIGTERM. Return 2 for wrong use."""
     options = _parser().parse_args(arguments)
     configure_logging()
     try:

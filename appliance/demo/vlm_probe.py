@@ -143,7 +143,7 @@ def _choose(server: _Server, model: str | None) -> str:
 
 
 def _words(body: Any) -> str:
-    """What the server complains of, after a colon; '' if it does not say."""
+    """Return the server's complaint, after a colon; '' if there is none."""
     try:
         said = body["error"]["message"] if isinstance(body["error"], dict) else body["error"]
     except (TypeError, KeyError):

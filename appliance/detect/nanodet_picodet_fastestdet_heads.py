@@ -55,8 +55,10 @@ def best_of_levels(levels: Iterable[LevelBoxes]) -> Detections:
 
 @dataclass(frozen=True, slots=True)
 class GridLevel:
-    """One stride of a network: the names of its class scores [1, cells, classes] and of its side distances [1, cells,
-    4 * bins]; centres: (cells, 2) x, y of each cell in input pixels.
+    """One stride of a network.
+
+    It holds the names of its class scores [1, cells, classes] and of its side distances [1, cells, 4 * bins]. centres:
+    (cells, 2) x, y of each cell in input pixels.
     """
 
     scores: str
@@ -67,8 +69,10 @@ class GridLevel:
 
 @dataclass(frozen=True, slots=True)
 class DistributionHead:
-    """Scores already through the sigmoid; each side's distance is the mean of a distribution over bins, in strides
-    (Generalized Focal Loss, arXiv 2006.04388). The frame is stretched to the input.
+    """The head of NanoDet and PicoDet: scores already through the sigmoid.
+
+    Each side's distance is the mean of a distribution over bins, in strides (Generalized Focal Loss, arXiv 2006.04388).
+    The frame is stretched to the input.
     """
 
     name: str
@@ -98,8 +102,10 @@ class DistributionHead:
 
 @dataclass(frozen=True, slots=True)
 class FastestDetHead:
-    """[1, 5 + classes, rows, columns] at stride 16: objectness, offset of the centre, size as a share of the input,
-    class scores (FastestDet utils/tool.py, BSD-3-Clause).
+    """The head of FastestDet, [1, 5 + classes, rows, columns] at stride 16.
+
+    In order: objectness, offset of the centre, size as a share of the input, class scores (FastestDet utils/tool.py,
+    BSD-3-Clause).
     """
 
     output: str

@@ -41,7 +41,7 @@ def filter_and_sort(found: Detections, score_min: float) -> Detections:
 def to_detections(
     boxes: NDArray[np.generic], scores: NDArray[np.generic], class_ids: NDArray[np.generic]
 ) -> Detections:
-    """Detections of whatever dtypes a network answered with, contiguous."""
+    """Return detections, contiguous, from whatever dtypes a network answered with."""
     return Detections(
         np.ascontiguousarray(boxes, np.float32).reshape(-1, 4),
         np.minimum(np.ascontiguousarray(scores, np.float32).reshape(-1), 1.0),

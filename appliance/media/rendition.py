@@ -51,7 +51,7 @@ def make_rendition(source: Path, path: Path) -> WrittenFile:
 
 
 def encoder() -> str:
-    """The H.264 encoder that this FFmpeg has. Raises EvidenceError."""
+    """Return the H.264 encoder that this FFmpeg has. Raise EvidenceError."""
     for name in _ENCODERS:
         with contextlib.suppress(FFmpegError, ValueError):
             return str(av.Codec(name, "w").name)

@@ -36,13 +36,13 @@ _OPTIONS = {
 
 
 def suffix_for(codec: str) -> str | None:
-    """The kind of file that can hold `codec` as it is: `.mp4`, `.mkv`, or None."""
+    """Return the kind of file that can hold `codec` as it is: `.mp4`, `.mkv`, or None."""
     return ".mp4" if codec in _MP4 else ".mkv" if codec in _MATROSKA else None
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHead:
-    """What does not change while a segment is written; see `SegmentRow`.
+    """The facts that do not change while a segment is written; see `SegmentRow`.
 
     Where known, stored size and parameter sets go into the file instead of what the stream announced; a stream that
     announced no size cannot be written without.

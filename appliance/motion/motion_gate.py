@@ -75,8 +75,11 @@ class BlobTuning:
 
 @dataclass(frozen=True, slots=True)
 class MotionTuning:
-    """Of the motion gate. Chosen on PETS, the rendered family and the seeded conditions (docs/gate.md); changes are in
-    grey levels of 255, paces are shares a frame at five frames a second."""
+    """Thresholds of the motion gate.
+
+    They were set on PETS, the rendered family and the seeded conditions (docs/gate.md). Changes are in grey levels of
+    255, paces are shares a frame at five frames a second.
+    """
 
     background: BackgroundTuning = BackgroundTuning()
     blobs: BlobTuning = BlobTuning()
@@ -107,8 +110,11 @@ class MotionBlobs:
     def next_frame(
         self, change: CellArray, before: CellArray, above: CellArray, moved: NDArray[np.bool_]
     ) -> MotionBlobs:
-        """The blobs of the next frame, as heirs of these. All (rows, columns): change of each cell, before: the same in
-        the last frame, above: how far it is beyond the usual, moved: where that is above 0."""
+        """Return the blobs of the next frame, as heirs of these.
+
+        All (rows, columns): change of each cell, before: the same in the last frame, above: how far it is beyond the
+        usual, moved: where that is above 0.
+        """
         there = np.flatnonzero(moved)
         if len(there) == 0:
             return MotionBlobs.none()
@@ -132,7 +138,7 @@ class MotionBlobs:
         return MotionBlobs(boxes, stats[rows, 4], evidence, peaks, ages.astype(np.int32))
 
     def fleeting(self, now: MotionBlobs) -> float:
-        """The most evidence of blobs that came and are gone at once, `now` being those of the next frame; 0: none."""
+        """Return the most evidence of blobs that came and are gone at once; 0: none. now: the next frame's blobs."""
         gone = self.ages <= TUNING.blobs.fleeting_frames
         if len(now.ages) and len(self.ages):
             gone &= ~_touch(self.boxes, now.boxes).any(axis=1)
@@ -156,7 +162,7 @@ class MotionRegion:
 
 @dataclass(frozen=True, slots=True)
 class Motion:
-    """What moved in a frame."""
+    """The motion in one frame."""
 
     priority: float  # 0 (nothing) to 1
     regions: tuple[MotionRegion, ...] = ()  # the most important first
@@ -187,7 +193,7 @@ class MotionGate:
         return self._threshold
 
     def measure(self, plane: NDArray[np.uint8]) -> Motion:
-        """What changed more than usual. plane: uint8 (H, W), brightness; see `FrameConverter.motion_plane`."""
+        """Return the change beyond the usual. plane: uint8 (H, W), brightness; see `FrameConverter.motion_plane`."""
         if self._background is None or self._background.shape != plane.shape:
             self._begin(plane)
             return Motion(1.0, whole=True)
@@ -206,7 +212,7 @@ class MotionGate:
         return self._motion(moved.shape)
 
     def peek_priority(self, plane: NDArray[np.uint8]) -> float:
-        """The priority that `measure` would give, without learning anything."""
+        """Return the priority that `measure` would give, without learning anything."""
         if self._background is None or self._background.shape != plane.shape:
             return 1.0
         change = _change(plane, self._background)
@@ -225,7 +231,7 @@ class MotionGate:
         self._frames, self._blobs, self._threshold = 0, MotionBlobs.none(), TUNING.blobs.threshold_min
 
     def _whole_change(self, plane: NDArray[np.uint8], change: CellArray) -> None:
-        """The new frame is the background; how noisy it is has to be learnt again."""
+        """Take the new frame as the background; how noisy it is has to be learnt from the beginning."""
         assert self._background is not None
         np.copyto(self._background, plane)
         self._blobs, self._before = MotionBlobs.none(), np.zeros_like(change)
@@ -293,7 +299,7 @@ def _median(values: NDArray[np.float32]) -> float:
 
 
 def to_cells(plane: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The plane halved until it is no wider than `cells_max`; halving is what is cheap, other ratios are not."""
+    """Return the plane halved until it is no wider than `cells_max`; halving is cheap, other ratios are not."""
     while plane.shape[1] > TUNING.background.cells_max:
         plane = halved(plane)
     return plane
@@ -315,7 +321,7 @@ def _join_least(regions: list[MotionRegion]) -> tuple[MotionRegion, ...]:
 
 
 def union_box(one: Box, other: Box) -> Box:
-    """The smallest box that holds both."""
+    """Return the smallest box that holds both."""
     return min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3])
 
 

@@ -185,12 +185,12 @@ def _stability(inputs: RouteInputs) -> TrackStability:
 def claim_recall(
     chances: Array, real: NDArray[np.bool_], weight: Array, recall: float, decided: Array | None = None
 ) -> RecallClaim:
-    """The highest chance below which so few of the real alerts lie that `recall` of those to come is kept, with
-    95 % confidence; chance_min 0 when there are too few to say so (at 0.98: under 149, with none missed).
+    """Return the highest chance below which so few real alerts lie that `recall` of those to come is kept, at 95 %.
 
-    While all alerts are asked about, every known one counts alike and `_claim_all_asked` says it; once some are known
-    from an audit sample, `_claim_audited` does. decided: the chances of alerts as they come, known or not; without
-    any, the weights say how many there are.
+    chance_min is 0 when there are too few to say so (at 0.98: under 149, with none missed). While all alerts are
+    escalated, every known one counts alike and `_claim_all_asked` says it; once some are known from an audit sample,
+    `_claim_audited` does. decided: the chances of alerts as they come, known or not; without any, the weights say how
+    many there are.
     """
     if len(weight) == 0 or np.ptp(weight) == 0:
         return _claim_all_asked(chances[real], recall)

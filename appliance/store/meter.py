@@ -109,9 +109,11 @@ class PeriodTotals:
 
 @dataclass(frozen=True, slots=True)
 class DecodeStatus:
-    """Which of a camera's frames are decoded now, why, where there is a reason, how late its packets are read, and how
-    many inferences a second it was promised and gets (None: not known). decoder: `software`, or which hardware decodes
-    it; '': nothing does."""
+    """The decoding of a camera: which of its frames are decoded now, and why, where there is a reason.
+
+    It also says how late packets are read, and how many inferences a second the camera was promised and gets (None: not
+    known). decoder: `software`, or which hardware decodes; '': nothing decodes.
+    """
 
     state: DecodeState
     reason: str = ""

@@ -174,7 +174,7 @@ class Outbox:
         return self._store.unsent_bytes()
 
     def least_urgent(self, limit: int) -> list[tuple[EscalationRow, int]]:
-        """What is dropped first when there is no room, with its bytes: the least urgent, and of these the oldest."""
+        """Return the escalations to drop first when there is no room, with their bytes: the oldest least urgent."""
         return self._store.least_urgent(limit)
 
     # The audit
