@@ -44,7 +44,7 @@ _ANSWER_ERRORS = (
 )
 _NEVER = frozenset({400, 401, 403, 404})  # wrong key, no bucket: trying again does not help this object
 ArchiveResult = Literal["stored", "known", "failed", "left_out"]
-KNOWN_MAX = 8192
+KNOWN_MAX = 8192  # digests of images stored lately, 64 bytes each
 _EXTENSION = {"image/jpeg": "jpg", "image/webp": "webp", "video/mp4": "mp4"}
 
 logger = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ REQUEUED = "Vedette-Requeued"
 _REASON, _KIND, _SUBJECT = "Vedette-Dead-Reason", "Vedette-Dead-Kind", "Vedette-Dead-Subject"
 _DELIVERIES, _STORED, _WORKER = "Vedette-Dead-Deliveries", "Vedette-Dead-Stored", "Vedette-Dead-Worker"
 _MESSAGE_ID = "Vedette-Dead-Msg-Id"
-_REASON_CHARS_MAX = 500
-LIST_MAX = 1000
+_REASON_CHARS_MAX = 500  # a header of NATS; the log has all
+LIST_MAX = 1000  # rows on a terminal
 
 logger = logging.getLogger(__name__)
 

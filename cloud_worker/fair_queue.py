@@ -14,7 +14,7 @@ POLL_FIRST_S, POLL_LAST_S = 0.005, 0.25  # between two pulls of an announced esc
 SITE_QUEUES_MAX = 30_000  # some 10 MB; sites beyond that are seen by a later sweep
 OTHERS_SHARE = 1 - WEIGHTS["high"] / sum(WEIGHTS.values())
 AHEAD_MAX = 4.0  # turns that count against those that are not urgent at most, however long they were alone
-_ROUNDING = 1e-6
+_ROUNDING = 1e-6  # of a sum of shares
 
 
 class PriorityShares:

@@ -18,7 +18,7 @@ from cloud_worker.images import IN_PROCESS, MediaDecoder
 from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused, fetch
 
 EVIDENCE_BYTES_MAX = MEDIA_BYTES_MAX
-REASON_CHARS_MAX = 400
+REASON_CHARS_MAX = 400  # as notify.message takes
 _SPACE = re.compile(r"\s+")
 _ADDRESS = re.compile(
     r"\b\w{2,10}://\S+"

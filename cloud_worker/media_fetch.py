@@ -14,8 +14,8 @@ from appliance.base.json_lines import WireError
 from appliance.broker import broker_errors
 from appliance.wire import CHUNK_BYTES, STREAM_MEDIA, MediaRef, media_subject
 
-FETCH_S_MAX = 10.0
-FETCHES_MAX = 8
+FETCH_S_MAX = 10.0  # a chunk of 128 kB on the slowest link that keeps a deadline
+FETCHES_MAX = 8  # at once; more wait for each other on one connection
 
 
 class MediaRefused(WireError):

@@ -19,7 +19,7 @@ from cloud_worker.metrics import WorkerMetrics
 
 LIVES = 4  # an announcement counts until so many more should have come
 JUDGE_S_FIRST = 1.0  # seconds of a verdict, until the first one tells
-_PRICE_CHARS_MAX = 64
+_PRICE_CHARS_MAX = 64  # a float and a currency
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from appliance.wire import LANGUAGES, MEDIA_PER_ESCALATION_MAX, Escalation, Medi
 
 PROMPT_VERSION = "2026-11-4"
 ANSWER_SCHEMA = "1"
-REASON_CHARS_MAX = 300
+REASON_CHARS_MAX = 300  # asked of the model, below judge.REASON_CHARS_MAX: models count badly
 
 # Fixed text and schema first, then the question of the rule, the pictures and the facts of the case last: a server's
 # prefix cache then holds the first for all questions and the second for all of a rule.

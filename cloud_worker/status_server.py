@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from appliance.base.errors import MissingDependency
 from cloud_worker.config import StatusConfig
 
-REQUEST_BYTES_MAX = 8192
+REQUEST_BYTES_MAX = 8192  # a GET of Prometheus has under 1 kB
 REQUEST_S_MAX = 5.0  # Prometheus gives up after 10 s by itself
-CLIENTS_MAX = 64
+CLIENTS_MAX = 64  # scrapers and probes; more is a mistake or an attack
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 

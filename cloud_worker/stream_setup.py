@@ -48,12 +48,12 @@ from appliance.wire import (
 from cloud_worker.config import StreamsConfig
 
 STREAM_DEAD = "VEDETTE_DEAD"
-HEADER_BYTES_MAX = 4096
+HEADER_BYTES_MAX = 4096  # of a message beside its body: subject, ids and reason
 CONSUMER_IDLE_S = 86400.0  # a site that escalates once a day keeps its consumers
 ESCALATION_SUBJECTS = "vedette.*.escalation.*"
 ACK_PENDING_MAX = 4096  # in hand at a time, over all workers: more than 16 workers of 256 slots
-_GB = 1024**3
-_DAY_S = 86400.0
+_GB = 1024**3  # bytes
+_DAY_S = 86400.0  # seconds
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 _STREAM_FIELDS = (
     "subjects",
@@ -69,7 +69,7 @@ _STREAM_FIELDS = (
 )
 _CONSUMER_FIELDS = ("filter_subject", "ack_policy", "deliver_policy", "ack_wait", "max_deliver", "max_ack_pending")
 _OVERLAPS = frozenset({10099, 10100})  # nats-server: another consumer of a work queue has this filter
-_STREAM_EXISTS = 10058
+_STREAM_EXISTS = 10058  # nats-server, JSStreamNameExistErr
 
 logger = logging.getLogger(__name__)
 

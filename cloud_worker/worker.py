@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 PULL_PAUSE_S = 1.0  # after a pull that the broker refused; the sweep comes as often
 ARCHIVE_DRAIN_S = 10.0  # uploads may finish for so long after the last verdict; a pod's grace period holds it
-REPORTED_MAX = 1000
+REPORTED_MAX = 1000  # sentences logged once; a bound for what hostile messages make
 
 
 class Worker:

@@ -11,7 +11,7 @@ import nats.errors
 
 from appliance.base.errors import UplinkError, printable
 
-_COMPLAINT_CHARS_MAX = 200
+_COMPLAINT_CHARS_MAX = 200  # one line of a log; the rest repeats it
 
 logger = logging.getLogger(__name__)
 

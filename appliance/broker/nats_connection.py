@@ -19,7 +19,7 @@ from appliance.base.broker_config import BrokerConfig
 from appliance.base.errors import UplinkError
 from appliance.broker.broker_errors import NATS_ERRORS
 
-CONNECT_S_MAX = 5.0
+CONNECT_S_MAX = 5.0  # lost SYNs are repeated after 1 and 3 s
 PING_INTERVAL_S = 20.0  # keeps a NAT's mapping alive, some 30 bytes a minute and direction
 PONG_S_MAX = 60.0  # on a slow uplink as much as PENDING_BYTES_MAX may be before it
 MESSAGE_LENGTH_MAX = 16 * 1024**2  # the list of 100,000 subjects is some 6 MB; messages of ours are below 0.6 MB

@@ -16,7 +16,7 @@ from appliance.store.alerts import AlertCursor
 from appliance.types import Severity
 from appliance.web.problems import Problem
 
-PAGE_LENGTH = 50
+PAGE_LENGTH = 50  # cards with pictures: some 2 MB of stills
 _TIME_WORDS = "a day (2026-01-31), a moment (2026-01-31T18:00) in the appliance's time zone, or UTC seconds"
 
 

@@ -25,7 +25,7 @@ from appliance.types import HEALTH_TITLES, Event
 from appliance.web.dependencies import provided
 from appliance.web.templating import percent, score
 
-_COLOURS = 6
+_COLOURS = 6  # of tracks in style.css
 TRACKS_SHOWN = 8  # rows of the timeline; the others are folded
 EVENTS_SHOWN = 12  # lines; where there are more, those that say the same of other tracks are one line to open
 _DELIVERY_TEXTS = {

@@ -32,7 +32,7 @@ from appliance.web.problems import Problem, refused_as
 from appliance.web.visitor import visitor
 
 BACKUPS = "backups"
-BACKUPS_KEPT = 2
+BACKUPS_KEPT = 2  # the newest and the one before it, in case the newest is cut short
 _NAME = re.compile(r"[\w-]{1,64}-\d{8}T\d{6}Z\.vedette\.zip")
 
 REFUSALS: dict[type[Exception], int] = {UsageError: 422, DiskWriteError: 507}  # a backup, a passphrase, the disk

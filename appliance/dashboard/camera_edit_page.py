@@ -22,8 +22,8 @@ from appliance.web.texts import gettext as _
 from appliance.web.texts import ngettext
 
 COMMON_LABELS = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
-MINUTES = (10, 30, 60)
-ALERTS_TRIED = 20
+MINUTES = (10, 30, 60)  # of a trial on the recording
+ALERTS_TRIED = 20  # a trial replays each
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

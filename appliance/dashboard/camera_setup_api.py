@@ -29,7 +29,7 @@ from appliance.settings.yaml_edit import SiteChange
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
 
-IMAGES_MAX = 4
+IMAGES_MAX = 4  # of tried cameras, 0.5 MB each, until the person saves
 
 CLOCK_S_MAX = 1.5  # for a camera's time: one that speaks ONVIF says it at once
 

@@ -22,7 +22,7 @@ from appliance.dashboard.settings_api import Settings
 from appliance.web.auth import TemplatesPart
 from appliance.web.texts import gettext as _
 
-RECENT = 6
+RECENT = 6  # alerts in one row of the page
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -15,9 +15,9 @@ from appliance.store.decisions import DecisionStore, TierCounts
 from appliance.store.silent_frames import SilentFrameStore
 from appliance.web.dependencies import provided
 
-CASCADE_DAYS = 30
+CASCADE_DAYS = 30  # a month, as bills are
 GROUPS_MAX = 64  # cameras and labels with most answers
-DAY_S = 86400.0
+DAY_S = 86400.0  # seconds
 
 router = APIRouter(prefix=API, tags=["savings"])
 

@@ -16,7 +16,7 @@ from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, sentence
 from appliance.web.visitor import visitor
 
-CAMERAS_MAX = 64
+CAMERAS_MAX = 64  # of one wall
 MEDIA_TYPE = "application/vnd.vedette.live"
 
 router = APIRouter(prefix=API, tags=["cameras"])

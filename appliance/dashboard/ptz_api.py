@@ -25,8 +25,8 @@ from appliance.web.visitor import visitor
 
 logger = logging.getLogger(__name__)
 
-MOVE_S_MAX = 10.0
-_STOP_TRIES = 5
+MOVE_S_MAX = 10.0  # a camera turns round in that time; a lost stop ends it
+_STOP_TRIES = 5  # a camera that still turns is worse than five calls
 
 router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
 Speed = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]

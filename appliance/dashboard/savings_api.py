@@ -31,8 +31,8 @@ from appliance.web.dependencies import provided
 
 HEADLINE_AFTER_S = 60.0  # of video; before, one escalation outweighs what came in, and a share would mislead
 SETTLED_AFTER_S = 3600.0  # of video; before, a share is shown as one of the beginning
-COST_DAYS = 30
-DAY_S = 86400.0
+COST_DAYS = 30  # a month, as bills are
+DAY_S = 86400.0  # seconds
 KIND_TEXTS = {
     "facts": "Facts (boxes, times)",
     "crop": "Crops",

@@ -25,7 +25,7 @@ from appliance.web.dependencies import provided
 from appliance.web.templating import money, size
 
 PeriodKind = Literal["hour", "day"]
-DAYS_MAX = 366
+DAYS_MAX = 366  # bars of a year
 DEFAULT_COUNT: dict[PeriodKind, int] = {"hour": 48, "day": 30}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet runs instead of showing it
 

@@ -43,8 +43,8 @@ from appliance.wire import Need, Verdict
 
 API = "/api/v1"
 BULK_MAX = 100  # alerts that one request changes; the page sends several
-NOTE_LENGTH_MAX = 1000
-DELETE_REASON_LENGTH_MAX = 200
+NOTE_LENGTH_MAX = 1000  # characters, as keep.scenario_store.NOTE_LENGTH_MAX
+DELETE_REASON_LENGTH_MAX = 200  # characters, a sentence
 
 Item = TypeVar("Item", bound="ApiModel")
 

@@ -33,7 +33,7 @@ from appliance.web.served_address import CertificateFacts
 if TYPE_CHECKING:
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
-CHANGES_MAX = 200
+CHANGES_MAX = 200  # of one save; a camera with 20 zones and rules has some 100 keys
 
 router = APIRouter(prefix=f"{API}/settings", tags=["settings"])
 

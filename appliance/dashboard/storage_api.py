@@ -14,8 +14,8 @@ from appliance.store.storage_report import CameraStorage, SiteStorage, StorageRe
 from appliance.web.dependencies import provided
 from appliance.web.templating import span
 
-DAY_S = 86400.0
-DAYS_MAX = 3650.0
+DAY_S = 86400.0  # seconds
+DAYS_MAX = 3650.0  # ten years: further off a forecast says nothing
 CLASS_TEXTS: dict[StorageClass, str] = {
     "continuous": "Continuous recording",
     "pre_roll": "Pre-roll rings",

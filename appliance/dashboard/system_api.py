@@ -46,7 +46,7 @@ from appliance.web.dependencies import provided
 from appliance.web.texts import N_
 
 READ_EVERY_S = 2.0  # a page that is open asks each few seconds; the kernel adds up a process's pages for milliseconds
-LOG_SHOWN = 200
+LOG_SHOWN = 200  # lines on the page; base.telemetry.RING_LINES_MAX are kept
 PACKAGES = (
     "numpy", "opencv-python-headless", "av", "onnxruntime", "pydantic", "fastapi", "uvicorn", "nats-py", "httpx",
     "cryptography", "paho-mqtt", "apprise",

@@ -18,7 +18,7 @@ from appliance.types import Point
 
 logger = logging.getLogger(__name__)
 
-KEPT_MAX = 20
+KEPT_MAX = 20  # results of some 100 kB
 _ID = re.compile(r"^[0-9a-f]{16}$")
 
 TrialChange = Literal["same", "changed", "missing", "new"]

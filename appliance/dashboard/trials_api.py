@@ -32,10 +32,10 @@ from appliance.web.problems import Problem
 logger = logging.getLogger(__name__)
 
 SECONDS_MAX = 3600.0  # of recording in one trial
-SPANS_MAX = 50
+SPANS_MAX = 50  # stretches and alerts of one trial; each is replayed
 AROUND_S = 20.0  # before and after an alert
 NEAR_S = 5.0  # an alert of the store this near is the same
-WALL_S_MAX = 4 * 3600.0
+WALL_S_MAX = 4 * 3600.0  # four hours: a trial that takes longer than a night's part is given up
 RESTARTED = "The appliance was restarted while it ran; begin it again."
 
 router = APIRouter(prefix=f"{API}/cameras", tags=["trials"])

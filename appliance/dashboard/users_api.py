@@ -22,7 +22,7 @@ from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
 from appliance.web.visitor import visitor
 
-LOG_SHOWN = 100
+LOG_SHOWN = 100  # rows on the page; store.access_log.ROWS_MAX are kept
 
 router = APIRouter(prefix=API, tags=["users"])
 

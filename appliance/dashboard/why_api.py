@@ -29,7 +29,7 @@ from appliance.types import Box, FrameBoxes, StreamHeader
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
 
-SPAN_S_MAX = 120.0
+SPAN_S_MAX = 120.0  # a replay decides it again while a person waits
 RECALL_S_MAX = 86400.0  # the longest cooldown
 
 router = APIRouter(prefix=f"{API}/cameras", tags=["why"])

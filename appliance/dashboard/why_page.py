@@ -16,7 +16,7 @@ from appliance.web.visitor import visitor
 
 ROWS_MAX = 12  # tracks with a row of their own on the strip; all are listed
 MARKS_MAX = 1500  # of one row
-SPAN_S = 60.0
+SPAN_S = 60.0  # seconds shown at first: a walk through a garden
 STAGE_LOOKS = {"reported": "good", "cooldown": "mid"}  # the others: held back before
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)

@@ -21,8 +21,8 @@ from appliance.base.errors import MissingDependency
 from appliance.demo.vlm_probe import VlmServer
 
 CLIP_NAMES = ("yard", "gate")
-DASHBOARD_PORT = 8080
-PORTS_TRIED_MAX = 20
+DASHBOARD_PORT = 8080  # the usual second port of HTTP (IANA: http-alt)
+PORTS_TRIED_MAX = 20  # after so many taken ones something else is wrong
 _SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin")
 _PACKAGE = Path(__file__).parent
 
@@ -116,7 +116,7 @@ VLM_KEY = "VLM_API_KEY"
 # Two pictures a question and no second look: what a laptop answers in a while, a GPU answers at once.
 _SMALL_COMPUTER = {"images_max": 2, "image_side_max": 512, "second_look": False, "timeout_s": 300}
 DETECTOR = "auto"
-_DETECT_FPS = 3
+_DETECT_FPS = 3  # a laptop runs three cameras at it beside the browser
 
 _ABOUT = """\
 # Written by `vedette demo`, and overwritten by the next one. Copy it to begin a site file of your own:

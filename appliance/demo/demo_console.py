@@ -13,8 +13,8 @@ from typing import Any, TextIO
 from appliance.base.clock import Clock
 from appliance.base.errors import VedetteError, printable, redact
 
-TIMEOUT_S = 3.0
-ANSWER_BYTES_MAX = 4 * 1024 * 1024
+TIMEOUT_S = 3.0  # of the demo's own dashboard on loopback, also on a busy laptop
+ANSWER_BYTES_MAX = 4 * 1024 * 1024  # a page of alerts has some 100 kB
 
 
 class NoAnswer(VedetteError):
@@ -87,7 +87,7 @@ class DashboardClient:
             link.close()
 
 
-REMEMBERED_MAX = 2000
+REMEMBERED_MAX = 2000  # alerts that were printed already; the newest 50 are asked for
 
 
 class DemoConsole:

@@ -15,12 +15,12 @@ from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import MissingDependency
 
-LOG_BYTES_MAX = 4 * 1024 * 1024
+LOG_BYTES_MAX = 4 * 1024 * 1024  # of one program; some 30,000 lines
 HEALTHY_AFTER_S = 30.0  # one that ran so long begins with a short backoff again
-TAIL_BYTES = 2000
+TAIL_BYTES = 2000  # the last lines of a log: what went wrong stands there
 WRONG_USE = 2  # exit code; another start would not help
-_POLL_S = 0.05
-_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.05  # a person sees that it begins
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,11 +157,11 @@ def _write(path: Path, text: str) -> Path:
 __all__ = ["DemoOptions", "demo"]
 
 DATA = Path("vedette-data") / "demo"
-PORT_OPEN_S_MAX = 15.0
-READY_S_MAX = 90.0
-POLL_EVERY_S = 1.0
-STARTS_MAX = 3
-_TICK_S = 0.2
+PORT_OPEN_S_MAX = 15.0  # nats-server opens its port within a second, on an SD card in some
+READY_S_MAX = 90.0  # the first start compiles sources and measures runtimes, on any machine
+POLL_EVERY_S = 1.0  # of the dashboard's list of alerts
+STARTS_MAX = 3  # a program that ends three times will not stay
+_TICK_S = 0.2  # Ctrl-C is answered so soon
 
 
 def demo(options: DemoOptions, clock: Clock | None = None) -> int:

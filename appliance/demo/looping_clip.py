@@ -23,8 +23,8 @@ from appliance.media.nal import CODECS, Codec, StreamFormat, is_parameter_set, r
 STEP_S_MAX = 5.0  # a longer step between two packets is a broken time stamp
 REORDER_S_MAX = 2.0  # of a frame shown after it was decoded (B-frames)
 SOUND_CODECS = frozenset({"aac", "pcm_mulaw", "pcm_alaw"})
-SOUND_BYTES_MAX = 16 * 1024 * 1024
-_FPS_IF_UNKNOWN = 25.0
+SOUND_BYTES_MAX = 16 * 1024 * 1024  # a quarter of an hour of AAC at 128 kbit/s
+_FPS_IF_UNKNOWN = 25.0  # PAL; the usual rate of cameras
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +197,8 @@ def _reorder_s(dts_s: float | None, pts_s: float | None) -> float:
 
 
 LENGTH_S_MAX = 600  # of a converted copy
-_FPS_MAX = 60
-_KEY_EVERY_S = 2
+_FPS_MAX = 60  # of a copy; faster clips lose frames
+_KEY_EVERY_S = 2  # as cameras are set up
 
 
 def as_camera_clip(path: Path, folder: Path, notify: Callable[[str], None]) -> Path:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from appliance.media.nal import Codec, StreamFormat
 
-CLOCK_RATE = 90_000
-PAYLOAD_TYPE = 96
-MTU = 1400
-_NTP_EPOCH_S = 2_208_988_800
+CLOCK_RATE = 90_000  # Hz of video (RFC 6184, RFC 7798)
+PAYLOAD_TYPE = 96  # the first dynamic one (RFC 3551, 6)
+MTU = 1400  # bytes of a packet, as cameras send; Ethernet's 1500 without the headers
+_NTP_EPOCH_S = 2_208_988_800  # seconds from 1900 to 1970 (RFC 868)
 _RTP_HEADER = struct.Struct(">BBHII")
-_FU_A = 28
-_HEVC_FU = 49
+_FU_A = 28  # RFC 6184, 5.8
+_HEVC_FU = 49  # RFC 7798, 4.4.3
 
 
 class Packetizer:
@@ -108,7 +108,7 @@ def interleaved(channel: int, packet: bytes) -> bytes:
 
 
 TRACK, SOUND_TRACK = "trackID=0", "trackID=1"
-SOUND_PAYLOAD_TYPE = 97
+SOUND_PAYLOAD_TYPE = 97  # the next dynamic one
 _G711 = {"pcm_mulaw": (0, "PCMU"), "pcm_alaw": (8, "PCMA")}  # RFC 3551, 6
 
 
@@ -141,7 +141,7 @@ class SoundFormat:
         ]
 
 
-_SPS = 7
+_SPS = 7  # ITU-T H.264, table 7-1
 _HEVC_NAMES = ((32, "sprop-vps"), (33, "sprop-sps"), (34, "sprop-pps"))
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-HEAD_BYTES_MAX = 16 * 1024
-BODY_BYTES_MAX = 64 * 1024
-HEADERS_MAX = 64
+HEAD_BYTES_MAX = 16 * 1024  # requests of real clients have under 1 kB
+BODY_BYTES_MAX = 64 * 1024  # clients send none; a bound for hostile ones
+HEADERS_MAX = 64  # likewise
 _END = b"\r\n\r\n"
 _RESPONSE = b"RTSP/1.0 "
 STATUS_TEXTS = {

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 READ_AHEAD = 16  # access units read at a time, in a thread
 LAG_S_MAX = 1.0  # a mount further behind skips time instead of hurrying
 GOP_BYTES_MAX = 4 * 1024 * 1024  # of the last group of pictures, kept for viewers who join
-RETRY_S = 1.0
+RETRY_S = 1.0  # a file that was taken away may come back
 _DRIP_S = 0.1  # between the pieces of a slowed-down unit
 
 

@@ -25,9 +25,9 @@ from appliance.demo.rtsp_session import RtspLimits, RtspSession, SessionInfo
 
 logger = logging.getLogger(__name__)
 
-CLIENTS_MAX = 64
-ENDED_KEPT_MAX = 256
-TICK_S = 0.5
+CLIENTS_MAX = 64  # each gets every packet; a demo has a handful of cameras
+ENDED_KEPT_MAX = 256  # reports of sessions that ended
+TICK_S = 0.5  # RTCP reports are due each few seconds
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}(/[A-Za-z0-9_.-]{1,64})*")
 
 

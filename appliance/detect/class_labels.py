@@ -8,7 +8,7 @@ from pathlib import Path
 
 from appliance.base.errors import ModelError
 
-LABELS_BYTES_MAX = 256 * 1024
+LABELS_BYTES_MAX = 256 * 1024  # 10,000 names; a larger file is another one by mistake
 ASK = "set detector.labels to a file with one name a line, in the order of its classes"
 _COCO = (
     "person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,"
@@ -20,6 +20,7 @@ _COCO = (
 )
 COCO_80: tuple[str, ...] = tuple(_COCO.split(","))
 COCO_NAME = "coco-80"  # what `detector.labels` and models.toml call them
+# Ids of COCO's 91 categories that no image shows (coco/annotations/instances_*.json).
 _COCO_IDS_UNUSED = (0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
 COCO_ID_SLOTS: tuple[int, ...] = tuple(
     -1 if number in _COCO_IDS_UNUSED else number - sum(unused < number for unused in _COCO_IDS_UNUSED)

@@ -24,10 +24,10 @@ SERVICE = "sudo systemctl enable --now hailort.service, or set detector.hailo.mu
 DEVICE_NODES = ("/dev/hailo0", "/dev/h1x-0")
 # github.com/hailo-ai/hailort, hailort.h: HAILO_STATUS_VARIABLES.
 VERSIONS_DIFFER = (15, 16, 76, 85, 86)
-NO_DRIVER, IN_USE, WRONG_DEVICE = (64,), (73, 74), (75, 93)
-NO_SERVICE = (62, 77, 78, 89)
-DAMAGED, TOO_NEW = (26, 91), (92,)
-WRONG_SIZE = (2, 5)
+NO_DRIVER, IN_USE, WRONG_DEVICE = (64,), (73, 74), (75, 93)  # HailoRT 4.23, hailo_status in hailort.h
+NO_SERVICE = (62, 77, 78, 89)  # likewise
+DAMAGED, TOO_NEW = (26, 91), (92,)  # likewise
+WRONG_SIZE = (2, 5)  # likewise
 
 
 def cure(failure: HelperFailed, python: Path, hef: HefHeader, *, service: bool) -> str:

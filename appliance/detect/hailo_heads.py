@@ -30,7 +30,7 @@ Floats = NDArray[np.float32]
 BY_CLASS, BY_SCORE = "HAILO_NMS_BY_CLASS", "HAILO_NMS_BY_SCORE"
 # hailort.h, hailo_detections_t: a count, then packed rows.
 _DETECTION = np.dtype([("box", "<f4", 4), ("score", "<f4"), ("class_id", "<u2")])
-EXPONENT_MAX = 12.0
+EXPONENT_MAX = 12.0  # e^12 strides is more than any frame; beyond it float16 overflows
 
 
 class NoHailoLayout(ValueError):

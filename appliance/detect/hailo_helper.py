@@ -27,7 +27,7 @@ import threading
 from pathlib import Path
 from typing import Any, TextIO
 
-CHIPS_MAX = 16
+CHIPS_MAX = 16  # Hailo's Century cards have up to 16
 READY_MS = 1000  # until the device takes another frame
 DRIVERS = ("hailo_pci", "hailo1x_pci")  # of Hailo-8 and of Hailo-10H
 BY_CLASS, BY_SCORE = "HAILO_NMS_BY_CLASS", "HAILO_NMS_BY_SCORE"

@@ -25,7 +25,7 @@ from appliance.detect.network_runtime import Array
 START_S = 30.0  # loading a HEF of 20 MB over PCIe takes a second; a slow card takes longer to import numpy
 KILL_S = 2.0  # a process that is stuck in a driver does not even die
 SLOTS_MAX = 4  # inferences under way: one computes, one goes in, one comes out
-LINE_BYTES_MAX = 64 * 1024
+LINE_BYTES_MAX = 64 * 1024  # one JSON line of the helper: sizes and an error text
 PAGE = mmap.PAGESIZE  # buffers that begin at a page are not copied once more on their way to the device
 
 

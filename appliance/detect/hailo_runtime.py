@@ -18,7 +18,7 @@ from appliance.detect.hef_file import HefNotes
 from appliance.detect.network_runtime import CLOSED, Array, TensorSpec
 
 NV12 = "NV12"
-BATCH_SIZES = (1, 2, 4)
+BATCH_SIZES = (1, 2, 4)  # HailoRT compiles nothing for a size; more frames wait for each other
 
 log = logging.getLogger(__name__)
 

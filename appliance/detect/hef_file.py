@@ -28,7 +28,7 @@ ALSO_RUNS = {
     "hailo15h": ("hailo15m", "hailo10h"),
     "hailo10h": ("hailo15h", "hailo15m"),
 }
-NOTES_BYTES_MAX = 256 * 1024
+NOTES_BYTES_MAX = 256 * 1024  # labels and calibration beside a .hef
 
 
 @dataclass(frozen=True, slots=True)

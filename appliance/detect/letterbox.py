@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Placing = Literal["stretch", "corner", "centre"]
-GREY = 114
+GREY = 114  # 0..255, as Ultralytics and YOLOX pad in training
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ LevelBoxes = tuple[Floats, Floats, NDArray[np.intp]]  # (n, 4) xyxy in input pix
 IOU_MAX = 0.6  # of the authors' own post-processing
 # ImageNet's in 0..255, as both were trained (NanoDet config/nanodet-m.yml: BGR; PaddleDetection picodet: RGB).
 MEAN_BGR = (103.53, 116.28, 123.675)
-STD_BGR = (57.375, 57.12, 58.395)
-NANODET_STRIDES = (8, 16, 32)
-PICODET_STRIDES = (8, 16, 32, 64)
-FASTESTDET_STRIDE = 16
-DISTRIBUTION_BINS_MIN = 2
+STD_BGR = (57.375, 57.12, 58.395)  # ImageNet's, times 255
+NANODET_STRIDES = (8, 16, 32)  # nanodet-plus-m configurations
+PICODET_STRIDES = (8, 16, 32, 64)  # PaddleDetection, picodet_v2.yml
+FASTESTDET_STRIDE = 16  # FastestDet, module/detector.py
+DISTRIBUTION_BINS_MIN = 2  # a mean needs two
 
 
 def mean_of_bins(logits: Floats) -> Floats:

@@ -15,9 +15,9 @@ from appliance.base.errors import ModelError
 from appliance.detect.letterbox import GREY, fitted_side
 from appliance.detect.network_runtime import Array, TensorSpec
 
-SIDE_DEFAULT = 640
-SIDE_MAX = 4096
-STEP = 32
+SIDE_DEFAULT = 640  # pixels, Ultralytics' default imgsz
+SIDE_MAX = 4096  # pixels; 200 MB of float32 input, and no network is that large
+STEP = 32  # the largest stride of the YOLO and DETR families
 Numbers = type[np.floating[Any]] | type[np.uint8]
 DTYPES: dict[str, Numbers] = {"float32": np.float32, "float16": np.float16, "uint8": np.uint8}
 ASPECTS = ((16, 9), (4, 3))  # of cameras

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from appliance.types import Detections
 
-CANDIDATES_MAX = 1000
-DETECTIONS_MAX = 300
+CANDIDATES_MAX = 1000  # by score; the cost grows with the square, and a frame shows fewer objects
+DETECTIONS_MAX = 300  # of a frame, as Ultralytics' max_det
 
 
 def non_maximum_suppression(found: Detections, iou_max: float, *, per_class: bool) -> Detections:

@@ -14,7 +14,7 @@ from appliance.detect.network_runtime import Array
 
 SOURCE = Path(__file__).with_name("nv12_letterbox.cu")
 NAME = b"nv12_letterbox"
-BLOCK = (32, 8)
+BLOCK = (32, 8)  # threads of CUDA: a warp wide, 256 in all
 NVRTC_CURE = "pip install 'nvidia-cuda-nvrtc-cu12' for CUDA 12, 'nvidia-cuda-nvrtc' for CUDA 13; a JetPack has it"
 # Kr and Kb of ITU-R BT.601 and BT.709: how much red and blue there is in luma.
 LUMA_SHARES = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}

@@ -18,7 +18,7 @@ DTYPES = {
 }  # fmt: skip
 FLOATS = ("float32", "float16", "bfloat16")
 _QUANTISING = (b"QuantizeLinear", b"DequantizeLinear")
-_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5  # wire types of Protocol Buffers
 
 
 @dataclass(frozen=True, slots=True)

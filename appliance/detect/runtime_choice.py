@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 FILE = "detector-runtime.json"
-FILE_BYTES_MAX = 64 * 1024
+FILE_BYTES_MAX = 64 * 1024  # a choice with all candidates has some kB
 GAIN_MIN = 0.05  # what is not at least this much faster than the file's own way is not worth a change
-ROUNDS_MAX, ROUNDS_MIN, SPENT_S_MAX = 15, 5, 1.5
+ROUNDS_MAX, ROUNDS_MIN, SPENT_S_MAX = 15, 5, 1.5  # a median of five ignores two disturbed rounds
 TRIAL_SIZE = (1280, 720)  # what most cameras are, in shape
 PACKAGES = {
     "onnx": ("onnxruntime", "onnxruntime-gpu"),
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 _CLOCK = SystemClock()
 Seconds = Callable[[], float]
 Measure = Callable[[DetectorConfig, Sequence["RuntimeCandidate"]], "RuntimeChoice"]
-CHILD_S_MAX = 120.0
+CHILD_S_MAX = 120.0  # a runtime that compiles for longer is not worth choosing
 BUILD_S_MAX = 1800.0  # an engine of TensorRT is built on the first use, on a small GPU for many minutes
 
 

@@ -14,7 +14,7 @@ ScoreLines = Mapping[str, tuple[float, float]]
 REFERENCE: ScoreLines = {"person": (1.0, 0.28), "vehicle": (1.9, 1.07)}
 """The lines of the first vedette-nano, with which all default thresholds were chosen: the common scale."""
 METADATA_KEY = "vedette_calibration"
-LINE_MAX = 20.0
+LINE_MAX = 20.0  # slopes and offsets beyond it make every score 0 or 1
 
 
 def to_common_scale(own: ScoreLines, labels: Sequence[str]) -> dict[str, tuple[float, float]]:

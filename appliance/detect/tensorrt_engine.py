@@ -22,9 +22,9 @@ from appliance.detect.onnx_header import OnnxHeader
 
 log = logging.getLogger(__name__)
 VERSION_MIN = (10, 3)  # JetPack 6; 10.2 miscompiles (Ultralytics keeps it on a list of refused versions)
-GPU_BATCH_SIZES = (1, 2, 4, 8)
+GPU_BATCH_SIZES = (1, 2, 4, 8)  # each is a build of minutes
 WORKSPACE_BYTES = 1 << 30  # at most this, and a quarter of the GPU's memory, which on a Jetson is everybody's
-SAID_EVERY_S = 5.0
+SAID_EVERY_S = 5.0  # lines of a build that takes minutes
 INSTALL_CURE = (
     "on a Jetson it comes with JetPack (make the environment with --system-site-packages); elsewhere: "
     "pip install tensorrt-cu12, or tensorrt-cu13 where nvidia-smi says CUDA 13"

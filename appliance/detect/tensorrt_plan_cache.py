@@ -16,8 +16,8 @@ from appliance.base.errors import ModelError
 log = logging.getLogger(__name__)
 PLANS_MAX = 8  # a site has a detector and perhaps a second one for re-checks; the rest is what was tried
 PARTS_MAX = 1  # of files half written: the newest may be another process's, which is at it
-HEADER_BYTES_MAX = 4096
-TIMING_BYTES_MAX = 64 << 20
+HEADER_BYTES_MAX = 4096  # names, versions and digests: under 1 kB
+TIMING_BYTES_MAX = 64 << 20  # TensorRT's timing caches have some MB
 FORMAT = "vedette tensorrt plan 1"
 
 

@@ -14,7 +14,7 @@ from appliance.detect.model_files import sha256_of
 
 VARIANT_KEY, BASE_KEY = "vedette_variant", "vedette_base_sha256"  # metadata that `models.export variant` writes
 SUFFIX = ".measured.json"
-FILE_BYTES_MAX = 1024 * 1024
+FILE_BYTES_MAX = 1024 * 1024  # figures of some 100 scenarios
 
 
 class MeasuredFigures(ConfigModel):

@@ -20,7 +20,7 @@ from appliance.types import Detections
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
-STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+STRIDES = ((8, 16, 32), (8, 16, 32, 64))  # of YOLO without and with a P6 level
 KNOWN = (
     "YOLOX [1, anchors, 5 + classes]; DETR family (DEIM, D-FINE, RT-DETR) labels [1, n], boxes [1, n, 4], "
     "scores [1, n] with an input orig_target_sizes; YOLOv8/11 [1, 4 + classes, anchors]; YOLO end-to-end [1, n, 6]; "

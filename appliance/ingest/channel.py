@@ -14,7 +14,7 @@ from appliance.types import CameraMeter, FrameBoxes, HealthEvent, IngestHealth, 
 
 BOXES_MAX = 2000  # FrameBoxes that wait: 25 s of sixteen busy cameras
 KEPT_MAX = 20_000  # other messages: hours without a reader
-ALIVE_EVERY_S = 1.0
+ALIVE_EVERY_S = 1.0  # the core gives a silent child up after several of them
 LOAD_S_MAX = 3600.0  # a large network on a small board takes half of that to build
 BATCH_MAX = 64  # messages a write, so that the reader wakes once for all of them
 

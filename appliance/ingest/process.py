@@ -51,8 +51,8 @@ from appliance.types import (
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 1.0
-STOP_S_MAX = 6.0
+TICK_S = 1.0  # silence and health are told in seconds
+STOP_S_MAX = 6.0  # below base.threads.STOP_S_MAX, in which the core waits for this process
 RING_FREE_BYTES_MIN = 8_000_000  # of a folder in memory: others may lie there, too
 
 

@@ -30,7 +30,7 @@ GAP_S_MIN, GAP_STEPS = (
     4,
 )  # a pause of a connection that held is a gap from there on; steps: usual times between frames
 PAUSED = "connected, but no picture came"
-READ_PAUSE_S_MAX = 0.4
+READ_PAUSE_S_MAX = 0.4  # less than the 0.5 s of a file's fragment, so that live video stays that far behind
 READ_PAUSE_S_MIN = 0.08  # shorter, and there is nothing to gain
 READ_PAUSE_BYTES_MAX = 96_000  # what may come meanwhile: cameras have small send buffers, kernels small first windows
 LATE_PACKET_S = 0.07  # a packet that late was not the last that had come

@@ -10,7 +10,7 @@ from appliance.base.errors import SourceLost
 from appliance.media.hardware_codec import FrameCodec, HardwareFailed, HardwareSource
 from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
 
-DAMAGED_IN_A_ROW_MAX = 300
+DAMAGED_IN_A_ROW_MAX = 300  # packets, 20 s at 15 a second: a connection that long without a picture is made anew
 _NO_LOOP_FILTER = {"skip_loop_filter": "all"}  # codecs without one take no notice
 
 

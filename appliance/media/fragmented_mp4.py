@@ -17,7 +17,7 @@ from pathlib import Path
 
 from appliance.base.errors import EvidenceError
 
-INIT_BYTES_MAX = 256 * 1024
+INIT_BYTES_MAX = 256 * 1024  # `ftyp` and `moov` of our files have under 2 kB
 HEAD_BYTES_MAX = 256 * 1024  # of a `moof`
 FRAGMENT_BYTES_MAX = 32 * 1024 * 1024  # half a second of 8K key frames
 _HEAD = struct.Struct(">I4s")

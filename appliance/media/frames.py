@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from appliance.types import Box
 
-SMALL_LUMA_SIZE = (160, 90)
-MOTION_WIDTH_MAX = 480
-PLANES_WIDTH_MAX = 640
+SMALL_LUMA_SIZE = (160, 90)  # (width, height) of the tamper detector's plane: 16:9, 10-pixel blocks
+MOTION_WIDTH_MAX = 480  # pixels; the gate's cells are 8 of a 720p frame
+PLANES_WIDTH_MAX = 640  # pixels; colours of a person are told apart at it
 _ON_DEVICE = frozenset({"cuda", "vaapi", "qsv", "drm_prime"})
 _PLANAR_8_BIT = frozenset({"yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuv444p", "yuvj444p", "nv12", "gray"})
 

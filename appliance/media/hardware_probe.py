@@ -40,10 +40,10 @@ from appliance.media.source import SECOND_US, StreamInfo
 from appliance.sandbox.sandbox import child_environment
 from appliance.types import HardwareKind
 
-CLIP_SIZE = (1280, 720)
-CLIP_FRAMES = 24
+CLIP_SIZE = (1280, 720)  # 720p: hardware decoders refuse very small pictures
+CLIP_FRAMES = 24  # more than a decoder holds back (16, H.264's largest DPB)
 ROUNDS = 4  # of the clip, one after the other as after a cue: what a decoder costs at its start is spread
-PROBE_S_MAX = 60.0
+PROBE_S_MAX = 60.0  # all kinds, of which a hanging driver may stop one
 _ENCODERS = {"h264": "libx264", "hevc": "libx265"}
 _OFF_MAX = 1  # grey level
 

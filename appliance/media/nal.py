@@ -22,7 +22,7 @@ KeyframeKind = Literal["whole", "recovery", "unknown"]
 """whole: decodes by itself (IDR, BLA, CRA); recovery: frames become right from here on, as with intra refresh and
 open groups of H.264; unknown: another codec, whose flag is believed."""
 
-_UNITS_MAX = 64
+_UNITS_MAX = 64  # of an access unit; cameras cut a picture into at most some 16 slices
 # They stand before the first slice; a description of the scene (SEI) of some hundred bytes may stand between.
 _HEAD_BYTES = 4096
 _START = b"\x00\x00\x00\x01"

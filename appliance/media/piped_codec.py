@@ -28,11 +28,11 @@ from appliance.sandbox.sandbox import child_environment
 START_S_MAX = 6.0  # from the first packet to the first frame: a Jetson's libraries take their time
 FRAME_S_MAX = 0.5  # then from a packet to the frame that it completes
 DELAY_FRAMES_MAX = 16  # held back by the decoder, beyond what the probe saw: as many as H.264 allows
-END_S_MAX = 3.0
+END_S_MAX = 3.0  # for ffmpeg to give the device back; then it is killed
 FRAMES_MAX = 64  # that wait in this process; the child stops when they are not taken
 _PIPE_BYTES = 1 << 20  # F_SETPIPE_SZ: with the usual 64 kB a frame of 1080p takes fifty turns
 _STEP_US = SECOND_US  # between two beginnings, in the child's time
-_ERROR_BYTES_MAX = 2000
+_ERROR_BYTES_MAX = 2000  # of its stderr: the first line says why
 # PyAV asserts that a container is open, also where its header could not be written since the child had gone.
 _MUXER_ERRORS = (av.error.FFmpegError, HardwareFailed, OSError, ValueError, AssertionError)
 _ADDRESS = re.compile(r" @ 0x[0-9a-f]+")

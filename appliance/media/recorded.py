@@ -13,10 +13,10 @@ from appliance.media.atomic_file import WrittenFile
 from appliance.types import Box, Point
 
 ROUNDING_S = 0.001  # times are stored rounded to a millisecond
-JPEG_QUALITY = 85
-RENDITION_HEIGHT_MAX = 720
-PERCENT = 100
-CLIP_BYTES_MAX = 512 * 1024 * 1024
+JPEG_QUALITY = 85  # OpenCV's own is 95, of more bytes
+RENDITION_HEIGHT_MAX = 720  # lines: a CPU encodes them in real time
+PERCENT = 100  # hundredths in one
+CLIP_BYTES_MAX = 512 * 1024 * 1024  # a cut stretch in the page's folder: ten minutes at 6 Mbit/s
 
 FramePart = Literal["frame", "crop", "region"]
 

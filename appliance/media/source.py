@@ -15,7 +15,7 @@ import av
 
 from appliance.base.errors import SourceLost
 
-SECOND_US = 1_000_000
+SECOND_US = 1_000_000  # microseconds
 PIXELS_MAX = 40_000_000  # of a frame: 8K has 33 million, and each frame costs one to three bytes of each
 MICROSECOND = Fraction(1, SECOND_US)
 

@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 # The last frame may be shown for a while, and edit lists hide some: this much less than announced is not a cut.
 _SHORT_S = 2.0
-_SHORT_SHARE = 0.1
+_SHORT_SHARE = 0.1  # of the length: as much of a clip may be missing at its end without being an error
 _NOT_STATED = {"mpegts", "mpeg"}  # files that say no length
-GAP_S_MIN = 1.0
+GAP_S_MIN = 1.0  # live, silence of so long is a gap
 _FRAMES_MISSING_MIN = 2  # of a camera that sends a frame a second, every second is no gap
 _EDGE_S = 0.001  # by which a segment's last frame may lie behind its end
 

@@ -235,7 +235,7 @@ def decode_header(data: dict[str, Any]) -> LogHeader:
     return _header.validate_python(data)
 
 
-_SAMPLE_BYTES = 1024 * 1024
+_SAMPLE_BYTES = 1024 * 1024  # of a clip's begin and end: its digest for the run id
 
 
 class LogSink(Protocol):

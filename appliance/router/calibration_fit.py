@@ -36,17 +36,17 @@ from appliance.router.calibration import (
 from appliance.store.decisions import DecidedRow, OutcomeRow
 from appliance.types import RouteInputs
 
-FOLDS = 5
-ROUNDS_MAX = 50
-TINY = 1e-9
+FOLDS = 5  # of cross-validation (Hastie et al., 7.10: five or ten)
+ROUNDS_MAX = 50  # Newton's method converges in under ten
+TINY = 1e-9  # keeps a logarithm finite
 # How surely the parent is believed: 1 / variance, of the intercept and of the slopes. An answer on the edge weighs 1/4,
 # so an intercept's precision of 4 is as much as some 16 answers. An answer is heard three times, for all, for its label
 # and for its camera, so each time it is to move little: three in a row against a sure chance make it a doubtful one.
 GLOBAL_PRECISION = (2.0, 16.0)
-LABEL_PRECISION = (4.0, 32.0)
-CAMERA_PRECISION = (4.0, 32.0)
+LABEL_PRECISION = (4.0, 32.0)  # of the prior: as much as 4 or 32 known alerts, the better in cross-validation
+CAMERA_PRECISION = (4.0, 32.0)  # likewise, of a camera's own offset
 Array = NDArray[np.float64]
-AUDIT_WEIGHT_MAX = 200.0
+AUDIT_WEIGHT_MAX = 200.0  # one audited alert stands for at most so many that were not
 ERROR_MAX = 0.05  # of the sure ones; see RouterConfig.error_max
 # Thresholds that are tried for a claim, fixed beforehand: the confidence is shared among them (Bonferroni), so that the
 # claim holds although the lowest one that passes is chosen on the same alerts.

@@ -26,7 +26,7 @@ from appliance.scenario.scenario_schema import AtMost, RequiredFigures
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, FrameBoxes, TrackedObject
 
-DIAGNOSED_TRACKS_MAX = 200
+DIAGNOSED_TRACKS_MAX = 200  # a report of more is read by nobody; the log has all
 # Without a detection the stills show the beginning, the middle and the end of the expected time (shares of it).
 _STILLS_AT = (0.2, 0.5, 0.8)
 

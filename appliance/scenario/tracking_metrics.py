@@ -21,10 +21,10 @@ from appliance.track.association import hungarian
 from appliance.types import FrameBoxes, TrackedObject
 
 Boxes = NDArray[np.float64]
-IOU_MIN = 0.5
+IOU_MIN = 0.5  # MOTChallenge's rule
 # The IoU thresholds that HOTA is averaged over: localisation from lax to strict.
 _ALPHAS = np.arange(0.05, 0.99, 0.05)
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # of a sum of floats
 
 
 @dataclass(frozen=True)

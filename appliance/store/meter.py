@@ -79,8 +79,8 @@ _HOURLY = (
     MetricName.CAMERA_BYTES, MetricName.DETECT_BYTES, MetricName.UPLINK_BYTES, MetricName.EXAMINED,
     MetricName.UPTIME_S,
 )  # fmt: skip
-HOURS_KEPT = 31 * 24
-HOUR_S = 3600
+HOURS_KEPT = 31 * 24  # a month by the hour; days are kept for ever
+HOUR_S = 3600  # seconds
 _LONGEST_FIRST = sorted(MetricName, key=lambda name: -len(name.value))
 
 

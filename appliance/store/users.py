@@ -15,8 +15,8 @@ from appliance.store.database import Database, open_read_only
 from appliance.store.second_factors import remove_second_factor
 from appliance.types.accounts import ApiTokenRow, Role, SignInCodeRow, UserRow
 
-USERS_MAX = 200
-TOKENS_MAX = 50
+USERS_MAX = 200  # of a site; all are read each second
+TOKENS_MAX = 50  # likewise
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 

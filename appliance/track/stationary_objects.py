@@ -17,7 +17,7 @@ Patch = NDArray[np.float32]
 """(PATCH_ROWS * PATCH_COLUMNS,) brightness of the cells of a place, mean 0, length 1: light that changes everywhere at
 once, by clouds or exposure, leaves it as it is."""
 
-PATCH_ROWS, PATCH_COLUMNS = 12, 16
+PATCH_ROWS, PATCH_COLUMNS = 12, 16  # a car keeps its windows; smaller ones look alike, larger ones follow each leaf
 _SIDE_MIN = 12  # pixels: a place that is smaller says too little
 _CONTRAST_MIN = 4.0  # grey levels between its cells (standard deviation): below it noise is correlated with noise
 STATIONARY_MAX = 64  # per camera

@@ -26,7 +26,7 @@ FLIGHT_BYTES_MAX = CHUNK_BYTES + 1024
 GIVE_WAY_S = 0.1  # less than the slack of the rate, so that the backlog makes up for it
 POLL_S = 1.0  # `wake` comes first
 RUN_S_MAX = 10.0  # of one run, however much waits: what is due besides (expiry, the quota, resending) has its turn
-UNACKED_MAX = 4096
+UNACKED_MAX = 4096  # messages whose acknowledgement is awaited
 REFUSED_S = 600.0  # before a message that the broker refused as such is tried again: a person may have raised the limit
 REFUSED_MAX = 64  # that rest at a time; with more it is no matter of single messages
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 TLS_HANDSHAKE = 0x16  # the first byte of each TLS connection (RFC 8446, 5.1); no HTTP method begins with it
-ACCEPT_AT_ONCE = 64
+ACCEPT_AT_ONCE = 64  # as server.BACKLOG: all that wait
 _RETRY_S = 1.0  # after the process ran out of files
-_SHUTDOWN_S = 5.0
+_SHUTDOWN_S = 5.0  # for TLS's goodbye, which browsers seldom answer
 
 
 @dataclass(frozen=True, slots=True)

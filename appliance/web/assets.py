@@ -15,7 +15,7 @@ from starlette.types import Scope
 from appliance.web import folders
 
 BASE = "page.js"  # of every page
-_YEAR_S = 365 * 86400
+_YEAR_S = 365 * 86400  # the most that RFC 9111's readers are used to
 # Lines that hold only a comment (`// …`, or `/* … */`, which has the types for tsc), and comments after code. One that
 # holds a quotation mark stays there: it could be the end of a string.
 _COMMENT = re.compile(r"""^[ \t]*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$|(?<=[;,{}()]) // [^"'`\n]*$""", re.MULTILINE)

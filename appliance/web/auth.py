@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 COOKIE = "vedette_session"
-SESSION_S = 30 * 86400
+SESSION_S = 30 * 86400  # a month on a family's tablet
 REREAD_S = 1.0  # after which `vedette users`, another process, is heeded
-_ADDRESSES_MAX = 1024
+_ADDRESSES_MAX = 1024  # of users behind a proxy; a bound for one that invents addresses
 _LOOPBACK = ("127.0.0.1", "::/64")  # as `address_of` writes them
 
 

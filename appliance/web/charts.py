@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 HEIGHT, TOP, BOTTOM = 168.0, 18.0, 22.0  # px of the drawing, above the bars and below them
-BAR_SHARE = 0.74
+BAR_SHARE = 0.74  # of a bar's place; the rest is the gap
 BAR_PX_MIN = 1.5  # what is there at all is seen
-TICKS_MAX = 5
+TICKS_MAX = 5  # labels that fit beside each other on a phone
 _BASE = HEIGHT - BOTTOM
 
 

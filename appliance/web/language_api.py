@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from appliance.web import texts
 from appliance.web.problems import Problem
 
-YEAR_S = 365 * 86400
+YEAR_S = 365 * 86400  # of the cookie; browsers cut it to 400 days
 router = APIRouter()
 
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BACKLOG = 64  # connections that wait to be accepted
-HEADER_BYTES_MAX = 32 * 1024
-STOP_S_MAX = 3
-TICK_S = 1.0
+HEADER_BYTES_MAX = 32 * 1024  # cookies and a long address fit; nginx takes as much
+STOP_S_MAX = 3  # seconds; answers that take longer are cut, streams are closed first
+TICK_S = 1.0  # the Date header has seconds
 
 
 class _BoundedProtocol(H11Protocol):

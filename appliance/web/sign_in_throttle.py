@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from appliance.base.clock import Clock
 
 DEVICE_COOKIE = "vedette_device"
-DEVICE_S = 365 * 86400
-FREE_TRIES = 5
+DEVICE_S = 365 * 86400  # a year: who signs in less often is slowed down like a stranger
+FREE_TRIES = 5  # a person mistypes three times; each further try waits twice as long
 FREE_TRIES_ADDRESS = 20  # over all accounts: a household has one
 FREE_TRIES_ACCOUNT = 20  # over all addresses that are strange to it
 CODE_BLOCK_S_MAX = 900.0  # of six digits: 100 tries a day for all strangers together
-_BLOCK_S_MAX = 60.0
-_FORGET_S = 3600.0
-_KEYS_MAX = 1024
+_BLOCK_S_MAX = 60.0  # 10 million guesses would take 19 years, and an owner waits a minute
+_FORGET_S = 3600.0  # a stranger who pauses an hour between tries makes 24 a day
+_KEYS_MAX = 1024  # addresses and accounts; the oldest goes, and memory stays bounded
 
 
 @dataclass(slots=True)

@@ -23,8 +23,8 @@ from appliance.web.served_address import CertificateFacts, ServedAddress
 logger = logging.getLogger(__name__)
 
 OWN_S = 820 * 86400  # Apple's systems refuse what lasts longer than 825 days
-RENEW_BEFORE_S = 30 * 86400
-LOOK_EVERY_S = 5.0
+RENEW_BEFORE_S = 30 * 86400  # a month, in which the appliance is on at least once
+LOOK_EVERY_S = 5.0  # files that certbot replaced are served seconds later
 
 
 class ServerCertificate:

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from appliance.base.passwords import CODE_LETTERS
 
-STEP_S = 30
-DIGITS = 6
-RECOVERY_CODES = 10
+STEP_S = 30  # RFC 6238, 4.1; all authenticator apps know no other
+DIGITS = 6  # RFC 4226, 5.3
+RECOVERY_CODES = 10  # as other services give; they fit on a card
 _AROUND = (0, -1, 1)  # a phone's clock is off by half a minute at most
 
 

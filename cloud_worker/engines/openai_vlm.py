@@ -34,9 +34,9 @@ from cloud_worker.prompt import (
     wanted_language,
 )
 
-FOREIGN_SHARE_MAX = 0.2
+FOREIGN_SHARE_MAX = 0.2  # of the letters outside ASCII: names and accents may be, whole words of another script not
 ANSWER_BYTES_MAX = 256 * 1024  # ours is under 2 kB; what is longer is a fault
-CONNECT_S_MAX = 5.0
+CONNECT_S_MAX = 5.0  # lost SYNs are repeated after 1 and 3 s; the answer has a limit of its own
 RETRY_AFTER_S_MAX = 300.0  # a server that names more is asked again all the same
 _AWAY = frozenset({401, 403, 404, 408, 429, 502, 503, 504})
 

@@ -22,12 +22,12 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 SCORE = 0.5  # at which precision and recall are given
-IOU_MIN = 0.5
+IOU_MIN = 0.5  # PASCAL VOC's and COCO's AP50
 SAME_OBJECT_IOU = 0.7  # two answers of different classes that count as one class: the better one counts
 ANSWERS_MAX = 300  # of an image; COCO's own limit of 100 is for its 80 classes together
 RESAMPLES = 500  # bootstrap draws of all images: the ends of an interval are then stable to about 0.01
 LEVEL = (5, 95)  # percentiles of the interval
-CALIBRATION_BINS = 10
+CALIBRATION_BINS = 10  # Naeini et al. 2015; more hold too few boxes each
 CALIBRATED_FROM = 0.1  # scores below are no claim: no rule looks at them
 OWN_ARITHMETIC = "numpy"
 _IOUS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
