@@ -53,7 +53,7 @@ class WrongClock(SystemClock):
 def picture_of(n: int) -> bytes:
     """Return the image of alert `n`, the same after every restart."""
     large = n % LARGE_EVERY == 0
-    return servers.picture(n, (640, 480) if large else (160, 120), noise=large)
+    return servers.evidence_image(n, (640, 480) if large else (160, 120), noise=large)
 
 
 def main(arguments: list[str]) -> int:
