@@ -23,12 +23,12 @@ from appliance.base import json_lines, yamlfile
 from appliance.base.clock import ManualClock
 from appliance.detect import detector
 from appliance.replay.replay_routing import router_context_of
-from appliance.replay.replay_runner import replay
 from appliance.router.decide import RouterCase, decide, expected_bytes
 from appliance.router.escalation_planner import EscalationPlanner
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.types import Alert, AlertChange, Event, FrameBoxes, RouteInputs, StreamHeader, TrackedObject
+from tests.support.clip_replay import replay
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 5
@@ -115,7 +115,7 @@ def decisions(site: config.SiteConfig) -> list[Figure]:
 
 
 def opened(n: int) -> AlertChange:
-    """An alert about one of the crowd."""
+    """Return a new alert about one person of the crowd."""
     track = 1 + n % 10
     alert = Alert(
         camera="yard", id=f"a{n}", rules=("enters",), severity="warning", t_start=0.0, t_end=None, tracks=(track,)
@@ -145,7 +145,7 @@ def commit(alerts: AlertStore, n: int) -> None:
 
 
 def replays(site: config.SiteConfig, clip: Path, model: str) -> list[Figure]:
-    """The whole pixel path on a clip, as fast as possible."""
+    """Run the whole pixel path on a clip, as fast as possible."""
     if not clip.exists():
         print(f"no {clip}: replay is not measured", file=sys.stderr)
         return []
@@ -160,7 +160,7 @@ def replays(site: config.SiteConfig, clip: Path, model: str) -> list[Figure]:
 
 
 def crowd(n: int) -> FrameBoxes:
-    """Ten people walking to and fro, at 5 fps."""
+    """Return ten people walking to and fro, at 5 fps."""
     objects = tuple(
         TrackedObject(
             track=k, label="person", score=0.8, box=(x := ((n * 7 + k * 97) % 800) / 1000, 0.4, x + 0.05, 0.7)
@@ -171,7 +171,7 @@ def crowd(n: int) -> FrameBoxes:
 
 
 def cpu_ms(call: Callable[[], object], times: int) -> float:
-    """Median over `ROUNDS` of the CPU milliseconds of one call."""
+    """Return the median over `ROUNDS` of the CPU milliseconds of one call."""
     rounds = []
     for _ in range(ROUNDS):
         began = time.process_time()

@@ -17,7 +17,7 @@ import urllib.request
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from appliance.store.users import Role
+from appliance.types.accounts import Role
 from tests.support.dashboard_site import config_of, furnished
 
 TOKEN = "correct horse battery staple"
@@ -27,7 +27,7 @@ LEAVES_THE_BOX = tuple(f"/api/v1/setup/{each}" for each in ("probe", "onvif", "d
 
 
 def served(folder: Path, *, people: bool = False) -> AbstractContextManager[str]:
-    """A dashboard with something behind each route; yields its address. people: with users, too."""
+    """Serve a dashboard with something behind each route, and yield its address. `people`: it has users, too."""
     return furnished(folder, PEOPLE if people else {}, config=config_of(token=TOKEN))
 
 
@@ -52,7 +52,7 @@ def fuzz(url: str, folder: Path, examples: int, *more: str) -> subprocess.Comple
 
 
 def cases_of(report: str) -> int:
-    """How many requests schemathesis says that it made."""
+    """Return how many requests schemathesis says that it made."""
     found = re.search(r"([\d,]+) generated", report)
     return int(found.group(1).replace(",", "")) if found else 0
 

@@ -1,8 +1,11 @@
-"""What the dashboard's pages cost: `python -m benchmarks.dashboard_load pages|rows|idle [--alerts 100000]`.
+"""Cost of the dashboard's pages: `python -m benchmarks.dashboard_load pages|rows|idle [--alerts 100000]`.
 
 pages: server time of every page with 100,000 alerts of 30 days on 16 cameras, 20 times each after one that warms up.
+
 rows: from an event in the store until its row is on screen, in Chromium, 40 times.
+
 idle: CPU seconds of the server while 20 browsers have the list open (their stream and their polls) and nothing happens.
+
 Absolute figures are for a quiet machine; beside other work compare two runs of the same minute.
 """
 
@@ -28,12 +31,13 @@ from playwright import sync_api as playwright
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.server import DashboardServer
+from appliance.dashboard.deps import StoredSite
 from appliance.store.alerts import AlertStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import Alert, AlertChange, BestView, Event
+from appliance.web.server import WebServer
 from benchmarks.review_search import CAMERAS, NOW, TIMES, fill
 from tests.support.dashboard_site import running
 
@@ -46,7 +50,7 @@ BROWSERS, IDLE_S, ROWS = 20, 30.0, 40
 
 @contextlib.contextmanager
 def filled(alerts: int, clock: ManualClock | SystemClock) -> Iterator[tuple[Database, FastAPI]]:
-    """A site of 16 cameras with so many alerts, and its dashboard."""
+    """Yield a site of 16 cameras with so many alerts, and its dashboard."""
     with tempfile.TemporaryDirectory() as folder:
         db = Database(Path(folder) / "vedette.db", clock)
         cameras = {f"cam{n}": {"url": f"rtsp://10.0.0.{n}/main"} for n in range(CAMERAS)}
@@ -55,7 +59,7 @@ def filled(alerts: int, clock: ManualClock | SystemClock) -> Iterator[tuple[Data
         fill(db, alerts)
         yield (
             db,
-            create_app(db=db, meter=Meter(db, "core"), root=Path(folder), config=config.for_dashboard(), clock=clock),
+            create_app(StoredSite(db, Meter(db, "core"), Path(folder), clock), config.for_dashboard()),
         )
         db.close()
 
@@ -124,8 +128,8 @@ def idle(alerts: int) -> None:
 
 
 def served(app: FastAPI) -> AbstractContextManager[str]:
-    """The dashboard on a free port of the loopback; yields its URL."""
-    return running(DashboardServer(app, "127.0.0.1", 0))
+    """Serve the dashboard on a free port of the loopback, and yield its URL."""
+    return running(WebServer(app, "127.0.0.1", 0))
 
 
 def chromium(driver: playwright.Playwright) -> playwright.Browser:

@@ -100,7 +100,7 @@ def fast_crossers(seed: int, *, pace: float, height: float, label: str = "car", 
 
 
 def analyse(scene: Scene, detect: DetectConfig, seed: int = 0) -> RateFigures:
-    """The scene as the appliance sees it."""
+    """Analyse the scene as the appliance sees it."""
     label = scene.actors[0].label
     camera = CameraConfig.model_validate(
         {
@@ -115,7 +115,8 @@ def analyse(scene: Scene, detect: DetectConfig, seed: int = 0) -> RateFigures:
         }
     )
     detector = ScriptedDetector(scene, seed)
-    analysis = CameraAnalysis("gate", detector, Tracker, camera.detect, lines=camera.rule_lines)
+    analysis = CameraAnalysis("gate", detector, Tracker, camera.detect)
+    analysis.watch_lines(camera.rule_lines)
     rules = RulesEngine("gate", camera)
     rules.feed(StreamHeader(camera="gate", clip="scene.mp4", model="scripted", size=SIZE, run="1"))
     events = []
@@ -137,7 +138,7 @@ def analyse(scene: Scene, detect: DetectConfig, seed: int = 0) -> RateFigures:
 
 
 def _who(scene: Scene, t: float, box: Box) -> int:
-    """Of whom an event is: who is nearest to its box then."""
+    """Return the number of the actor nearest to the event's box at that time."""
     there = [(abs(each[0] - box[0]), actor.number) for actor in scene.actors if (each := actor.box(t)) is not None]
     return min(there, default=(0.0, 0))[1]
 
@@ -177,7 +178,7 @@ def main() -> None:
 
 
 def replace_fps(detect: DetectConfig, fps: float) -> DetectConfig:
-    """The same at another constant rate."""
+    """Return the same settings at another constant rate."""
     return detect.model_copy(update={"fps": fps, "fps_max": fps})
 
 

@@ -53,7 +53,7 @@ class Instant:
 
 @contextlib.contextmanager
 def instant_worker(url: str, *, concurrency: int = 4, latency_s: float = 0.0) -> Iterator[None]:
-    """A worker process that is ready, for the time of the block."""
+    """Run a worker process that is ready, for the time of the block."""
     command = [sys.executable, "-m", "benchmarks.instant_worker", url]
     command += ["--concurrency", str(concurrency), "--latency-s", str(latency_s)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)

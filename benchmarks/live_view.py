@@ -1,9 +1,10 @@
-"""What a viewer of live video costs the box: `python -m benchmarks.live_view [--viewers 0 1 5 20] [--seconds 20]`.
+"""Cost of a live viewer for the appliance: `python -m benchmarks.live_view [--viewers 0 1 5 20] [--seconds 20]`.
 
 A 4 Mbit/s camera (720p, 20 fps, a key frame each second) is recorded in real time by the recorder, which writes as in
-the appliance; a process serves its dashboard, and this one reads `/api/v1/live` as browsers do. CPU-seconds of the
-serving process (user and system), over those that it takes with no viewer, per second and viewer: the share of a core.
-Ages: how old the first picture of each piece is as it arrives, which a player must stay behind at least.
+the appliance; a process serves its dashboard, and this one reads `/api/v1/live` as browsers do. The cost is the
+CPU-seconds of the serving process (user and system), over those that it takes with no viewer, per second and viewer:
+the share of a core. The ages tell how old the first frame of each piece is as it arrives; a player must stay behind at
+least that much.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.server import DashboardServer
+from appliance.dashboard.deps import StoredSite
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.store.cameras import CameraStore
@@ -36,6 +37,7 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.store.segments import SegmentStore
 from appliance.types import Gap, SegmentRow
+from appliance.web.server import WebServer
 
 BITS_PER_S, FPS, SIZE, FILM_S = 4_000_000, 20, (1280, 720), 20
 SETTLE_S = 3.0
@@ -68,8 +70,8 @@ def serve(root: Path) -> None:
         {"site": {"name": "bench"}, "cameras": {"gate": {"url": "rtsp://10.0.0.1/main"}}, "dashboard": {"port": 0}}
     )
     CameraStore(db).ensure({"gate": "rtsp://10.0.0.1/main"})
-    app = create_app(db=db, meter=Meter(db, "core"), root=root, config=config.for_dashboard(), clock=clock)
-    server = DashboardServer(app, "127.0.0.1", 0)
+    app = create_app(StoredSite(db, Meter(db, "core"), root, clock), config.for_dashboard())
+    server = WebServer(app, "127.0.0.1", 0)
     threading.Thread(target=server.run, daemon=True).start()
     print(server.port, flush=True)
     segments = SegmentStore(db)

@@ -1,4 +1,4 @@
-"""What core and ingest hold in memory: `vedette run` with one camera over RTSP, by process, as PSS.
+"""Memory that core and ingest hold: `vedette run` with one camera over RTSP, by process, as PSS.
 
     python -m benchmarks.memory                        # 100 s with the bundled clip; bar: 200 MB
     python -m benchmarks.memory --alone                # with libraries that no other process has mapped
@@ -36,8 +36,8 @@ from pathlib import Path
 import yaml
 
 from appliance.base import machine
-from appliance.demo.rtsp_server import RtspServer
 from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.rtsp import FaultyRtspServer
 
 ROOT = Path(__file__).parents[1]
 CLIP = ROOT / "fixtures" / "clips" / "gate.mp4"
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     with (
         tempfile.TemporaryDirectory() as folder,
-        RtspServer.in_thread({"main": chosen.clip}) as camera,
+        FaultyRtspServer.in_thread({"main": chosen.clip}) as camera,
         _broker(Path(folder) / "nats") as broker,
     ):
         paths = [*([copied_libraries(Path(folder))] if chosen.alone else []), ROOT]
@@ -90,7 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def site(url: str, data: Path, backend: str, port: int, broker: str, *, quiet: bool) -> Mapping[str, object]:
-    """One camera, recorded, with a rule unless it is quiet, a dashboard, and a broker where there is one."""
+    """Return a site of one camera, recorded, with a rule unless it is quiet.
+
+    It has a dashboard, and a broker where there is one.
+    """
     everywhere = [[0, 0], [1, 0], [1, 1], [0, 1]]
     rules = [] if quiet else [{"name": "enters", "kind": "enter", "zone": "all"}]
     return {
@@ -111,7 +114,7 @@ def open_pages(address: str) -> None:
 
 @contextlib.contextmanager
 def _broker(folder: Path) -> Iterator[str]:
-    """The address of a nats-server of our own; '': none is installed."""
+    """Yield the address of a nats-server of our own; an empty one if none is installed."""
     binaries = find_nats_servers()
     if not binaries:
         print("no nats-server: the site is one without a broker")
@@ -131,14 +134,17 @@ def _free_port() -> int:
 
 
 def copied_libraries(folder: Path) -> Path:
-    """The libraries that the appliance needs, in files that nobody else has mapped."""
+    """Copy the libraries that the appliance needs into files that no other process has mapped."""
     installed, copy = Path(sysconfig.get_paths()["platlib"]), folder / "libraries"
     shutil.copytree(installed, copy, ignore=lambda _, names: [each for each in names if _is_left_out(each)])
     return copy
 
 
 def watch(child: subprocess.Popen[bytes], seconds: float, dashboard: str) -> dict[str, float]:
-    """Megabytes by process, the mean of the last third of the time. Half-way the dashboard's pages are opened."""
+    """Return the megabytes by process, the mean of the last third of the time.
+
+    The dashboard's pages are opened half-way.
+    """
     opened = False
     seen: dict[str, list[float]] = {}
     end = time.monotonic() + seconds
@@ -157,7 +163,7 @@ def watch(child: subprocess.Popen[bytes], seconds: float, dashboard: str) -> dic
 
 
 def by_library(pid: int) -> dict[str, int]:
-    """kB of PSS by mapped file, the largest first; what is mapped from no file is `heap and anonymous`."""
+    """Return kB of PSS by mapped file, the largest first; what is mapped from no file is `heap and anonymous`."""
     sums: Counter[str] = Counter()
     name = ""
     for line in (machine.PROC / str(pid) / "smaps").read_text().splitlines():

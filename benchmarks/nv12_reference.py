@@ -1,4 +1,4 @@
-"""What the kernel nv12_letterbox.cu must answer, in numpy: slow, and written another way."""
+"""Reference answer of the kernel nv12_letterbox.cu, in numpy: slow, and written another way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from appliance.detect.nv12_letterbox import LUMA_SHARES, PixelRange
 
 
 def area_weights(source: int, target: int) -> NDArray[np.float64]:
-    """(target, source): how much of each pixel falls into each of `target` equal parts of a line."""
+    """Return (target, source): how much of each pixel falls into each of `target` equal parts of a line."""
     edges = np.arange(target + 1) * source / target
     low, high = edges[:-1, None], edges[1:, None]
     pixels = np.arange(source)[None]

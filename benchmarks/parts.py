@@ -1,4 +1,4 @@
-"""What detecting on regions saves and costs: whole frames against regions, same tree, same run.
+"""Savings and costs of detecting on regions: whole frames against regions, same tree, same run.
 
     python -m benchmarks.parts                                   # the table of docs/gate.md
     python -m benchmarks.parts --only pets --with rain:10mm ir@10s,rain@12s
@@ -28,13 +28,13 @@ from appliance.base.clock import SystemClock
 from appliance.detect import detector
 from appliance.detect.detector import DetectorProxy, ObjectDetector
 from appliance.detect.letterbox import Letterbox
-from appliance.replay import replay_runner
 from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.scenario import ground_truth, scenario_loader
 from appliance.scenario.ground_truth import BoxesSpool, TrueFrames, TrueObject, shaken_truth
 from appliance.scenario.tracking_metrics import clear_mot, compared_frames, hota_figures
 from appliance.types import Detections
 from benchmarks.ingest.footage import FootageSpec, make
+from tests.support.clip_replay import replay
 
 ROOT = Path(__file__).parents[1]
 FOOTAGE = ROOT / "benchmarks" / "out" / "footage"
@@ -140,9 +140,9 @@ def measure(
     name: str,
     way: str,
 ) -> Row:
-    """One replay against the truth."""
+    """Measure one replay against the truth."""
     with BoxesSpool() as spool:
-        result = replay_runner.replay(
+        result = replay(
             labelled_clip.clip, site.for_decisions(), "film", network, spool, clock=SystemClock(), conditions=conditions
         )
         frames = shaken_truth(labelled_clip.truth(result.size), spool.frame_boxes(), conditions, result.size)
@@ -162,7 +162,7 @@ def measure(
 
 
 def films(names: Sequence[str], footage: Path) -> Iterable[LabelledClip]:
-    """The clips that are present."""
+    """Yield the clips that are present."""
     for name in names:
         if name in VIEWS:
             view, scene = VIEWS[name]
@@ -181,7 +181,7 @@ def _known(frames: TrueFrames, _size: tuple[int, int]) -> TrueFrames:
 
 
 def _people(written: Mapping[str, Any]) -> TrueFrames:
-    """Of footage of the ingest benchmark; objects that are half hidden or tiny are ignored."""
+    """Read the people of the ingest benchmark's footage; those that are half hidden or tiny are ignored."""
     found: dict[int, tuple[TrueObject, ...]] = {}
     for identity, visit in enumerate(written["visits"]):
         if visit["label"] != LABEL:

@@ -1,7 +1,7 @@
-"""What an H.264 copy costs: `python -m benchmarks.rendition [clip] [--size 1920x1080] [--seconds 10]`.
+"""Cost of an H.264 copy: `python -m benchmarks.rendition [clip] [--size 1920x1080] [--seconds 10]`.
 
-Encodes a clip as H.265 of that size first, then converts it as the sandbox does. Processor seconds, not wall time, so
-that other work on the machine does not matter.
+The benchmark encodes a clip as H.265 of that size first, then converts it as the sandbox does. It counts processor
+seconds, not wall time, so that other work on the machine does not matter.
 """
 
 from __future__ import annotations

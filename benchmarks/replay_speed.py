@@ -30,8 +30,9 @@ from appliance.base.clock import SystemClock
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
-from appliance.replay.replay_runner import replay, workers_for
+from appliance.replay.replay_runner import workers_for
 from benchmarks.__main__ import ROOT, SITE
+from tests.support.clip_replay import replay
 
 SIZE, RATE = (1280, 720), 15
 BAR = 10.0
@@ -87,7 +88,7 @@ def main() -> int:
 def one(
     clip: Path, site: config.SiteConfig, network: ObjectDetector, threads: int, weather: ConditionSet = NO_CONDITIONS
 ) -> tuple[Round, bytes]:
-    """A round and its log."""
+    """Replay the clip once, and return the round and its log."""
     log, before = io.BytesIO(), busy_s()
     result = replay(
         clip, site.for_decisions(), "yard", network, log, clock=SystemClock(), workers=threads, conditions=weather
@@ -105,7 +106,7 @@ def one(
 
 
 def table_row(rounds: list[Round]) -> str:
-    """Medians of one kind of round."""
+    """Write the medians of one kind of round."""
     middle = {name: statistics.median(getattr(each, name) for each in rounds) for name in ("speed", "cpu_s", "others")}
     best = max(rounds, key=lambda each: each.speed)
     return (
@@ -117,7 +118,7 @@ def table_row(rounds: list[Round]) -> str:
 
 
 def enlarged(source: Path, target: Path) -> Path:
-    """The clip at 1280x720 and 15 frames a second, H.264 as a camera sends it (no B frames, a key frame in 2 s)."""
+    """Write the clip at 1280x720 and 15 frames a second, as H.264 of a camera (no B frames, a key frame in 2 s)."""
     with av.open(str(source)) as film, av.open(str(target), "w") as container:
         stream = container.add_stream("libx264", rate=RATE)
         stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
@@ -139,7 +140,7 @@ def described(clip: Path) -> str:
 
 
 def busy_s() -> float:
-    """CPU seconds that all processes of this machine have used together; Linux only."""
+    """Return the CPU seconds that all processes of this machine have used together; Linux only."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     user, nice, system, _, _, irq, soft = (int(each) for each in fields[:7])
     return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")

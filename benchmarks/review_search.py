@@ -20,6 +20,7 @@ from appliance import wire
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import StoredSite
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
@@ -107,7 +108,7 @@ def main() -> None:
         began = time.perf_counter()
         fill(db, wanted.alerts)
         print(f"{wanted.alerts} alerts written in {time.perf_counter() - began:.0f} s")
-        app = create_app(db=db, meter=Meter(db, "core"), root=Path(folder), config=config.for_dashboard(), clock=clock)
+        app = create_app(StoredSite(db, Meter(db, "core"), Path(folder), clock), config.for_dashboard())
         with TestClient(app, base_url="http://127.0.0.1:8080") as client:
             every: list[float] = []
             for name, query in PAGES.items():

@@ -24,7 +24,10 @@ SETTLE_MS = 1500  # of pictures and drawings that come after the page
 
 
 def pages_of(page: playwright.Page, url: str) -> dict[str, str]:
-    """The pages of this site: those that every site has, and one alert and one camera with its editor and timeline."""
+    """Return the pages of this site.
+
+    They are those that every site has, and one alert and one camera with its editor and timeline.
+    """
     found = dict(PAGES)
     page.goto(url)
     for name, selector in (("alert", ".card .open"), ("camera", ".states a")):

@@ -32,6 +32,7 @@ import av
 import cv2
 import numpy as np
 
+from appliance.base.box_arrays import iou_matrix
 from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.geometry import is_same_place
@@ -42,7 +43,6 @@ from appliance.recheck.service import CROPS_PER_RECHECK
 from appliance.recheck.worker import RecheckWorker
 from appliance.router.calibration import UNTRAINED, TrackStability
 from appliance.router.track_stats import CameraTrackStats
-from appliance.track.association import iou_matrix
 from appliance.track.tracker import Tracker
 from appliance.types import Box, CropRequest, EdgeVerdict, FootageSpan, FrameBoxes, RecheckCommand, TrackedObject
 
@@ -103,7 +103,7 @@ def _clip(path: Path, truth: Path, *, rendered: bool) -> Clip:
 
 
 def sampled_alerts(clip: Clip, live: str, moved: int, rng: random.Random) -> list[SampledAlert]:
-    """Every WINDOW frames of every person's track, and some of them moved to an empty place."""
+    """Return every WINDOW frames of every person's track, and some of them moved to an empty place."""
     found: list[SampledAlert] = []
     empties = 0
     for frames in _windows(clip, live):

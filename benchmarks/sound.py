@@ -1,7 +1,7 @@
-"""What keeping the sound of a camera costs: `python -m benchmarks.sound [--seconds 300]`.
+"""Cost of keeping the sound of a camera: `python -m benchmarks.sound [--seconds 300]`.
 
-Feeds G.711 at 8 kHz to the track that encodes it to AAC, as fast as it goes, and prints the share of a core that it
-would take in real time. AAC is copied, and costs what copying does.
+The benchmark feeds G.711 at 8 kHz to the track that encodes it to AAC, as fast as it goes, and prints the share of a
+core that it would take in real time. AAC is copied, and costs what copying does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RATE = 8000
 
 
 def g711(seconds: int) -> bytes:
-    """A container of noise that swells, in mu-law."""
+    """Return a container of noise that swells, in mu-law."""
     made = io.BytesIO()
     with av.open(made, "w", format="wav") as out:
         stream = out.add_stream("pcm_mulaw", rate=RATE, layout="mono")

@@ -24,11 +24,12 @@ from appliance.base.clock import Clock, ManualClock, SystemClock
 from appliance.base.malloc import spare_what_stays
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.server import DashboardServer
+from appliance.dashboard.deps import StoredSite
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.store.segments import SegmentStore
+from appliance.web.server import WebServer
 from benchmarks.review_search import CAMERAS, DAYS, NOW, fill
 from tests.support import numbered_footage
 from tests.support.dashboard_site import running
@@ -70,8 +71,8 @@ def filled(folder: Path, clock: Clock, alerts: int) -> tuple[Database, SiteConfi
 
 
 def dashboard(db: Database, config: SiteConfig, root: Path, clock: Clock) -> FastAPI:
-    """One for each event loop."""
-    return create_app(db=db, meter=Meter(db, "core"), root=root, config=config.for_dashboard(), clock=clock)
+    """Return a dashboard: each event loop has one of its own."""
+    return create_app(StoredSite(db, Meter(db, "core"), root, clock), config.for_dashboard())
 
 
 def measure_api(app: FastAPI, now: float) -> None:
@@ -158,7 +159,7 @@ def main() -> None:
         measure_api(dashboard(db, config, root, clock), clock.now())
         if wanted.browser:
             t0 = film(db, root, clock.now())
-            server = DashboardServer(dashboard(db, config, root, clock), "127.0.0.1", 0)
+            server = WebServer(dashboard(db, config, root, clock), "127.0.0.1", 0)
             with running(server) as url:
                 server.warm_up()  # as `vedette run` does
                 spare_what_stays()

@@ -43,7 +43,7 @@ class ClipDetections:
 
 
 def detect_clip(clip: Path, model: str) -> ClipDetections:
-    """Detect on every frame as the appliance does: scaled by the decoder, default score_min. Raises ModelError."""
+    """Detect on every frame as the appliance does: scaled by the decoder, default score_min. Raise ModelError."""
     from appliance.detect import detector  # needs ONNX Runtime; an environment with other trackers may not have it
 
     network, converter, found = detector.load(DetectorConfig(model=model)), FrameConverter(), []
@@ -74,7 +74,7 @@ def save(path: Path, looks: ClipDetections) -> None:
 
 
 def load(path: Path) -> ClipDetections:
-    """What `save` wrote."""
+    """Load the file that `save` wrote."""
     with np.load(path) as kept:
         ends = np.cumsum(kept["count"])
         begins = ends - kept["count"]

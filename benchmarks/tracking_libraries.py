@@ -35,7 +35,7 @@ class LibraryTracker(Protocol):
 
 
 def available(class_id: int, fps: float, size: tuple[int, int]) -> tuple[list[Rival], list[str]]:
-    """All trackers that can be made here, for one class at a rate, and the names of what is not installed."""
+    """Return all trackers that can be made here, for one class at a rate, and the names of what is not installed."""
     rivals: list[Rival] = []
     absent = []
     for package, make in (("trackers", _trackers), ("supervision", _supervision), ("norfair", _norfair)):
@@ -53,7 +53,10 @@ def available(class_id: int, fps: float, size: tuple[int, int]) -> tuple[list[Ri
 
 
 def _trackers(module: Any, class_id: int, fps: float, size: tuple[int, int]) -> list[Rival]:
-    """Roboflow's `trackers` (Apache-2.0). BoT-SORT without its compensation of camera motion: the camera is fixed."""
+    """Return the trackers of Roboflow's `trackers` (Apache-2.0).
+
+    BoT-SORT goes without its compensation of camera motion: the camera is fixed.
+    """
     patient = {"frame_rate": fps, "lost_track_buffer": round(30 * _MEMORY_S)}
     ours = {**patient, "track_activation_threshold": _BEGIN, "minimum_consecutive_frames": 2}
     two_stage = {**ours, "high_conf_det_threshold": _HIGH}
@@ -88,7 +91,7 @@ def _trackers(module: Any, class_id: int, fps: float, size: tuple[int, int]) -> 
 
 
 def _supervision(module: Any, class_id: int, fps: float, size: tuple[int, int]) -> list[Rival]:
-    """`supervision` (MIT); its matching threshold is a distance, 1 - IoU."""
+    """Return the tracker of `supervision` (MIT); its matching threshold is a distance, 1 - IoU."""
     made = getattr(module, "ByteTrack", None)
     if made is None:
         return []
@@ -106,7 +109,10 @@ def _supervision(module: Any, class_id: int, fps: float, size: tuple[int, int]) 
 
 
 def _norfair(module: Any, class_id: int, fps: float, size: tuple[int, int]) -> list[Rival]:
-    """`norfair` (BSD-3-Clause). It knows no scores: what is below the first threshold is not shown to it."""
+    """Return the tracker of `norfair` (BSD-3-Clause).
+
+    It knows no scores: objects below the first threshold are not shown to it.
+    """
     memory = {"hit_counter_max": round(_MEMORY_S * fps), "initialization_delay": 1}
     plans: list[tuple[str, str, dict[str, Any]]] = [
         ("IoU", "default", {"distance_function": "iou", "distance_threshold": 0.7}),

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from appliance.base.box_arrays import iou_matrix
 from appliance.scenario import tracking_metrics
 from appliance.scenario.tracking_metrics import LabelledBoxes
-from appliance.track.association import iou_matrix
 
 
 def check(found: Sequence[LabelledBoxes], right: Sequence[LabelledBoxes]) -> list[str]:
-    """One sentence per library: its figures beside ours on the same answers."""
+    """Return one sentence per library: its figures beside ours on the same answers."""
     return [_motmetrics(found, right), _trackeval(found, right)]
 
 

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.geometry import iou
 from appliance.types import Box, Detections, TrackedObject
 from benchmarks.tracking_detections import FrameDetections
 
@@ -33,8 +34,11 @@ HELD_LOOKS = 5  # a number belongs to whom it was on for a second: fewer are one
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Somebody on a path. times, feet: where the middle of the lower side is when (shares); heights: in shares of the
-    frame there; width: in heights (pixels). upper, lower: brightness and colour."""
+    """A moving person or object on a path.
+
+    `times` and `feet`: the middle of the lower side is at `feet` (shares of the frame) at `times`. `heights` are in
+    shares of the frame at those places; `width` is in heights (pixels). `upper` and `lower` are brightness and colour.
+    """
 
     number: int
     label: str
@@ -46,7 +50,7 @@ class Actor:
     lower: Colour
 
     def box(self, t: float) -> Box | None:
-        """All of it, also what lies outside the frame; None: it is not there."""
+        """Return the whole box, also the part outside the frame; None when the actor is not there."""
         if not self.times[0] <= t <= self.times[-1]:
             return None
         x, y = (float(np.interp(t, self.times, [foot[axis] for foot in self.feet])) for axis in (0, 1))
@@ -96,13 +100,16 @@ class IdentityFigures:
 def identity_figures(
     answers: Sequence[Answers], truth: Sequence[Sequence[tuple[int, Box]]], *, held_looks: int = HELD_LOOKS
 ) -> IdentityFigures:
-    """Who had which numbers. A number is on whom its box covers best (IoU of 0.5 or more); one that was on somebody for
-    fewer than held_looks looks is not counted, nor is who could be seen in fewer than 4."""
+    """Count the actors, the numbers that they had, and the numbers that more than one actor had.
+
+    A number belongs to the actor that its box covers best (IoU of 0.5 or more). A number that was on an actor in fewer
+    than `held_looks` frames is not counted, nor is an actor that could be seen in fewer than 4.
+    """
     looks = Counter(actor for each in truth for actor, _ in each)
     held: Counter[tuple[int, int]] = Counter()
     for found, right in zip(answers, truth, strict=True):
         for number, box in found:
-            shared, actor = max(((_iou(box, other), actor) for actor, other in right), default=(0.0, 0))
+            shared, actor = max(((iou(box, other), actor) for actor, other in right), default=(0.0, 0))
             if shared >= 0.5:
                 held[number, actor] += 1
     pairs = [(number, actor) for (number, actor), count in held.items() if count >= held_looks and looks[actor] >= 4]
@@ -119,7 +126,7 @@ class _Follower(Protocol):
 
 
 def follow(tracker: _Follower, scene: Scene, *, pictures: bool) -> list[Answers]:
-    """What a tracker answers to each look at a scene."""
+    """Return the tracker's answer to each frame of a scene."""
     return [
         [(each.track, each.box) for each in tracker.update(at.found, at.t, scene.draw(at.t) if pictures else ())]
         for at in scene.looks
@@ -127,8 +134,10 @@ def follow(tracker: _Follower, scene: Scene, *, pictures: bool) -> list[Answers]
 
 
 def busy_pavement(seed: int, *, fps: float = 5.0, seconds: float = 40.0) -> Scene:
-    """About six walkers at a time from both sides, each with a pace; some stand for a while. After three in ten who
-    leave over an edge somebody comes in there, half a second later."""
+    """Return a scene of about six walkers at a time from both sides, each with a pace.
+
+    Some stand for a while. After three in ten that leave over an edge another comes in there, half a second later.
+    """
     rng = np.random.default_rng(seed)
     actors: list[Actor] = []
     begin = 0.0
@@ -144,10 +153,10 @@ def busy_pavement(seed: int, *, fps: float = 5.0, seconds: float = 40.0) -> Scen
 
 
 def junction(seed: int, *, fps: float = 5.0, cars: int = 6, alike: bool = False) -> Scene:
-    """Cars on one lane: each stops at the line for 4 to 20 s, or not at all, and drives on.
+    """Return a scene of cars on one lane: each stops at the line for 4 to 20 s, or not at all, and drives on.
 
     A lorry in the lane before hides the place while some of them leave, and the next car passes there without a stop.
-    alike: they have one colour.
+    With `alike` they have one colour.
     """
     rng = np.random.default_rng(1000 + seed)
     actors: list[Actor] = []
@@ -186,7 +195,7 @@ def _walker(rng: np.random.Generator, number: int, begin: float, *, from_left: b
 
 
 def _gone_t(actor: Actor) -> float:
-    """When it has left the frame."""
+    """Return when it has left the frame."""
     return actor.times[-1] - 0.2
 
 
@@ -215,7 +224,10 @@ _STEPS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def _lorry(rng: np.random.Generator, number: int, reaches: float) -> Actor:
-    """Comes the other way, in the lane before: it hides the place of who waits from `reaches` on, for two seconds."""
+    """Return a lorry that comes the other way, in the lane before.
+
+    It hides the place of the waiting car from `reaches` on, for two seconds.
+    """
     pace, y = float(rng.uniform(0.22, 0.3)), 0.72
     begin = reaches - 0.45 / pace
     times, feet = (begin, begin + 1.8 / pace), ((1.4, y), (-0.4, y))
@@ -257,7 +269,7 @@ def _film(rng: np.random.Generator, actors: list[Actor], fps: float, seconds: fl
 
 
 def noisy(rng: np.random.Generator, box: Box) -> Box:
-    """`box` as a detector places it."""
+    """Return `box` as a detector places it."""
     wide, tall = box[2] - box[0], box[3] - box[1]
     size = np.sqrt(wide * tall * ASPECT)  # in shares of the height
     noise = rng.normal(0, SIDE_STD, 4) * np.array([size / ASPECT, size, size / ASPECT, size])
@@ -266,7 +278,7 @@ def noisy(rng: np.random.Generator, box: Box) -> Box:
 
 
 def _hidden(nearer: Sequence[Box], box: Box) -> float:
-    """Share of the box's columns, weighed by how much of their height, that lie behind nearer ones."""
+    """Return the share of the box's columns, weighed by how much of their height, that lie behind nearer ones."""
     columns = np.linspace(box[0], box[2], 20)
     covered = np.zeros(len(columns))
     for other in nearer:
@@ -276,7 +288,7 @@ def _hidden(nearer: Sequence[Box], box: Box) -> float:
 
 
 def inside(box: Box) -> float:
-    """The share of `box` that lies in the frame."""
+    """Return the share of `box` that lies in the frame."""
     x1, y1, x2, y2 = _clip(box)
     return max(0.0, x2 - x1) * max(0.0, y2 - y1) / ((box[2] - box[0]) * (box[3] - box[1]))
 
@@ -284,11 +296,3 @@ def inside(box: Box) -> float:
 def _clip(box: Box) -> Box:
     x1, y1, x2, y2 = (min(1.0, max(0.0, side)) for side in box)
     return x1, y1, x2, y2
-
-
-def _iou(a: Box, b: Box) -> float:
-    wide, tall = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    if wide <= 0 or tall <= 0:
-        return 0.0
-    shared = wide * tall
-    return shared / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - shared)

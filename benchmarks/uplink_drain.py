@@ -77,7 +77,7 @@ def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, An
 
 
 def drained(here: Site, wire: int, began: float) -> float:
-    """kbit/s on the wire until nothing is left to send."""
+    """Return the kbit/s on the wire until nothing is left to send."""
     until(lambda: here.count("ready") == 0, 3600, every_s=0.05)
     return (here.service.link.wire - wire) * 8 / 1000 / (time.monotonic() - began)
 
@@ -90,7 +90,7 @@ def live(here: Site, first: int, options: argparse.Namespace) -> list[dict[str, 
 
 
 def fill(here: Site, count: int) -> None:
-    """The escalations of a day without a link, one in ten of severity `alert`."""
+    """Fill the site with the escalations of a day without a link, one in ten of severity `alert`."""
     for n in range(count):
         here.ask(n, small(n), severity="alert" if n % 10 == 0 else "warning")
     with here.db.transaction() as connection:

@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """At a rate that can be answered."""
+    """Measure at a rate that can be answered."""
     with instant_worker(url), site(folder, url) as here:
         here.ask(-1)
         until(lambda: here.settled(-1), 60)  # connected, streams made
@@ -80,7 +80,7 @@ def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, An
 
 
 def overload(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The grave ones alone first, at their own rate, then among all the others."""
+    """Ask the grave questions alone first, at their own rate, then among all the others."""
     capacity = options.places / options.latency_s * 60
     rate = capacity * options.overload
     count = int(rate * options.seconds / 60)
@@ -139,7 +139,7 @@ def small(n: int) -> tuple[bytes, ...]:
 
 
 def ways(here: Site, sent: Mapping[str, float]) -> list[dict[str, float]]:
-    """Of each question that was asked at its time: the seconds of each stage, and of `all` until it was applied."""
+    """Return the seconds of each stage for each question that was sent, and of `all` until it was applied."""
     with here.db.read() as connection:
         rows = connection.execute("SELECT escalation, body, applied_t FROM verdict").fetchall()
     found = []
@@ -153,14 +153,14 @@ def ways(here: Site, sent: Mapping[str, float]) -> list[dict[str, float]]:
 
 
 def name_of(here: Site, escalation: str) -> str:
-    """The number of the alert that it asks about."""
+    """Return the number of the alert that the escalation asks about."""
     with here.db.read() as connection:
         row = connection.execute("SELECT alert FROM escalation WHERE id = ?", (escalation,)).fetchone()
     return str(row["alert"]).removeprefix("alert-")
 
 
 def fates(here: Site, sent: Mapping[str, float]) -> dict[str, dict[str, int]]:
-    """By priority, what has become of the questions: the state of each, as the dashboard and /metrics show it."""
+    """Return the state of each question by priority, as the dashboard and /metrics show it."""
     with here.db.read() as connection:
         rows = connection.execute("SELECT id, priority, state FROM escalation").fetchall()
     found: dict[str, Counter[str]] = {}
@@ -171,7 +171,7 @@ def fates(here: Site, sent: Mapping[str, float]) -> dict[str, dict[str, int]]:
 
 
 def stages(found: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
-    """p50 and p95 of each."""
+    """Return p50 and p95 of each."""
     return {name: (at(found, name, 50), at(found, name, 95)) for name in found[0]}
 
 

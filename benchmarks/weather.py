@@ -1,6 +1,6 @@
-"""What each condition of `--with` costs: milliseconds of CPU a frame of 1280x720, one core, median of several frames.
+"""Cost of each condition of `--with`: milliseconds of CPU a frame of 1280x720, one core, median of several frames.
 
-python -m benchmarks.weather --json weather.json
+The command is `python -m benchmarks.weather --json weather.json`.
 """
 
 from __future__ import annotations

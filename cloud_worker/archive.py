@@ -44,7 +44,7 @@ _ANSWER_ERRORS = (
 )
 _NEVER = frozenset({400, 401, 403, 404})  # wrong key, no bucket: trying again does not help this object
 ArchiveResult = Literal["stored", "known", "failed", "left_out"]
-KNOWN_MAX = 8192
+KNOWN_MAX = 8192  # digests of images stored lately, 64 bytes each
 _EXTENSION = {"image/jpeg": "jpg", "image/webp": "webp", "video/mp4": "mp4"}
 
 logger = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class S3Archive:
             thread.start()
 
     def links(self, case: JudgeCase, verdict: Verdict) -> tuple[ArchiveLink, ...]:
-        """Made here, without asking the store."""
+        """Return the links, made here without a request to the store."""
         seconds = int(self._settings.link_hours * 3600)
         if seconds <= 0:
             return ()
@@ -125,7 +125,7 @@ class S3Archive:
         return self._queue.qsize() + self._under_way
 
     def check(self) -> str:
-        """One sentence on what it is, after storing and verifying a small object. Raises NotStored."""
+        """Describe the archive in one sentence, after storing and verifying a small object. Raise NotStored."""
         data = b"Stored by `vedette-worker check`.\n"
         kept = f"vedette-keep-days={self._settings.keep_days}&vedette-kind=check"
         self._bucket.store(
@@ -248,7 +248,7 @@ class S3Bucket:
         self._client = _client(settings)
 
     def store(self, item: ArchiveObject) -> None:
-        """Put it and verify what the store holds. Raises NotStored."""
+        """Put it and verify what the store holds. Raise NotStored."""
         target = {"Bucket": self._name, "Key": item.key}
         ours = base64.b64encode(bytes.fromhex(item.sha256)).decode()
         try:
@@ -271,7 +271,7 @@ class S3Bucket:
             raise NotStored("the store holds other bytes than were sent", retryable=True)
 
     def sign(self, key: str, seconds: int) -> str:
-        """A link that opens an object for so long, made without asking the store. Raises NotSigned."""
+        """Return a link that opens an object for `seconds`, made without a request to the store. Raise NotSigned."""
         parameters = {"Bucket": self._name, "Key": key}
         try:
             url: str = self._client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds)
@@ -284,7 +284,7 @@ class S3Bucket:
 
 
 def _client(settings: ArchiveConfig) -> Any:
-    """A client that gives up soon: the retries are ours, so that they are counted."""
+    """Return a client that gives up soon: the archive itself retries, so that the retries are counted."""
     client = boto3.session.Session().client(
         "s3",
         endpoint_url=settings.url,
@@ -308,5 +308,8 @@ def _client(settings: ArchiveConfig) -> Any:
 
 
 def _refuse_redirect(**_: object) -> None:
-    """botocore asks a store that redirects to no region where the bucket is, and so on as deep as Python lets it."""
+    """Raise NotStored for a redirect that names no region.
+
+    Otherwise botocore asks such a store for the bucket's region, and so on as deep as Python lets it.
+    """
     raise NotStored("it redirects without naming a region: check archive.url and archive.region", retryable=True)

@@ -38,7 +38,7 @@ class StoredEscalations:
 
     @property
     def sites(self) -> int:
-        """How many sites have any."""
+        """The number of sites that have any."""
         return len({site for site, _ in self.counts})
 
 
@@ -48,7 +48,7 @@ class BacklogMonitor:
     def __init__(
         self, queue: FairQueue, worker: str, metrics: WorkerMetrics, clock: Clock, changed: Callable[[], None]
     ) -> None:
-        """worker: the name that stands in dead letters. changed: called after the queue has changed."""
+        """Take `worker`, the name that stands in dead letters, and `changed`, called after the queue has changed."""
         self._queue = queue
         self._worker = worker
         self._metrics = metrics
@@ -58,18 +58,18 @@ class BacklogMonitor:
         self.stored = StoredEscalations({}, ())
 
     def count(self, priority: str) -> int:
-        """Escalations of this priority that the broker stores."""
+        """Return the number of escalations of this priority that the broker stores."""
         return sum(count for (_, own), count in self.stored.counts.items() if own == priority)
 
     async def on_message(self, message: Msg) -> None:
-        """An escalation passed by: JetStream's subjects are ordinary ones, too. Its copy is dropped."""
+        """Note that an escalation passed by: JetStream's subjects are ordinary ones, too. Its copy is dropped."""
         found = site_and_priority(message.subject)
         if found is not None:
             self._queue.announce(*found, self._clock.monotonic())
             self._changed()
 
     async def run(self, jetstream: JetStreamContext) -> None:
-        """Sweep what is stored, for as long as one connection lasts. Raises UplinkError.
+        """Sweep what is stored, for as long as one connection lasts. Raise UplinkError.
 
         A sweep finds what was there before, was given back, or came over a server that announces nothing.
         """
@@ -82,7 +82,7 @@ class BacklogMonitor:
             await asyncio.sleep(SWEEP_S)
 
     async def _move_strays(self, jetstream: JetStreamContext) -> None:
-        """All that are stored, STRAYS_PER_SWEEP_MAX at most, several of a subject too."""
+        """Move all stored strays to the dead letters, STRAYS_PER_SWEEP_MAX at most, several of a subject too."""
         left = STRAYS_PER_SWEEP_MAX
         for subject in self.stored.strays:
             while left:

@@ -1,4 +1,4 @@
-"""What each command of `vedette-worker` does, and the objects it builds; texts and exit codes are in `__main__`."""
+"""The work of each command of `vedette-worker`, and the objects it builds; texts and exit codes are in `__main__`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHECK_S_MAX = 15.0  # to connect, for the commands that a person waits for
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What `check` found: sentences on what works, what differs, and what does not work."""
+    """Findings of `check`: sentences on what works, what differs, and what does not work."""
 
     good: list[str]
     differences: list[str]
@@ -85,13 +85,13 @@ async def check(settings: WorkerConfig, clock: Clock) -> Findings:
 
 
 async def list_dead_letters(settings: WorkerConfig, clock: Clock, count: int) -> list[DeadLetter]:
-    """The newest dead letters. Raises UplinkError."""
+    """Return the newest dead letters. Raise UplinkError."""
     async with _broker(settings, clock) as jetstream:
         return await dead_letter_store.list_newest(jetstream, count)
 
 
 async def show_dead_letter(settings: WorkerConfig, clock: Clock, number: int) -> DeadLetter:
-    """One of them. Raises UsageError, UplinkError."""
+    """Return one dead letter. Raise UsageError, UplinkError."""
     async with _broker(settings, clock) as jetstream:
         return await dead_letter_store.read_one(jetstream, number)
 
@@ -99,17 +99,19 @@ async def show_dead_letter(settings: WorkerConfig, clock: Clock, number: int) ->
 async def requeue_dead_letters(
     settings: WorkerConfig, clock: Clock, numbers: Sequence[int], done: Callable[[DeadLetter], None]
 ) -> None:
-    """Ask these again, and tell `done` of each as it is. Raises UsageError at the first that is not there,
-    UplinkError."""
+    """Send the escalations of these dead letters again, and call `done` with each as soon as it is sent.
+
+    Raise UsageError at the first number that is not there, UplinkError if the broker fails.
+    """
     async with _broker(settings, clock) as jetstream:
         for number in numbers:
             done(await dead_letter_store.requeue(jetstream, number))
 
 
 def build_engine(settings: EngineConfig, clock: Clock) -> EnginePort:
-    """The judge that the worker file asks for.
+    """Return the judge that the worker file asks for.
 
-    Raises ModelError when a detector cannot be loaded, MissingDependency when a package is absent.
+    Raise ModelError when a detector cannot be loaded, MissingDependency when a package is absent.
     """
     if isinstance(settings, RedetectEngine):
         # Objects a little below the threshold are wanted too: they make an image abstain instead of saying no.
@@ -123,7 +125,7 @@ def build_engine(settings: EngineConfig, clock: Clock) -> EnginePort:
 
 
 def build_archive(settings: WorkerConfig, clock: Clock, metrics: WorkerMetrics) -> ArchivePort:
-    """The archive that the file asks for. Raises MissingDependency."""
+    """Return the archive that the file asks for. Raise MissingDependency."""
     if settings.archive.bucket is None:
         return NullArchive()
     return _archive(settings, clock, lambda result: metrics.archived.labels(result).inc())[0]
@@ -134,7 +136,7 @@ if TYPE_CHECKING:
 
 
 def _archive(settings: WorkerConfig, clock: Clock, counted: Callable[[str], None]) -> tuple[S3Archive, type[Exception]]:
-    """The archive, and the error of an object that it did not store. Raises MissingDependency."""
+    """Return the archive, and the error it raises for an object that it did not store. Raise MissingDependency."""
     try:
         from cloud_worker import archive  # boto3 comes with the extra `s3`: only who asks needs it
     except ModuleNotFoundError as error:
@@ -156,7 +158,7 @@ async def _check_archive(settings: WorkerConfig, clock: Clock, findings: Finding
 
 @contextlib.asynccontextmanager
 async def _broker(settings: WorkerConfig, clock: Clock) -> AsyncIterator[JetStreamContext]:
-    """A connection for as long as the block lasts. Raises UplinkError when there is none in CHECK_S_MAX."""
+    """Hold a connection for as long as the block lasts. Raise UplinkError when there is none in CHECK_S_MAX."""
     link = NatsLink(settings.nats, "vedette-worker command", clock)
     keeper = asyncio.create_task(link.run_once())
     waiting = asyncio.create_task(link.client())

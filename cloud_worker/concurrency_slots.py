@@ -22,7 +22,7 @@ class ConcurrencySlots:
     """
 
     def __init__(self, total: int, released: Callable[[], None], clock: Clock) -> None:
-        """released: called after a slot was released."""
+        """Take `released`, called after a slot was released."""
         self.total = total
         self._in_use: Counter[str] = Counter()
         self._released = released
@@ -32,7 +32,7 @@ class ConcurrencySlots:
 
     @property
     def reserve(self) -> int:
-        """Slots that are reserved for the top priority, those that it has included."""
+        """The slots that are reserved for the top priority, those that it has included."""
         if self.total == 1:
             return 0
         self._roll()
@@ -43,7 +43,7 @@ class ConcurrencySlots:
         return self._in_use[priority]
 
     def open_priorities(self) -> tuple[str, ...]:
-        """The priorities that may take a slot now."""
+        """Return the priorities that may take a slot now."""
         if self._in_use.total() >= self.total:
             return ()
         others = self._in_use.total() - self._in_use[PRIORITIES[0]]
@@ -59,7 +59,7 @@ class ConcurrencySlots:
         self._released()
 
     def _roll(self) -> None:
-        """A new PEAK_S begins with what is in hand."""
+        """Begin a new PEAK_S with the escalations in hand."""
         now = self._clock.monotonic()
         if now - self._since >= PEAK_S:
             self._peak_before = self._peak if now - self._since < 2 * PEAK_S else 0

@@ -90,7 +90,10 @@ class StatusConfig(ConfigModel):
 
 
 class PoolConfig(ConfigModel):
-    """What the worker announces of itself to the sites (docs/worker.md). gpu_hour_file: a file with the price."""
+    """The facts that the worker announces about itself to the sites (docs/worker.md).
+
+    `gpu_hour_file` is a file with the price.
+    """
 
     every_s: Annotated[float, Field(ge=1, le=60)] = 15.0
     cold_start_s: Annotated[float, Field(ge=0, le=86400)] = 60.0
@@ -156,5 +159,5 @@ def _is_http(url: str) -> bool:
 
 
 def load(path: Path) -> WorkerConfig:
-    """Read and check the worker file. Raises ConfigError with every fault, each with its line and remedy."""
+    """Read and check the worker file. Raise ConfigError with every fault, each with its line and remedy."""
     return yamlfile.load(path, WorkerConfig)

@@ -26,8 +26,8 @@ REQUEUED = "Vedette-Requeued"
 _REASON, _KIND, _SUBJECT = "Vedette-Dead-Reason", "Vedette-Dead-Kind", "Vedette-Dead-Subject"
 _DELIVERIES, _STORED, _WORKER = "Vedette-Dead-Deliveries", "Vedette-Dead-Stored", "Vedette-Dead-Worker"
 _MESSAGE_ID = "Vedette-Dead-Msg-Id"
-_REASON_CHARS_MAX = 500
-LIST_MAX = 1000
+_REASON_CHARS_MAX = 500  # a header of NATS; the log has all
+LIST_MAX = 1000  # rows on a terminal
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class DeadLetter:
 
 
 async def put(js: JetStreamContext, letter: DeadLetter) -> None:
-    """Keep it. Stored once, however often it is published. Raises UplinkError."""
+    """Keep the letter, once however often it is published. Raise UplinkError."""
     site = site_and_priority(letter.subject)
     headers = {
         _REASON: _plain(letter.reason)[:_REASON_CHARS_MAX],
@@ -74,7 +74,7 @@ async def put(js: JetStreamContext, letter: DeadLetter) -> None:
 
 
 async def list_newest(js: JetStreamContext, count: int) -> list[DeadLetter]:
-    """The newest `count` of them, the newest first. Raises UplinkError."""
+    """Return the newest `count` dead letters, the newest first. Raise UplinkError."""
     found: list[DeadLetter] = []
     with broker_errors("the dead letters could not be read"), contextlib.suppress(nats.js.errors.NotFoundError):
         state = (await js.stream_info(STREAM_DEAD)).state
@@ -87,7 +87,7 @@ async def list_newest(js: JetStreamContext, count: int) -> list[DeadLetter]:
 
 
 async def read_one(js: JetStreamContext, seq: int) -> DeadLetter:
-    """Number `seq`. Raises UsageError when there is none, UplinkError."""
+    """Return dead letter number `seq`. Raise UsageError when there is none, UplinkError."""
     with broker_errors(f"the dead letter {seq} could not be read"):
         try:
             return _letter(seq, await js.get_msg(STREAM_DEAD, seq))
@@ -96,7 +96,7 @@ async def read_one(js: JetStreamContext, seq: int) -> DeadLetter:
 
 
 async def requeue(js: JetStreamContext, seq: int) -> DeadLetter:
-    """Publish the escalation again, as if the site had, and delete its dead letter. Raises UsageError, UplinkError.
+    """Publish the escalation again, as if the site had, and delete its dead letter. Raise UsageError, UplinkError.
 
     Its id is a new one: under the old one the broker may take it for a double.
     """
@@ -111,9 +111,10 @@ async def requeue(js: JetStreamContext, seq: int) -> DeadLetter:
 
 
 async def move_stray(js: JetStreamContext, subject: str, worker: str) -> DeadLetter | None:
-    """Move the first message of a subject that no worker reads out of the queue. Raises UplinkError.
+    """Move the first message of a subject that no worker reads out of the queue. Raise UplinkError.
 
-    Not the last: after some hundred of those were deleted nats-server 2.15 no longer finds the ones before them.
+    It does not move the last one: after some hundred of those were deleted nats-server 2.15 no longer finds the ones
+    before them.
     """
     with broker_errors("a stray escalation could not be moved"), contextlib.suppress(nats.js.errors.NotFoundError):
         found = await js.get_msg(STREAM_ESCALATION, seq=1, subject=subject, next=True)
@@ -152,5 +153,5 @@ def _letter(seq: int, message: RawStreamMsg) -> DeadLetter:
 
 
 def _plain(text: str) -> str:
-    """As a header may hold it: printable ASCII, one line."""
+    """Return the text as a header may hold it: printable ASCII, one line."""
     return "".join(char if " " <= char <= "~" else "?" for char in text).strip()

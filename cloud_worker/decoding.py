@@ -30,7 +30,10 @@ class Undecodable(VedetteError):
 
 
 def image(data: bytes) -> list[object]:
-    """[width, height, pixels], BGR. Raises Undecodable; a file that declares too many pixels is not decoded."""
+    """Return [width, height, pixels], BGR. Raise Undecodable.
+
+    A file that declares too many pixels is not decoded.
+    """
     size = declared_size(data)
     if size is None:
         raise Undecodable("not a JPEG or WebP picture")
@@ -46,10 +49,11 @@ def image(data: bytes) -> list[object]:
 
 
 def frames(path: str, count: int, side_max: int) -> list[list[object]]:
-    """`count` frames spread evenly over the clip, first and last included: [seconds from its start, width, height,
-    pixels, whether they were shrunk to `side_max`] each.
+    """Return `count` frames spread evenly over the clip, first and last included.
 
-    Raises Undecodable when it is no video or declares too large a frame. Bounded: the first FRAMES_MAX frames.
+    Each is a list: seconds from the clip's start, width, height, pixels, and whether it was shrunk to `side_max`. Raise
+    Undecodable when the file is no video or declares too large a frame. The work is bounded: only the first FRAMES_MAX
+    frames are read.
     """
     total = sum(1 for _ in _read(path, pixels=False))
     count = min(count, total)
@@ -65,7 +69,7 @@ def frames(path: str, count: int, side_max: int) -> list[list[object]]:
 
 
 def shrink(pixels: Pixels, side_max: int) -> Pixels:
-    """The image with its longer side at most `side_max`; never larger than it was."""
+    """Return the image with its longer side at most `side_max`; never enlarge it."""
     height, width = pixels.shape[:2]
     scale = side_max / max(height, width)
     if scale >= 1:
@@ -75,7 +79,7 @@ def shrink(pixels: Pixels, side_max: int) -> Pixels:
 
 
 def declared_size(data: bytes) -> tuple[int, int] | None:
-    """(width, height) that the file's header declares; None when it is neither JPEG nor WebP."""
+    """Return the (width, height) that the file's header declares; None when it is neither JPEG nor WebP."""
     try:
         if data[:2] == b"\xff\xd8":
             return _jpeg_size(data)
@@ -113,7 +117,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _webp_size(data: bytes) -> tuple[int, int] | None:
-    """The first chunk's size fields (RFC 9649, sections 2.5 to 2.7)."""
+    """Read the size fields of the first chunk (RFC 9649, sections 2.5 to 2.7)."""
     kind = data[12:16]
     if kind == b"VP8X":
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
@@ -127,7 +131,10 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _read(path: str, *, pixels: bool = True, wanted: set[int] | None = None) -> Iterator[tuple[float, Pixels]]:
-    """(seconds from the start, pixels) of each frame; only those of `wanted` are decoded, without `pixels` none."""
+    """Yield (seconds from the start, pixels) of each frame.
+
+    Only those of `wanted` are decoded, and none without `pixels`.
+    """
     nothing = np.zeros((0, 0, 3), np.uint8)
     video = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
     try:

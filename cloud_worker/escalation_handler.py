@@ -54,7 +54,7 @@ class ArchivePort(Protocol):
     """An archive. Nothing here may wait: a verdict is never late because of it."""
 
     def links(self, case: JudgeCase, verdict: Verdict) -> tuple[ArchiveLink, ...]:
-        """Where the evidence and the verdict will be found."""
+        """Return where the evidence and the verdict will be found."""
         ...
 
     def put(self, case: JudgeCase, verdict: Verdict) -> None:
@@ -62,7 +62,7 @@ class ArchivePort(Protocol):
         ...
 
     def waiting(self) -> int:
-        """How many verdicts are not archived yet."""
+        """Return how many verdicts are not archived yet."""
         ...
 
     def close(self, seconds: float) -> None:
@@ -90,8 +90,11 @@ class NullArchive:
 
 @dataclass(frozen=True, slots=True)
 class HandlerOutcome:
-    """What the site is answered. dead: kind and reason of its dead letter, if it becomes one. case: what was judged.
-    stored: the broker has the verdict and the dead letter."""
+    """The answer to the site, and what goes with it.
+
+    `dead` holds the kind and reason of the dead letter, if it becomes one. `case` is the one that was judged. `stored`:
+    the broker has the verdict and the dead letter.
+    """
 
     verdict: Verdict
     dead: tuple[Kind, str] | None = None
@@ -175,7 +178,7 @@ class EscalationHandler:
         await self._finish(delivery, escalation, outcome, key)
 
     async def _fetch_and_judge(self, delivery: Delivery, escalation: Escalation) -> HandlerOutcome:
-        """Fetch and judge; hold the escalation while the engine is away. Raises EngineError, UplinkError."""
+        """Fetch and judge; hold the escalation while the engine is away. Raise EngineError, UplinkError."""
         stored_t = delivery.stored.timestamp()
         timings = Timings(
             link_s=max(0.0, stored_t - escalation.created_t), queue_s=max(0.0, self._clock.now() - stored_t)
@@ -196,7 +199,10 @@ class EscalationHandler:
             return HandlerOutcome(verdict, ("media", "; ".join(case.lost)) if unseen else None, case)
 
     async def _fetch(self, escalation: Escalation) -> tuple[JudgeCase, float]:
-        """The case and the seconds that took. When none of the evidence is there, it may still be on its way."""
+        """Return the case and the seconds that it took.
+
+        When none of the evidence is there, it may still be on its way.
+        """
         backoff, started = Backoff(0.25, 2.0), self._clock.monotonic()
         while True:
             case = await self._fetch_once(escalation)
@@ -220,8 +226,10 @@ class EscalationHandler:
     async def _finish(
         self, delivery: Delivery, escalation: Escalation, outcome: HandlerOutcome, key: EscalationKey | None = None
     ) -> None:
-        """Verdict, dead letter, archive, acknowledgement: in this order. key: under which it is remembered that all is
-        stored. Raises UplinkError."""
+        """Store the verdict, then the dead letter, then the archive entry, and acknowledge last. Raise UplinkError.
+
+        `key`: under which the handler remembers that all is stored.
+        """
         judged_at = self._clock.monotonic()
         verdict = outcome.verdict
         if outcome.case is not None:
@@ -253,7 +261,7 @@ class EscalationHandler:
     async def _publish(self, verdict: Verdict, judged_at: float | None = None) -> None:
         """Store the verdict with the broker, waiting for a connection if there is none.
 
-        Raises UplinkError, or VerdictRefused when trying again would be in vain.
+        Raise UplinkError, or VerdictRefused when trying again would be in vain.
         """
         client: Client = await self._link.client()
         if judged_at is not None:
@@ -271,7 +279,7 @@ class EscalationHandler:
                 raise VerdictRefused(f"the broker refuses the verdict: {complaint(error)}") from None
 
     async def _retry(self, delivery: Delivery, escalation: Escalation, kind: Kind, why: str) -> None:
-        """Again later, or `unsure` after the last attempt."""
+        """Try again later, or answer `unsure` after the last attempt."""
         self._engine_log.report(f"{escalation.id}: attempt {delivery.count} failed: {why}")
         if delivery.count < self._settings.deliveries_max:
             self._metrics.retries.inc()
@@ -284,7 +292,7 @@ class EscalationHandler:
         )
 
     async def _refuse(self, delivery: Delivery, error: WireError) -> None:
-        """An escalation that cannot be understood: answer the site if its message says which one it was, and end it."""
+        """End an escalation that cannot be understood; answer the site first if the message names the escalation."""
         self._metrics.refused.inc()
         self._refusal_log.report(f"refused a message on {delivery.subject}: {error}")
         stub = parse_ids(delivery)
@@ -311,7 +319,7 @@ class EscalationHandler:
         await delivery.nak(self._settings.retry_s)
 
     async def _dead_letter(self, delivery: Delivery, kind: Kind, reason: str) -> None:
-        """Keep the escalation among the dead letters. Raises UplinkError."""
+        """Keep the escalation among the dead letters. Raise UplinkError."""
         client = await self._link.client()
         letter = DeadLetter(
             kind=kind,
@@ -333,7 +341,7 @@ class EscalationHandler:
 
 
 def parse_escalation(delivery: Delivery) -> Escalation:
-    """Parse, and check that the message stands where its site may write. Raises WireError."""
+    """Parse, and check that the message stands where its site may write. Raise WireError."""
     escalation: Escalation = Escalation.from_json(delivery.data)
     if _site_of(delivery) != escalation.site:
         raise WireError(f"site: a message on {delivery.subject} says it is from another site")
@@ -341,14 +349,15 @@ def parse_escalation(delivery: Delivery) -> Escalation:
 
 
 def _site_of(delivery: Delivery) -> str:
-    """The second token of its subject; '': it has none."""
+    """Return the second token of its subject; empty if it has none."""
     return delivery.subject.partition(".")[2].partition(".")[0]
 
 
 def parse_ids(delivery: Delivery) -> Escalation | None:
-    """The ids of an escalation that is not valid, as much as a verdict needs, if they can be believed.
+    """Return the ids of an invalid escalation, as much as a verdict needs, if they can be believed.
 
-    Only that site may publish on the subject (deploy/nats/hub.conf); it ignores the verdict if it asked no such thing.
+    Only that site may publish on the subject (deploy/nats/hub.conf); it ignores the verdict if it sent no such
+    escalation.
     """
     site = _site_of(delivery)
     try:

@@ -14,16 +14,18 @@ POLL_FIRST_S, POLL_LAST_S = 0.005, 0.25  # between two pulls of an announced esc
 SITE_QUEUES_MAX = 30_000  # some 10 MB; sites beyond that are seen by a later sweep
 OTHERS_SHARE = 1 - WEIGHTS["high"] / sum(WEIGHTS.values())
 AHEAD_MAX = 4.0  # turns that count against those that are not urgent at most, however long they were alone
-_ROUNDING = 1e-6
+_ROUNDING = 1e-6  # of a sum of shares
 
 
 class PriorityShares:
-    """Which priority goes next: the top one, but for the turns that are owed to the others; among these smooth weighted
-    round robin (nginx's).
+    """The choice of the next priority: the top one, except for the turns that are owed to the others.
 
-    State: one credit for each of the others, and how many turns they are owed together: while one of them waits they
-    are owed their weights' share of each turn, and what they got beyond that counts against them, so that the top
+    Smooth weighted round robin (nginx's) divides the owed turns among these others.
+
+    State: it holds one credit for each of the others, and the number of turns they are owed together. While one of them
+    waits they are owed their weights' share of each turn. Turns beyond that count against them, so that the top
     priority does not wait as long as it takes less than its own share.
+
     Invariant: over 12 picks with all waiting, 8 are high, 3 normal and 1 low.
     """
 
@@ -32,7 +34,7 @@ class PriorityShares:
         self._credit = dict.fromkeys(PRIORITIES, 0)
 
     def pick(self, waiting: Collection[str]) -> str:
-        """One of `waiting`, which is not empty."""
+        """Pick one of `waiting`, which is not empty."""
         others = [priority for priority in PRIORITIES[1:] if priority in waiting]
         if not others:
             return PRIORITIES[0]
@@ -78,20 +80,22 @@ class FairQueue:
         return sum(map(len, self._queues.values()))
 
     def announce(self, site: str, priority: str, now: float) -> None:
-        """An escalation has been announced there."""
+        """Take note that an escalation has been announced there."""
         queue = self._queue(site, priority, now)
         if queue is not None:
             queue.until, queue.poll_s = now + ANNOUNCED_S, POLL_FIRST_S
             queue.due = min(queue.due, now)
 
     def mark_stored(self, found: Iterable[tuple[str, str]], now: float) -> None:
-        """Escalations are stored for these sites and priorities: waiting, or in a worker's hands."""
+        """Note that escalations are stored for these sites and priorities: waiting, or in a worker's hands."""
         for site, priority in found:
             self._queue(site, priority, now)
 
     def next(self, priorities: Collection[str], now: float) -> SiteQueue | None:
-        """The site's queue to pull from, of these priorities; None when none is due. It is not handed out again before
-        `served` or `empty`."""
+        """Return the site's queue to pull from, of these priorities; None when none is due.
+
+        The queue is not handed out again before `served` or `empty` is called.
+        """
         due = {p: queue for p in priorities if (queue := self._first_due(p, now)) is not None}
         if not due:
             return None
@@ -100,19 +104,19 @@ class FairQueue:
         return queue
 
     def next_due(self, priorities: Collection[str]) -> float | None:
-        """When the next queue of these priorities is due (monotonic seconds); None when there is none."""
+        """Return when the next queue of these priorities is due (monotonic seconds); None when there is none."""
         times = [queue.due for p in priorities for queue in self._queues[p].values() if not queue.pulling]
         return min(times, default=None)
 
     def served(self, queue: SiteQueue, now: float) -> None:
-        """It held an escalation, and may hold more: after the others' turn."""
+        """Put a queue that held an escalation, and may hold more, behind the others."""
         queue.pulling, queue.due, queue.poll_s = False, now, POLL_FIRST_S
         queues = self._queues[queue.priority]
         if queues.get(queue.site) is queue:
             queues.move_to_end(queue.site)
 
     def empty(self, queue: SiteQueue, now: float) -> None:
-        """It held nothing: pull again soon if an escalation was just announced there, else forget it."""
+        """Pull an empty queue again soon if an escalation was just announced there, else forget it."""
         queue.pulling = False
         if now < queue.until:
             queue.due = now + queue.poll_s

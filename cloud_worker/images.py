@@ -92,7 +92,7 @@ class SandboxDecoder:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the children that live."""
+        """Return the process ids of the children that live."""
         return tuple(each.pid for each in self._all if each.pid)
 
     def _call(self, file: EvidenceFile, wall_s: float, function: str, *values: object) -> Any:
@@ -106,7 +106,7 @@ class SandboxDecoder:
 
 
 def shrink(pixels: Pixels, side_max: int) -> Pixels:
-    """The image with its longer side at most `side_max`; never larger than it was."""
+    """Return the image with its longer side at most `side_max`; never enlarge it."""
     return decoding.shrink(pixels, side_max)
 
 

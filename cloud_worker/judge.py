@@ -18,7 +18,7 @@ from cloud_worker.images import IN_PROCESS, MediaDecoder
 from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused, fetch
 
 EVIDENCE_BYTES_MAX = MEDIA_BYTES_MAX
-REASON_CHARS_MAX = 400
+REASON_CHARS_MAX = 400  # as notify.message takes
 _SPACE = re.compile(r"\s+")
 _ADDRESS = re.compile(
     r"\b\w{2,10}://\S+"
@@ -27,10 +27,10 @@ _ADDRESS = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeCase:
-    """What an engine is given: the escalation and its evidence, in order of time.
+    """The input of an engine: the escalation and its evidence, in order of time.
 
-    lost: what is missing, one sentence each. absent: how many of those the broker does not have. decoder: by which an
-    engine turns evidence into pixels.
+    `lost` says what is missing, in one sentence each. `absent` counts those of them that the broker does not have. An
+    engine turns evidence into pixels with `decoder`.
     """
 
     escalation: Escalation
@@ -51,10 +51,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """What an engine answered. tokens_* 0 when it uses none; preprocess_s is part of the time it took.
+    """The answer of an engine.
 
-    more: it is `unsure` because of what it was shown, so that more evidence may settle it. looks: how often the
-    model was asked. prompt: the version of the prompt, when it differs from case to case.
+    The token counts are 0 when it uses none. `preprocess_s` is part of the time it took. `more`: the answer is `unsure`
+    because of the images it was shown, so that more evidence may settle it. `looks` is how often the model was asked.
+    `prompt` is the version of the prompt, when it differs from case to case.
     """
 
     decision: Decision
@@ -98,7 +99,7 @@ class Engine(Protocol):
         ...
 
     async def check(self) -> str:
-        """Try it, which also warms it up; one sentence on what would judge. Raises EngineError or ModelError."""
+        """Try the engine, which also warms it up, and describe it in one sentence. Raise EngineError or ModelError."""
         ...
 
     async def close(self) -> None: ...
@@ -112,18 +113,18 @@ class Judge:
     """
 
     def __init__(self, engine: Engine, worker: str, clock: Clock, decoder: MediaDecoder = IN_PROCESS) -> None:
-        """decoder: of what sites send; in this process only what is our own is decoded (tests, benchmarks)."""
+        """Take `decoder` for what sites send; this process decodes only what is our own (tests, benchmarks)."""
         self._engine = engine
         self._decoder = decoder
         self.worker = worker
         self._clock = clock
 
     async def check(self) -> str:
-        """One sentence on what judges, after trying it. Raises EngineError or ModelError."""
+        """Describe the engine in one sentence, after trying it. Raise EngineError or ModelError."""
         return await self._engine.check()
 
     async def fetch_case(self, js: JetStreamContext, escalation: Escalation) -> JudgeCase:
-        """Fetch the evidence. Raises UplinkError when the broker did not answer."""
+        """Fetch the evidence. Raise UplinkError when the broker did not answer."""
         files: list[EvidenceFile] = []
         lost: list[MediaRefused] = []
         left = EVIDENCE_BYTES_MAX
@@ -141,7 +142,7 @@ class Judge:
         )
 
     async def verdict(self, case: JudgeCase, timings: Timings = Timings()) -> Verdict:
-        """Ask the engine and check its answer. Raises EngineError."""
+        """Ask the engine and check its answer. Raise EngineError."""
         started = self._clock.monotonic()
         if not case.files:
             opinion = Opinion(decision="unsure", reason=_nothing_to_see(case), more=True)
@@ -158,7 +159,7 @@ class Judge:
         return self._verdict(case.escalation, opinion, seconds, stages)
 
     def unsure(self, escalation: Escalation, reason: str) -> Verdict:
-        """A verdict that says why there is no answer."""
+        """Return a verdict that says why there is no answer."""
         return self._verdict(escalation, Opinion(decision="unsure", reason=reason), 0.0, {})
 
     async def _ask(self, case: JudgeCase) -> Opinion:
@@ -209,14 +210,16 @@ class Judge:
 
 
 def _understood(decision: Decision, escalation: Escalation) -> Decision:
-    """The decision in words that the site knows: to one of before schema 4 a detector that found something is
-    unsure."""
+    """Return the decision in words that the site knows.
+
+    For a site from before schema 4, a detector that found something is unsure.
+    """
     return "unsure" if decision == "rechecked" and escalation.schema_version < RECHECKED_SCHEMA else decision
 
 
 @functools.cache
 def version() -> str:
-    """Of this worker."""
+    """Return the version of this worker."""
     try:
         return importlib.metadata.version("vedette")
     except importlib.metadata.PackageNotFoundError:  # run from a checkout without an installation
@@ -224,7 +227,7 @@ def version() -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` as one line without control characters, cut to what a verdict may hold."""
+    """Return `text` as one line without control characters, cut to what a verdict may hold."""
     flat = _SPACE.sub(" ", "".join(char if char.isprintable() else " " for char in text)).strip()
     return flat if len(flat) <= REASON_CHARS_MAX else flat[: REASON_CHARS_MAX - 1] + "…"
 

@@ -26,11 +26,11 @@ class JudgeBreaker:
 
     @property
     def why(self) -> str:
-        """What the service reported when it was last called in vain; empty while the circuit is closed."""
+        """Return what the service reported when it last failed; empty while the circuit is closed."""
         return self._circuit.state.why
 
     async def call(self, work: Callable[[], Awaitable[Result]]) -> Result:
-        """The result of `work()`, as soon as it may be called. Raises what it raises."""
+        """Return the result of `work()`, as soon as it may be called. Raise what it raises."""
         if self._circuit.is_closed():
             return await self._call(work)
         async with self._probe:

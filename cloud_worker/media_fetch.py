@@ -14,8 +14,8 @@ from appliance.base.json_lines import WireError
 from appliance.broker import broker_errors
 from appliance.wire import CHUNK_BYTES, STREAM_MEDIA, MediaRef, media_subject
 
-FETCH_S_MAX = 10.0
-FETCHES_MAX = 8
+FETCH_S_MAX = 10.0  # a chunk of 128 kB on the slowest link that keeps a deadline
+FETCHES_MAX = 8  # at once; more wait for each other on one connection
 
 
 class MediaRefused(WireError):
@@ -35,12 +35,15 @@ class EvidenceFile:
 
 
 def chunks_of(size: int) -> int:
-    """How many chunks `size` bytes make."""
+    """Return how many chunks `size` bytes make."""
     return max(1, -(-size // CHUNK_BYTES))
 
 
 async def fetch(js: JetStreamContext, site: str, ref: MediaRef, bytes_max: int) -> EvidenceFile:
-    """All chunks of `ref`, put together. Raises MediaRefused (this image is no use) or UplinkError (try again)."""
+    """Return all chunks of `ref`, put together.
+
+    Raise MediaRefused (this image is no use) or UplinkError (try again).
+    """
     _check(ref, bytes_max)
     gate = asyncio.Semaphore(FETCHES_MAX)
     parts = await asyncio.gather(*(_chunk(js, site, ref, n, gate) for n in range(ref.chunks)))
@@ -70,7 +73,10 @@ async def _chunk(js: JetStreamContext, site: str, ref: MediaRef, n: int, gate: a
 
 
 async def _last(js: JetStreamContext, subject: str) -> bytes:
-    """The last message of `subject`. Any replica may answer at first; a late one, or none, leads to the leader."""
+    """Return the last message of `subject`.
+
+    Any replica may answer at first; if its answer is late or missing, the request goes to the leader.
+    """
     try:
         found = await js.get_last_msg(STREAM_MEDIA, subject, direct=True)
     except (nats.js.errors.NotFoundError, nats.errors.NoRespondersError):

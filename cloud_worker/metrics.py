@@ -58,17 +58,17 @@ class WorkerMetrics:
         self.archived = self._counter("archived", "Objects for the archive, by result.", "result")
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """A number that is asked for when the metrics are read."""
+        """Add a number that is read when the metrics are read."""
         Gauge(f"vedette_worker_{name}", text, registry=self._registry).set_function(read)
 
     def add_gauges(self, name: str, text: str, read: Callable[[str], float]) -> None:
-        """The same for each priority."""
+        """Add such a number for each priority."""
         gauge = Gauge(f"vedette_worker_{name}", text, ("priority",), registry=self._registry)
         for priority in PRIORITIES:
             gauge.labels(priority).set_function(partial(read, priority))
 
     def record_verdict(self, escalation: Escalation, verdict: Verdict, priority: str) -> None:
-        """A verdict was made and stored."""
+        """Count a verdict that was made and stored."""
         self.verdicts.labels(*self._bounded(verdict, escalation.model)).inc()
         if verdict.need is not None:
             self.more_evidence.labels(verdict.need).inc()
@@ -81,11 +81,11 @@ class WorkerMetrics:
                 self.stages.labels(stage, priority).observe(seconds)
 
     def text(self) -> bytes:
-        """The Prometheus text format, version 0.0.4; whole bounds of buckets stand without a fraction: `le="5"`."""
+        """Write the Prometheus text format, version 0.0.4; whole bounds of buckets have no fraction: `le="5"`."""
         return _WHOLE_BOUND.sub(rb'\1"', generate_latest(self._registry))
 
     def judge_s_mean(self) -> float | None:
-        """Seconds that the model took for one escalation, over all; None: there was none."""
+        """Return the seconds that the model took for one escalation, over all; None if there was none."""
         sums = {"_sum": 0.0, "_count": 0.0}
         for metric in self.stages.collect():
             for sample in metric.samples:
@@ -98,7 +98,7 @@ class WorkerMetrics:
         return Counter(f"vedette_worker_{name}_total", text, labels, registry=self._registry)
 
     def _bounded(self, verdict: Verdict, edge_model: str) -> tuple[str, ...]:
-        """The labels of a verdict; all `other` beyond SERIES_MAX."""
+        """Return the labels of a verdict; all are `other` beyond SERIES_MAX."""
         labels = (verdict.decision, verdict.engine, verdict.model, verdict.prompt_version, edge_model)
         if labels not in self._versions and len(self._versions) >= SERIES_MAX:
             return (OTHER,) * len(labels)
@@ -108,7 +108,10 @@ class WorkerMetrics:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCounts:
-    """What this worker did since it started. more: of those judged, how many asked for more evidence."""
+    """The worker's counts since it started.
+
+    `more`: how many of those judged asked for more evidence.
+    """
 
     judged: int
     more: int
@@ -132,5 +135,5 @@ class WorkerCounts:
 
 
 def total(counter: Counter) -> int:
-    """The sum over all labels."""
+    """Return the sum over all labels."""
     return int(sum(sample.value for metric in counter.collect() for sample in metric.samples))

@@ -19,14 +19,17 @@ from cloud_worker.metrics import WorkerMetrics
 
 LIVES = 4  # an announcement counts until so many more should have come
 JUDGE_S_FIRST = 1.0  # seconds of a verdict, until the first one tells
-_PRICE_CHARS_MAX = 64
+_PRICE_CHARS_MAX = 64  # a float and a currency
 
 logger = logging.getLogger(__name__)
 
 
 class PoolAnnouncer:
-    """Publishes a small message every `pool.every_s`. Owner: the worker's loop, one task a connection. State: when the
-    worker began, so that what is left of its cold start is known."""
+    """Publisher of a small message every `pool.every_s`.
+
+    Owner: the worker's loop owns it, with one task a connection. State: it knows when the worker began, and so the rest
+    of its cold start.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,10 @@ class PoolAnnouncer:
         ready: Callable[[], bool],
         waiting: Callable[[], int],
     ) -> None:
-        """ready: escalations are taken now; waiting: those that the broker stores, for all workers."""
+        """Take `ready`, which says whether escalations are taken now, and `waiting`, the count that the broker stores.
+
+        The count is that for all workers.
+        """
         self._settings = settings
         self._worker = worker
         self._slots = slots
@@ -61,7 +67,7 @@ class PoolAnnouncer:
             await asyncio.sleep(self._settings.every_s)
 
     def status(self) -> PoolStatus:
-        """The worker as it is now."""
+        """Return the worker's status as it is now."""
         ready = self._ready()
         left_s = self._settings.cold_start_s - (self._clock.monotonic() - self._began)
         return PoolStatus(
@@ -76,7 +82,7 @@ class PoolAnnouncer:
         )
 
     def _price(self) -> float | None:
-        """Of the file, which whoever watches the spot market keeps, or the fixed one."""
+        """Return the price in the file, which a watcher of the spot market keeps up to date, or the fixed one."""
         if self._settings.gpu_hour_file is None:
             return self._settings.gpu_hour
         return self._price_in(self._settings.gpu_hour_file)

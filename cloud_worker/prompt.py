@@ -1,4 +1,4 @@
-"""What a language model is told and in what form it must answer.
+"""The text for a language model, and the form in which it must answer.
 
 PROMPT_VERSION changes with every word of SYSTEM, a question's own number with every word of that question, and
 ANSWER_SCHEMA with the form of the answer. A verdict names all three: `2026-11-4/enter.1` and `1`, and the language if
@@ -17,7 +17,7 @@ from appliance.wire import LANGUAGES, MEDIA_PER_ESCALATION_MAX, Escalation, Medi
 
 PROMPT_VERSION = "2026-11-4"
 ANSWER_SCHEMA = "1"
-REASON_CHARS_MAX = 300
+REASON_CHARS_MAX = 300  # asked of the model, below judge.REASON_CHARS_MAX: models count badly
 
 # Fixed text and schema first, then the question of the rule, the pictures and the facts of the case last: a server's
 # prefix cache then holds the first for all questions and the second for all of a rule.
@@ -57,7 +57,7 @@ class _Strict(BaseModel):
 
 
 class ImageAnswer(_Strict):
-    """What picture number `picture` (from 1) says about the claim."""
+    """The answer of image number `picture` (from 1) to the claim."""
 
     picture: Annotated[int, Field(ge=1, le=MEDIA_PER_ESCALATION_MAX)]
     supports: Literal["yes", "no", "unsure"]
@@ -73,7 +73,10 @@ class VlmAnswer(_Strict):
 
 
 def response_format() -> dict[str, Any]:
-    """The `response_format` of a request: the schema of `Answer`, written flat, as all grammar back ends take it."""
+    """Return the `response_format` of a request: the schema of `VlmAnswer`.
+
+    It is written flat, as all grammar back ends take it.
+    """
     picture = {
         "type": "object",
         "properties": {
@@ -102,19 +105,19 @@ SYSTEM = _TEXT + json.dumps(response_format()["json_schema"]["schema"], separato
 
 
 def prompt_version(escalation: Escalation) -> str:
-    """Of the words in which this question is asked."""
+    """Return the version of the words in which this question is asked."""
     kind = _kind(escalation)
     version = f"{PROMPT_VERSION}/{kind}.{_QUESTIONS[kind][0]}"
     return version if wanted_language(escalation.language) == "English" else f"{version}/{escalation.language}"
 
 
 def wanted_language(code: str) -> str:
-    """The name of the language in which the reason is to be; English for a code that this worker does not know."""
+    """Return the name of the language wanted for the reason; English for a code that is not known here."""
     return LANGUAGES.get(code, LANGUAGES["en"])
 
 
 def rule_prompt(escalation: Escalation) -> str:
-    """The same text for all questions of a rule: what to look for, and the site's own words as a JSON string."""
+    """Return the text that all questions of a rule share: the object, and the site's own words as a JSON string."""
     label = "".join(char for char in escalation.label if char.isalnum() or char in " -_")[:40] or "thing"
     asked = {"question": escalation.question, "rule": escalation.rule}
     words = _QUESTIONS[_kind(escalation)][1].format(label=label)
@@ -129,7 +132,10 @@ def _kind(escalation: Escalation) -> str:
 
 
 def alert_facts(escalation: Escalation, views: Sequence[tuple[float, MediaRef]]) -> str:
-    """The case as JSON: the site's words stay inside its strings. views: each picture's time and where it is from."""
+    """Return the case as JSON: the site's words stay inside its strings.
+
+    `views` holds the time of each image and where it is from.
+    """
     case = {
         "claim": escalation.kind,
         "object": escalation.label,
@@ -142,7 +148,7 @@ def alert_facts(escalation: Escalation, views: Sequence[tuple[float, MediaRef]])
 
 
 def _view(n: int, seconds: float, ref: MediaRef) -> dict[str, Any]:
-    """Picture number `n`: how long after the event it was taken (before: negative), what it shows of what."""
+    """Describe image number `n`: how long after the event it was taken (before: negative), and its content."""
     view: dict[str, Any] = {"picture": n, "kind": ref.kind, "seconds_after_event": round(seconds, 1)}
     if ref.region is not None:
         view["part"] = [round(side, 3) for side in ref.region]

@@ -39,20 +39,23 @@ class Delivery:
         self.stored: datetime = message.metadata.timestamp
 
     async def ack(self) -> None:
-        """Return when the broker knows (double ack). Raises UplinkError."""
+        """Return when the broker knows (double ack). Raise UplinkError."""
         client = await self._link.client()
         with broker_errors("an acknowledgement was not answered"):
             await client.request(self._reply, b"+ACK", timeout=ACK_S_MAX)
 
     async def nak(self, delay_s: float = 0.0) -> None:
-        """Have it delivered once more, after `delay_s`."""
+        """Ask the broker to deliver it once more, after `delay_s`."""
         await self._publish(b'-NAK {"delay": %d}' % int(delay_s * 1e9) if delay_s > 0 else b"-NAK")
 
     async def in_progress(self) -> None:
         await self._publish(b"+WPI")
 
     async def _publish(self, what: bytes) -> None:
-        """Without a connection nothing is sent: the broker then delivers again after ack_wait, which is right."""
+        """Send the answer; without a connection nothing is sent.
+
+        The broker then delivers again after ack_wait, which is right.
+        """
         client = self._link.connected
         if client is not None:
             with contextlib.suppress(*NATS_ERRORS):
@@ -60,10 +63,10 @@ class Delivery:
 
 
 async def pull_next(client: Client, link: NatsLink, site: str, priority: str) -> Delivery | None:
-    """An escalation of this site and priority that no worker has in hand, or None. Raises NoConsumer, UplinkError.
+    """Return an escalation of this site and priority that no worker has in hand, or None.
 
-    A plain request instead of nats-py's subscription: no request is left waiting at the broker.
-    `old_style`: the answer keeps the escalation's own subject, by which the newer style would not know it.
+    Raise NoConsumer, UplinkError. A plain request takes the place of nats-py's subscription: no request is left waiting
+    at the broker. With `old_style` the answer keeps the escalation's own subject; the newer style would not know it.
     """
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM_ESCALATION}.{consumer_name(site, priority)}"
     with broker_errors(f"the escalations of {site} cannot be pulled"):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from appliance.base.errors import MissingDependency
 from cloud_worker.config import StatusConfig
 
-REQUEST_BYTES_MAX = 8192
+REQUEST_BYTES_MAX = 8192  # a GET of Prometheus has under 1 kB
 REQUEST_S_MAX = 5.0  # Prometheus gives up after 10 s by itself
-CLIENTS_MAX = 64
+CLIENTS_MAX = 64  # scrapers and probes; more is a mistake or an attack
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -37,7 +37,7 @@ class StatusServer:
         self.port = 0
 
     async def start(self) -> None:
-        """Listen, if the file says where. Raises MissingDependency when the port is taken."""
+        """Listen, if the file says where. Raise MissingDependency when the port is taken."""
         host, port = self._settings.host, self._settings.port
         if port is None:
             return
@@ -48,7 +48,7 @@ class StatusServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Listen no more; requests under way are answered, within REQUEST_S_MAX."""
+        """Stop listening; requests under way are answered, within REQUEST_S_MAX."""
         if self._server is not None:
             self._server.close()
 

@@ -48,12 +48,12 @@ from appliance.wire import (
 from cloud_worker.config import StreamsConfig
 
 STREAM_DEAD = "VEDETTE_DEAD"
-HEADER_BYTES_MAX = 4096
+HEADER_BYTES_MAX = 4096  # of a message beside its body: subject, ids and reason
 CONSUMER_IDLE_S = 86400.0  # a site that escalates once a day keeps its consumers
 ESCALATION_SUBJECTS = "vedette.*.escalation.*"
 ACK_PENDING_MAX = 4096  # in hand at a time, over all workers: more than 16 workers of 256 slots
-_GB = 1024**3
-_DAY_S = 86400.0
+_GB = 1024**3  # bytes
+_DAY_S = 86400.0  # seconds
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 _STREAM_FIELDS = (
     "subjects",
@@ -69,7 +69,7 @@ _STREAM_FIELDS = (
 )
 _CONSUMER_FIELDS = ("filter_subject", "ack_policy", "deliver_policy", "ack_wait", "max_deliver", "max_ack_pending")
 _OVERLAPS = frozenset({10099, 10100})  # nats-server: another consumer of a work queue has this filter
-_STREAM_EXISTS = 10058
+_STREAM_EXISTS = 10058  # nats-server, JSStreamNameExistErr
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class StreamFill:
 
 
 async def ensure_streams(js: JetStreamContext, settings: StreamsConfig) -> list[str]:
-    """Make what is absent and return what differs, one sentence each. Raises UplinkError."""
+    """Make what is absent and return what differs, one sentence each. Raise UplinkError."""
     differences: list[str] = []
     with broker_errors("the streams could not be made"):
         try:
@@ -102,8 +102,11 @@ async def ensure_streams(js: JetStreamContext, settings: StreamsConfig) -> list[
 
 @dataclass(frozen=True, slots=True)
 class FoundConsumer:
-    """The consumer as the broker has it. differences: one sentence each; ack_wait_s: after so long without a sign of a
-    worker what it has in hand is delivered again, whatever that worker's file says."""
+    """The consumer as the broker has it.
+
+    `differences` has one sentence for each difference. `ack_wait_s`: after so long without a sign of a worker the
+    broker delivers what it has in hand again, whatever that worker's file says.
+    """
 
     differences: list[str]
     ack_wait_s: float
@@ -112,10 +115,10 @@ class FoundConsumer:
 async def ensure_consumer(js: JetStreamContext, site: str, priority: str, ack_wait_s: float) -> FoundConsumer:
     """Make the consumer of a site and priority if it is absent, and the site's own for its verdicts.
 
-    Raises UplinkError.
+    Raise UplinkError.
 
-    An older worker has one consumer for all sites, and a work queue has room for one reader of a subject
-    only: the older one goes. What that worker has in hand is delivered again.
+    An older worker has one consumer for all sites, and a work queue has room for one reader of a subject only: the
+    older one goes. What that worker has in hand is delivered again.
     """
     wanted = consumer_spec(site, priority, ack_wait_s)
     with broker_errors(f"the verdict consumer of {site} could not be made"):
@@ -140,7 +143,7 @@ async def ensure_consumer(js: JetStreamContext, site: str, priority: str, ack_wa
 
 
 async def stream_fill(js: JetStreamContext) -> list[StreamFill]:
-    """How full the streams are. Raises UplinkError."""
+    """Return how full the streams are. Raise UplinkError."""
     found = []
     with broker_errors("the streams could not be read"):
         for name in (STREAM_ESCALATION, STREAM_MEDIA, STREAM_VERDICT, STREAM_DEAD):
@@ -150,7 +153,7 @@ async def stream_fill(js: JetStreamContext) -> list[StreamFill]:
 
 
 def stream_specs(settings: StreamsConfig) -> tuple[StreamConfig, ...]:
-    """The streams as they should be."""
+    """Return the streams as they should be."""
     window_s = settings.duplicate_minutes * 60
 
     def stream(
@@ -183,10 +186,10 @@ def stream_specs(settings: StreamsConfig) -> tuple[StreamConfig, ...]:
 
 
 def consumer_spec(site: str, priority: str, ack_wait_s: float) -> ConsumerConfig:
-    """The durable pull consumer of one site and priority, shared by all workers.
+    """Return the durable pull consumer of one site and priority, shared by all workers.
 
-    max_deliver is unlimited on purpose: a message past the server's limit stays in a work queue for ever.
-    The worker counts the deliveries itself and ends them with a verdict.
+    `max_deliver` is unlimited on purpose: a message past the server's limit stays in a work queue for ever. The worker
+    counts the deliveries itself and ends them with a verdict.
     """
     return ConsumerConfig(
         durable_name=consumer_name(site, priority),
@@ -205,7 +208,7 @@ def consumer_name(site: str, priority: str) -> str:
 
 
 def site_and_priority(subject: str) -> tuple[str, str] | None:
-    """(site, priority) of an escalation's subject; None when no site asks there."""
+    """Return (site, priority) of an escalation's subject; None when no site asks there."""
     parts = subject.split(".")
     if len(parts) != 4 or parts[3] not in PRIORITIES or not _NAME.match(parts[1]):
         return None
@@ -238,7 +241,7 @@ async def _ensure_consumer(js: JetStreamContext, wanted: ConsumerConfig) -> Foun
 
 
 def _differences(name: str, wanted: object, found: object, fields: tuple[str, ...]) -> list[str]:
-    """What the server has that was not asked for, field by field."""
+    """Return one sentence for each field in which the server has another value than this worker would."""
     sentences = []
     for field in fields:
         ours, theirs = _plain(getattr(wanted, field)), _plain(getattr(found, field))

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 PULL_PAUSE_S = 1.0  # after a pull that the broker refused; the sweep comes as often
 ARCHIVE_DRAIN_S = 10.0  # uploads may finish for so long after the last verdict; a pod's grace period holds it
-REPORTED_MAX = 1000
+REPORTED_MAX = 1000  # sentences logged once; a bound for what hostile messages make
 
 
 class Worker:
@@ -46,7 +46,10 @@ class Worker:
         self, config: WorkerConfig, judge: Judge, link: NatsLink, clock: Clock, *, archive: ArchivePort | None = None,
         metrics: WorkerMetrics | None = None,
     ) -> None:  # fmt: skip
-        """archive: None: nothing is archived. metrics: counted by others too (the archive); None: the worker's own."""
+        """Take `archive` (None: nothing is archived) and `metrics` (None: the worker's own).
+
+        Others count in `metrics` too (the archive).
+        """
         self._config = config.worker
         self._streams = config.streams
         self._judge = judge
@@ -81,11 +84,11 @@ class Worker:
 
     @property
     def judging(self) -> int:
-        """Escalations in hand."""
+        """The escalations in hand."""
         return len(self._judging)
 
     def unready(self) -> str:
-        """Why no escalations are taken now; empty when they are."""
+        """Return why no escalations are taken now; an empty text when they are."""
         if self._stop.is_set():
             return "stopping"
         if not self._link.state.up:
@@ -99,7 +102,7 @@ class Worker:
         self._stop.set()
 
     async def run(self) -> None:
-        """Work until `stop()`. Raises MissingDependency when the port for /metrics is taken."""
+        """Work until `stop()`. Raise MissingDependency when the port for /metrics is taken."""
         await self.status.start()
         keepers = [
             asyncio.create_task(self._link.run(), name="link"),
@@ -122,7 +125,7 @@ class Worker:
             logger.info("ended: %s", self.counts)
 
     async def run_once(self) -> None:
-        """Serve one connection. Raises UplinkError when it is lost or the broker refuses."""
+        """Serve one connection. Raise UplinkError when it is lost or the broker refuses."""
         client = await self._link.client()
         jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
         for difference in await stream_setup.ensure_streams(jetstream, self._streams):
@@ -220,8 +223,11 @@ class Worker:
         return found
 
     async def _report_progress(self) -> None:
-        """Tell the broker of every escalation held that it is being worked on, three times per ack_wait: the shortest
-        that a consumer has, which may have been made by a worker with another file."""
+        """Report to the broker, for every escalation held, that it is being worked on.
+
+        The report is sent three times per ack_wait: the shortest that a consumer has, which a worker with another file
+        may have made.
+        """
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._sooner.wait(), self._ack_wait_s / 3)
@@ -244,7 +250,7 @@ class Worker:
                 await client.flush(2)
 
     def _add_gauges(self) -> None:
-        """The numbers that are asked for when the metrics are read."""
+        """Add the numbers that are read when the metrics are read."""
         add, backlog, slots = self.metrics.add_gauge, self._backlog, self._slots
         add("ready", "1 while escalations are taken.", lambda: not self.unready())
         add("places", "Escalations that may be judged at a time.", lambda: slots.total)

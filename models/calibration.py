@@ -35,7 +35,7 @@ Thing = TypeVar("Thing")
 def recorded_frames(
     storage: Path, cameras: Sequence[str], count: int = FRAMES, progress: Progress = lambda done, of: None
 ) -> list[Frame]:
-    """As `each_recorded_frame`. Raises UsageError: too little is recorded; StoreError."""
+    """As `each_recorded_frame`. Raise UsageError: too little is recorded; StoreError."""
     found = list(each_recorded_frame(storage, cameras, count, progress))
     return _enough(found, f"the recording of {', '.join(cameras) or 'no camera'} in {storage}")
 
@@ -46,7 +46,7 @@ def each_recorded_frame(
     """At most `count` key frames of the recording in a storage folder, BGR, spread over cameras and hours of the day.
 
     Day and night count alike: a camera that records on alerts has most of its segments at one hour. Reads beside a
-    running appliance, and writes nothing. Raises StoreError.
+    running appliance, and writes nothing. Raise StoreError.
     """
     archive = StorageArchive(storage)
     by_camera = [over_the_day(_segments(archive, camera), -(-count // len(cameras))) for camera in cameras]
@@ -63,12 +63,12 @@ def each_recorded_frame(
 
 
 def clip_frames(clips: Sequence[Path], every: int) -> list[Frame]:
-    """Every `every`th frame of each clip, BGR. Raises UsageError."""
+    """Return every `every`th frame of each clip, BGR. Raise UsageError."""
     return _enough([frame for clip in clips for _, frame, _ in film.frames(clip, every)], "these clips")
 
 
 def over_the_day(rows: Sequence[SegmentRow], count: int) -> list[SegmentRow]:
-    """At most `count` of them, as many of each hour of the day as there are, evenly spaced within it."""
+    """Return at most `count` of them, as many of each hour of the day as there are, evenly spaced within it."""
     by_hour: dict[int, list[SegmentRow]] = {}
     for row in rows:
         by_hour.setdefault(int(row.t_start % DAY_S // HOUR_S), []).append(row)

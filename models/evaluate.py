@@ -40,7 +40,7 @@ class Names:
     """How class names are written alike on both sides: aliases, --rename, --merge."""
 
     def __init__(self, renames: Sequence[str], merges: Sequence[str]) -> None:
-        """Raises SetFault for anything but a=b and a=b,c."""
+        """Read the renames and merges. Raise SetFault for anything but a=b and a=b,c."""
         self._table = dict(ALIASES)
         for text in renames:
             old, new = _pair(text)
@@ -50,7 +50,7 @@ class Names:
             self._table |= dict.fromkeys(olds.split(","), new)
 
     def __call__(self, name: str) -> str:
-        """The name that counts; merges see what renames made."""
+        """Return the name that counts; merges see what renames made."""
         name = name.strip().lower()
         for _ in range(3):
             name = self._table.get(name, name)
@@ -58,7 +58,7 @@ class Names:
 
 
 def judged(eye: ObjectDetector, pictures: Iterator[Labelled], names: Names) -> Iterator[Judged]:
-    """Every picture with what the detector finds in it."""
+    """Yield every picture with what the detector finds in it."""
     for picture in pictures:
         found = eye.detect([picture.pixels])[0]
         width, height = picture.size
@@ -73,7 +73,7 @@ def judged(eye: ObjectDetector, pictures: Iterator[Labelled], names: Names) -> I
 
 
 def chosen_set(options: argparse.Namespace, eye: ObjectDetector) -> Iterator[Labelled]:
-    """The labelled set that the command line names. Raises SetFault."""
+    """Yield the labelled set that the command line names. Raise SetFault."""
     if options.coco:
         return sets.coco(options.coco, options.images or options.coco.parent)
     if options.yolo:
@@ -116,7 +116,7 @@ def table(rows: Sequence[ClassFigures]) -> str:
 
 
 def low_high(low: float, high: float) -> str:
-    """A range of heights for people."""
+    """Write a range of heights for people."""
     return f"{low:g}+" if high > 1e6 else f"{low:g}-{high:g}"
 
 
@@ -132,7 +132,7 @@ def report(rows: Sequence[ClassFigures], model: str, pictures: int) -> dict[str,
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="python -m models.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

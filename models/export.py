@@ -55,7 +55,7 @@ CLIPS_EVERY = 60
 
 @dataclass(frozen=True, slots=True)
 class ExportedFile:
-    """What was written. input: of the frame, as text; head: how the appliance reads its answer."""
+    """The written file. `input` is the frame's, as text; `head` says how the appliance reads its answer."""
 
     path: str
     sha256: str
@@ -72,7 +72,7 @@ class ExportedFile:
 def export_ultralytics(
     weights: Path, folder: Path, size: tuple[int, int], *, end_to_end: bool, free: bool
 ) -> tuple[Path, dict[str, str]]:
-    """Returns the file and what is known of it. Raises UsageError: it is not installed."""
+    """Export the weights; return the file and what is known of it. Raise UsageError if Ultralytics is not installed."""
     os.environ.setdefault("YOLO_AUTOINSTALL", "false")  # it would install packages by itself
     os.environ.setdefault("YOLO_OFFLINE", "true")
     try:
@@ -101,7 +101,7 @@ def export_ultralytics(
 
 
 def export_rfdetr(size: str, weights: Path, folder: Path, side: int | None) -> tuple[Path, dict[str, str]]:
-    """Raises UsageError."""
+    """Export the weights; return the file and what is known of it. Raise UsageError."""
     try:
         import rfdetr  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
@@ -123,7 +123,7 @@ def export_rfdetr(size: str, weights: Path, folder: Path, side: int | None) -> t
 def export_detr(
     repository: Path, settings: Path, weights: Path, folder: Path, *, python: str, imagenet: bool
 ) -> tuple[Path, dict[str, str]]:
-    """By the repository's own tools/deployment/export_onnx.py (D-FINE, DEIM, DEIMv2). Raises UsageError."""
+    """By the repository's own tools/deployment/export_onnx.py (D-FINE, DEIM, DEIMv2). Raise UsageError."""
     script = repository / "tools" / "deployment" / "export_onnx.py"
     if not script.is_file():
         raise UsageError(
@@ -172,7 +172,7 @@ def _commit(repository: Path) -> str:
 
 
 def finish(path: Path, target: Path, notes: Mapping[str, str], labels: tuple[str, ...] = ()) -> ExportedFile:
-    """Check what an exporter wrote, note in it what is known, and load it as the appliance does. Raises ModelError."""
+    """Check what an exporter wrote, note in it what is known, and load it as the appliance does. Raise ModelError."""
     model = onnx.load(str(path))
     try:
         onnx.checker.check_model(model)
@@ -195,7 +195,7 @@ def finish(path: Path, target: Path, notes: Mapping[str, str], labels: tuple[str
 
 
 def describe(path: Path, labels: tuple[str, ...] = ()) -> ExportedFile:
-    """The file as the appliance loads it. Raises ModelError."""
+    """Describe the file as the appliance loads it. Raise ModelError."""
     network = NetworkDetector(path, OnnxRuntime(path), label_names=labels)
     notes = network.runtime.metadata
     head, shape = network.head_name, str(network.runtime.inputs[0])
@@ -203,7 +203,7 @@ def describe(path: Path, labels: tuple[str, ...] = ()) -> ExportedFile:
 
 
 def describe_for_hailo(path: Path) -> ExportedFile:
-    """A file for Hailo's compiler, which the appliance does not load."""
+    """Describe a file for Hailo's compiler, which the appliance does not load."""
     model = onnx.load(str(path))
     notes = {each.key: each.value for each in model.metadata_props}
     head = f"raw grids, for Hailo's compiler: {', '.join(each.name for each in model.graph.output)}"
@@ -229,7 +229,7 @@ def _described(
 
 
 def _exported(options: argparse.Namespace, folder: Path) -> ExportedFile:
-    """One of the three exporters. Raises UsageError, ModelError."""
+    """Run one of the three exporters. Raise UsageError, ModelError."""
     weights: Path = options.weights
     if not weights.is_file():
         raise UsageError(f"{weights}: no such file (nothing is downloaded here: fetch the weights, read their licence)")
@@ -249,7 +249,7 @@ def _exported(options: argparse.Namespace, folder: Path) -> ExportedFile:
 
 
 def _variant(options: argparse.Namespace) -> ExportedFile:
-    """Raises UsageError, NotExportable, ModelError, StoreError, ConfigError."""
+    """Write the variant. Raise UsageError, NotExportable, ModelError, StoreError, ConfigError."""
     if not options.model.is_file():
         raise UsageError(f"{options.model}: no such file")
     labels = class_labels.read(options.labels) if options.labels else ()

@@ -1,4 +1,4 @@
-"""What Hailo's compiler wants, for a network of ours or of Hailo's zoo: python -m models.hailo_recipe NAME --out DIR.
+"""Input of Hailo's compiler, for our network or one of Hailo's zoo: python -m models.hailo_recipe NAME --out DIR.
 
 The Dataflow Compiler and the model zoo's `hailomz` are Hailo's, behind a login, and run on x86-64 alone: they are not
 called here. FOLDER gets everything they need, and compile.sh, which calls them:
@@ -10,7 +10,7 @@ called here. FOLDER gets everything they need, and compile.sh, which calls them:
 - yolox_s_leaky (Apache-2.0): the zoo has network and script; FOLDER gets the calibration images and the notes.
 
 `--site` calibrates on what the site's cameras recorded, spread over cameras and hours; the set in FOLDER is then
-pictures of the site, which somebody carries to the compiler and deletes. `--clip` is other footage; without both the
+pictures of the site, which a person carries to the compiler and deletes. `--clip` is other footage; without both the
 two clips of fixtures/ are taken, which is enough to try the tools and too little for use. `--check FOLDER` says whether
 what came out fits.
 """
@@ -73,8 +73,11 @@ class RecipeFault(ValueError):
 
 
 def cut_behind_convolutions(model: onnx.ModelProto, width: int, height: int) -> onnx.ModelProto:
-    """A copy for one shape that ends with the convolutions of each stride: `sides_8` (1, 4, h, w), natural logarithms
-    of distances in strides, and `classes_8` (1, classes, h, w), logits; and so on for 16 and 32. Raises NotOurs."""
+    """Return a copy for one shape that ends with the convolutions of each stride. Raise NotOurs.
+
+    The outputs are `sides_8` (1, 4, h, w), natural logarithms of distances in strides, and `classes_8` (1, classes, h,
+    w), logits; and so on for 16 and 32.
+    """
     fixed = shapes.fix(model, width, height)
     makers = {output: node for node in fixed.graph.node for output in node.output}
     ends: dict[str, str] = {}
@@ -99,7 +102,10 @@ def cut_behind_convolutions(model: onnx.ModelProto, width: int, height: int) -> 
 
 
 def write_own(model: Path, folder: Path, architecture: str, frames: Iterable[Frame], count: int) -> str:
-    """Everything for a network of ours. Returns the name that the .hef will have. Raises RecipeFault, NotOurs."""
+    """Write everything for a network of ours, and return the name that the .hef will have.
+
+    Raise RecipeFault, NotOurs.
+    """
     source = onnx.load(str(model))
     told = _notes(source)
     if lacking := [key for key in ("imgsz", "names") if key not in told]:
@@ -125,7 +131,7 @@ def write_own(model: Path, folder: Path, architecture: str, frames: Iterable[Fra
 
 
 def write_zoo(name: str, folder: Path, architecture: str, frames: Iterable[Frame], count: int) -> str:
-    """Everything for a network of Hailo's zoo that its tools do not bring. As `write_own`."""
+    """Write everything for a network of Hailo's zoo that its tools do not bring. See `write_own`."""
     images = folder / "calibration"
     images.mkdir(exist_ok=True)
     written = 0
@@ -145,7 +151,10 @@ def write_zoo(name: str, folder: Path, architecture: str, frames: Iterable[Frame
 
 
 def write_calibration(target: Path, frames: Iterable[Frame], count: int, box: Letterbox) -> int:
-    """At most `count` frames, laid out as the appliance does, RGB. Returns how many there were. Raises RecipeFault."""
+    """Write at most `count` frames, laid out as the appliance does, RGB, and return how many there were.
+
+    Raise RecipeFault.
+    """
     room = target.with_suffix(".part")  # half a gigabyte need not lie in memory
     rows = np.lib.format.open_memmap(room, "w+", np.uint8, (count, box.height, box.width, 3))
     written = 0
@@ -158,7 +167,7 @@ def write_calibration(target: Path, frames: Iterable[Frame], count: int, box: Le
 
 
 def check(folder: Path) -> str:
-    """What came out of the compiler, in a line. Raises RecipeFault: it is missing, or for something else."""
+    """Describe the compiler's output in a line. Raise RecipeFault if it is missing, or for something else."""
     try:
         recipe: dict[str, Any] = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
         hef, architecture = folder / recipe["hef"], recipe["architecture"]
@@ -180,7 +189,7 @@ def check(folder: Path) -> str:
 
 
 def _frames(clips: Sequence[Path], count: int, every: int) -> Iterator[Frame]:
-    """Of each clip the same share, so that no camera crowds out another."""
+    """Yield the same share of each clip, so that no camera crowds out another."""
     share = -(-count // max(1, len(clips)))
     left = count
     for clip in clips:

@@ -22,7 +22,7 @@ Lines = Mapping[str, tuple[float, float]]
 
 
 def rescale(model: onnx.ModelProto, lines: Lines) -> onnx.ModelProto:
-    """Returns a copy whose classes in `lines` have their scores on the new scale. Raises ValueError."""
+    """Return a copy whose classes in `lines` have their scores on the new scale. Raise ValueError."""
     notes = {each.key: each.value for each in model.metadata_props}
     names = list(dict(ast.literal_eval(notes.get("names", "{}"))).values())
     unknown = sorted(set(lines) - set(names))
@@ -44,7 +44,7 @@ def rescale(model: onnx.ModelProto, lines: Lines) -> onnx.ModelProto:
 
 
 def line_of(text: str) -> tuple[str, tuple[float, float]]:
-    """`person=1.1,0.38` as a class and its line. Raises argparse.ArgumentTypeError."""
+    """Read `person=1.1,0.38` as a class and its line. Raise argparse.ArgumentTypeError."""
     found = re.fullmatch(r"(\w+)=([0-9.]+),(-?[0-9.]+)", text)
     if not found or float(found[2]) <= 0:
         raise argparse.ArgumentTypeError(f"{text}: CLASS=SLOPE,OFFSET with a slope above 0, such as person=1.1,0.38")

@@ -30,8 +30,10 @@ class NotOurs(ValueError):
 
 
 def free(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy whose picture input is [batch, 3, height, width], all three free. Raises NotOurs. A free one stays as it
-    is; of one that takes single pictures of any shape the batch is freed."""
+    """Return a copy whose picture input is [batch, 3, height, width], all three free. Raise NotOurs.
+
+    A free one stays as it is. In one that takes single pictures of any shape, the batch is freed.
+    """
     model = copy.deepcopy(model)
     graph = model.graph
     if is_free(model):
@@ -54,7 +56,10 @@ def free(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def fix(model: onnx.ModelProto, width: int, height: int) -> onnx.ModelProto:
-    """A copy for pictures of `width` x `height` pixels alone. Raises NotOurs, and ValueError for an impossible size."""
+    """Return a copy for pictures of `width` x `height` pixels alone.
+
+    Raise NotOurs, and ValueError for an impossible size.
+    """
     if width % STRIDES[-1] or height % STRIDES[-1] or not 0 < min(width, height) <= max(width, height) <= SIDE_MAX:
         raise ValueError(f"{width}x{height}: both sides are multiples of {STRIDES[-1]} up to {SIDE_MAX}")
     model = free(model)
@@ -76,7 +81,7 @@ def fix(model: onnx.ModelProto, width: int, height: int) -> onnx.ModelProto:
 
 
 def is_free(model: onnx.ModelProto) -> bool:
-    """Whether height and width of the picture input are free."""
+    """Return whether height and width of the picture input are free."""
     return not any(each.dim_value for each in model.graph.input[0].type.tensor_type.shape.dim[2:])
 
 
@@ -115,7 +120,7 @@ def _rulers(level: int, stride: int) -> Iterator[onnx.TensorProto]:
 
 
 def _cells(sides: Sequence[tuple[int, int]]) -> NDArray[np.float32]:
-    """(1, 3, cells): x, y and stride of every cell, as `models.train.network.cells` has them."""
+    """Return (1, 3, cells): x, y and stride of every cell, as `models.train.network.cells` has them."""
     parts = []
     for stride, (across, down) in zip(STRIDES, sides, strict=True):
         y, x = np.mgrid[:down, :across].astype(np.float32) * stride + stride / 2
@@ -124,7 +129,7 @@ def _cells(sides: Sequence[tuple[int, int]]) -> NDArray[np.float32]:
 
 
 def level_rows(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """The three Reshapes that lay each level's answer out in one row, in order."""
+    """Return the three Reshapes that lay each level's answer out in one row, in order."""
     makers = {output: node for node in graph.node for output in node.output}
     for node in graph.node:
         before = [makers.get(each) for each in node.input]
@@ -156,7 +161,7 @@ def _become(
 
 
 def _of_any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Of one whose height and width are free already."""
+    """Free the batch of a model whose height and width are free already."""
     for each in model.graph.initializer:
         if each.name == f"{_OURS}shape":
             each.CopyFrom(numpy_helper.from_array(np.array([SAME, *numpy_helper.to_array(each)[1:]]), each.name))

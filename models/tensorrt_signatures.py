@@ -52,7 +52,7 @@ Table = dict[str, Any]
 
 
 def parameters(doc: str | None) -> list[list[str]]:
-    """The names of a function's parameters, one list an overload, as its docstring's first lines give them."""
+    """Return the names of a function's parameters, one list an overload, as its docstring's first lines give them."""
     lines = (doc or "").strip().splitlines()
     found = []
     for line in lines:
@@ -76,12 +76,12 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _name(parameter: str) -> str:
-    """`flags` of `flags: int = 0`, `size` of `size_t size`."""
+    """Return the name: `flags` of `flags: int = 0`, `size` of `size_t size`."""
     return parameter.split(":", maxsplit=1)[0].split("=", maxsplit=1)[0].strip().rpartition(" ")[2].lstrip("*")
 
 
 def tensorrt_table(trt: Any) -> Table:
-    """Of an imported module."""
+    """Return the table of an imported module."""
     table: Table = {"functions": {}, "enumerations": {}, "classes": {}}
     for name in FUNCTIONS:
         function = getattr(trt, name)  # some are written in Python
@@ -104,7 +104,7 @@ def tensorrt_table(trt: Any) -> Table:
 
 
 def cuda_table() -> Table:
-    """Of the cuda.bindings that can be imported."""
+    """Return the table of the cuda.bindings that can be imported."""
     table: Table = {"functions": {}, "enumerations": {}}
     for module, wanted in CUDA.items():
         loaded = importlib.import_module(f"cuda.bindings.{module}")
@@ -118,7 +118,10 @@ def cuda_table() -> Table:
 
 
 def read_wheel(wheel: Path, others: Sequence[Path] = ()) -> tuple[str, Table]:
-    """`tensorrt 10.3.0` and its table. others: wheels that it needs. Raises RuntimeError: it does not load."""
+    """Return `tensorrt 10.3.0` and its table. Raise RuntimeError if it does not load.
+
+    `others` are wheels that it needs.
+    """
     name, version = wheel.name.split("-")[:2]
     kind = "tensorrt" if name.startswith("tensorrt") else "cuda"
     with tempfile.TemporaryDirectory() as text:
@@ -138,7 +141,7 @@ def read_wheel(wheel: Path, others: Sequence[Path] = ()) -> tuple[str, Table]:
 
 
 def as_text(table: Table, depth: int = 0) -> str:
-    """JSON with a line for each class and enumeration."""
+    """Write JSON with a line for each class and enumeration."""
     if depth == 3 or not any(isinstance(value, dict) for value in table.values()):
         return json.dumps(table, sort_keys=True)
     rows = (

@@ -60,7 +60,7 @@ class Frames(CalibrationDataReader):  # type: ignore[misc]
         self._feeds: Iterator[dict[str, Any]] = (feed(frame) for frame in frames)
 
     def get_next(self) -> dict[str, Any] | None:
-        """The next input, or None after the last."""
+        """Return the next input, or None after the last."""
         return next(self._feeds, None)
 
 
@@ -71,11 +71,11 @@ def make_variant(
     frames: Sequence[NDArray[np.uint8]] = (),
     labels: tuple[str, ...] = (),
 ) -> Path:
-    """Write the `kind` of `source`; returns `target`. frames: to calibrate integers, BGR of any size. labels: of a
-    network whose file does not name its classes.
+    """Write the `kind` of `source`, and return `target`. Raise NotExportable, ModelError.
 
-    Its metadata say whose variant it is; until it was measured on scenarios `vedette check` says so. Raises
-    NotExportable, ModelError.
+    `frames` are to calibrate integers, BGR of any size. `labels` are those of a network whose file does not name its
+    classes. The metadata of the variant say whose variant it is; until it was measured on scenarios `vedette check`
+    says so.
     """
     model = onnx.load(str(source))
     if kind == "fp16":
@@ -100,7 +100,7 @@ def _half(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _for_hailo(model: onnx.ModelProto, source: Path) -> onnx.ModelProto:
-    """Ours as its recipe wants it (models.hailo_recipe), others at their last convolutions. Raises NotExportable."""
+    """Ours as its recipe wants it (models.hailo_recipe), others at their last convolutions. Raise NotExportable."""
     fixed = _fixed(model, source)
     if _is_ours(model):
         height, width = (each.dim_value for each in fixed.graph.input[0].type.tensor_type.shape.dim[2:])
@@ -142,7 +142,7 @@ def _integers(
 
 
 def _fixed(model: onnx.ModelProto, source: Path) -> onnx.ModelProto:
-    """The network for one picture of the one shape that it was exported for."""
+    """Return the network for one picture of the one shape that it was exported for."""
     runtime = OnnxRuntime(source)
     wanted = network_inputs(source, runtime.inputs, runtime.metadata)
     if _is_ours(model):
@@ -156,7 +156,7 @@ def _fixed(model: onnx.ModelProto, source: Path) -> onnx.ModelProto:
 
 
 def _with_channels(model: onnx.ModelProto) -> onnx.ModelProto:
-    """In an opset that has a scale for each channel. Raises NotExportable."""
+    """In an opset that has a scale for each channel. Raise NotExportable."""
     if max(each.version for each in model.opset_import if each.domain in ("", "ai.onnx")) >= OPSET_MIN:
         return model
     try:
@@ -166,7 +166,7 @@ def _with_channels(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_ours(model: onnx.ModelProto) -> bool:
-    """Whether models.train.export wrote it: its shape is freed and fixed without a guess."""
+    """Return whether models.train.export wrote it: its shape is freed and fixed without a guess."""
     try:
         shapes.free(model)
     except (ValueError, onnx.checker.ValidationError):
@@ -175,8 +175,10 @@ def _is_ours(model: onnx.ModelProto) -> bool:
 
 
 def float_nodes(graph: onnx.GraphProto) -> list[str]:
-    """Nodes that stay float32: the first convolution, those that no other follows, and everything behind these. Raises
-    NotExportable."""
+    """Return the nodes that stay float32. Raise NotExportable.
+
+    They are the first convolution, those that no other follows, and everything behind these.
+    """
     found = [each.name for each in _last_convolutions_and_behind(graph)]
     first = next((node.name for node in graph.node if node.op_type == "Conv"), None)
     if first is None:
@@ -185,9 +187,9 @@ def float_nodes(graph: onnx.GraphProto) -> list[str]:
 
 
 def cut_before_decoding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The network up to the last convolutions, whose answers become its outputs, in the order of the graph.
+    """Cut the network after the last convolutions; their answers become its outputs, in the order of the graph.
 
-    Raises NotExportable where there is no such cut.
+    Raise NotExportable where there is no such cut.
     """
     behind = _last_convolutions_and_behind(model.graph)
     if within := {node.op_type for node in behind} & set(DECODING):
@@ -206,7 +208,7 @@ def _producers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
 
 
 def _is_raw(node: onnx.NodeProto, producer_of: Mapping[str, onnx.NodeProto]) -> bool:
-    """Whether it is a convolution of the network, not the one with which YOLO takes the mean of a distribution."""
+    """Return whether it is a convolution of the network, not the one by which YOLO averages a distribution."""
     before = producer_of.get(node.input[0]) if node.op_type == "Conv" else None
     return node.op_type == "Conv" and (before is None or before.op_type not in ("Softmax", "Transpose", "Reshape"))
 

@@ -136,6 +136,12 @@ THOROUGH = (
     "test_cascade.py", "test_evidence.py", "test_frame_transform.py", "test_dashboard_tls.py",
     "test_evaluate.py", "test_frame_selector.py", "test_camera_analysis.py", "test_escalation_evidence.py",
     "test_render.py", "test_render_family.py", "test_motion_gate.py", "test_variants.py", "test_reconcile.py",
+    "test_renditions.py", "test_track_identity.py", "test_dashboard_connections.py", "test_timeline.py",
+    "test_install_script.py", "test_dashboard_settings.py", "test_sandbox.py", "test_model_download.py",
+    "test_shown_secrets.py", "test_second_factor.py", "test_review.py", "test_notify_targets_api.py", "test_trials.py",
+    "test_dashboard_scenarios.py", "test_site_editor.py", "test_live_feed.py", "test_benchmark_ingest.py",
+    "test_sign_in_throttle.py", "test_recording_reader.py", "test_recordings.py", "test_router_maintenance.py",
+    "test_printed_commands.py", "test_memory_bound.py", "test_documents.py", "test_wheel.py",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Finds what a person reads: the marked texts of templates, scripts and Python, and words that nobody marked.
 
-`python -m tests.page_texts` brings every file of appliance/dashboard/translations up to date: new texts are added
-without a translation, texts that are gone are taken out.
+`python -m tests.page_texts` brings every translation of appliance/web and appliance/dashboard up to date: new texts are
+added without a translation, texts that are gone are taken out. A text of both is translated in web.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment
 from jinja2.ext import extract_from_ast
 
-from appliance.dashboard import texts
-from appliance.dashboard.texts import Message
+import appliance.dashboard  # noqa: F401 (adds its folder)
+from appliance.web import folders, texts
+from appliance.web.texts import Message
 from tests.page_sentences import SENTENCES
 
-DASHBOARD = Path(texts.__file__).parent
+WEB, DASHBOARD = (folder.parent for folder in folders.folders("translations"))
 READ_OUT = re.compile(r'\b(?:aria-label|title|placeholder|alt|label|data-label)="([^"]*)"')
 NOT_WORDS = re.compile(
     r"\b(?:Vedette|rtsp\S*|https?\S*|kbit/s|fps|min|px|ms|Esc|ABCD-2345|gate|[a-z_]+\.[a-z_]+)\b|&[a-z]+;"
@@ -36,20 +38,20 @@ class Marked:
     context: str = ""
 
 
-def marked() -> Iterator[Marked]:
-    """Every marked text, in the order of the files."""
+def marked(package: Path) -> Iterator[Marked]:
+    """Every marked text of a package, in the order of the files."""
     environment = Environment(extensions=["jinja2.ext.i18n"], autoescape=True)
     environment.policies["ext.i18n.trimmed"] = True
-    for file in sorted((DASHBOARD / "templates").glob("*.html")):
+    for file in sorted((package / "templates").glob("*.html")):
         tree = environment.parse(file.read_text())
         for _, function, found in extract_from_ast(tree, ("_", "gettext", "ngettext")):
             yield from _of_call(function, found, f"templates/{file.name}")
-    for file in sorted((DASHBOARD / "static").glob("*.js")):
+    for file in sorted((package / "static").glob("*.js")):
         if file.name != "texts.js":
             yield from _of_script(file.read_text(), f"static/{file.name}")
-    for file in sorted(DASHBOARD.glob("*.py")):
+    for file in sorted(package.glob("*.py")):
         yield from _of_python(ast.parse(file.read_text()), file.name)
-    for sentence in SENTENCES:
+    for sentence in SENTENCES if package == DASHBOARD else ():
         yield Marked(sentence, "", "tests/page_sentences.py", "sentence")
 
 
@@ -82,13 +84,28 @@ def _of_python(tree: ast.AST, place: str) -> Iterator[Marked]:
                 yield Marked(strings[0], strings[1] if node.func.id == "ngettext" else "", place)
 
 
-def wanted() -> dict[tuple[str, str], Message]:
-    """What a translation has to hold, by context and English text."""
+def wanted(package: Path) -> dict[tuple[str, str], Message]:
+    """What a translation of a package has to hold, by context and English text.
+
+    The dashboard's leaves out what web's has, but for texts that a script of the dashboard alone needs.
+    """
+    return {
+        key: each for key, each in _all(package).items()
+        if package == WEB or key not in _all(WEB) or (_in_script(each) and not _in_script(_all(WEB)[key]))
+    }  # fmt: skip
+
+
+def _in_script(message: Message) -> bool:
+    return any(place.endswith(".js") for place in message.places)
+
+
+@cache
+def _all(package: Path) -> dict[tuple[str, str], Message]:
     found: dict[tuple[str, str], Message] = {
         ("number", "."): Message(".", "number", comments=("#. the decimal point",)),
         ("number", ","): Message(",", "number", comments=("#. between the thousands",)),
     }
-    for each in marked():
+    for each in marked(package):
         old = found.get((each.context, each.key), Message(each.key, each.context))
         places = old.places if each.place in old.places else (*old.places, each.place)
         found[each.context, each.key] = replace(old, plural=old.plural or each.plural, places=places)
@@ -177,17 +194,17 @@ def written(message: Message) -> str:
     return "\n".join(lines)
 
 
-def updated(text: str) -> str:
-    """A translation file with the texts of now and its own translations."""
+def updated(package: Path, text: str) -> str:
+    """A translation file of a package with the texts of now and its own translations."""
     header, *old = texts.read(text)
     known = {(each.context, each.key): each.texts for each in old}
     head = 'msgid ""\nmsgstr ""\n' + "\n".join(f'"{line}\\n"' for line in header.texts[0].splitlines())
-    entries = [written(replace(each, texts=known.get(key, ()))) for key, each in wanted().items()]
+    entries = [written(replace(each, texts=known.get(key, ()))) for key, each in wanted(package).items()]
     return "\n\n".join(["\n".join([*header.comments, head]), *entries]) + "\n"
 
 
 if __name__ == "__main__":
-    for file in sorted(texts.FOLDER.glob("*.po")):
-        file.write_text(updated(file.read_text(encoding="utf-8")), encoding="utf-8")
+    for file in folders.files("translations", "*.po"):
+        file.write_text(updated(file.parents[1], file.read_text(encoding="utf-8")), encoding="utf-8")
         lacking = [each.key for each in texts.read(file.read_text(encoding="utf-8")) if not each.is_translated]
         print(f"{file.name}: {len(lacking)} texts without a translation")

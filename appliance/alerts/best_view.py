@@ -8,7 +8,7 @@ from math import sqrt
 from appliance.types import BestView, Box, FrameBoxes, TrackedObject
 
 _EDGE = 0.01  # share of the frame
-_CUT_OFF = 0.5
+_CUT_OFF = 0.5  # weight of a view whose box touches the frame's border: half of the object may be outside
 # A track that walks out of view is missed for 3 s before its exit fires: 15 frames, or 180 of the fastest camera.
 _FRAMES_MAX = 256
 
@@ -34,7 +34,7 @@ class RecentFrames:
         self._frames.append(frame)
 
     def last_view(self, track: int) -> BestView | None:
-        """The track as it was last seen; None: not in these frames."""
+        """Return the track as it was last seen; None: not in these frames."""
         for frame in reversed(self._frames):
             for found in frame.objects:
                 if found.track == track:

@@ -78,7 +78,7 @@ class AlertPolicy:
             self._cool(event)
 
     def begin(self, header: StreamHeader) -> PipelineStep:
-        """A session begins: what was open belongs to tracks that exist no longer. The same session: no change."""
+        """Begin a session: what was open belongs to tracks that exist no longer. The same session changes nothing."""
         if header.run and header.run == self._session:
             return PipelineStep()
         changes = self._end("new run")
@@ -112,7 +112,7 @@ class AlertPolicy:
         return PipelineStep(changes=(*self._overlong(t), *self._quiet(t)))
 
     def close(self, t: float, reason: str) -> PipelineStep:
-        """The stream ends at `t`, for `reason`. An alert that is over by then for another reason keeps that one."""
+        """End the stream at `t`, for `reason`. An alert that is over by then for another reason keeps that one."""
         return PipelineStep(changes=(*self.tick(t).changes, *self._end(reason)))
 
     def _place(self, event: Event) -> AlertChange | None:
@@ -155,7 +155,7 @@ class AlertPolicy:
         return self._end("quiet")
 
     def _rewound(self, t: float) -> tuple[AlertChange, ...]:
-        """A camera clock that was set back: times of before cannot be compared with times of now."""
+        """End the open alert: the camera's clock was set back, so earlier times mean nothing now."""
         if self._latest - t <= _REORDER_S:
             self._latest = max(self._latest, t)
             return ()
@@ -202,7 +202,7 @@ class OpenAlert:
         return self._t_start
 
     def absorb(self, event: Event, view: BestView | None) -> None:
-        """The event belongs to this alert. view: how its track was last seen."""
+        """Add an event to this alert. view: how its track was last seen."""
         self._rules[event.rule] = None
         self._labels[event.label] = None
         if len(self._tracks) < TRACKS_MAX:
@@ -225,14 +225,14 @@ class OpenAlert:
 
     @property
     def markedly_better(self) -> bool:
-        """Whether the best view is one that a person would rather see than the one reported last."""
+        """Return whether the best view is one that a person would rather see than the one reported last."""
         return (
             self._best_quality > self._reported_quality
             and self._best_quality >= BETTER_VIEW_RATIO * self._reported_quality
         )
 
     def snapshot(self, t_end: float | None = None, end_reason: str = "") -> Alert:
-        """The alert as it stands now; its best view counts as reported."""
+        """Return the alert as it stands now; its best view counts as reported."""
         self._reported_quality = self._best_quality
         return Alert(
             camera=self._camera,

@@ -48,11 +48,11 @@ class Pipeline:
 
     @property
     def tracks(self) -> Mapping[int, RuleTrackState]:
-        """What the rules remember of each track, to be read only."""
+        """The rules' memory of each track, to be read only."""
         return self._rules.states
 
     def armed_rules(self, t: float) -> dict[str, bool]:
-        """Of each rule whether its schedule has it armed at frame time `t`."""
+        """Return for each rule whether its schedule has it armed at frame time `t`."""
         return self._rules.armed_rules(t)
 
     def cooling_until(self, rule: str) -> float | None:
@@ -81,5 +81,5 @@ class Pipeline:
         return self._policy.tick(t)
 
     def close(self, t: float, reason: str) -> PipelineStep:
-        """The stream has ended at `t`; an open alert ends with it."""
+        """End the stream at `t`; an open alert ends with it."""
         return self._policy.close(t, reason)

@@ -82,17 +82,16 @@ class CameraAnalysis:
         frame_filter: FrameFilter | None = None,
         drain: Callable[[], None] | None = None,
         decode_everything: bool = False,
-        lines: Sequence[tuple[Point, Point]] = (),
     ) -> None:
-        """drain, lines: see `SessionTracks`. decode_everything: as with `latency: lowest`, whatever is configured."""
-        self._camera = camera
-        self._detector = detector
+        """drain: see `SessionTracks`. decode_everything: as with `latency: lowest`, whatever is configured."""
+        self.camera = camera
+        self.detector = detector
         self._new_tracker = new_tracker
         self._settings = settings
         self._tamper = tamper
         self._frame_filter = frame_filter
         self._drain = drain
-        self._lines = tuple(lines)
+        self._lines: tuple[tuple[Point, Point], ...] = ()
         self._work = ALL_WORK
         self.probe = SessionProbe()
         self._tracks: SessionTracks | None = None
@@ -106,7 +105,7 @@ class CameraAnalysis:
     @property
     def calibration(self) -> Mapping[str, tuple[float, float]]:
         """Calibration of the detector's scores, for the headers of sessions."""
-        return calibration_of(self._detector)
+        return calibration_of(self.detector)
 
     @property
     def is_moving(self) -> bool:
@@ -114,7 +113,7 @@ class CameraAnalysis:
         return self._tracks is not None and self._tracks.summary.is_moving
 
     def watch_lines(self, lines: Sequence[tuple[Point, Point]]) -> None:
-        """Watch these lines: the camera's rules have changed. Any thread may call."""
+        """Track for these lines of the camera's rules from now on. Any thread."""
         self._lines, tracks = tuple(lines), self._tracks
         if tracks is not None:
             tracks.watch_lines(self._lines)
@@ -144,11 +143,11 @@ class CameraAnalysis:
 
     def start_session(self, frame: DecodedFrame) -> tuple[int, int]:
         """Forget what was tracked: earlier track ids mean nothing now. The (width, height) of its frames, upright."""
-        tracker = self._new_tracker(self._detector.labels)
-        self._tracks = SessionTracks(self._camera, self._detector, tracker, self._drain, self._lines)
+        tracker = self._new_tracker(self.detector.labels)
+        self._tracks = SessionTracks(self.camera, self.detector, tracker, self._drain, self._lines)
         self.probe.size = upright_size(frame.av_frame)
         self.probe.selector = FrameSelector(
-            self._detector,
+            self.detector,
             self._settings,
             self._tracks,
             frame_filter=self._frame_filter,

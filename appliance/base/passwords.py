@@ -62,3 +62,8 @@ def new_code(groups: int) -> str:
 def code_digest(code: str) -> str:
     """Return the stored form of a code: it is random and long, so a plain digest cannot be reversed."""
     return hashlib.sha256(code.upper().replace("-", "").replace(" ", "").encode()).hexdigest()
+
+
+def token_digest(token: str) -> str:
+    """Return the stored form of a token: it is random and long, so a plain digest cannot be turned back."""
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 # struct tcp_info in linux/tcp.h: tcpi_bytes_received since Linux 4.1, tcpi_segs_out 4.2, tcpi_bytes_sent and
 # tcpi_bytes_retrans 4.19.
 _INFO_BYTES = 232
-_RECEIVED_AT = 128
-_SEGMENTS_AT = 136
-_SENT_AT = 200
-_RESENT_AT = 208
+_RECEIVED_AT = 128  # offsets in struct tcp_info (linux/tcp.h): tcpi_bytes_received
+_SEGMENTS_AT = 136  # tcpi_segs_out
+_SENT_AT = 200  # tcpi_bytes_sent
+_RESENT_AT = 208  # tcpi_bytes_retrans
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ def _count(info: bytes, at: int) -> int | None:
 # of time stamps. A first segment has 8 more bytes of options; a connection ends with up to 4 segments that can
 # not be read off its socket any more.
 _FRAME = {4: 66, 6: 86}
-_BEGIN_BYTES = 8
-_END_SEGMENTS = 4
+_BEGIN_BYTES = 8  # options of a SYN beyond those of other segments
+_END_SEGMENTS = 4  # FIN and ACK of both sides
 # An attempt that failed is not visible on any socket either: at most one first segment a second (tcp(7), linear
 # time-outs), two look-ups of the name, and, once TCP stood, a hand-shake with certificates and credentials.
 _LOOKUP_BYTES = 2 * 90

@@ -24,8 +24,10 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def until_set(stop: asyncio.Event, work: Coroutine[Any, Any, None], *keepers: asyncio.Task[None]) -> None:
-    """Await `work`, or cancel it when `stop` is set, or when one of the `keepers` ends: without it the work would wait
-    for ever. Raises what that one raised."""
+    """Await `work`; cancel it when `stop` is set, or when one of the `keepers` ends.
+
+    Without that keeper the work would wait for ever. Raise the keeper's error.
+    """
     task = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.wait())
     try:

@@ -11,7 +11,7 @@ import nats.errors
 
 from appliance.base.errors import UplinkError, printable
 
-_COMPLAINT_CHARS_MAX = 200
+_COMPLAINT_CHARS_MAX = 200  # one line of a log; the rest repeats it
 
 logger = logging.getLogger(__name__)
 
@@ -43,5 +43,5 @@ def broker_errors(what: str) -> Iterator[None]:
 
 
 def complaint(error: nats.errors.Error) -> str:
-    """What the broker said, in a few words, whatever it is made of."""
+    """Return the broker's complaint in a few words, whatever it is made of."""
     return printable(str(getattr(error, "description", "") or type(error).__name__)[:_COMPLAINT_CHARS_MAX])

@@ -58,11 +58,11 @@ class WireByteCounter:
         self._wire = WireBytes()
 
     def opened(self) -> None:
-        """A connection was made."""
+        """Note that a connection was made."""
         self._wire += dns_lookup_bytes(self._host)
 
     def connect_failed(self, seconds: float, cause: Exception | None, state: LinkState) -> LinkState:
-        """An attempt took so long and failed; `state` with what that weighed."""
+        """Note an attempt that took so long and failed; return `state` with the bytes that it cost."""
         unanswered = isinstance(cause, (ConnectionRefusedError, socket.gaierror, asyncio.TimeoutError)) or (
             isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError)
         )
@@ -80,7 +80,7 @@ class WireByteCounter:
         return self._counted(counted.sent, counted.received, self._wire + wire, state, exact=True)
 
     def closed(self, state: LinkState) -> None:
-        """The present connection is an earlier one from here on; `state`: after the last reading."""
+        """Count the present connection among the earlier ones from here on. state: the state after the last reading."""
         self._totals = (state.sent, state.received)
         self._wire = WireBytes(state.wire, state.resent)
 

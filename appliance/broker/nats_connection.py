@@ -19,7 +19,7 @@ from appliance.base.broker_config import BrokerConfig
 from appliance.base.errors import UplinkError
 from appliance.broker.broker_errors import NATS_ERRORS
 
-CONNECT_S_MAX = 5.0
+CONNECT_S_MAX = 5.0  # lost SYNs are repeated after 1 and 3 s
 PING_INTERVAL_S = 20.0  # keeps a NAT's mapping alive, some 30 bytes a minute and direction
 PONG_S_MAX = 60.0  # on a slow uplink as much as PENDING_BYTES_MAX may be before it
 MESSAGE_LENGTH_MAX = 16 * 1024**2  # the list of 100,000 subjects is some 6 MB; messages of ours are below 0.6 MB
@@ -31,7 +31,7 @@ class BoundedParser(Parser):
     """nats-py's parser gathers as many bytes as a broker announces: beyond a limit this one ends the connection."""
 
     async def parse(self, data: bytes = b"") -> None:
-        """Raises ProtocolError, which makes nats-py close the connection."""
+        """Parse the broker's bytes. Raise ProtocolError, which makes nats-py close the connection."""
         await super().parse(data)
         too_long = self.state == AWAITING_MSG_PAYLOAD and self.needed > MESSAGE_LENGTH_MAX
         if too_long or (self.state == AWAITING_CONTROL_LINE and len(self.buf) > CONTROL_LINE_MAX):
@@ -106,7 +106,7 @@ class NatsConnection:
             await asyncio.wait_for(self.client.close(), 2.0)
 
     def socket(self) -> socket.socket | None:
-        """The connection's socket, to be read even when the connection was lost; nats-py has no public way to it."""
+        """Return the connection's socket, also after the connection was lost; nats-py has no public way to it."""
         writer = getattr(getattr(self.client, "_transport", None), "_bare_io_writer", None)
         held = writer.get_extra_info("socket") if writer is not None else None
         try:
@@ -122,7 +122,7 @@ class NatsConnection:
 
 
 class StrangeGreeting(Exception):
-    """What listens at the broker's address does not speak NATS, or not as nats-server does."""
+    """A listener at the broker's address that does not speak NATS, or not as nats-server does."""
 
 
 class ConnectFailed(Exception):
@@ -134,13 +134,16 @@ class ConnectFailed(Exception):
 
 
 def _seed_errors() -> tuple[type[Exception], ...]:
-    """What an unusable seed raises. nats-py loads nkeys, and libsodium, only where a file of credentials is named."""
+    """Return the errors that an unusable seed raises.
+
+    nats-py loads nkeys, and libsodium, only where a file of credentials is named.
+    """
     nkeys = sys.modules.get("nkeys")
     return () if nkeys is None else (nkeys.NkeysError,)
 
 
 def server_version(client: Client) -> str:
-    """Of the server that it is connected to, as it says; a version that is none does not end the connection."""
+    """Return the version that the connected server states; one that is no version does not end the connection."""
     try:
         version = client.connected_server_version
         return f"{version.major}.{version.minor}.{version.patch}"
@@ -180,7 +183,7 @@ def _without(text: str, address: BrokerConfig) -> str:
 
 
 def _tls(address: BrokerConfig) -> ssl.SSLContext | None:
-    """A context when TLS is asked for; None lets the server decide. Raises UplinkError."""
+    """Return a context when TLS is configured; None lets the server decide. Raise UplinkError."""
     plain = urlsplit(address.url).scheme not in {"tls", "wss"}
     if address.tls_ca is None and address.tls_cert is None and plain:
         return None

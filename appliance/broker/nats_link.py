@@ -94,7 +94,7 @@ class NatsLink:
                     tcp.close()
 
     async def _ping(self, connection: NatsConnection) -> None:
-        """The watchdog: a broker that does not answer is lost, whatever nats-py believes."""
+        """Run the watchdog: a broker that does not answer is lost, whatever nats-py believes."""
         while not connection.dead:
             await asyncio.sleep(PING_INTERVAL_S)
             await connection.ping()
@@ -105,7 +105,7 @@ class NatsLink:
         return self._client if self._client is not None and self._client.is_connected else None
 
     async def client(self) -> Client:
-        """The connection; waits for as long as there is none."""
+        """Return the connection; wait for as long as there is none."""
         while True:
             await self._up.wait()
             client = self.connected
@@ -114,7 +114,7 @@ class NatsLink:
             self._up.clear()
 
     async def while_up(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work`, or UplinkError as soon as the connection is lost: nats-py would let it time out."""
+        """Return the result of `work`, or UplinkError once the connection is lost: nats-py would let it time out."""
         task = asyncio.create_task(work)
         try:
             await asyncio.wait({task, self._loss()}, return_when=asyncio.FIRST_COMPLETED)
@@ -126,7 +126,7 @@ class NatsLink:
                 await end_tasks(task)
 
     def _loss(self) -> asyncio.Task[Literal[True]]:
-        """Ends with the connection: one task for every message that waits for that."""
+        """Return a task that ends with the connection: one for all messages that wait for that."""
         if self._loss_task is None or (self._loss_task.done() and not self._down.is_set()):
             self._loss_task = asyncio.create_task(self._down.wait(), name="loss of the link")
         return self._loss_task

@@ -34,7 +34,7 @@ async def make_site_consumer(jetstream: JetStreamContext, site: str) -> None:
 
 
 def check_site_consumer(found: ConsumerConfig, site: str) -> None:
-    """Raises UplinkError when the consumer of this name reads anything but this site's verdicts, or hands them on."""
+    """Raise UplinkError when the consumer of this name reads anything but this site's verdicts, or hands them on."""
     name = site_consumer_name(site)
     if found.filter_subject != verdict_subject(site) or found.deliver_subject:
         reads = found.filter_subject or "everything"

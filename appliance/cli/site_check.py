@@ -32,7 +32,6 @@ from appliance.base.errors import (
 from appliance.cli.model_advice import DetectorLoad, better_models, measure_load
 from appliance.config import SiteConfig
 from appliance.config.secrets_file import secrets_exposed, secrets_path
-from appliance.dashboard.tls import DashboardCertificate
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.detect.model_files import model_bundles
@@ -52,6 +51,7 @@ from appliance.store.quotas import StorageLimits
 from appliance.store.storage_report import read_storage_offline
 from appliance.store.users import stored_users
 from appliance.types import HARDWARE_KINDS
+from appliance.web.tls import ServerCertificate
 
 Lines = Mapping[tuple[str | int, ...], int]
 Level = Literal["ok", "warning", "unreachable", "wrong"]
@@ -435,7 +435,7 @@ def _dashboard(site: SiteConfig) -> Finding:
             text = f"{host}:{port}: {error.strerror}; is Vedette running already? Else set dashboard.port"
             return Finding("dashboard.port", "warning", text)
     try:
-        certificate = site.dashboard.certificate and DashboardCertificate.of(site.dashboard, Path(), SystemClock())
+        certificate = site.dashboard.certificate and ServerCertificate.of(site.dashboard, Path(), SystemClock())
     except MissingDependency as error:
         return Finding("dashboard.certificate", "wrong", str(error))
     if certificate and certificate.facts.expires_t < SystemClock().now():

@@ -33,7 +33,7 @@ from appliance.core.core_loop import Core
 from appliance.core.core_settings import CoreStores
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
-from appliance.dashboard.server import DashboardServer
+from appliance.dashboard.deps import MediaReaders, StoredSite
 from appliance.dashboard.setup_api import new_setup_code
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
@@ -47,6 +47,7 @@ from appliance.store.reconcile import MeasureSegment
 from appliance.store.users import UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import HealthEvent
+from appliance.web.server import WebServer
 
 logger = logging.getLogger(__name__)
 
@@ -349,30 +350,23 @@ def _build_dashboard(
     background: BackgroundServices,
     settings: SettingsService | None,
     setup_code: str,
-) -> DashboardServer:
+) -> WebServer:
     served = config.dashboard
-    certificate: DashboardCertificate | None = None
+    certificate: ServerCertificate | None = None
     if served.speaks_https:
-        from appliance.dashboard.tls import DashboardCertificate
+        from appliance.web.tls import ServerCertificate
 
-        certificate = DashboardCertificate.of(served, lasting.root, lasting.clock)
+        certificate = ServerCertificate.of(served, lasting.root, lasting.clock)
     app = create_app(
-        db=lasting.db,
-        root=lasting.root,
-        config=config.for_dashboard(),
-        clock=lasting.clock,
-        meter=lasting.stores.meter,
+        StoredSite(lasting.db, lasting.stores.meter, lasting.root, lasting.clock),
+        config.for_dashboard(),
+        media=MediaReaders(reader=lasting.viewer, cutter=lasting.cutter, converter=lasting.converter),
         probes=background.dashboard_probes,
         settings=settings,
-        reader=lasting.viewer,
-        cutter=lasting.cutter,
-        converter=lasting.converter,
         setup_code=setup_code,
         certificate=certificate,
     )
-    return DashboardServer(
-        app, served.host, served.port, trusted_proxies=served.trusted_proxies, certificate=certificate
-    )
+    return WebServer(app, served.host, served.port, trusted_proxies=served.trusted_proxies, certificate=certificate)
 
 
 def _count_live(cameras: CameraStore) -> int:

@@ -12,7 +12,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
 from appliance.router.escalation_requests import RequestAnswer
-from appliance.store.meter import Metric, MetricName
+from appliance.store.meter import DecodeStatus, Metric, MetricName
 from appliance.store.rows import alert_of
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import (
@@ -292,9 +292,9 @@ class Core:
 
     def _meter(self, message: CameraMeter) -> None:
         counted = {
-            Metric(MetricName.CAMERA_BYTES, "" if message.traffic.exact else "estimated"): message.traffic.bytes,
-            Metric(MetricName.DETECT_BYTES): message.traffic.detect_bytes,
-            Metric(MetricName.PACKETS): message.traffic.packets,
+            Metric(MetricName.CAMERA_BYTES, "" if message.exact else "estimated"): message.received,
+            Metric(MetricName.DETECT_BYTES): message.detect_received,
+            Metric(MetricName.PACKETS): message.packets,
             Metric(MetricName.DECODED): message.decoded,
             Metric(MetricName.SKIPPED): message.skipped,
             Metric(MetricName.EXAMINED): message.examined,
@@ -312,7 +312,15 @@ class Core:
         for metric, amount in counted.items():
             self._stores.meter.add(message.camera, metric, amount)
         if message.decoding is not None:
-            self._stores.meter.note(message.camera, message.decoding)
+            now = DecodeStatus(
+                message.decoding,
+                message.decoding_reason,
+                message.behind_s,
+                message.promised_fps,
+                message.examined_fps,
+                message.decoder,
+            )
+            self._stores.meter.note(message.camera, now)
 
     def _watch_appliance(self) -> None:
         """Report faults that no other process reports: a database that was moved, heat, lack of memory.

@@ -12,15 +12,15 @@ from fastapi import Depends, Request
 from starlette.routing import Route
 
 from appliance.base.errors import StoreError
-from appliance.dashboard.auth import Access, address_of
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API
-from appliance.dashboard.visitor import visitor
 from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.health_events import HealthEventStore
-from appliance.store.users import Role
+from appliance.types.accounts import Role
+from appliance.web.auth import Access, address_of
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
+from appliance.web.visitor import visitor
 
 logger = logging.getLogger(__name__)
 

@@ -9,14 +9,14 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from appliance.base.passwords import code_digest, hashed, is_password
-from appliance.dashboard.auth import Access, AccessPart, TemplatesPart, too_many_tries
 from appliance.dashboard.openapi import media
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.totp import new_recovery_codes, new_secret, qr_code, step_of
 from appliance.dashboard.users_api import SessionItem, refusals, sessions_of
-from appliance.dashboard.visitor import visitor
-from appliance.store.users import Role, UserRow
+from appliance.types.accounts import Role, UserRow
+from appliance.web.auth import Access, AccessPart, TemplatesPart, too_many_tries
+from appliance.web.problems import Problem
+from appliance.web.totp import new_recovery_codes, new_secret, qr_code, step_of
+from appliance.web.visitor import visitor
 
 _WITHIN = "signed in"  # whom strangers at the sign-in page do not hold up
 GUESSED_S = 7 * 86400.0  # wrong tries of so long are told

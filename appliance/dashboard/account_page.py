@@ -7,8 +7,8 @@ from starlette.responses import HTMLResponse
 
 from appliance.base.passwords import LENGTH_MIN
 from appliance.dashboard.account_api import GUESSED_S, me_of, own_sessions
-from appliance.dashboard.auth import AccessPart, TemplatesPart
-from appliance.dashboard.visitor import visitor
+from appliance.web.auth import AccessPart, TemplatesPart
+from appliance.web.visitor import visitor
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.dashboard.visitor import visitor
 from appliance.store.alerts import AlertCounts, AlertStore
 from appliance.store.database import Database
+from appliance.web.visitor import visitor
 
 COUNT_REST = 20.0  # a count is read again after this many times the time that it took: at most 5 % of a core
-COUNT_AGE_S_MAX = 5.0
+COUNT_AGE_S_MAX = 5.0  # a page needs no fresher number, and counting walks the table
 
 
 @dataclass(frozen=True, slots=True)

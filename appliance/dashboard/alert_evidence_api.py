@@ -9,12 +9,12 @@ from starlette.responses import FileResponse, Response
 
 from appliance.dashboard.alert_reader import Reader, why_not
 from appliance.dashboard.openapi import media
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import (
     API,
     EVIDENCE_NAMES,
 )
 from appliance.store.rows import EvidenceKind
+from appliance.web.problems import Problem
 
 _TYPES = {"still.jpg": "image/jpeg", "clip.mp4": "video/mp4", "boxes.json": "application/json"}
 _KINDS: dict[str, EvidenceKind] = {"still.jpg": "still", "clip.mp4": "clip", "boxes.json": "boxes"}

@@ -7,43 +7,44 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import Depends, Query
+from pydantic import BaseModel, Field
 
 from appliance.base.clock import day_bounds, parse_moment
 from appliance.base.errors import UsageError
-from appliance.dashboard.problems import Problem
 from appliance.store.alert_search import AlertQuery, ReviewFilter, VerdictFilter
 from appliance.store.alerts import AlertCursor
 from appliance.types import Severity
+from appliance.web.problems import Problem
 
-PAGE_LENGTH = 50
+PAGE_LENGTH = 50  # cards with pictures: some 2 MB of stills
 _TIME_WORDS = "a day (2026-01-31), a moment (2026-01-31T18:00) in the appliance's time zone, or UTC seconds"
+
+
+class AlertFilterQuery(BaseModel):
+    """The choices as an HTML form sends them; an empty one means any."""
+
+    camera: Annotated[str, Field(max_length=64)] = ""
+    severity: Severity | Literal[""] = ""
+    review: ReviewFilter | Literal[""] = ""
+    verdict: VerdictFilter | Literal[""] = ""
+    begin: Annotated[str, Field(alias="from", max_length=40, description=_TIME_WORDS)] = ""
+    end: Annotated[str, Field(alias="to", max_length=40, description=_TIME_WORDS + "; a day is meant whole")] = ""
+    zone: Annotated[str, Field(max_length=64, description="a zone or line of an event")] = ""
+    label: Annotated[str, Field(max_length=64)] = ""
+    rule: Annotated[str, Field(max_length=64)] = ""
+    text: Annotated[str, Field(max_length=100, description="beginnings of words in the note or a verdict")] = ""
 
 
 class AlertFilter:
     """Which alerts are wanted; an empty choice means any, as an HTML form sends it. Raises Problem for a wrong time."""
 
-    def __init__(
-        self,
-        *,
-        camera: Annotated[str, Query(max_length=64)] = "",
-        severity: Severity | Literal[""] = "",
-        review: ReviewFilter | Literal[""] = "",
-        verdict: VerdictFilter | Literal[""] = "",
-        begin: Annotated[str, Query(alias="from", max_length=40, description=_TIME_WORDS)] = "",
-        end: Annotated[str, Query(alias="to", max_length=40, description=_TIME_WORDS + "; a day is meant whole")] = "",
-        zone: Annotated[str, Query(max_length=64, description="a zone or line of an event")] = "",
-        label: Annotated[str, Query(max_length=64)] = "",
-        rule: Annotated[str, Query(max_length=64)] = "",
-        text: Annotated[str, Query(max_length=100, description="beginnings of words in the note or a verdict")] = "",
-    ) -> None:
-        self.chosen: dict[str, str] = {
-            "camera": camera, "severity": severity, "review": review, "verdict": verdict,
-            "from": begin, "to": end, "zone": zone, "label": label, "rule": rule, "text": text.strip(),
-        }  # fmt: skip
+    def __init__(self, asked: Annotated[AlertFilterQuery, Query()]) -> None:
+        text = asked.text.strip()
+        self.chosen: dict[str, str] = {**asked.model_dump(by_alias=True), "text": text}
         self.wanted = AlertQuery(
-            camera=camera or None, severity=severity or None, review=review or None, verdict=verdict or None,
-            from_t=_time_of("from", begin, 0), to_t=_time_of("to", end, 1),
-            zone=zone or None, label=label or None, rule=rule or None, text=text.strip() or None,
+            camera=asked.camera or None, severity=asked.severity or None, review=asked.review or None,
+            verdict=asked.verdict or None, from_t=_time_of("from", asked.begin, 0), to_t=_time_of("to", asked.end, 1),
+            zone=asked.zone or None, label=asked.label or None, rule=asked.rule or None, text=text or None,
         )  # fmt: skip
 
     @property

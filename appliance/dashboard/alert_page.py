@@ -13,19 +13,19 @@ from appliance.config import AlertsConfig
 from appliance.dashboard import scenarios_api
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import AlertReader, Reader
-from appliance.dashboard.auth import TemplatesPart
-from appliance.dashboard.deps import CoreProbes, DatabasePart, Rev, provided
+from appliance.dashboard.deps import CoreProbes, DatabasePart, Page
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import DELETE_REASON_LENGTH_MAX, NOTE_LENGTH_MAX, AlertItem, EvidenceItem
 from appliance.dashboard.settings_api import Settings
-from appliance.dashboard.templating import percent, score
 from appliance.store.boxes import BoxStore
 from appliance.store.rows import AlertDetail, AlertRow, DecisionRow, EscalationRow, EvidenceRow
 from appliance.types import HEALTH_TITLES, Event
+from appliance.web.dependencies import provided
+from appliance.web.templating import percent, score
 
-_COLOURS = 6
+_COLOURS = 6  # of tracks in style.css
 TRACKS_SHOWN = 8  # rows of the timeline; the others are folded
 EVENTS_SHOWN = 12  # lines; where there are more, those that say the same of other tracks are one line to open
 _DELIVERY_TEXTS = {
@@ -249,11 +249,10 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 @router.get("/alerts/{alert_id}")
 def alert_page(
     *,
-    rev: Rev,
+    page: Page,
     db: DatabasePart,
-    templates: TemplatesPart,
     alerts: Reader,
-    page: Annotated[AlertPageView, Depends(provided(AlertPageView))],
+    view: Annotated[AlertPageView, Depends(provided(AlertPageView))],
     exporter: Exporter,
     alarms: FalseAlarms,
     settings: Settings,
@@ -265,4 +264,4 @@ def alert_page(
     if detail.alert.review == "false_alarm" and settings.is_editable and may("GET", "/cameras/{name}/edit"):
         learnt = [each for each in alarms.proposals(detail.alert.camera) if alert_id in each.alarms]
     keep = scenarios_api.panel(exporter, detail)
-    return templates.page("alert.html", rev=rev, keep=keep, proposals=learnt, **page.values(detail, db.clock.now()))
+    return page("alert.html", keep=keep, proposals=learnt, **view.values(detail, db.clock.now()))

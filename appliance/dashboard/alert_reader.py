@@ -13,8 +13,6 @@ from fastapi import Depends
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError
 from appliance.dashboard.alert_filter import AlertFilter, cursor_of
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import (
     AlertFull,
     AlertItem,
@@ -26,13 +24,15 @@ from appliance.dashboard.schemas import (
     NoteChange,
     ReviewChange,
 )
-from appliance.dashboard.visitor import visitor
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertCursor, AlertStore
 from appliance.store.notices import NoticeRow, NoticeState, NoticeStore
 from appliance.store.paths import EVIDENCE, inside
 from appliance.store.review_writes import ReviewStore
 from appliance.store.rows import AlertDetail, AlertRow, EvidenceRow, Standing
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
+from appliance.web.visitor import visitor
 
 _STANDING_TEXTS: dict[Standing | Literal[""], str] = {
     "": "",

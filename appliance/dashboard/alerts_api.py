@@ -9,14 +9,15 @@ from fastapi import APIRouter, Depends, Query
 
 from appliance.dashboard.alert_filter import PAGE_LENGTH, Before, Filtered
 from appliance.dashboard.alert_reader import AlertWithNotices, Reader
-from appliance.dashboard.deps import CoreProbes, provided
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.schemas import (
     API,
     AlertItem,
     AlertPage,
     NothingMore,
 )
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
 
 router = APIRouter(prefix=f"{API}/alerts", tags=["alerts"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
@@ -15,14 +16,15 @@ from appliance.dashboard.alert_counts import AlertCountCache
 from appliance.dashboard.alert_filter import PAGE_LENGTH, AlertFilter, Before, Filtered, cursor_of
 from appliance.dashboard.alert_reader import AlertReader, Reader
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.deps import CoreProbes, Rev, provided
+from appliance.dashboard.deps import CoreProbes, Page
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
 from appliance.dashboard.savings_api import HEADLINE_AFTER_S, SETTLED_AFTER_S, SavingsPart
 from appliance.dashboard.schemas import AlertItem
-from appliance.dashboard.visitor import visitor
 from appliance.store.health_events import HealthEventRow
+from appliance.web.auth import TemplatesPart
+from appliance.web.dependencies import provided
+from appliance.web.visitor import visitor
 
 MORE_FILTERS = ("from", "to", "zone", "label", "rule")  # folded while nothing is chosen in them
 
@@ -31,30 +33,36 @@ ShowFilter = Annotated[Literal["", "alerts", "health"], Query(description="alert
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
+@dataclass(frozen=True, slots=True)
+class SiteGlance:
+    """The readers of what stands beside the list."""
+
+    cameras: Cameras
+    savings: SavingsPart
+    alert_counts: Annotated[AlertCountCache, Depends(provided(AlertCountCache))]
+    probes: Annotated[CoreProbes, Depends(provided(CoreProbes))]
+    arming: Armed
+
+
 @router.get("/")
 def alerts_page(
     *,
-    rev: Rev,
-    templates: TemplatesPart,
+    page: Page,
     alerts: Reader,
     health: HealthPart,
-    cameras: Cameras,
-    savings: SavingsPart,
-    alert_counts: Annotated[AlertCountCache, Depends(provided(AlertCountCache))],
-    probes: Annotated[CoreProbes, Depends(provided(CoreProbes))],
-    arming: Armed,
+    glance: Annotated[SiteGlance, Depends()],
     wanted: Filtered,
     before: Before = "",
     show: ShowFilter = "",
 ) -> HTMLResponse:
     """Return the list of alerts, newest first, and the site at a glance."""
     items, older = timeline_of(alerts, health, wanted, show, before, PAGE_LENGTH)
-    counted = alert_counts.read()
+    counted = glance.alert_counts.read()
     counts = counted.counts
-    return templates.page(
+    cameras = glance.cameras
+    return page(
         "alerts.html",
         here="/",
-        rev=rev,
         items=items,
         older=None if older is None else f"/?{urlencode(older)}",
         newest=not before,
@@ -70,12 +78,12 @@ def alerts_page(
         counts_behind=counted.behind,
         cameras=cameras.items(),
         rules=sum(len(camera.rules) for name, camera in cameras.configured.items() if visitor().sees(name)),
-        savings=savings.report("today"),
+        savings=glance.savings.report("today"),
         headline_after_s=HEADLINE_AFTER_S,
         settled_after_s=SETTLED_AFTER_S,
-        link_text=_uplink_text(probes.link, counts.undelivered),
+        link_text=_uplink_text(glance.probes.link, counts.undelivered),
         failing_targets=health.failing_targets() if visitor().cameras is None else [],
-        arming=ArmingReport.of(arming),
+        arming=ArmingReport.of(glance.arming),
         lengths=PAUSE_LENGTHS,
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI, Request
@@ -23,7 +23,6 @@ from appliance.dashboard import (
     alerts_api,
     alerts_page,
     arming_api,
-    assets,
     backup_api,
     camera_edit_page,
     camera_finder_api,
@@ -36,15 +35,12 @@ from appliance.dashboard import (
     false_alarms_api,
     headroom_api,
     health_api,
-    language_api,
     live_api,
     live_page,
-    login_page,
     manifest_api,
     metrics_api,
     notify_api,
     notify_page,
-    problems,
     ptz_api,
     recordings_api,
     savings_api,
@@ -52,7 +48,6 @@ from appliance.dashboard import (
     savings_page,
     scenarios_api,
     scenarios_page,
-    session_api,
     settings_api,
     settings_page,
     setup_api,
@@ -63,7 +58,6 @@ from appliance.dashboard import (
     storage_page,
     system_api,
     system_page,
-    texts,
     timeline_api,
     timeline_page,
     trials_api,
@@ -75,19 +69,16 @@ from appliance.dashboard import (
 )
 from appliance.dashboard.access_rights import authorise
 from appliance.dashboard.app_parts import DashboardParts
-from appliance.dashboard.deps import NO_PROBES, CoreProbes
-from appliance.dashboard.guard import AllowedHosts, AnswerBug, RequestGuard
+from appliance.dashboard.deps import NO_PROBES, READ_HERE, CoreProbes, MediaReaders, StoredSite
 from appliance.dashboard.openapi import operation_id, serve_openapi
-from appliance.dashboard.problems import RouteMethods
-from appliance.dashboard.proxy_headers import ProxyHeaders
-from appliance.dashboard.snapshots import CutSnapshot
-from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.settings.settings_service import SettingsService
-from appliance.store.database import Database
-from appliance.store.meter import Meter
+from appliance.web import assets, language_api, login_page, problems, session_api, texts
+from appliance.web.guard import AllowedHosts, AnswerBug, PathRules, RequestGuard
+from appliance.web.problems import RouteMethods
+from appliance.web.proxy_headers import ProxyHeaders
 
 if TYPE_CHECKING:
-    from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
+    from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 APIS = (
     account_api, alert_evidence_api, alert_reviews_api, alerts_api, arming_api, backup_api, camera_finder_api,
@@ -104,33 +95,36 @@ PAGES = (
 )  # fmt: skip
 ROUTERS = (*(each.router for each in (*APIS, *PAGES)), recordings_api.alert_router)
 
+UPLOAD = "/api/v1/restore/upload"
+PATHS = PathRules(
+    open=PathRules().open | {"/manifest.webmanifest", "/sw.js"},
+    open_below=("/static/", "/snooze/"),  # the links of messages are signed, each for one act
+    body_bytes_max={
+        UPLOAD: 1024 * 1024,  # a piece of a backup
+        "/api/v1/settings": 256 * 1024,  # a camera's section with all its zones
+    },
+    uploads=frozenset({UPLOAD}),
+)
+
 
 def create_app(
-    *,
-    db: Database,
-    meter: Meter,
-    root: Path,
+    storage: StoredSite,
     config: DashboardSections,
-    clock: Clock,
-    cut: CutSnapshot | None = None,
-    reader: RecordingReader = READ_DIRECTLY,
-    cutter: RecordingReader | None = None,
-    converter: RecordingReader | None = None,
+    *,
+    media: MediaReaders = READ_HERE,
     probes: CoreProbes = NO_PROBES,
     settings: SettingsService | None = None,
     setup_code: str = "",
-    certificate: DashboardCertificate | None = None,
+    certificate: ServerCertificate | None = None,
 ) -> FastAPI:
     """Return the dashboard of one site.
 
-    root: the storage folder. meter: the core's own. settings None: read only. certificate: of a server that speaks
-    HTTPS; None: it speaks HTTP. reader: of the recording; cutter: another one for stretches of it, which may take long;
-    converter: a third one that encodes them; None: the same.
+    settings None: read only. setup_code: the code that the first user must know; '': none is needed. certificate: of a
+    server that speaks HTTPS; None: it speaks HTTP.
     """
     parts = DashboardParts(
-        db=db, meter=meter, root=root, config=config, clock=clock, cut=cut, reader=reader, cutter=cutter,
-        converter=converter, settings=settings, setup_code=setup_code, certificate=certificate,
-    )  # fmt: skip
+        storage, config, media=media, settings=settings, setup_code=setup_code, certificate=certificate
+    )
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(parts),
@@ -150,10 +144,10 @@ def create_app(
     app.state.empty_caches = parts.frames.empty
     app.state.warm_up = partial(_warm_up, app, parts)
     app.state.streams = (parts.hub, parts.live)
-    _guard(app, config.dashboard, parts, clock, certificate, methods)
+    _guard(app, config.dashboard, parts, storage.clock, certificate, methods)
     for router in ROUTERS:
         app.include_router(router)
-    app.mount("/static", assets.AssetFiles(directory=assets.STATIC), name="static")
+    app.mount("/static", assets.AssetFiles(), name="static")
     return app
 
 
@@ -162,14 +156,14 @@ def _guard(
     served: DashboardConfig,
     parts: DashboardParts,
     clock: Clock,
-    certificate: DashboardCertificate | None,
+    certificate: ServerCertificate | None,
     methods: RouteMethods,
 ) -> None:
     """Add what each request passes before its handler, the last one first."""
     app.add_middleware(
         RequestGuard, hosts=AllowedHosts.of(served), access=parts.access, clock=clock,
-        on_bug=partial(_answer_bug, app), certificate=certificate, methods=methods,
-        language=lambda: str(app.state.language),
+        on_bug=partial(_answer_bug, app), certificate=certificate,
+        language=lambda: str(app.state.language), paths=replace(PATHS, methods=methods),
     )  # fmt: skip
     app.add_middleware(
         ProxyHeaders, proxies=served.trusted_proxies, user_header=served.user_header, ignored=parts.ignored_headers,

@@ -4,68 +4,80 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from appliance.base.clock import Clock, local_weekday_minute
+from appliance.base.clock import local_weekday_minute
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, may
 from appliance.dashboard.alert_counts import AlertCountCache
 from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alert_reader import AlertReader
-from appliance.dashboard.auth import Access
 from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.camera_finder_api import CameraFinder
 from appliance.dashboard.camera_setup_api import CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
-from appliance.dashboard.deps import CoreProbes, provide
+from appliance.dashboard.deps import CoreProbes, MediaReaders, StoredSite
 from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
-from appliance.dashboard.lab_jobs import LabJobs
 from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.notify_api import NotifyContext
-from appliance.dashboard.proxy_headers import FORWARDED
 from appliance.dashboard.ptz_api import PtzControl
+from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.savings_api import COST_DAYS, DAY_S, CostReader, SavingsReader
 from appliance.dashboard.savings_history_api import HistoryReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
-from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
+from appliance.dashboard.snapshots import SnapshotCache, cut_snapshot
 from appliance.dashboard.system_api import SystemReader
-from appliance.dashboard.templating import Templates
 from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.trial_store import TrialStore
 from appliance.dashboard.trials_api import SettingsTrials
 from appliance.dashboard.why_api import WhyReader
 from appliance.keep.scenario_exporter import ScenarioExporter
-from appliance.media.recording_reader import RecordingReader
 from appliance.rules.arming import Arming
 from appliance.settings.settings_service import SettingsService
+from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.arming import ArmingStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
-from appliance.store.database import Database
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import Meter
 from appliance.store.notices import NoticeStore
 from appliance.store.quotas import StorageLimits
 from appliance.store.review_writes import ReviewStore
+from appliance.store.second_factors import SecondFactorStore
 from appliance.store.segments import SegmentStore
+from appliance.store.sessions import SessionStore
 from appliance.store.storage_report import StorageReportCache
 from appliance.store.timeline import TimelineStore
+from appliance.store.users import UserStore
 from appliance.store.verdict_stats import JudgeWorkCache
+from appliance.web.account_tables import AccountTables
+from appliance.web.auth import Access
+from appliance.web.dependencies import provide
+from appliance.web.proxy_headers import FORWARDED
+from appliance.web.templating import Navigation, Templates
+from appliance.web.texts import N_
 
 if TYPE_CHECKING:
-    from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
+    from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
+
+NAVIGATION = Navigation(
+    (("/", N_("Alerts")), ("/live", N_("Live")), ("/timeline", N_("Timeline")), ("/cameras", N_("Cameras"))),
+    (
+        ("/savings", N_("Savings")), ("/scenarios", N_("Scenarios")), ("/storage", N_("Storage")),
+        ("/notify", N_("Notifications")), ("/settings", N_("Settings")), ("/users", N_("Users")),
+        ("/system", N_("System")),
+    ),
+)  # fmt: skip
 
 
 class DashboardParts:
@@ -73,35 +85,34 @@ class DashboardParts:
 
     def __init__(
         self,
-        *,
-        db: Database,
-        meter: Meter,
-        root: Path,
+        stored: StoredSite,
         config: DashboardSections,
-        clock: Clock,
-        cut: CutSnapshot | None,
-        reader: RecordingReader,
-        cutter: RecordingReader | None,
-        converter: RecordingReader | None,
+        *,
+        media: MediaReaders,
         settings: SettingsService | None,
         setup_code: str,
-        certificate: DashboardCertificate | None,
+        certificate: ServerCertificate | None,
     ) -> None:
         """See `app.create_app`."""
+        db, meter, root, clock, reader = stored.db, stored.meter, stored.root, stored.clock, media.reader
         self._db, self._meter, self._root, self._clock, self._reader = db, meter, root, clock, reader
         self._alerts, self._cameras, self._health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
         self._segments, self._boxes, self._arming = SegmentStore(db), BoxStore(db), ArmingStore(db)
         changes = changes_of(db.rev, self._alerts, self._cameras, self._health_events)
         self.hub = StreamHub(db.rev, changes, clock)
         self.live = LiveHub(self._segments, self._boxes, root, clock)
-        self.access = Access(config.dashboard.token, clock, db, setup_code, config.dashboard.second_factor)
+        self._access_log = AccessLog(db)
+        tables = AccountTables(UserStore(db), SessionStore(db), SecondFactorStore(db), self._access_log)
+        self.access = Access(config.dashboard.token, clock, tables, setup_code, config.dashboard.second_factor)
         self._alert_counts, self._work = AlertCountCache(db, self._alerts), JudgeWorkCache(db)
-        self._snapshots = SnapshotCache(self._segments, self._boxes, root, clock, cut or partial(cut_snapshot, reader))
+        self._snapshots = SnapshotCache(
+            self._segments, self._boxes, root, clock, media.cut or partial(cut_snapshot, reader)
+        )
         self.frames = FrameCache(self._segments, root, reader)
-        self._cuts = RecordingCuts(self._segments, root, cutter or reader, clock)
+        self._cuts = RecordingCuts(self._segments, root, media.cutter or reader, clock)
         self.ptz, self._finder = PtzControl(clock), CameraFinder(clock)
-        self._renditions = Renditions(self._cuts, root, converter or reader, clock)
-        self.jobs, self._trials = LabJobs(root.absolute(), clock), TrialStore(root)
+        self._renditions = Renditions(self._cuts, root, media.converter or reader, clock)
+        self.jobs, self._trials = RecordingJobs(root.absolute(), clock), TrialStore(root)
         header = config.dashboard.user_header.lower()
         self.ignored_headers = Counter(dict.fromkeys((*FORWARDED, *filter(None, [header])), 0))
         self._prober, self._camera_of = CameraProber(clock), CameraOf(self._alerts, self._health_events)
@@ -120,8 +131,9 @@ class DashboardParts:
         """
         decisions, cameras = config.decisions, config.decisions.cameras
         templates = Templates(
-            decisions.site.name, guarded=lambda: self.access.guarded, may=may, editable=self._editable
-        )
+            decisions.site.name, navigation=NAVIGATION, guarded=lambda: self.access.guarded, may=may,
+            editable=self._editable,
+        )  # fmt: skip
         limits = StorageLimits.of(config.storage, cameras)
         storage = StorageReportCache(self._db, self._root, limits)
         self._cuts.keep_free = limits.free_bytes_wanted
@@ -136,7 +148,7 @@ class DashboardParts:
         headroom = HeadroomReader(cameras, self._meter, self._health_events, probes)
         readers = (health_reader, headroom, storage, self._cameras, self._meter)
         provide(
-            app, self._db, templates, self.access, self.access.log, self._camera_of, self.hub, self.live, probes,
+            app, self._db, templates, self.access, self._access_log, self._camera_of, self.hub, self.live, probes,
             self._snapshots, self.frames, self._cuts, self._renditions, storage,
             self._alert_counts, alert_reader, health_reader,
             CameraReader(self._cameras, self._segments, self._boxes, self._meter, cameras),

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from appliance.base.clock import iso_utc
 from appliance.base.errors import PreconditionError
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.visitor import visitor
 from appliance.rules.arming import PAUSE_S_MAX, Arming
 from appliance.store.arming import ArmingRow
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem, refused_as
+from appliance.web.visitor import visitor
 
 router = APIRouter(prefix=API, tags=["arming"])
 Armed = Annotated[Arming, Depends(provided(Arming))]

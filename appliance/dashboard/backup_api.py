@@ -22,17 +22,17 @@ from appliance.backup.restore import FOLDER, ReadyRestore, RestoreTarget, discar
 from appliance.base.clock import Clock
 from appliance.base.errors import UsageError
 from appliance.config.secrets_file import variables
-from appliance.dashboard.auth import AccessPart
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import SettingsPart
 from appliance.dashboard.users_api import refuse_token
-from appliance.dashboard.visitor import visitor
 from appliance.media.atomic_file import DiskWriteError
+from appliance.web.auth import AccessPart
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem, refused_as
+from appliance.web.visitor import visitor
 
 BACKUPS = "backups"
-BACKUPS_KEPT = 2
+BACKUPS_KEPT = 2  # the newest and the one before it, in case the newest is cut short
 _NAME = re.compile(r"[\w-]{1,64}-\d{8}T\d{6}Z\.vedette\.zip")
 
 REFUSALS: dict[type[Exception], int] = {UsageError: 422, DiskWriteError: 507}  # a backup, a passphrase, the disk

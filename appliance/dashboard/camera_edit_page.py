@@ -9,21 +9,21 @@ from typing import Literal
 from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard.alert_filter import AlertFilter
+from appliance.dashboard.alert_filter import AlertFilter, AlertFilterQuery
 from appliance.dashboard.alert_reader import AlertReader, Reader
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.settings_api import Settings, editable_settings, installed_networks
-from appliance.dashboard.texts import gettext as _
-from appliance.dashboard.texts import ngettext
 from appliance.dashboard.trials_api import page_of
 from appliance.types import Review
+from appliance.web.auth import TemplatesPart
+from appliance.web.texts import gettext as _
+from appliance.web.texts import ngettext
 
 COMMON_LABELS = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
-MINUTES = (10, 30, 60)
-ALERTS_TRIED = 20
+MINUTES = (10, 30, 60)  # of a trial on the recording
+ALERTS_TRIED = 20  # a trial replays each
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -54,7 +54,7 @@ def _stretches(alerts: AlertReader, name: str) -> Iterator[tuple[str, str]]:
         yield json.dumps({"minutes": minutes}), _("%(n)s minutes") % {"n": minutes}
     reviews: tuple[Review | Literal[""], ...] = ("", "false_alarm", "reviewed")
     for review in reviews:
-        items, _older = alerts.page(AlertFilter(camera=name, review=review), "", ALERTS_TRIED)
+        items, _older = alerts.page(AlertFilter(AlertFilterQuery(camera=name, review=review)), "", ALERTS_TRIED)
         if items:
             words = {
                 "": ngettext("around the last alert", "around the last %(n)s alerts", len(items)),

@@ -14,14 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from appliance.base.clock import Clock
 from appliance.base.errors import SourceError
 from appliance.config import CameraConfig
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, model_bundles
 from appliance.onvif.camera_client import OnvifCamera, StreamProfile, inspect_camera
 from appliance.onvif.discovery import FoundCamera, discover_cameras
 from appliance.onvif.soap_client import OnvifAddress, is_same_host
 from appliance.onvif.stream_choice import choose_streams, clock_advice
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
 
 _Result = TypeVar("_Result")
 SIDE_USUAL = 640  # of a network that says nothing of its size

@@ -18,9 +18,7 @@ from starlette.responses import Response
 
 from appliance.base.clock import Clock
 from appliance.base.errors import SourceRefused
-from appliance.dashboard.deps import provided
 from appliance.dashboard.openapi import media
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, SettingsReport, settings_problems, user_of
 from appliance.ingest.probe_process import CameraReport, ProbeFailed, probe_camera
@@ -28,8 +26,10 @@ from appliance.onvif.camera_client import clock_ahead_s
 from appliance.onvif.soap_client import OnvifAddress, bracketed
 from appliance.onvif.stream_choice import clock_advice
 from appliance.settings.yaml_edit import SiteChange
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
 
-IMAGES_MAX = 4
+IMAGES_MAX = 4  # of tried cameras, 0.5 MB each, until the person saves
 
 CLOCK_S_MAX = 1.5  # for a camera's time: one that speaks ONVIF says it at once
 

@@ -7,7 +7,6 @@ import re
 from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.camera_finder_api import AskCamera, Finder
 from appliance.dashboard.camera_setup_api import VENDORS, CameraStreams, Prober
 from appliance.dashboard.cameras_api import Cameras
@@ -15,6 +14,7 @@ from appliance.dashboard.deps import Rev
 from appliance.dashboard.settings_api import (
     editable_settings,
 )
+from appliance.web.auth import TemplatesPart
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -13,17 +13,17 @@ from starlette.responses import Response
 from appliance.base.clock import iso_utc
 from appliance.base.errors import EvidenceError
 from appliance.config import CameraConfig
-from appliance.dashboard.deps import provided
 from appliance.dashboard.openapi import media
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel, FrameItem
 from appliance.dashboard.snapshots import SnapshotCache, newest_readable
-from appliance.dashboard.visitor import visitor
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraRow, CameraStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.segments import SegmentStore
 from appliance.types import DROP_REASONS, CameraStateName, DecodeState, DropReason, SegmentRow
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
+from appliance.web.visitor import visitor
 
 EXAMINED_OVER_S = 10.0  # the rate of examined frames is of so many seconds
 BOXES_OFF_S_MAX = 0.5  # boxes belong to a frame at most this far away

@@ -10,19 +10,19 @@ from starlette.responses import HTMLResponse
 from appliance.config import LineRule, Rule
 from appliance.dashboard import headroom_api
 from appliance.dashboard.access_rights import may
-from appliance.dashboard.alert_filter import AlertFilter
+from appliance.dashboard.alert_filter import AlertFilter, AlertFilterQuery
 from appliance.dashboard.alert_reader import Reader
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthPart
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import Settings
-from appliance.dashboard.texts import gettext as _
+from appliance.web.auth import TemplatesPart
+from appliance.web.texts import gettext as _
 
-RECENT = 6
+RECENT = 6  # alerts in one row of the page
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -65,7 +65,7 @@ def camera_page(
     camera = cameras.full(name)
     configured = cameras.configured.get(name)
     rules = [{"name": rule.name, "words": _rule_text(rule)} for rule in (configured.rules if configured else ())]
-    items, _ = alerts.page(AlertFilter(camera=name), "", RECENT)
+    items, _ = alerts.page(AlertFilter(AlertFilterQuery(camera=name)), "", RECENT)
     events, _ = health.page(name, None, "", RECENT)
     return templates.page(
         "camera.html", here="/cameras", rev=rev, camera=camera, gaps=camera.gaps, rules=rules, alerts=items,

@@ -6,17 +6,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from appliance.dashboard.deps import CoreProbes, provided
+from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.router.binomial_bounds import error_bound
 from appliance.router.calibration import GroupFit
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore, TierCounts
 from appliance.store.silent_frames import SilentFrameStore
+from appliance.web.dependencies import provided
 
-CASCADE_DAYS = 30
+CASCADE_DAYS = 30  # a month, as bills are
 GROUPS_MAX = 64  # cameras and labels with most answers
-DAY_S = 86400.0
+DAY_S = 86400.0  # seconds
 
 router = APIRouter(prefix=API, tags=["savings"])
 

@@ -1,16 +1,22 @@
-"""How a handler gets the parts that it depends on, and the probes into the core that the dashboard runs in."""
+"""The probes into the core that the dashboard runs in, and what most handlers depend on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import Annotated
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends
+from starlette.responses import HTMLResponse
 
+from appliance.base.clock import Clock
 from appliance.base.telemetry import LogLevel, LogLine
 from appliance.broker import LinkState
+from appliance.dashboard.snapshots import CutSnapshot
 from appliance.health.load_shedding import LoadShedding
+from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
 from appliance.notify.push_means import PushMeans
@@ -20,10 +26,11 @@ from appliance.router.escalation_requests import RequestAnswer
 from appliance.rules.arming import Arming
 from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.store.database import Database
+from appliance.store.meter import Meter
 from appliance.types import FrameBoxes, HealthKind
 from appliance.uplink.pool_monitor import PoolState
-
-Part = TypeVar("Part")
+from appliance.web.auth import TemplatesPart
+from appliance.web.dependencies import provided
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,32 @@ class SystemHealth:
     age_p95_ms: float = 0.0
     hardware: str = ""
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSite:
+    """The stored data of the site. meter: the core's own. root: the storage folder."""
+
+    db: Database
+    meter: Meter
+    root: Path
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class MediaReaders:
+    """The readers of the recording: one for pictures, another for stretches, which may take long, one that encodes.
+
+    cutter, converter None: the first one. cut: of live pictures; None: by `reader`.
+    """
+
+    reader: RecordingReader = READ_DIRECTLY
+    cutter: RecordingReader | None = None
+    converter: RecordingReader | None = None
+    cut: CutSnapshot | None = None
+
+
+READ_HERE = MediaReaders()
 
 
 def _no_boxes(camera: str) -> Sequence[FrameBoxes]:
@@ -84,21 +117,6 @@ class CoreProbes:
 NO_PROBES = CoreProbes()
 
 
-def provide(app: FastAPI, *parts: object) -> None:
-    """Let the handlers of `app` depend on `parts`, each by its class."""
-    app.state.parts = {type(part): part for part in parts}
-
-
-def provided(kind: type[Part]) -> Callable[[Request], Coroutine[Any, Any, Part]]:
-    """Return the dependency on the part of a class: `Annotated[Templates, Depends(provided(Templates))]`."""
-
-    async def find(request: Request) -> Part:  # a coroutine, so that FastAPI takes no thread for it
-        part: Part = request.app.state.parts[kind]
-        return part
-
-    return find
-
-
 DatabasePart = Annotated[Database, Depends(provided(Database))]
 
 
@@ -111,3 +129,12 @@ def current_rev(db: DatabasePart) -> int:
 
 
 Rev = Annotated[int, Depends(current_rev)]
+MakePage = Callable[..., HTMLResponse]
+"""Render a template by its name with these values, and with the number of the last change before they were read."""
+
+
+def page_maker(rev: Rev, templates: TemplatesPart) -> MakePage:
+    return partial(templates.page, rev=rev)
+
+
+Page = Annotated[MakePage, Depends(page_maker)]

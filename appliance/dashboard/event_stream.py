@@ -18,18 +18,18 @@ from starlette.types import Receive, Scope, Send
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError
 from appliance.base.telemetry import LogThrottle
-from appliance.dashboard.visitor import OWNER, Visitor
-from appliance.dashboard.visitor_slots import VisitorSlots
+from appliance.web.visitor import OWNER, Visitor
+from appliance.web.visitor_slots import VisitorSlots
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 0.1
+POLL_S = 0.1  # a change is on the page 0.1 s later; each look is one read of a number
 UNWATCHED_S = 2.0  # between two reads while there is no viewer; the first viewer ends the wait
-HEARTBEAT_S = 15.0
-VIEWERS_MAX = 64
+HEARTBEAT_S = 15.0  # proxies close what is silent for 30 to 60 s
+VIEWERS_MAX = 64  # each is a connection and a queue
 VIEWERS_EACH_MAX = 16  # of one account or address
-RING_MAX = 512
-BATCH_MAX = 200
+RING_MAX = 512  # changes that a page that comes back may have missed; else it reloads
+BATCH_MAX = 200  # changes of one read, so that others are answered between
 REV_DIGITS_MAX = 18  # of a change number
 _FULL, _OWN = "too many pages are open; close some", "you have too many pages open; close some"
 

@@ -6,20 +6,23 @@ from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request
+from pydantic import TypeAdapter
 from starlette.responses import StreamingResponse
 
-from appliance.dashboard.auth import AccessPart
 from appliance.dashboard.cameras_api import CameraItem
-from appliance.dashboard.deps import provided
 from appliance.dashboard.event_stream import REV_DIGITS_MAX, StreamEvent, StreamHub, TooManyViewers, ViewerResponse
 from appliance.dashboard.health_api import HealthItem
-from appliance.dashboard.problems import Problem, sentence
 from appliance.dashboard.schemas import API, AlertItem
 from appliance.store.alerts import AlertStore
 from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventStore
+from appliance.web.auth import AccessPart
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem, sentence
 
 router = APIRouter(prefix=API, tags=["stream"])
+
+_health_json = TypeAdapter(HealthItem)
 
 
 def changes_of(
@@ -39,7 +42,7 @@ def changes_of(
         # Later changes of others wait until those before them were sent: numbers only go up.
         end = min((last, *(full[-1].rev for full in (rows, faults) if len(full) >= limit)))
         found = [
-            StreamEvent("health", row.rev, HealthItem.of(row).model_dump_json(), row.camera)
+            StreamEvent("health", row.rev, _health_json.dump_json(HealthItem.of(row)).decode(), row.camera)
             for row in faults
             if row.rev <= end
         ]

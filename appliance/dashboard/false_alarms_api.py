@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends
 
 from appliance.config import CameraConfig
-from appliance.dashboard.deps import provided
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.settings.false_alarm_memory import RuleProposal, propose
 from appliance.store.database import Database
 from appliance.store.reviewed_boxes import reviewed_boxes
 from appliance.types import Box
+from appliance.web.dependencies import provided
 
 router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
 
@@ -49,7 +48,7 @@ class ProposalItem(ApiModel):
         limits = {"score_min": found.score_min, "height_min": found.height_min, "height_max": found.height_max}
         query |= {key: f"{value:g}" for key, value in limits.items() if value is not None} or {"ignore": "1"}
         editor = f"/cameras/{quote(camera, safe='')}/edit?{urlencode(query)}"
-        return cls(**asdict(found), words=found.words, editor=editor)
+        return cls.of_row(found, editor=editor)
 
 
 class FalseAlarmReader:

@@ -8,11 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from appliance.config import CameraConfig
-from appliance.dashboard.deps import CoreProbes, provided
+from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.templating import percent
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
+from appliance.web.dependencies import provided
+from appliance.web.templating import percent
 
 FULL_LOAD = 0.9  # more than that in use is hardly any room
 

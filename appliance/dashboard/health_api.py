@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
 
@@ -13,14 +13,15 @@ from pydantic import BaseModel, ConfigDict
 from appliance.base.clock import Clock
 from appliance.broker import LinkState
 from appliance.dashboard.alert_filter import PAGE_LENGTH, Before, cursor_of
-from appliance.dashboard.deps import CoreProbes, SystemHealth, provided
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.visitor import visitor
 from appliance.notify.delivery import TargetStatus
 from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.types import HEALTH_TITLES, HealthKind
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
+from appliance.web.visitor import visitor
 
 EVENTS = f"{API}/health/events"
 
@@ -30,28 +31,16 @@ router = APIRouter(tags=["health"])
 LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
 
 
-class HealthItem(ApiModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthItem(HealthEventRow):
     """Something was not as it should be; `camera` "" for the appliance, `t_end` null while it lasts.
 
     told_t: when it was noticed. recovery: what was tried last, attempts: how often; times: how often it came back.
     seen_t: when a person marked it as seen. learnable: doing so means that what the camera shows now is right.
     """
 
-    id: str
-    camera: str
-    kind: HealthKind
     title: str
-    t_start: float
-    t_end: float | None
-    told_t: float
-    reason: str
-    recovery: str
-    attempts: int
-    times: int
-    ended_by: str
-    seen_t: float | None
     learnable: bool
-    rev: int
     url: str
     camera_page: str | None
 

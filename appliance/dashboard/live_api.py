@@ -7,16 +7,16 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import StreamingResponse
 
-from appliance.dashboard.auth import AccessPart
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.deps import provided
 from appliance.dashboard.event_stream import TooManyViewers, ViewerResponse
 from appliance.dashboard.live_feed import LiveHub
-from appliance.dashboard.problems import Problem, sentence
 from appliance.dashboard.schemas import API
-from appliance.dashboard.visitor import visitor
+from appliance.web.auth import AccessPart
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem, sentence
+from appliance.web.visitor import visitor
 
-CAMERAS_MAX = 64
+CAMERAS_MAX = 64  # of one wall
 MEDIA_TYPE = "application/vnd.vedette.live"
 
 router = APIRouter(prefix=API, tags=["cameras"])

@@ -20,13 +20,13 @@ from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, StoreError
 from appliance.base.telemetry import LogThrottle
 from appliance.dashboard.event_stream import StillMay, StreamViewer, TooManyViewers, within
-from appliance.dashboard.texts import tell
-from appliance.dashboard.visitor_slots import VisitorSlots
 from appliance.media.fragmented_mp4 import Fragment, FragmentReader, InitSegment
 from appliance.store.boxes import BoxStore
 from appliance.store.paths import SEGMENTS, SUBSTREAMS, inside
 from appliance.store.segments import SegmentStore
 from appliance.types import Box, FrameBoxes
+from appliance.web.texts import tell
+from appliance.web.visitor_slots import VisitorSlots
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +34,17 @@ POLL_S = 0.1  # between two looks at the end of a file
 STORE_EVERY_S = 0.25  # between two questions for a newer file and for boxes
 BOXES_BACK_S = 4.0  # of those who join, and of those who write late
 RING_BYTES_MAX = 32 * 1024 * 1024  # of a camera: 20 s of 12 Mbit/s
-PIECES_MAX = 1024
+PIECES_MAX = 1024  # fragments kept of a camera: 8 minutes of 0.5 s
 TURN_BYTES_MAX = 512 * 1024  # of a camera, before the next one's turn and the next question whether they still may
 LAG_S_MAX = 4.0  # a viewer that is further behind goes on at the newest key frame
-VIEWERS_MAX = 32
+VIEWERS_MAX = 32  # each reads a file twice a second
 VIEWERS_EACH_MAX = 8  # of one account or address
 _FULL, _OWN = "too many watch live; close some pages", "you watch live on too many pages; close some"
-PING_S = 5.0
+PING_S = 5.0  # a page without video knows that the appliance lives
 STALE_S = 20.0  # what was recorded last is no live picture any more
 ACTIVE_S = 10.0  # a camera stays live so long after the last movement
 MOVED_MIN = 0.02  # of the frame's size; parked cars tremble by less
-TRACKS_MAX = 500
+TRACKS_MAX = 500  # remembered of a camera; detect.nms.DETECTIONS_MAX is 300 a frame
 _MESSAGE = struct.Struct(">cBI")
 
 

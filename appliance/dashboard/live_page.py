@@ -6,10 +6,10 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from appliance.dashboard.arming_api import Armed
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.health_api import HealthPart
+from appliance.web.auth import TemplatesPart
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -14,8 +14,8 @@ from prometheus_client.exposition import generate_latest
 from appliance.dashboard.alert_counts import AlertCountCache
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.event_stream import StreamHub
-from appliance.dashboard.lab_jobs import LabJobs
 from appliance.dashboard.live_feed import LiveHub
+from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.snapshots import SnapshotCache
@@ -168,7 +168,7 @@ class ApplianceCollector:
     frames: FrameCache
     cuts: RecordingCuts
     renditions: Renditions
-    jobs: LabJobs
+    jobs: RecordingJobs
     hub: StreamHub
     ignored_headers: Mapping[str, int]
     live: LiveHub

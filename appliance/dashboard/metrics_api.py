@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from starlette.responses import PlainTextResponse
 
-from appliance.dashboard.deps import provided
 from appliance.dashboard.metrics import ApplianceCollector
+from appliance.web.dependencies import provided
 
 router = APIRouter(tags=["health"])
 

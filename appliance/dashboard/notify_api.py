@@ -13,11 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from appliance.base.errors import UsageError
 from appliance.config import DashboardSections, PushTarget, Target
-from appliance.dashboard.deps import CoreProbes, provided
-from appliance.dashboard.problems import Problem, refused_as
+from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, settings_problems, user_of
-from appliance.dashboard.visitor import visitor
 from appliance.notify.message_sender import SendResult
 from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SnoozeLinks
@@ -27,6 +25,9 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.push_subscriptions import PushSubscription
 from appliance.types import HEALTH_TITLES, SEVERITIES, HealthKind, Severity
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem, refused_as
+from appliance.web.visitor import visitor
 
 router = APIRouter(prefix=API, tags=["notifications"])
 

@@ -6,10 +6,10 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from appliance.config import AppriseTarget
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.notify_api import SECRET_KEYS, Context, browsers_of, report_of
 from appliance.dashboard.settings_api import Settings
 from appliance.types import HEALTH_TITLES
+from appliance.web.auth import TemplatesPart
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from appliance.dashboard.access_rights import RIGHTS, Right
-from appliance.dashboard.problems import PROBLEM_SCHEMA
+from appliance.web.problems import PROBLEM_SCHEMA
 
 # Of POST routes that are told nothing: the guard takes a change as JSON only, against forms of other sites.
 _ANY_JSON = {

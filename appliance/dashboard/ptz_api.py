@@ -14,19 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from appliance.base.clock import Clock
 from appliance.base.errors import SourceError, SourceLost
 from appliance.config import CameraConfig
-from appliance.dashboard.auth import address_of
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.visitor import visitor
 from appliance.onvif.camera_client import CameraClient, PtzPreset
 from appliance.onvif.soap_client import CALL_S_MAX, OnvifAddress, SoapClient
 from appliance.store.access_log import AccessLog
+from appliance.web.auth import address_of
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
+from appliance.web.visitor import visitor
 
 logger = logging.getLogger(__name__)
 
-MOVE_S_MAX = 10.0
-_STOP_TRIES = 5
+MOVE_S_MAX = 10.0  # a camera turns round in that time; a lost stop ends it
+_STOP_TRIES = 5  # a camera that still turns is worse than five calls
 
 router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
 Speed = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]

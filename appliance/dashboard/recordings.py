@@ -15,19 +15,19 @@ from typing import Generic, TypeVar
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, StoreError
 from appliance.dashboard.snapshots import Snapshot, jpeg_snapshot
-from appliance.dashboard.visitor_slots import VisitorSlots
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import ClipFile, RecordedSegment
 from appliance.media.recording_reader import RecordingReader
 from appliance.store.paths import CUTS, SEGMENTS, inside
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
+from appliance.web.visitor_slots import VisitorSlots
 
 FRAME_OFF_S_MAX = 5.0  # a key frame further from the moment asked for is not of that moment
 SLOT_S = 1.0  # moments of a file this near share a picture
 FRAMES_BYTES_MAX = 24 * 1024 * 1024  # some 2,000 thumbnails of 320 pixels
 SPAN_S_MAX = 900.0  # of a recording that is cut
-CUTS_MAX = 24
+CUTS_MAX = 24  # files; each may be asked for in parts for a while
 CUTS_BYTES_MAX = 1024 * 1024 * 1024  # two of the longest
 CUT_S_MAX = 600.0  # a cut that nobody asked for in so long is deleted
 WAITING_MAX = 16  # requests for one of the two; more are refused, for each holds a connection

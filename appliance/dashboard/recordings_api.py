@@ -21,9 +21,7 @@ from appliance.base.clock import iso_utc
 from appliance.base.errors import EvidenceError
 from appliance.dashboard.alert_reader import Reader
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.deps import provided
 from appliance.dashboard.openapi import media
-from appliance.dashboard.problems import Problem, sentence
 from appliance.dashboard.recordings import SPAN_S_MAX, FrameCache, RecordingCut, RecordingCuts, TooBusy
 from appliance.dashboard.renditions import SPAN_S_MAX as RENDITION_S_MAX
 from appliance.dashboard.renditions import Renditions
@@ -32,6 +30,8 @@ from appliance.dashboard.timeline_api import T_MAX, From, To
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import even_size
 from appliance.sandbox.sandbox import SandboxError
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem, sentence
 
 SIDES = {"small": 320, "large": 960}  # pixels of a frame's longer side
 

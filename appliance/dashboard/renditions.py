@@ -12,12 +12,12 @@ from pathlib import Path
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, StoreError
 from appliance.dashboard.recordings import KeptFiles, RecordingCuts, TooBusy
-from appliance.dashboard.visitor import visitor_keys
 from appliance.media.atomic_file import WrittenFile
 from appliance.media.recorded import PERCENT, progress_path
 from appliance.media.recording_reader import RecordingReader
 from appliance.sandbox.sandbox import SandboxError
 from appliance.store.paths import CUTS
+from appliance.web.visitor import visitor_keys
 
 logger = logging.getLogger(__name__)
 

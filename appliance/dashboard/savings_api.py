@@ -10,7 +10,6 @@ from fastapi import APIRouter, Depends, Query
 
 from appliance.base.clock import local_day
 from appliance.config import CameraConfig, CostsConfig, PricesConfig
-from appliance.dashboard.deps import provided
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.savings.bytes_saved import SavingsAccount, account_for
 from appliance.savings.costs import (
@@ -28,11 +27,12 @@ from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter, MeterTotal, Metric, MetricName, Since
 from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache
+from appliance.web.dependencies import provided
 
 HEADLINE_AFTER_S = 60.0  # of video; before, one escalation outweighs what came in, and a share would mislead
 SETTLED_AFTER_S = 3600.0  # of video; before, a share is shown as one of the beginning
-COST_DAYS = 30
-DAY_S = 86400.0
+COST_DAYS = 30  # a month, as bills are
+DAY_S = 86400.0  # seconds
 KIND_TEXTS = {
     "facts": "Facts (boxes, times)",
     "crop": "Crops",

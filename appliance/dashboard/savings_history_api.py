@@ -13,19 +13,19 @@ from starlette.responses import Response
 
 from appliance.base.clock import day_bounds, local_day, local_hour
 from appliance.config import CostsConfig, PricesConfig
-from appliance.dashboard.charts import ChartBar, ChartLine, bar_chart, line_chart
-from appliance.dashboard.deps import provided
 from appliance.dashboard.savings_api import COST_DAYS, DAY_S
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.templating import money, size
 from appliance.savings.bytes_saved import SavingsAccount, account_for
 from appliance.savings.costs import Bill, price_idle, price_span, price_work
 from appliance.store.database import Database
 from appliance.store.meter import HOUR_S, HOURS_KEPT, Meter, PeriodTotals
 from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache
+from appliance.web.charts import ChartBar, ChartLine, bar_chart, line_chart
+from appliance.web.dependencies import provided
+from appliance.web.templating import money, size
 
 PeriodKind = Literal["hour", "day"]
-DAYS_MAX = 366
+DAYS_MAX = 366  # bars of a year
 DEFAULT_COUNT: dict[PeriodKind, int] = {"hour": 48, "day": 30}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet runs instead of showing it
 

@@ -12,16 +12,16 @@ from starlette.responses import FileResponse
 
 from appliance.base.errors import EvidenceError, ModelError, PreconditionError, UsageError
 from appliance.dashboard.alert_reader import Reader
-from appliance.dashboard.deps import provided
-from appliance.dashboard.lab_jobs import JobRunning, LabJob, LabJobs, model_places
 from appliance.dashboard.openapi import media
-from appliance.dashboard.problems import Problem, refused_as
+from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.keep.scenario_file import ReviewedAs
 from appliance.keep.scenario_store import NOTE_LENGTH_MAX, StoredScenario
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.rows import AlertDetail
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem, refused_as
 
 logger = logging.getLogger(__name__)
 router = APIRouter(prefix=API, tags=["scenarios"])
@@ -96,7 +96,7 @@ class ScenarioList(ApiModel):
 
 
 Exporter = Annotated[ScenarioExporter, Depends(provided(ScenarioExporter))]
-Jobs = Annotated[LabJobs, Depends(provided(LabJobs))]
+Jobs = Annotated[RecordingJobs, Depends(provided(RecordingJobs))]
 
 
 def listed(exporter: ScenarioExporter) -> ScenarioList:
@@ -143,11 +143,11 @@ def keep_alert(
     return ScenarioItem.of(stored)
 
 
-def _prove(exporter: ScenarioExporter, jobs: LabJobs, stored: StoredScenario) -> None:
+def _prove(exporter: ScenarioExporter, jobs: RecordingJobs, stored: StoredScenario) -> None:
     """Run it as a job, as trials are. Raises DiskWriteError."""
     assert stored.card is not None, "it was just written"
 
-    def ended(job: LabJob) -> None:
+    def ended(job: RecordingJob) -> None:
         found = job.result if isinstance(job.result, dict) else {"status": "not run", "text": job.error}
         try:
             exporter.store.note_proof(stored, str(found.get("status")), str(found.get("text")))

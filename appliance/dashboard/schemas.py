@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from appliance.dashboard.texts import gettext as _
-from appliance.dashboard.texts import tell
 from appliance.store.rows import (
     AlertDetail,
     AlertRow,
@@ -39,16 +37,25 @@ from appliance.types import (
     Tier,
     TrackedObject,
 )
+from appliance.web.texts import gettext as _
+from appliance.web.texts import tell
 from appliance.wire import Need, Verdict
 
 API = "/api/v1"
 BULK_MAX = 100  # alerts that one request changes; the page sends several
-NOTE_LENGTH_MAX = 1000
-DELETE_REASON_LENGTH_MAX = 200
+NOTE_LENGTH_MAX = 1000  # characters, as keep.scenario_store.NOTE_LENGTH_MAX
+DELETE_REASON_LENGTH_MAX = 200  # characters, a sentence
+
+Item = TypeVar("Item", bound="ApiModel")
 
 
 class ApiModel(BaseModel):
     model_config = ConfigDict(frozen=True, from_attributes=True)
+
+    @classmethod
+    def of_row(cls: type[Item], row: object, **more: object) -> Item:
+        """Return the item with the values of `row` under the same names, and with `more`."""
+        return cls(**{name: getattr(row, name) for name in cls.model_fields if name not in more}, **more)
 
 
 class AlertItem(ApiModel):
@@ -99,14 +106,8 @@ class AlertItem(ApiModel):
     @classmethod
     def of(cls, row: AlertRow) -> AlertItem:
         evidence = f"{API}/alerts/{quote(row.id, safe='')}/evidence"
-        return cls(
-            id=row.id, camera=row.camera, title=_title(row), severity=row.severity, rules=row.rules, labels=row.labels,
-            tracks=row.tracks, score=row.score,
-            best_box=row.best.box if row.best else None, t_start=row.t_start, t_end=row.t_end,
-            end_reason=row.end_reason, verdict=row.verdict, judge=row.judge, rules_severity=row.rules_severity,
-            edge=row.edge, edge_confidence=row.edge_confidence, delivery=row.delivery,
-            standing=row.standing, review=row.review,
-            review_t=row.review_t, note=row.note, deleted_t=row.deleted_t, deleted_why=row.deleted_why, rev=row.rev,
+        return cls.of_row(
+            row, title=_title(row), best_box=row.best.box if row.best else None,
             still=f"{evidence}/still.jpg" if row.still == "ready" else None, still_state=row.still,
             clip=f"{evidence}/clip.mp4" if row.clip == "ready" else None,
             page=f"/alerts/{quote(row.id, safe='')}", camera_page=f"/cameras/{quote(row.camera, safe='')}",
@@ -162,11 +163,8 @@ class EvidenceItem(ApiModel):
     def of(cls, row: EvidenceRow) -> EvidenceItem:
         name = EVIDENCE_NAMES.get(row.kind) if row.n == 0 else None
         ready = row.state == "ready" and name is not None
-        return cls(
-            kind=row.kind, n=row.n, state=row.state, t_start=row.t_start, t_end=row.t_end, bytes=row.bytes,
-            sha256=row.sha256, width=row.width, height=row.height, box=row.box, reason=row.reason,
-            url=f"{API}/alerts/{quote(row.alert, safe='')}/evidence/{name}" if ready else None,
-        )  # fmt: skip
+        url = f"{API}/alerts/{quote(row.alert, safe='')}/evidence/{name}" if ready else None
+        return cls.of_row(row, url=url)
 
 
 EVIDENCE_NAMES = {"still": "still.jpg", "clip": "clip.mp4", "boxes": "boxes.json"}
@@ -207,9 +205,8 @@ class DeliveryItem(ApiModel):
 
     @classmethod
     def of(cls, row: EscalationRow, steps: Sequence[StepRow]) -> DeliveryItem:
-        return cls(
-            escalation=row.id, state=row.state, priority=row.priority, created_t=row.created_t, sent_t=row.sent_t,
-            settled_t=row.settled_t, attempts=row.attempts, bytes=row.bytes_sent, error=row.error,
+        return cls.of_row(
+            row, escalation=row.id, bytes=row.bytes_sent,
             steps=tuple(StepItem.of(step) for step in steps if step.escalation == row.id),
         )  # fmt: skip
 
@@ -230,10 +227,7 @@ class SecondLookItem(ApiModel):
 
     @classmethod
     def of(cls, row: RecheckRow, *, superseded: bool) -> SecondLookItem:
-        return cls(
-            state=row.state, why=row.why, asked_t=row.asked_t, made_t=row.made_t, error=row.error,
-            verdict=row.verdict, superseded=superseded,
-        )  # fmt: skip
+        return cls.of_row(row, superseded=superseded)
 
 
 class DecisionItem(ApiModel):
@@ -255,16 +249,7 @@ class DecisionItem(ApiModel):
 
     @classmethod
     def of(cls, row: DecisionRow) -> DecisionItem:
-        return cls(
-            made_t=row.made_t,
-            when=row.when,
-            tier=row.tier,
-            edge=row.edge,
-            certainty=row.certainty,
-            error_high=row.error_high if row.error_high < 1 else None,
-            flagged=row.flagged,
-            reason=row.reason,
-        )
+        return cls.of_row(row, error_high=row.error_high if row.error_high < 1 else None)
 
 
 class AlertChangeItem(ApiModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -15,8 +15,6 @@ from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
 from appliance.config import DecisionConfig
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.detect.model_files import present_models
 from appliance.media.atomic_file import DiskWriteError
@@ -28,11 +26,14 @@ from appliance.settings.site_editor import SiteFileChanged
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
+from appliance.web.served_address import CertificateFacts
 
 if TYPE_CHECKING:
-    from appliance.dashboard.tls import DashboardCertificate  # cryptography: 9 MB, only where it speaks HTTPS
+    from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
-CHANGES_MAX = 200
+CHANGES_MAX = 200  # of one save; a camera with 20 zones and rules has some 100 keys
 
 router = APIRouter(prefix=f"{API}/settings", tags=["settings"])
 
@@ -43,7 +44,7 @@ class SettingsPart:
     certificate: that the dashboard shows; None: it speaks HTTP.
     """
 
-    def __init__(self, service: SettingsService | None, certificate: DashboardCertificate | None = None) -> None:
+    def __init__(self, service: SettingsService | None, certificate: ServerCertificate | None = None) -> None:
         self._service = service
         self.certificate = certificate
 
@@ -66,14 +67,10 @@ async def editable_settings(part: Settings) -> SettingsService:
     return part.service
 
 
-class CertificateItem(ApiModel):
-    """The dashboard's certificate. fingerprint: SHA-256. own: made by this box. fault: why newer files do not count."""
+@dataclass(frozen=True, slots=True)
+class CertificateItem(CertificateFacts):
+    """The dashboard's certificate. own: the appliance made it. fault: why newer files do not count."""
 
-    fingerprint: str
-    names: tuple[str, ...]
-    expires_t: float
-    self_signed: bool
-    own: bool
     fault: str
 
 
@@ -83,7 +80,7 @@ class ConnectionReport(ApiModel):
     certificate: CertificateItem | None
 
     @classmethod
-    def of(cls, certificate: DashboardCertificate | None) -> ConnectionReport:
+    def of(cls, certificate: ServerCertificate | None) -> ConnectionReport:
         if certificate is None:
             return cls(certificate=None)
         return cls(certificate=CertificateItem(**asdict(certificate.facts), fault=certificate.fault))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport
+from appliance.web.auth import TemplatesPart
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import JSONResponse
 
 from appliance.base.passwords import hashed, new_code
-from appliance.dashboard.auth import Access, AccessPart, SignedIn, address_of, signed_in, too_many_tries
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems
-from appliance.dashboard.sign_in_throttle import Guess
 from appliance.dashboard.users_api import refusals
 from appliance.settings.yaml_edit import SiteChange
-from appliance.store.users import UserRow
+from appliance.types.accounts import UserRow
+from appliance.web.auth import Access, AccessPart, SignedIn, address_of, signed_in, too_many_tries
+from appliance.web.problems import Problem
+from appliance.web.sign_in_throttle import Guess
 
 SET_UP = "This box is set up already: sign in."
 _ONE_AT_A_TIME = threading.Lock()

@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from appliance.base.passwords import LENGTH_MIN
-from appliance.dashboard.auth import AccessPart, TemplatesPart
 from appliance.dashboard.settings_api import Settings
+from appliance.web.auth import AccessPart, TemplatesPart
 
 router = APIRouter(tags=["session"])
 

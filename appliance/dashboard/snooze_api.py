@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict
 
 from appliance.base.errors import PreconditionError
 from appliance.dashboard.arming_api import Armed
-from appliance.dashboard.auth import address_of
 from appliance.dashboard.notify_api import Context, NotifyContext
-from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import ApiModel
 from appliance.notify.snooze_links import SnoozeOffer
 from appliance.store.access_log import AccessLog
+from appliance.web.auth import address_of
+from appliance.web.problems import Problem, refused_as
 
 router = APIRouter(include_in_schema=False)
 

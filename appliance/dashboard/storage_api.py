@@ -6,16 +6,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from appliance.dashboard.deps import provided
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.templating import span
 from appliance.store.deletions import DeletionReason, StorageClass
 from appliance.store.quotas import RecordMode
-from appliance.store.storage_forecast import Forecast, ForecastKind
+from appliance.store.storage_forecast import ForecastKind
 from appliance.store.storage_report import CameraStorage, SiteStorage, StorageReportCache
+from appliance.web.dependencies import provided
+from appliance.web.templating import span
 
-DAY_S = 86400.0
-DAYS_MAX = 3650.0
+DAY_S = 86400.0  # seconds
+DAYS_MAX = 3650.0  # ten years: further off a forecast says nothing
 CLASS_TEXTS: dict[StorageClass, str] = {
     "continuous": "Continuous recording",
     "pre_roll": "Pre-roll rings",
@@ -56,12 +56,6 @@ class ForecastItem(ApiModel):
     limit: str
     keeps_s: float | None
 
-    @classmethod
-    def of(cls, forecast: Forecast) -> ForecastItem:
-        return cls(
-            outlook=forecast.outlook, days_left=forecast.days_left, limit=forecast.limit, keeps_s=forecast.keeps_s
-        )
-
 
 class CameraStorageItem(ApiModel):
     """The storage of one camera.
@@ -100,7 +94,7 @@ class CameraStorageItem(ApiModel):
             evidence_bytes_a_day=_a_day(each.evidence_rate),
             measured_s=each.measured_s,
             oldest_t=each.oldest_t,
-            forecast=ForecastItem.of(each.forecast),
+            forecast=ForecastItem.of_row(each.forecast),
         )
 
 
@@ -165,7 +159,7 @@ class StorageReport(ApiModel):
             continuous_quota_bytes=limits.continuous_bytes, evidence_quota_bytes=limits.evidence_bytes,
             evidence_keep_s=limits.evidence_s, disk_free_bytes=found.disk_free, disk_total_bytes=found.disk_total,
             disk_free_min_bytes=limits.free_bytes_min, ring_in_memory=found.ring_in_memory,
-            evidence_bytes_a_day=_a_day(found.evidence_rate), forecast=ForecastItem.of(found.forecast),
+            evidence_bytes_a_day=_a_day(found.evidence_rate), forecast=ForecastItem.of_row(found.forecast),
             unknown=found.unknown, cameras=[CameraStorageItem.of(each) for each in found.cameras],
             deleted=[DeletedItem.model_validate(each) for each in found.deleted], deleted_sums=sums,
         )  # fmt: skip

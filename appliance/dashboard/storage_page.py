@@ -6,9 +6,9 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from appliance.dashboard import storage_api
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.storage_api import StoragePart, StorageReport
+from appliance.web.auth import TemplatesPart
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -24,13 +24,12 @@ from appliance.base.detector_config import Backend
 from appliance.base.errors import ModelError
 from appliance.base.telemetry import RING_LINES_MAX, LogLevel, LogLine, log_text
 from appliance.config import DecisionConfig
-from appliance.dashboard.deps import CoreProbes, provided
+from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.headroom_api import HeadroomReader, sentence
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings
-from appliance.dashboard.texts import N_
 from appliance.detect.detector import locate, with_device
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.health.load_shedding import LoadShedding
@@ -43,9 +42,11 @@ from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.storage_report import StorageReportCache
 from appliance.types import DROP_REASONS, DropReason
 from appliance.version import version
+from appliance.web.dependencies import provided
+from appliance.web.texts import N_
 
 READ_EVERY_S = 2.0  # a page that is open asks each few seconds; the kernel adds up a process's pages for milliseconds
-LOG_SHOWN = 200
+LOG_SHOWN = 200  # lines on the page; base.telemetry.RING_LINES_MAX are kept
 PACKAGES = (
     "numpy", "opencv-python-headless", "av", "onnxruntime", "pydantic", "fastapi", "uvicorn", "nats-py", "httpx",
     "cryptography", "paho-mqtt", "apprise",

@@ -7,10 +7,10 @@ from starlette.responses import HTMLResponse
 
 from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
 from appliance.base.telemetry import LOG_LEVELS
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.backup_api import Backups
 from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.system_api import DROP_TEXTS, LOG_SHOWN, Level, System
+from appliance.web.auth import TemplatesPart
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

@@ -10,15 +10,15 @@ from fastapi import APIRouter, Depends, Query
 
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.storage_api import REASON_TEXTS
-from appliance.dashboard.texts import tell
 from appliance.store.boxes import MINUTE_S
 from appliance.store.cameras import CameraStore
 from appliance.store.timeline import AlertMark, CameraTimeline, MinuteActivity, TimelineStore
 from appliance.types import HEALTH_TITLES, Decision, HealthKind, Review, Severity
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
+from appliance.web.texts import tell
 
 SPAN_S_MAX = 2 * 86400.0  # the longest day of a calendar has 25 hours
 T_MAX = 253_402_300_800.0  # the year 10000

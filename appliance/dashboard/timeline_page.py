@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse
 
 from appliance.dashboard.arming_api import Armed, ArmingReport
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
-from appliance.dashboard.problems import Problem
+from appliance.web.auth import TemplatesPart
+from appliance.web.problems import Problem
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

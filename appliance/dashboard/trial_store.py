@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from appliance.dashboard.lab_jobs import JobState
+from appliance.dashboard.recording_jobs import JobState
 from appliance.dashboard.schemas import ApiModel
 from appliance.media.atomic_file import write_file
 from appliance.store.paths import TRIALS
@@ -18,7 +18,7 @@ from appliance.types import Point
 
 logger = logging.getLogger(__name__)
 
-KEPT_MAX = 20
+KEPT_MAX = 20  # results of some 100 kB
 _ID = re.compile(r"^[0-9a-f]{16}$")
 
 TrialChange = Literal["same", "changed", "missing", "new"]

@@ -14,9 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from appliance.base.clock import local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.config import DecisionConfig
-from appliance.dashboard.deps import provided
-from appliance.dashboard.lab_jobs import JobRunning, LabJob, LabJobs, model_places
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import ChangeSettings, Settings, settings_problems, user_of
 from appliance.dashboard.timeline_api import T_MAX, AlertMarkItem, TimelineReader
@@ -28,14 +26,16 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.segments import SegmentStore
 from appliance.store.timeline import TimelineStore
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
 
 logger = logging.getLogger(__name__)
 
 SECONDS_MAX = 3600.0  # of recording in one trial
-SPANS_MAX = 50
+SPANS_MAX = 50  # stretches and alerts of one trial; each is replayed
 AROUND_S = 20.0  # before and after an alert
 NEAR_S = 5.0  # an alert of the store this near is the same
-WALL_S_MAX = 4 * 3600.0
+WALL_S_MAX = 4 * 3600.0  # four hours: a trial that takes longer than a night's part is given up
 RESTARTED = "The appliance was restarted while it ran; begin it again."
 
 router = APIRouter(prefix=f"{API}/cameras", tags=["trials"])
@@ -101,7 +101,7 @@ class SettingsTrials:
         self,
         db: Database,
         config: DecisionConfig,
-        jobs: LabJobs,
+        jobs: RecordingJobs,
         store: TrialStore,
         timelines: TimelineReader,
         root: str,
@@ -215,7 +215,7 @@ class SettingsTrials:
             raise Problem(422, f"At most {SECONDS_MAX / 60:g} minutes of recording can be tried at once.")
         return merged
 
-    def _ended(self, job: LabJob) -> None:
+    def _ended(self, job: RecordingJob) -> None:
         """In the job's thread: keep what it found."""
         head, result = _head(job), None
         if job.state == "done":
@@ -276,7 +276,7 @@ def page_of(name: str) -> str:
     return f"/cameras/{quote(name, safe='')}/trials"
 
 
-def _head(job: LabJob) -> TrialHead:
+def _head(job: RecordingJob) -> TrialHead:
     about = job.about
     return TrialHead(
         id=job.id, camera=job.camera, began_t=job.began_t, who=about["who"], why=about["why"], spans=about["spans"],

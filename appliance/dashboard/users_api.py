@@ -13,17 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from appliance.base.errors import UsageError
 from appliance.base.passwords import hashed
-from appliance.dashboard.auth import Access, AccessPart
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem, refused_as
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.visitor import visitor
-from appliance.store.access_log import AccessLog, AccessLogRow
-from appliance.store.sessions import SessionRow
-from appliance.store.users import Role, UserRow
+from appliance.store.access_log import AccessLog
+from appliance.types.accounts import AccessLogRow, Role, SessionRow, UserRow
+from appliance.web.auth import Access, AccessPart
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem, refused_as
+from appliance.web.visitor import visitor
 
-LOG_SHOWN = 100
+LOG_SHOWN = 100  # rows on the page; store.access_log.ROWS_MAX are kept
 
 router = APIRouter(prefix=API, tags=["users"])
 

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
 from appliance.base.passwords import LENGTH_MIN
-from appliance.dashboard.auth import AccessPart, TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.users_api import LOG_SHOWN, logged, sessions_of, tokens_of, users_of
-from appliance.dashboard.visitor import Visitor, visitor
-from appliance.store.users import ROLES
+from appliance.types.accounts import ROLES
+from appliance.web.auth import AccessPart, TemplatesPart
+from appliance.web.visitor import Visitor, visitor
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 

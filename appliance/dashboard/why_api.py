@@ -14,9 +14,7 @@ from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.config import CameraConfig, DecisionConfig
-from appliance.dashboard.deps import provided
-from appliance.dashboard.lab_jobs import JobRunning, JobState, LabJob, LabJobs, model_places
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
 from appliance.explain.rule_outcomes import RuleOutcome, Stage
@@ -28,8 +26,10 @@ from appliance.store.database import Database
 from appliance.store.segments import SegmentStore
 from appliance.store.timeline import StoredEvent, TimelineStore
 from appliance.types import Box, FrameBoxes, StreamHeader
+from appliance.web.dependencies import provided
+from appliance.web.problems import Problem
 
-SPAN_S_MAX = 120.0
+SPAN_S_MAX = 120.0  # a replay decides it again while a person waits
 RECALL_S_MAX = 86400.0  # the longest cooldown
 
 router = APIRouter(prefix=f"{API}/cameras", tags=["why"])
@@ -48,10 +48,7 @@ class OutcomeItem(ApiModel):
 
     @classmethod
     def of(cls, found: RuleOutcome) -> OutcomeItem:
-        return cls(
-            rule=found.rule, stage=found.stage, text_key=found.text_key, values=found.values, text=found.text,
-            until=found.until,
-        )  # fmt: skip
+        return cls.of_row(found)
 
 
 class StageSpanItem(ApiModel):
@@ -184,11 +181,8 @@ class JobItem(ApiModel):
     page: str
 
     @classmethod
-    def of(cls, job: LabJob) -> JobItem:
-        return cls(
-            id=job.id, kind=job.kind, camera=job.camera, state=job.state, share=job.share, seconds=job.seconds,
-            error=job.error, page=str(job.about.get("page", "")),
-        )  # fmt: skip
+    def of(cls, job: RecordingJob) -> JobItem:
+        return cls.of_row(job, page=str(job.about.get("page", "")))
 
 
 class ReplaySpan(BaseModel):
@@ -202,7 +196,13 @@ class WhyReader:
     """Explains spans of the cameras' time. Any thread may call."""
 
     def __init__(
-        self, db: Database, config: DecisionConfig, clock: Clock, timelines: TimelineReader, jobs: LabJobs, root: str
+        self,
+        db: Database,
+        config: DecisionConfig,
+        clock: Clock,
+        timelines: TimelineReader,
+        jobs: RecordingJobs,
+        root: str,
     ) -> None:
         self._boxes, self._cameras, self._segments = BoxStore(db), CameraStore(db), SegmentStore(db)
         self._timeline_store = TimelineStore(db)
@@ -223,7 +223,7 @@ class WhyReader:
         found = explain_stored(camera, pipeline, self._sessions(name, size, t0, t1), (t0, t1))
         return self._report(name, camera, t0, t1, found, None)
 
-    def replay_span(self, name: str, t0: float, t1: float) -> LabJob:
+    def replay_span(self, name: str, t0: float, t1: float) -> RecordingJob:
         """Begin to decide the span again. Raises Problem."""
         camera = self._camera(name, t0, t1)
         begin = t0 - LEAD_S
@@ -248,7 +248,7 @@ class WhyReader:
         job.about["page"] = f"{page_at(name, (t0 + t1) / 2, t1 - t0)}&job={job.id}"
         return job
 
-    def replayed(self, job: LabJob) -> WhyReport:
+    def replayed(self, job: RecordingJob) -> WhyReport:
         """Return what a finished job found. Raise Problem if its result makes no sense."""
         t0, t1, camera = job.about["t0"], job.about["t1"], job.about["camera"]
         try:
@@ -320,7 +320,7 @@ class WhyReader:
 
 
 Why = Annotated[WhyReader, Depends(provided(WhyReader))]
-Jobs = Annotated[LabJobs, Depends(provided(LabJobs))]
+Jobs = Annotated[RecordingJobs, Depends(provided(RecordingJobs))]
 
 
 def _stored(found: StoredEvent) -> SpanEventItem:
@@ -336,7 +336,7 @@ def page_at(name: str, t: float, span: float) -> str:
     return f"/cameras/{quote(name, safe='')}/why?t={max(0.0, t):.1f}&span={span:g}"
 
 
-def job_of(jobs: LabJobs, name: str, job: str) -> LabJob:
+def job_of(jobs: RecordingJobs, name: str, job: str) -> RecordingJob:
     """Return a camera's job. Raise Problem if there is none."""
     found = jobs.find(name, job)
     if found is None:

@@ -8,16 +8,15 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.deps import Rev
+from appliance.dashboard.deps import Page
 from appliance.dashboard.timeline_api import T_MAX
-from appliance.dashboard.visitor import visitor
 from appliance.dashboard.why_api import SPAN_S_MAX, Jobs, TrackItem, Why, WhyReport, job_of, page_at
+from appliance.web.visitor import visitor
 
 ROWS_MAX = 12  # tracks with a row of their own on the strip; all are listed
 MARKS_MAX = 1500  # of one row
-SPAN_S = 60.0
+SPAN_S = 60.0  # seconds shown at first: a walk through a garden
 STAGE_LOOKS = {"reported": "good", "cooldown": "mid"}  # the others: held back before
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -114,8 +113,7 @@ def _how_far(track: TrackItem) -> tuple[int, float]:
 @router.get("/cameras/{name}/why")
 def why_page(
     *,
-    rev: Rev,
-    templates: TemplatesPart,
+    page: Page,
     cameras: Cameras,
     reader: Why,
     jobs: Jobs,
@@ -138,7 +136,7 @@ def why_page(
         "earlier": page_at(name, middle - wide, wide), "later": page_at(name, middle + wide, wide),
         "other": page_at(name, middle, 20 if wide > 30 else SPAN_S), "widest": page_at(name, middle, SPAN_S_MAX),
     }  # fmt: skip
-    return templates.page(
-        "why.html", here="/cameras", rev=rev, camera=camera, report=report, strip=StripView(report), job=begun,
+    return page(
+        "why.html", here="/cameras", camera=camera, report=report, strip=StripView(report), job=begun,
         links=links, span=wide, may_run=visitor().may("reviewer"), middle=middle,
     )  # fmt: skip

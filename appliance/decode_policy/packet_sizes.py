@@ -16,7 +16,7 @@ WINDOW = 240  # packets of a kind: 16 s at 15 fps; drift of light and rate contr
 RENEW_EVERY = 8  # packets; the median is not worth more often
 SIGMA_OF_MAD = 1.4826  # of a normal distribution
 SPREAD_SHARE_MIN = 0.1  # of the median: an encoder in a dark room makes packets of nearly one size
-SPREAD_BYTES_MIN = 24.0
+SPREAD_BYTES_MIN = 24.0  # less is the size of headers, not of what moved
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,4 @@
-"""What the demo needs and writes: nats-server, clips, free ports and a locked data folder; site, worker and nats-server
-configuration.
-"""
+"""The needs of the demo: nats-server, clips, free ports, a locked data folder, and its programs' configuration."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ from appliance.base.errors import MissingDependency
 from appliance.demo.vlm_probe import VlmServer
 
 CLIP_NAMES = ("yard", "gate")
-DASHBOARD_PORT = 8080
-PORTS_TRIED_MAX = 20
+DASHBOARD_PORT = 8080  # the usual second port of HTTP (IANA: http-alt)
+PORTS_TRIED_MAX = 20  # after so many taken ones something else is wrong
 _SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin")
 _PACKAGE = Path(__file__).parent
 
@@ -48,9 +46,9 @@ def find_nats_server(
 
 
 def find_clips(folders: Sequence[Path] | None = None) -> Mapping[str, Path]:
-    """The bundled clips by camera name: beside this package when installed, else in the repository.
+    """Return the bundled clips by camera name: beside this package when installed, else in the repository.
 
-    Raises MissingDependency with other ways to see the demo.
+    Raise MissingDependency with other ways to see the demo.
     """
     for folder in folders or (_PACKAGE / "clips", _PACKAGE.parents[1] / "fixtures" / "clips"):
         clips = {name: folder / f"{name}.mp4" for name in CLIP_NAMES}
@@ -63,7 +61,7 @@ def find_clips(folders: Sequence[Path] | None = None) -> Mapping[str, Path]:
 
 
 def dashboard_port(wanted: int | None, host: str = "127.0.0.1", usual: int = DASHBOARD_PORT) -> int:
-    """The dashboard's port: `wanted` if given, else the usual one or the next free. Raises MissingDependency."""
+    """Return the dashboard's port: `wanted` if given, else the usual one or the next free. Raise MissingDependency."""
     if wanted is not None:
         if wanted == 0:
             return free_port(host)
@@ -77,7 +75,7 @@ def dashboard_port(wanted: int | None, host: str = "127.0.0.1", usual: int = DAS
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that is free now."""
+    """Return a port that is free now."""
     with socket.create_server((host, 0)) as listening:
         port: int = listening.getsockname()[1]
         return port
@@ -118,7 +116,7 @@ VLM_KEY = "VLM_API_KEY"
 # Two pictures a question and no second look: what a laptop answers in a while, a GPU answers at once.
 _SMALL_COMPUTER = {"images_max": 2, "image_side_max": 512, "second_look": False, "timeout_s": 300}
 DETECTOR = "auto"
-_DETECT_FPS = 3
+_DETECT_FPS = 3  # a laptop runs three cameras at it beside the browser
 
 _ABOUT = """\
 # Written by `vedette demo`, and overwritten by the next one. Copy it to begin a site file of your own:
@@ -187,13 +185,13 @@ def camera_from_url(name: str, url: str) -> DemoCamera:
 
 
 def camera_name(path: Path) -> str:
-    """A camera name made of a file's name."""
+    """Return a camera name made of a file's name."""
     name = re.sub("[^a-z0-9_-]+", "-", path.stem.lower()).strip("-_")[:32]
     return name if name and name not in CLIP_NAMES else "clip"
 
 
 def site_file(data: Path, cameras: tuple[DemoCamera, ...], nats: str, port: int, model: str | None) -> str:
-    """The text of the site file; `data` is the demo's folder, absolute."""
+    """Return the text of the site file; `data` is the demo's folder, absolute."""
     content = {
         "site": {"name": SITE},
         "storage": {
@@ -215,7 +213,7 @@ def site_file(data: Path, cameras: tuple[DemoCamera, ...], nats: str, port: int,
 
 
 def worker_file(nats: str, model: str | None, vlm: VlmServer | None = None, *, with_key: bool = False) -> str:
-    """The text of the worker file. The streams are small: a laptop need not set 12 GB aside for a demo.
+    """Return the text of the worker file. The streams are small: a laptop need not set 12 GB aside for a demo.
 
     vlm: what judges; None: a detector, which is `model`. with_key: the server wants the key of VLM_API_KEY.
     """
@@ -232,7 +230,7 @@ def worker_file(nats: str, model: str | None, vlm: VlmServer | None = None, *, w
 
 
 def nats_file(data: Path, port: int) -> str:
-    """The text of nats-server's configuration: loopback only, JetStream in the demo's folder."""
+    """Return the text of nats-server's configuration: loopback only, JetStream in the demo's folder."""
     store = _quoted(str(data / "nats"))
     return (
         'server_name: "vedette-demo"\n'

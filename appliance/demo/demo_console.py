@@ -1,4 +1,4 @@
-"""What the demo prints: alerts and verdicts read from the appliance's HTTP API, as text or JSON lines."""
+"""The output of the demo: alerts and verdicts read from the appliance's HTTP API, as text or JSON lines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, TextIO
 from appliance.base.clock import Clock
 from appliance.base.errors import VedetteError, printable, redact
 
-TIMEOUT_S = 3.0
-ANSWER_BYTES_MAX = 4 * 1024 * 1024
+TIMEOUT_S = 3.0  # of the demo's own dashboard on loopback, also on a busy laptop
+ANSWER_BYTES_MAX = 4 * 1024 * 1024  # a page of alerts has some 100 kB
 
 
 class NoAnswer(VedetteError):
@@ -42,7 +42,7 @@ class DashboardClient:
         self._port = port
 
     def healthy(self) -> bool:
-        """Whether the dashboard answers."""
+        """Return whether the dashboard answers."""
         try:
             self._get("/healthz")
         except NoAnswer:
@@ -50,7 +50,7 @@ class DashboardClient:
         return True
 
     def alerts(self, limit: int = 50) -> list[DemoAlert]:
-        """The newest alerts, newest first. Raises NoAnswer."""
+        """Return the newest alerts, newest first. Raise NoAnswer."""
         try:
             return [
                 DemoAlert(
@@ -68,7 +68,7 @@ class DashboardClient:
             raise NoAnswer(f"the list of alerts is not as expected ({error!r})") from None
 
     def reason(self, alert: str) -> str:
-        """The cloud's reason for its verdict; "" without one. Raises NoAnswer."""
+        """Return the cloud's reason for its verdict; "" without one. Raise NoAnswer."""
         verdict = self._get(f"/api/v1/alerts/{alert}").get("verdict") or {}
         return str(verdict.get("reason", ""))
 
@@ -87,12 +87,14 @@ class DashboardClient:
             link.close()
 
 
-REMEMBERED_MAX = 2000
+REMEMBERED_MAX = 2000  # alerts that were printed already; the newest 50 are asked for
 
 
 class DemoConsole:
-    """Prints lines for people, or JSON lines for programs. State: none. Secrets are taken out, and what would steer a
-    terminal: a reason is what a model wrote."""
+    """Prints lines for people, or JSON lines for programs. It has no state.
+
+    Secrets are taken out, and so is everything that would steer a terminal: a reason is what a model wrote.
+    """
 
     def __init__(self, clock: Clock, *, as_json: bool, out: TextIO | None = None) -> None:
         self._clock = clock

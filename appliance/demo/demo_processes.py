@@ -15,12 +15,12 @@ from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock
 from appliance.base.errors import MissingDependency
 
-LOG_BYTES_MAX = 4 * 1024 * 1024
+LOG_BYTES_MAX = 4 * 1024 * 1024  # of one program; some 30,000 lines
 HEALTHY_AFTER_S = 30.0  # one that ran so long begins with a short backoff again
-TAIL_BYTES = 2000
+TAIL_BYTES = 2000  # the last lines of a log: what went wrong stands there
 WRONG_USE = 2  # exit code; another start would not help
-_POLL_S = 0.05
-_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.05  # a person sees that it begins
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class ChildProcess:
         return by_itself
 
     def last_log_line(self) -> str:
-        """The last line of its log."""
+        """Return the last line of its log."""
         try:
             with self.log.open("rb") as text:
                 text.seek(max(0, text.seek(0, os.SEEK_END) - TAIL_BYTES))
@@ -152,7 +152,7 @@ class ChildProcess:
 
 
 def exit_text(code: int) -> str:
-    """An exit status in words."""
+    """Return an exit status in words."""
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
@@ -161,7 +161,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _dies_with(parent: int) -> Callable[[], None]:
-    """The hook between fork and exec that lets a child die when its parent does. Linux only, as Vedette is."""
+    """Return the hook between fork and exec that lets a child die when its parent does. Linux only, as Vedette is."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def arrange() -> None:

@@ -1,6 +1,4 @@
-"""`vedette demo`: plans the processes of appliance, worker, nats-server and cameras, starts, supervises and stops
-them.
-"""
+"""`vedette demo`: plans, starts, supervises and stops the processes of appliance, worker, nats-server and cameras."""
 
 from __future__ import annotations
 
@@ -101,7 +99,7 @@ def make_plan(options: DemoOptions, data: Path, console: DemoConsole) -> DemoPla
 
 
 def _judge(options: DemoOptions, console: DemoConsole) -> tuple[VlmServer | None, str]:
-    """The language model's server, which has answered, and one line on what judges. Raises UsageError."""
+    """Return the language model's server, which has answered, and one line on what judges. Raise UsageError."""
     if options.vlm is None:
         if options.vlm_model is not None:
             raise UsageError("--vlm-model needs --vlm: the address of the server that has the model")
@@ -114,7 +112,7 @@ def _judge(options: DemoOptions, console: DemoConsole) -> tuple[VlmServer | None
 def _cameras(
     options: DemoOptions, data: Path, rtsp_port: int | None, console: DemoConsole
 ) -> tuple[tuple[DemoCamera, ...], tuple[ChildProgram, ...]]:
-    """The cameras, and the program that plays them if they are files."""
+    """Return the cameras, and the program that plays them if they are files."""
     if options.cameras:
         if options.clip is not None:
             raise UsageError("give either --clip or --camera, not both")
@@ -144,7 +142,7 @@ def _playable(clip: Path, data: Path, console: DemoConsole) -> Path:
 
 
 def _model(model: str | None) -> str | None:
-    """The model; a path as an absolute one, since the children run in other folders."""
+    """Return the model; a path as an absolute one, since the children run in other folders."""
     return str(Path(model).absolute()) if model is not None and Path(model).is_file() else model
 
 
@@ -159,11 +157,11 @@ def _write(path: Path, text: str) -> Path:
 __all__ = ["DemoOptions", "demo"]
 
 DATA = Path("vedette-data") / "demo"
-PORT_OPEN_S_MAX = 15.0
-READY_S_MAX = 90.0
-POLL_EVERY_S = 1.0
-STARTS_MAX = 3
-_TICK_S = 0.2
+PORT_OPEN_S_MAX = 15.0  # nats-server opens its port within a second, on an SD card in some
+READY_S_MAX = 90.0  # the first start compiles sources and measures runtimes, on any machine
+POLL_EVERY_S = 1.0  # of the dashboard's list of alerts
+STARTS_MAX = 3  # a program that ends three times will not stay
+_TICK_S = 0.2  # Ctrl-C is answered so soon
 
 
 def demo(options: DemoOptions, clock: Clock | None = None) -> int:

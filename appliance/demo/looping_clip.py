@@ -1,5 +1,6 @@
-"""A video file as an endless camera: access units in a loop with rising time, and an H.264 copy of files that cannot be
-sent as they are.
+"""A video file as an endless camera: access units in a loop with rising time.
+
+Files that cannot be sent as they are get a copy in H.264.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from appliance.media.nal import CODECS, Codec, StreamFormat, is_parameter_set, r
 STEP_S_MAX = 5.0  # a longer step between two packets is a broken time stamp
 REORDER_S_MAX = 2.0  # of a frame shown after it was decoded (B-frames)
 SOUND_CODECS = frozenset({"aac", "pcm_mulaw", "pcm_alaw"})
-SOUND_BYTES_MAX = 16 * 1024 * 1024
-_FPS_IF_UNKNOWN = 25.0
+SOUND_BYTES_MAX = 16 * 1024 * 1024  # a quarter of an hour of AAC at 128 kbit/s
+_FPS_IF_UNKNOWN = 25.0  # PAL; the usual rate of cameras
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class LoopingClip:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises SourceRefused: the file is absent, is no video, or is not coded in H.264 or HEVC."""
+        """Open the clip. Raise SourceRefused: the file is absent, is no video, or is not coded in H.264 or HEVC."""
         self.path = path
         self.stream, self.fps, self.size = _probe(path)
         self.sound, self.sound_frames = _sound(path)
@@ -65,7 +66,7 @@ class LoopingClip:
         self._reading = threading.Lock()
 
     def read(self, count: int) -> list[AccessUnit]:
-        """The next `count` access units. Blocks on the disk. Raises SourceLost when the file has none left to give."""
+        """Return the next `count` access units. Blocks on the disk. Raise SourceLost when there are no more."""
         with self._reading:
             units = list(itertools.islice(self._units, count))
         if not units:
@@ -173,12 +174,12 @@ def _with_sets_in_band(path: Path, stream: StreamFormat) -> StreamFormat:
 
 
 def codec_of(name: str) -> Codec | None:
-    """The codec of FFmpeg's decoder name, if it can be served."""
+    """Return the codec of FFmpeg's decoder name, if it can be served."""
     return next((codec for codec in CODECS if codec == name), None)
 
 
 def _packets(path: Path) -> Iterator[av.Packet[av.VideoStream]]:
-    """The packets of the first video stream, up to its end or to where it can no longer be read."""
+    """Return the packets of the first video stream, up to its end or to where it can no longer be read."""
     with contextlib.suppress(av.error.FFmpegError), av.open(str(path)) as container:
         for packet in container.demux(container.streams.video[0]):
             if packet.size:
@@ -196,8 +197,8 @@ def _reorder_s(dts_s: float | None, pts_s: float | None) -> float:
 
 
 LENGTH_S_MAX = 600  # of a converted copy
-_FPS_MAX = 60
-_KEY_EVERY_S = 2
+_FPS_MAX = 60  # of a copy; faster clips lose frames
+_KEY_EVERY_S = 2  # as cameras are set up
 
 
 def as_camera_clip(path: Path, folder: Path, notify: Callable[[str], None]) -> Path:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from appliance.media.nal import Codec, StreamFormat
 
-CLOCK_RATE = 90_000
-PAYLOAD_TYPE = 96
-MTU = 1400
-_NTP_EPOCH_S = 2_208_988_800
+CLOCK_RATE = 90_000  # Hz of video (RFC 6184, RFC 7798)
+PAYLOAD_TYPE = 96  # the first dynamic one (RFC 3551, 6)
+MTU = 1400  # bytes of a packet, as cameras send; Ethernet's 1500 without the headers
+_NTP_EPOCH_S = 2_208_988_800  # seconds from 1900 to 1970 (RFC 868)
 _RTP_HEADER = struct.Struct(">BBHII")
-_FU_A = 28
-_HEVC_FU = 49
+_FU_A = 28  # RFC 6184, 5.8
+_HEVC_FU = 49  # RFC 7798, 4.4.3
 
 
 class Packetizer:
@@ -30,7 +30,7 @@ class Packetizer:
         self._mtu = mtu
 
     def sound(self, payload: bytes, timestamp: int, payload_type: int) -> bytes:
-        """The packet of one frame of sound."""
+        """Return the packet of one frame of sound."""
         packet = bytearray(self._packet(payload, timestamp, marker=True))
         packet[1] = 0x80 | payload_type
         return bytes(packet)
@@ -77,7 +77,7 @@ def _fragments(header: tuple[bytes, int], body: memoryview, mtu: int) -> list[by
 
 
 def sender_report(ssrc: int, wall_t: float, timestamp: int, packets: int, octets: int, name: str) -> bytes:
-    """A compound RTCP packet, SR then SDES: the frame stamped `timestamp` was taken at `wall_t` (UTC seconds)."""
+    """Return a compound RTCP packet, SR then SDES: the frame of `timestamp` was taken at `wall_t` (UTC seconds)."""
     seconds = int(wall_t)
     fraction = int((wall_t - seconds) * (1 << 32)) & 0xFFFFFFFF
     report = struct.pack(
@@ -108,7 +108,7 @@ def interleaved(channel: int, packet: bytes) -> bytes:
 
 
 TRACK, SOUND_TRACK = "trackID=0", "trackID=1"
-SOUND_PAYLOAD_TYPE = 97
+SOUND_PAYLOAD_TYPE = 97  # the next dynamic one
 _G711 = {"pcm_mulaw": (0, "PCMU"), "pcm_alaw": (8, "PCMA")}  # RFC 3551, 6
 
 
@@ -130,7 +130,7 @@ class SoundFormat:
         return frame if self.codec in _G711 else struct.pack(">HH", 16, len(frame) << 3 & 0xFFFF) + frame
 
     def to_sdp(self) -> list[str]:
-        """The lines of the track."""
+        """Return the lines of the track."""
         kind, name = self.payload_type, _G711.get(self.codec, (0, "MPEG4-GENERIC"))[1]
         parameters = "streamtype=5; profile-level-id=1; mode=AAC-hbr; sizelength=13; indexlength=3; indexdeltalength=3"
         return [
@@ -141,13 +141,13 @@ class SoundFormat:
         ]
 
 
-_SPS = 7
+_SPS = 7  # ITU-T H.264, table 7-1
 _HEVC_NAMES = ((32, "sprop-vps"), (33, "sprop-sps"), (34, "sprop-pps"))
 
 
 @dataclass(frozen=True, slots=True)
 class SdpDescription:
-    """What DESCRIBE answers."""
+    """The answer to DESCRIBE."""
 
     name: str
     stream: StreamFormat
@@ -156,7 +156,7 @@ class SdpDescription:
     sound: SoundFormat | None = None
 
     def to_sdp(self, host: str) -> str:
-        """The text, a video track, and one of sound where there is any; `host` is the server's own address."""
+        """Return the text: a video track, and one of sound where there is any. host: the server's own address."""
         family = "IP6" if ":" in host else "IP4"
         lines = [
             "v=0",

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-HEAD_BYTES_MAX = 16 * 1024
-BODY_BYTES_MAX = 64 * 1024
-HEADERS_MAX = 64
+HEAD_BYTES_MAX = 16 * 1024  # requests of real clients have under 1 kB
+BODY_BYTES_MAX = 64 * 1024  # clients send none; a bound for hostile ones
+HEADERS_MAX = 64  # likewise
 _END = b"\r\n\r\n"
 _RESPONSE = b"RTSP/1.0 "
 STATUS_TEXTS = {
@@ -33,7 +33,7 @@ STATUS_TEXTS = {
 
 
 class BadRtspRequest(Exception):
-    """What came is not RTSP, or is larger than it may be; the connection is answered with `status` and closed."""
+    """Bytes that are not RTSP, or more than a request may have; the connection is answered with `status` and closed."""
 
     def __init__(self, status: int, why: str) -> None:
         self.status = status
@@ -65,7 +65,7 @@ class RtspRequestReader:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[RtspRequest]:
-        """The requests that `data` completes. Raises BadRtspRequest."""
+        """Return the requests that `data` completes. Raise BadRtspRequest."""
         self._pending += data
         found: list[RtspRequest] = []
         while self._pending:
@@ -134,7 +134,7 @@ def _body_size(request: RtspRequest) -> int:
 
 
 def rtsp_response(status: int, cseq: str, headers: Iterable[tuple[str, str]] = (), body: str = "") -> bytes:
-    """The bytes of one answer; `cseq` empty for a request that had none."""
+    """Return the bytes of one answer; `cseq` empty for a request that had none."""
     lines = [f"RTSP/1.0 {status} {STATUS_TEXTS[status]}"]
     if cseq:
         lines.append(f"CSeq: {cseq}")
@@ -148,7 +148,7 @@ _INTERLEAVED = re.compile(r"interleaved=(\d{1,3})(?:-(\d{1,3}))?")
 
 
 def choose_channels(header: str) -> tuple[int, int] | None:
-    """The RTP and RTCP channels of the first offer that asks for TCP, or None: UDP and multicast are not served."""
+    """Return the RTP and RTCP channels of the first offer of TCP, or None: UDP and multicast are not served."""
     for offer in header.split(","):
         protocol, *parameters = (part.strip() for part in offer.split(";"))
         if protocol.upper() == "RTP/AVP/TCP":
@@ -183,7 +183,7 @@ class RtspAuthenticator:
         self._schemes = tuple(schemes)
 
     def challenges(self, nonce: str) -> list[str]:
-        """The WWW-Authenticate headers of a 401."""
+        """Return the WWW-Authenticate headers of a 401."""
         offers = {
             "digest": f'Digest realm="{REALM}", nonce="{nonce}", algorithm=MD5',
             "basic": f'Basic realm="{REALM}"',
@@ -191,7 +191,7 @@ class RtspAuthenticator:
         return [offers[scheme] for scheme in self._schemes]
 
     def accepts(self, header: str, method: str, target: str, nonce: str) -> bool:
-        """Whether `header` (the Authorization header, may be empty) proves the password for this request."""
+        """Return whether `header` (the Authorization header, may be empty) proves the password for this request."""
         kind, _, rest = header.partition(" ")
         if kind.lower() == "basic" and "basic" in self._schemes:
             return self._basic(rest)

@@ -1,5 +1,6 @@
-"""One endless camera of the RTSP server: reads its clip once, in real time, for all viewers; can stall, hang or slow
-down.
+"""One endless camera of the RTSP server: reads its clip once, in real time, for all viewers.
+
+It can stall, hang or slow down.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 READ_AHEAD = 16  # access units read at a time, in a thread
 LAG_S_MAX = 1.0  # a mount further behind skips time instead of hurrying
 GOP_BYTES_MAX = 4 * 1024 * 1024  # of the last group of pictures, kept for viewers who join
-RETRY_S = 1.0
+RETRY_S = 1.0  # a file that was taken away may come back
 _DRIP_S = 0.1  # between the pieces of a slowed-down unit
 
 
@@ -202,7 +203,7 @@ class Mount:
         return sender_report(self._sound_packetizer.ssrc, wall_t, unit.timestamp, packets, octets, self.name)
 
     def rtcp_report(self, packets: int, octets: int) -> bytes | None:
-        """A sender report for a client that was sent so much; None while there is nothing to report about."""
+        """Return a sender report for a client that was sent so much; None while there is nothing to report about."""
         if not self._gop or self.faults.stalled:
             return None
         unit = self._gop[-1]
@@ -216,7 +217,7 @@ class Mount:
         self._heard = 0, 0
 
     async def _reopen(self) -> None:
-        """A file that was taken away may come back."""
+        """Try the file once more: one that was taken away may come back."""
         try:
             clip = await asyncio.to_thread(LoopingClip, self._clip.path)
         except SourceError as error:

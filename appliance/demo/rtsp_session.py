@@ -27,7 +27,7 @@ RtspState = Literal["init", "ready", "playing", "closed"]
 
 @dataclass(frozen=True, slots=True)
 class RtspLimits:
-    """What one client may cost."""
+    """The limits of one client's cost."""
 
     session_timeout_s: float = 60.0  # silence before its connection is closed
     buffer_bytes_max: int = 12 * 1024 * 1024  # bytes it may leave unread
@@ -35,7 +35,7 @@ class RtspLimits:
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """What a session did."""
+    """The report of a session."""
 
     mount: str
     peer: str
@@ -115,14 +115,14 @@ class RtspSession(asyncio.Protocol):
         return self._mount
 
     def info(self) -> SessionInfo:
-        """What this session did so far."""
+        """Return the report of this session so far."""
         unsent = self._transport.get_write_buffer_size() if self._transport else 0
         name = self._mount.name if self._mount else ""
         sent = self._written - unsent
         return SessionInfo(name, self._peer, self._agent, self._state, sent, self._packets, self._end_reason)
 
     def tick(self) -> None:
-        """Called every TICK_S of the server: send the RTCP report that is due, close a client that fell silent."""
+        """Send the RTCP report that is due, and close a client that fell silent. Call it every TICK_S of the server."""
         now = self._server.clock.monotonic()
         if now - self._received_at > self._server.limits.session_timeout_s:
             self.cut("no sign of life")
@@ -274,7 +274,7 @@ class RtspSession(asyncio.Protocol):
             self.cut("not authorized")
 
     def _in_session(self, request: RtspRequest, mount: Mount) -> bool:
-        """Whether the request belongs to the session that was set up; answers it if not."""
+        """Return whether the request belongs to the session that was set up; answer it if not."""
         if self._state == "init":
             self._reply(455, request.cseq)
         elif not self._is_session(request) or mount is not self._mount:

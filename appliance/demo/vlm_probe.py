@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from appliance.base.errors import UsageError, redact
 
 RECIPE = "deploy/vlm/README.md says how to start one"
-CONNECT_S = 5.0
+CONNECT_S = 5.0  # lost SYNs are repeated after 1 and 3 s
 TRIAL_S = 180.0  # a small model on a slow CPU may take that long for its first picture
-ANSWER_BYTES_MAX = 1024 * 1024
-NAMES_MAX = 5
+ANSWER_BYTES_MAX = 1024 * 1024  # a list of models has some kB
+NAMES_MAX = 5  # in an error message
 # A grey picture of 64x64 pixels: what a server that takes no pictures refuses.
 _GREY_JPEG = (
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAIBAQEBAQIBAQECAgICAgQDAgICAgUEBAMEBgUGBgYFBgYGBwkIBgcJBwYGCAsICQoKCgoKBggLDAsK"
@@ -143,7 +143,7 @@ def _choose(server: _Server, model: str | None) -> str:
 
 
 def _words(body: Any) -> str:
-    """What the server complains of, after a colon; '' if it does not say."""
+    """Return the server's complaint, after a colon; '' if there is none."""
     try:
         said = body["error"]["message"] if isinstance(body["error"], dict) else body["error"]
     except (TypeError, KeyError):

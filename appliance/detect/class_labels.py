@@ -8,7 +8,7 @@ from pathlib import Path
 
 from appliance.base.errors import ModelError
 
-LABELS_BYTES_MAX = 256 * 1024
+LABELS_BYTES_MAX = 256 * 1024  # 10,000 names; a larger file is another one by mistake
 ASK = "set detector.labels to a file with one name a line, in the order of its classes"
 _COCO = (
     "person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,"
@@ -20,6 +20,7 @@ _COCO = (
 )
 COCO_80: tuple[str, ...] = tuple(_COCO.split(","))
 COCO_NAME = "coco-80"  # what `detector.labels` and models.toml call them
+# Ids of COCO's 91 categories that no image shows (coco/annotations/instances_*.json).
 _COCO_IDS_UNUSED = (0, 12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
 COCO_ID_SLOTS: tuple[int, ...] = tuple(
     -1 if number in _COCO_IDS_UNUSED else number - sum(unused < number for unused in _COCO_IDS_UNUSED)
@@ -31,10 +32,13 @@ COCO_ID_SLOTS: tuple[int, ...] = tuple(
 def resolve(
     model: Path, classes: int | None, metadata: Mapping[str, str], given: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """One name per class: `given` (the site file or models.toml), else the file's metadata, else COCO's 80 where there
-    are 80 (`guessed` says so).
+    """Return one name per class.
 
-    classes: how many the output layout has room for, None where it does not tell. Raises ModelError, asking for names.
+    The names come from `given` (the site file or models.toml), else from the file's metadata. If neither names the
+    classes and there are 80, they are COCO's; `guessed` then says so.
+
+    classes: how many the output layout has room for, None where it does not tell. Raises ModelError, which asks for
+    names.
     """
     for name in given:
         _must_be_readable(model, name)
@@ -57,20 +61,22 @@ def resolve(
 
 
 def named(model: Path, metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """The names in the file's metadata; (): none. Raises ModelError."""
+    """Return the names in the file's metadata, () if it has none. Raises ModelError."""
     return from_metadata(model, metadata["names"]) if metadata.get("names") else ()
 
 
 def guessed(classes: int | None, metadata: Mapping[str, str], given: tuple[str, ...]) -> str:
-    """What a person should know of the names that `resolve` came to, or ''."""
+    """Return a remark for people if `resolve` only guessed the names, '' if something gave them."""
     if given or metadata.get("names") or classes != len(COCO_80):
         return ""
     return f"nothing names the network's {classes} classes: taken for those of COCO; set detector.labels to say so"
 
 
 def read(path: Path) -> tuple[str, ...]:
-    """A labels file: UTF-8, one name a line in the order of the network's classes; `coco-80`, if no file is called so:
-    COCO's. Raises ModelError."""
+    """Read a labels file: UTF-8, one name a line in the order of the network's classes.
+
+    `coco-80` gives COCO's names, unless a file is called so. Raises ModelError.
+    """
     if str(path) == COCO_NAME and not path.exists():
         return COCO_80
     try:

@@ -38,8 +38,11 @@ class ClassPreference:
         """(classes, classes): whether the class of the row gives way to that of the column."""
 
     def best(self, scores: NDArray[np.float32], score_min: float) -> NDArray[np.intp]:
-        """The class of each answer, (N,), of its scores (N, classes): the best, or the best that that gives way to and
-        that has at least `score_min`."""
+        """Return the class of each answer, (N,), from its scores (N, classes).
+
+        It is the class with the best score. If that one gives way to others, the best of them that has at least
+        `score_min` takes its place.
+        """
         chosen = scores.argmax(axis=1)
         rows = np.flatnonzero(self.gives_way[chosen].any(axis=1))
         if len(rows):

@@ -42,7 +42,7 @@ class CudaBuffer:
     size: int
 
     def view(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        """The first bytes of the host's memory as an array. Good until the buffer is freed."""
+        """Return the first bytes of the host's memory as an array. It is good until the buffer is freed."""
         count = int(np.prod(shape, dtype=np.int64))
         raw = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(self.host)
         return np.frombuffer(memoryview(raw), dtype, count).reshape(shape)
@@ -52,7 +52,10 @@ class CudaRuntime:
     """The primary context of one GPU, and one stream in it. What it hands out is given back by `close`."""
 
     def __init__(self, api: Any | None = None) -> None:
-        """api: cuda.bindings.runtime. Raises MissingDependency without it, ModelError without a GPU."""
+        """Load the CUDA runtime. Raises MissingDependency without it, ModelError without a GPU.
+
+        api: cuda.bindings.runtime.
+        """
         self._api = _bindings() if api is None else api
         self._buffers: list[CudaBuffer] = []
         self._graphs: list[Any] = []
@@ -64,7 +67,10 @@ class CudaRuntime:
             raise ModelError(f"the GPU gives no stream: {error}") from None
 
     def call(self, name: str, *given: Any) -> Any:
-        """What a function of the CUDA runtime returns beside its status. Raises DetectorError in CUDA's words."""
+        """Call a function of the CUDA runtime and return its results without the status.
+
+        Raises DetectorError in CUDA's words.
+        """
         status, *values = getattr(self._api, name)(*given)
         if int(status) != 0:
             raise DetectorError(f"{name}: {self._words(status)}")
@@ -104,12 +110,15 @@ class CudaRuntime:
         self.call("cudaStreamSynchronize", self.stream)
 
     def begin_capture(self) -> None:
-        """What is enqueued from here on is recorded, not done."""
+        """Begin to record what is enqueued, instead of doing it."""
         mode = self._api.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         self.call("cudaStreamBeginCapture", self.stream, mode)
 
     def end_capture(self) -> Any:
-        """What was recorded, ready for `launch`. Raises DetectorError: something in it cannot be recorded."""
+        """End the recording and return it, ready for `launch`.
+
+        Raises DetectorError if something in it cannot be recorded.
+        """
         graph = self.call("cudaStreamEndCapture", self.stream)
         try:
             ready = self.call("cudaGraphInstantiate", graph, 0)

@@ -36,7 +36,7 @@ class ObjectDetector(Protocol):
 
     @property
     def warning(self) -> str:
-        """What a person should know of this detector as long as it is in use, or ''."""
+        """A warning for people that holds as long as this detector is in use, or ''."""
         ...
 
     @property
@@ -45,7 +45,7 @@ class ObjectDetector(Protocol):
         ...
 
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
-        """The (width, height) in which it wants a frame of `width` x `height`, so that the decoder can scale."""
+        """Return the (width, height) in which it wants a frame of `width` x `height`, so that the decoder can scale."""
         ...
 
     def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
@@ -69,8 +69,10 @@ class VariableInput(Protocol):
 
 @runtime_checkable
 class Batching(Protocol):
-    """A detector that takes several frames in one run of its device. It may gain from it, and it may not: that is
-    measured (`measure_batching`)."""
+    """A detector that takes several frames in one run of its device.
+
+    It may gain from it, and it may not: `measure_batching` measures that.
+    """
 
     @property
     def batch_max(self) -> int:
@@ -78,7 +80,7 @@ class Batching(Protocol):
         ...
 
     def input_size(self, width: int, height: int) -> tuple[int, int]:
-        """The (width, height) of the input into which a frame of `width` x `height` is laid."""
+        """Return the (width, height) of the input into which a frame of `width` x `height` is laid."""
         ...
 
 
@@ -112,7 +114,7 @@ class StandIn(Protocol):
 
 
 def fallback_reason(detector: ObjectDetector) -> str:
-    """What the detector stands in for, and why; ''."""
+    """Return the name of the detector that this one replaces, and why; '' if it replaces none."""
     return detector.stands_in if isinstance(detector, StandIn) else ""
 
 
@@ -123,7 +125,7 @@ def prefer_labels(detector: ObjectDetector, wanted: Iterable[str]) -> None:
 
 
 def calibration_of(detector: ObjectDetector) -> Mapping[str, tuple[float, float]]:
-    """What a session's header says of the detector's scores."""
+    """Return the calibration of the detector's scores, as a session's header holds it."""
     return detector.calibration if isinstance(detector, CalibratedDetector) else {}
 
 
@@ -156,7 +158,10 @@ def load(settings: DetectorConfig) -> NetworkDetector | HogDetector:
 
 
 def _fallback_settings(settings: DetectorConfig) -> DetectorConfig | None:
-    """What stands in for it; None: nothing may, or it was the CPU that was asked for."""
+    """Return the settings of the fallback on the CPU.
+
+    It is None if none is allowed, or if the settings asked for the CPU already.
+    """
     if settings.fallback != "cpu" or (settings.device == "cpu" and settings.backend in ("auto", "onnx", "hog")):
         return None
     plain = {"backend": "onnx", "device": "cpu", "provider": "cuda", "dla_core": None, "precision": "auto"}
@@ -179,15 +184,20 @@ def _load(settings: DetectorConfig) -> NetworkDetector | HogDetector:
 
 
 def with_device(settings: DetectorConfig) -> DetectorConfig:
-    """`settings` with the device that `auto` is as long as nothing was measured: the CPU, TensorRT's is a GPU."""
+    """Return `settings` with a device in place of `auto`, as long as nothing was measured.
+
+    It is a GPU for TensorRT, and the CPU for every other backend.
+    """
     if settings.device != "auto":
         return settings
     return settings.model_copy(update={"device": "cuda" if settings.backend == "tensorrt" else "cpu"})
 
 
 def locate(settings: DetectorConfig) -> ModelFile | None:
-    """The model file that is asked for, with its backend and what can be known without loading it; None: it is
-    builtin:hog, which has no file. Raises ModelError."""
+    """Return the model file that is asked for, with its backend and what is known of it before it is loaded.
+
+    It is None for builtin:hog, which has no file. Raises ModelError.
+    """
     settings = with_device(settings)
     backend = settings.backend
     if backend == "auto":
@@ -214,8 +224,11 @@ def locate(settings: DetectorConfig) -> ModelFile | None:
 
 
 def make_ready(settings: DetectorConfig) -> None:
-    """For a detector that is loaded when it is needed: its file is there, and an engine that TensorRT would build for
-    minutes is built now. Raises ModelError, MissingDependency."""
+    """Prepare a detector that is loaded only when it is needed.
+
+    Its file must be there. An engine that TensorRT would build for minutes is built now. Raises ModelError,
+    MissingDependency.
+    """
     if "tensorrt" in (settings.backend, settings.provider):
         load(settings).close()
     else:
@@ -223,7 +236,7 @@ def make_ready(settings: DetectorConfig) -> None:
 
 
 def recheck_settings(model: str, shared: DetectorConfig) -> DetectorConfig:
-    """The settings of another network for re-checks (`second_look.model`), beside the `detector` section."""
+    """Return the settings of another network for re-checks (`second_look.model`), beside the `detector` section."""
     backend = "auto" if "hog" in (shared.backend, model.partition(":")[2]) else shared.backend
     usual: dict[str, object] = {"model": model, "precision": "auto", "labels": None, "backend": backend}
     if model.endswith(".hef") or backend == "hailo":  # what was not compiled runs elsewhere, and the other way round
@@ -232,7 +245,7 @@ def recheck_settings(model: str, shared: DetectorConfig) -> DetectorConfig:
 
 
 def _must_suit_hog(settings: DetectorConfig) -> None:
-    """Raises ModelError."""
+    """Raise ModelError if the settings ask for a model, device or precision that HOG does not have."""
     if settings.model not in (model_files.HOG_MODEL, model_files.AUTO_MODEL):
         raise ModelError(f"detector.backend hog has no model files: set backend to auto to run {settings.model}")
     if settings.device != "cpu":
@@ -242,7 +255,7 @@ def _must_suit_hog(settings: DetectorConfig) -> None:
 
 
 def _must_suit_hailo(settings: DetectorConfig) -> None:
-    """Raises ModelError."""
+    """Raise ModelError if the settings ask for a device, precision or head that a HEF does not leave open."""
     if settings.device != "cpu":
         raise ModelError(f"detector.backend hailo has its own device: leave out detector.device {settings.device}")
     if settings.precision != "auto":
@@ -268,7 +281,10 @@ def _load_network(settings: DetectorConfig, found: ModelFile) -> NetworkDetector
 
 
 def _open_runtime(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
-    """A runtime is imported when it is chosen: it may not be installed. Raises ModelError, MissingDependency."""
+    """Import and open the chosen runtime: only that one need be installed.
+
+    Raises ModelError, MissingDependency.
+    """
     if settings.backend == "openvino":
         return _open_openvino(settings, found)
     if settings.backend == "tensorrt":
@@ -370,7 +386,7 @@ class DetectorProxy:
         return self._detector.preferred_size(width, height)
 
     def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """Raises DetectorError."""
+        """Pass the frames to the detector behind this one. Raises DetectorError."""
         return self._detector.detect(frames)
 
 
@@ -388,7 +404,7 @@ class AbsentDetector:
         return width, height
 
     def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """Raises DetectorError."""
+        """Raise DetectorError with the warning."""
         raise DetectorError(self.warning)
 
 

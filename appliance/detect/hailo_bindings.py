@@ -19,7 +19,7 @@ _KEPT_VARIABLES = (
 
 
 def python_with_bindings(settings: HailoConfig) -> Path:
-    """The one that the site file names; else this one, if hailo_platform is here, else the system's."""
+    """Return the Python that the site file names; else this one, if hailo_platform is here, else the system's."""
     if settings.python != "auto":
         return Path(settings.python)
     return Path(sys.executable) if importlib.util.find_spec("hailo_platform") else SYSTEM_PYTHON

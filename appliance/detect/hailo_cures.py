@@ -1,4 +1,4 @@
-"""What to do when a Hailo device does not come up: HailoRT's status, in words, with the commands that help."""
+"""Cures for a Hailo device that does not come up: HailoRT's status, in words, with the commands that help."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SERVICE = "sudo systemctl enable --now hailort.service, or set detector.hailo.mu
 DEVICE_NODES = ("/dev/hailo0", "/dev/h1x-0")
 # github.com/hailo-ai/hailort, hailort.h: HAILO_STATUS_VARIABLES.
 VERSIONS_DIFFER = (15, 16, 76, 85, 86)
-NO_DRIVER, IN_USE, WRONG_DEVICE = (64,), (73, 74), (75, 93)
-NO_SERVICE = (62, 77, 78, 89)
-DAMAGED, TOO_NEW = (26, 91), (92,)
-WRONG_SIZE = (2, 5)
+NO_DRIVER, IN_USE, WRONG_DEVICE = (64,), (73, 74), (75, 93)  # HailoRT 4.23, hailo_status in hailort.h
+NO_SERVICE = (62, 77, 78, 89)  # likewise
+DAMAGED, TOO_NEW = (26, 91), (92,)  # likewise
+WRONG_SIZE = (2, 5)  # likewise
 
 
 def cure(failure: HelperFailed, python: Path, hef: HefHeader, *, service: bool) -> str:
@@ -69,7 +69,7 @@ def cure(failure: HelperFailed, python: Path, hef: HefHeader, *, service: bool) 
 
 
 def check_description(found: HailoDescription, hef: HefHeader) -> str:
-    """What is wrong with a device that came up, with its cure; '': nothing."""
+    """Return what is wrong with a device that came up, with its cure; '' if nothing is."""
     told = {_release(each) for each in (found.library, found.driver, found.firmware)} - {""}
     if len(told) > 1:
         return f"{versions(vars_of(found))}: {SAME_VERSION}"
@@ -79,7 +79,7 @@ def check_description(found: HailoDescription, hef: HefHeader) -> str:
 
 
 def advice(found: HailoDescription, hef: HefHeader) -> str:
-    """What costs speed or safety and is no reason to refuse; ''."""
+    """Return advice on what costs speed or safety and is no reason to refuse, or ''."""
     if _release(found.library) == "4.21.0":
         return "the driver of HailoRT 4.21.0 is known to stop the kernel under load: update to 4.22 or later"
     if hef.architecture == "hailo8l" and found.architecture == "hailo8":
@@ -103,7 +103,7 @@ def versions(known: Mapping[str, Any]) -> str:
 
 
 def vars_of(found: HailoDescription) -> dict[str, str]:
-    """What `versions` wants."""
+    """Return the fields that `versions` needs."""
     return {name: getattr(found, name) for name in ("library", "driver", "firmware", "architecture")}
 
 

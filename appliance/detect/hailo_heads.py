@@ -30,7 +30,7 @@ Floats = NDArray[np.float32]
 BY_CLASS, BY_SCORE = "HAILO_NMS_BY_CLASS", "HAILO_NMS_BY_SCORE"
 # hailort.h, hailo_detections_t: a count, then packed rows.
 _DETECTION = np.dtype([("box", "<f4", 4), ("score", "<f4"), ("class_id", "<u2")])
-EXPONENT_MAX = 12.0
+EXPONENT_MAX = 12.0  # e^12 strides is more than any frame; beyond it float16 overflows
 
 
 class NoHailoLayout(ValueError):
@@ -39,10 +39,10 @@ class NoHailoLayout(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class HailoNmsHead:
-    """What HailoRT's NMS leaves: y1, x1, y2, x2 as shares of the input, and a score.
+    """Output of HailoRT's NMS: y1, x1, y2, x2 as shares of the input, and a score.
 
-    order: HAILO_NMS_BY_CLASS, [1, n] numbers, for each class how many rows follow and the rows; or HAILO_NMS_BY_SCORE,
-    [1, n] bytes, a count and rows with the class. size: (width, height) of the input.
+    order: HAILO_NMS_BY_CLASS is [1, n] numbers: for each class, the count of its rows and then the rows.
+    HAILO_NMS_BY_SCORE is [1, n] bytes: a count, and rows with the class. size: (width, height) of the input.
     """
 
     output: str
@@ -165,7 +165,7 @@ class HailoGridHead:
 def hailo_head(
     size: tuple[int, int], outputs: Mapping[str, Array], metadata: Mapping[str, str]
 ) -> HailoNmsHead | HailoGridHead:
-    """The head for the streams of a HEF, as `HailoRuntime.metadata` describes them. Raises NoHailoLayout."""
+    """Return the head for the streams of a HEF, as `HailoRuntime.metadata` describes them. Raises NoHailoLayout."""
     told = json.loads(metadata["hailo"])
     streams: dict[str, dict[str, Any]] = told["outputs"]
     nms = [name for name, stream in streams.items() if stream["order"] in (BY_CLASS, BY_SCORE)]

@@ -1,5 +1,7 @@
-"""The process that holds a Hailo device: `python3 -I hailo_helper.py FD` speaks lines of JSON with `hailo_process`;
-`python3 -I hailo_helper.py temperatures` says how hot the chips are, beside whoever infers on them.
+"""The process that holds a Hailo device.
+
+`python3 -I hailo_helper.py FD` speaks lines of JSON with `hailo_process`. `python3 -I hailo_helper.py temperatures`
+says how hot the chips are, while another process infers on them.
 
 It is run by the Python that has HailoRT's bindings, so it imports nothing of Vedette. Names and signatures are those of
 `hailo_platform` 4.23.0 (github.com/hailo-ai/hailort, branch hailo8, MIT). Frames and answers lie in the shared memory
@@ -25,7 +27,7 @@ import threading
 from pathlib import Path
 from typing import Any, TextIO
 
-CHIPS_MAX = 16
+CHIPS_MAX = 16  # Hailo's Century cards have up to 16
 READY_MS = 1000  # until the device takes another frame
 DRIVERS = ("hailo_pci", "hailo1x_pci")  # of Hailo-8 and of Hailo-10H
 BY_CLASS, BY_SCORE = "HAILO_NMS_BY_CLASS", "HAILO_NMS_BY_SCORE"
@@ -46,7 +48,7 @@ class StepFailed(Exception):
 
 
 def driver_version(modules: Path = Path("/sys/module")) -> str:
-    """Of the loaded kernel driver; `?` where it does not tell, "" where none is loaded."""
+    """Return the version of the loaded kernel driver, `?` where it does not tell, "" where none is loaded."""
     for name in DRIVERS:
         if (modules / name).is_dir():
             try:
@@ -64,7 +66,7 @@ class HailoDevice:
     """
 
     def __init__(self, asked: dict[str, Any], known: dict[str, Any]) -> None:
-        """Raises StepFailed."""
+        """Open the device and load the network on it. Raises StepFailed."""
         self._asked = asked
         self._known = known
         self._open = contextlib.ExitStack()
@@ -191,8 +193,10 @@ def _is_nms(info: Any) -> bool:
 
 
 def chip_temperatures(requests: TextIO, send: Any) -> None:
-    """The hotter of the two sensors of each chip, for each line of `requests`; null: it does not tell now. Raises
-    StepFailed."""
+    """Send the hotter of the two sensors of each chip, for each line of `requests`.
+
+    A null stands for a chip that does not tell now. Raises StepFailed.
+    """
     try:
         import hailo_platform
 

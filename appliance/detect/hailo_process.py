@@ -25,13 +25,15 @@ from appliance.detect.network_runtime import Array
 START_S = 30.0  # loading a HEF of 20 MB over PCIe takes a second; a slow card takes longer to import numpy
 KILL_S = 2.0  # a process that is stuck in a driver does not even die
 SLOTS_MAX = 4  # inferences under way: one computes, one goes in, one comes out
-LINE_BYTES_MAX = 64 * 1024
+LINE_BYTES_MAX = 64 * 1024  # one JSON line of the helper: sizes and an error text
 PAGE = mmap.PAGESIZE  # buffers that begin at a page are not copied once more on their way to the device
 
 
 class HelperFailed(VedetteError):
-    """The helper could not open the device. error: what it reported ({} where it did not); known: versions and the
-    like, as far as it came."""
+    """The failure of a helper that could not open the device.
+
+    error: what it reported ({} where it did not). known: versions and the like, as far as it came.
+    """
 
     def __init__(self, message: str, error: Mapping[str, Any] | None = None, known: Mapping[str, Any] | None = None):
         super().__init__(message)
@@ -56,7 +58,7 @@ class HailoStream:
 
 @dataclass(frozen=True, slots=True)
 class HailoDescription:
-    """What a helper that is ready says of its device and network."""
+    """The description that a ready helper gives of its device and network."""
 
     library: str
     driver: str
@@ -68,7 +70,7 @@ class HailoDescription:
 
     @classmethod
     def from_report(cls, known: Mapping[str, Any]) -> HailoDescription:
-        """Raises HelperFailed."""
+        """Build the description from the helper's report. Raises HelperFailed unless the network has one input."""
         streams = [
             [HailoStream(**{**each, "shape": tuple(each["shape"])}) for each in known[kind]]
             for kind in ("inputs", "outputs")
@@ -129,8 +131,11 @@ class HelperSession:
         return len(self._slots)
 
     def infer(self, frames: Array, deadline: float, clock: Clock) -> dict[str, Array]:
-        """The outputs by name, a row for each of the frames, in memory of our own. The next frame goes in while the
-        device is at the one before. Raises DetectorError; then the session may have ended."""
+        """Return the outputs by name, a row for each of the frames, in memory of our own.
+
+        The next frame goes in while the device is at the one before. Raises DetectorError; then the session may have
+        ended.
+        """
         slots = self._take(len(frames), deadline - clock.monotonic())
         for slot, frame in zip(slots, frames, strict=True):
             slot.input[...] = frame
@@ -204,7 +209,7 @@ class HelperSession:
         raise HelperFailed(str(error.get("text", "it said something else than an answer")), error, said.get("known"))
 
     def _line(self, wait_s: float | None) -> bytes | None:
-        """The next line; None: there is none in time, or no more."""
+        """Return the next line; None if none comes in time, or there are no more."""
         assert self._process.stdout is not None
         pipe, ready = self._process.stdout.fileno(), select.poll()
         ready.register(pipe, select.POLLIN)
@@ -246,7 +251,7 @@ class HailoProcess:
     def __init__(
         self, python: Path, asked: Mapping[str, Any], clock: Clock, answer_s: float, start_s: float = START_S
     ) -> None:
-        """Raises HelperFailed: nothing is tried twice before it worked once."""
+        """Start the helper. Raises HelperFailed at the first failure: a helper that never worked is not tried twice."""
         self.starts = 1
         self._python, self._asked, self._clock = python, asked, clock
         self._answer_s, self._start_s = answer_s, start_s
@@ -272,8 +277,10 @@ class HailoProcess:
         return self._session.slots
 
     def infer(self, frames: Array) -> dict[str, Array]:
-        """The outputs by name, a row for each of the frames (n, *the input's shape). Never waits for a start. Raises
-        DetectorError."""
+        """Return the outputs by name, a row for each of the frames (n, *the input's shape).
+
+        It never waits for a start. Raises DetectorError.
+        """
         return self._session.infer(frames, self._clock.monotonic() + self._answer_s, self._clock)
 
     def run(self) -> None:

@@ -18,7 +18,7 @@ from appliance.detect.hef_file import HefNotes
 from appliance.detect.network_runtime import CLOSED, Array, TensorSpec
 
 NV12 = "NV12"
-BATCH_SIZES = (1, 2, 4)
+BATCH_SIZES = (1, 2, 4)  # HailoRT compiles nothing for a size; more frames wait for each other
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +40,11 @@ class HailoRuntime:
         labels_otherwise: tuple[str, ...] = (),
         clock: Clock | None = None,
     ) -> None:
-        """Raises ModelError. score_min: what a HEF with NMS leaves out. labels: instead of those in the file beside it;
-        labels_otherwise: where that names none."""
+        """Start the helper process with the HEF. Raises ModelError.
+
+        score_min: a HEF with NMS leaves out scores below it. labels: they replace those in the file beside the HEF.
+        labels_otherwise: they are used where that file names none.
+        """
         settings = settings or HailoConfig()
         header, notes = hef_file.read_header(path), hef_file.read_notes(path)
         names = labels or notes.labels or labels_otherwise
@@ -81,7 +84,7 @@ class HailoRuntime:
         """Nothing: the one shape was compiled."""
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """Raises DetectorError: no answer in time, or the device is lost."""
+        """Run the network. Raises DetectorError if no answer comes in time, or the device is lost."""
         if not self._finalizer.alive:
             raise DetectorError(CLOSED)
         frame, wanted = feed[self.inputs[0].name], self.inputs[0]

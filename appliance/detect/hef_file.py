@@ -28,7 +28,7 @@ ALSO_RUNS = {
     "hailo15h": ("hailo15m", "hailo10h"),
     "hailo10h": ("hailo15h", "hailo15m"),
 }
-NOTES_BYTES_MAX = 256 * 1024
+NOTES_BYTES_MAX = 256 * 1024  # labels and calibration beside a .hef
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class HefNotes(ConfigModel):
 
 
 def read_header(path: Path) -> HefHeader:
-    """Raises ModelError: it is no HEF, or of a format that nobody knew of."""
+    """Read the header of a HEF. Raises ModelError if the file is no HEF, or is of an unknown format."""
     try:
         with path.open("rb") as file:
             head = file.read(max(_HEADER_BYTES.values()) + _PROTO_BYTES_READ)
@@ -82,7 +82,7 @@ def read_header(path: Path) -> HefHeader:
 
 
 def read_notes(path: Path) -> HefNotes:
-    """Of the HEF at `path`; the defaults where there is no file beside it. Raises ModelError."""
+    """Read the notes on the HEF at `path`; the defaults where there is no file beside it. Raises ModelError."""
     notes = notes_file(path)
     try:
         if notes.stat().st_size > NOTES_BYTES_MAX:
@@ -103,13 +103,15 @@ def notes_file(path: Path) -> Path:
 
 
 def runs_on(architecture: str, device: str) -> bool:
-    """Whether a HEF for `architecture` runs on a `device`; where one is unknown, HailoRT tells."""
+    """Return whether a HEF for `architecture` may run on a `device`; where one is unknown, HailoRT tells."""
     return not architecture or not device or architecture == device or architecture in ALSO_RUNS.get(device, ())
 
 
 def find_hef(model: str, places: Sequence[Path]) -> Path:
-    """The file that `detector.model` means: a path, a file name, or the name of a network that was compiled to
-    `NAME.ARCHITECTURE.hef` (or NAME.hef) in one of `places`. Raises ModelError.
+    """Return the file that `detector.model` means. Raises ModelError.
+
+    The model is a path, a file name, or the name of a network that was compiled to `NAME.ARCHITECTURE.hef` (or
+    NAME.hef) in one of `places`.
     """
     path = Path(model).expanduser()
     if model.endswith(".hef"):
@@ -149,7 +151,7 @@ def _first_message(data: bytes) -> bytes:
 
 
 def _fields(message: bytes) -> dict[int, int | bytes]:
-    """The numbers and texts of a protobuf message."""
+    """Return the numbers and texts of a protobuf message."""
     found: dict[int, int | bytes] = {}
     at = 0
     while at < len(message):
@@ -166,7 +168,7 @@ def _fields(message: bytes) -> dict[int, int | bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and where the next thing begins."""
+    """Return a number and the position after it."""
     value = shift = 0
     while at < len(data) and shift < 70:
         byte = data[at]

@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 # AP50 on PETS09-S2L1: 640 wide 0.21, 800 wide 0.58, 960 wide 0.78. Pyramid steps of 1.05 instead of 1.2 take three
 # times as long and bring 0.03.
 SIDE = 960
-PYRAMID_STEP = 1.2
-WINDOW = (64, 128)
+PYRAMID_STEP = 1.2  # scale of one level to the next; finer ones cost more levels
+WINDOW = (64, 128)  # pixels (width, height) of OpenCV's people detector (Dalal, Triggs 2005)
 # The person within the window, as shares of it.
 PERSON = np.array([0.47, 0.75])
 # score = 1 / (1 + exp(-(SLOPE * weight + OFFSET))): logistic regression of "overlaps a person by half" on the SVM's
 # weight over 100 frames of PETS09-S2L1 (1221 boxes, 486 right). It is within 0.12 of the observed share in all bins.
 SLOPE, OFFSET = 2.60, -1.73
-WEIGHT_MIN = -1.0
+WEIGHT_MIN = -1.0  # an SVM's margin; below it nothing is a person
 WARNING = "the detector is builtin:hog, a last resort: it misses many persons and knows nothing else"
 
 
@@ -43,7 +43,7 @@ class HogDetector:
     warning = f"{WARNING}; set detector.model"
 
     def __init__(self, *, score_min: float = 0.1) -> None:
-        """Raises MissingDependency where OpenCV came without it."""
+        """Open OpenCV's HOG detector. Raises MissingDependency where OpenCV came without it."""
         if not hasattr(cv2, "HOGDescriptor"):
             raise MissingDependency(
                 "builtin:hog needs OpenCV 4 (5 left it out): pip install 'opencv-python-headless<5'"
@@ -98,7 +98,7 @@ class HogDetector:
 
 
 def _weight(score: float) -> float:
-    """The SVM weight that gives `score`, at least WEIGHT_MIN."""
+    """Return the SVM weight that gives `score`, at least WEIGHT_MIN."""
     score = min(max(score, 1e-3), 1 - 1e-3)
     return max(WEIGHT_MIN, (math.log(score / (1 - score)) - OFFSET) / SLOPE)
 

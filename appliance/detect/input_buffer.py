@@ -58,8 +58,10 @@ class InputBuffer:
         self._layout: _Layout | None = None
 
     def fill(self, frames: Sequence[Pixels]) -> NDArray[Any]:
-        """BGR uint8 (H, W, 3) each, which all have one input size, to (n, 3, H, W), or as else the network's axes are,
-        in its order and range. Good until the next call."""
+        """Lay frames, BGR uint8 (H, W, 3), of one input size into a tensor (n, 3, H, W) or in the network's own axes.
+
+        The tensor has the network's order and range. It is good until the next call.
+        """
         if self._inputs.dtype is np.uint8 and self._inputs.order in ("NHWC", "NV12"):
             laid = [self._letterbox.lay(frame) for frame in frames]
             return np.stack([packed_frame(frame, self._inputs.order, rgb=self._rgb) for frame in laid])

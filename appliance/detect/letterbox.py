@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Placing = Literal["stretch", "corner", "centre"]
-GREY = 114
+GREY = 114  # 0..255, as Ultralytics and YOLOX pad in training
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +33,24 @@ class Placement:
 
 
 def fitted_side(laid: int, full: int, step: int) -> int:
-    """The side of an input for `laid` pixels in its middle, where the whole input has `full`.
+    """Return the side of an input for `laid` pixels in its middle, where the whole input has `full`.
 
-    As many steps are left out on one side as on the other, so that the frame meets the network's grid where it does
-    in the whole input. AP50 on PETS: 0.893 so and with the whole input, 0.889 with the smallest that holds the frame.
+    As many steps are left out on one side as on the other, so that the frame meets the network's grid where it does in
+    the whole input. AP50 on PETS: 0.893 so and with the whole input, 0.889 with the smallest that holds the frame.
     """
     return laid if laid % step == 0 else full - (full - laid) // (2 * step) * 2 * step
 
 
 @dataclass(frozen=True, slots=True)
 class Letterbox:
-    """The way frames are placed in a network's input, at the scale at which a whole frame fits into `width` x
-    `height` pixels.
+    """The way frames are placed in a network's input.
 
-    stretch: resized to the input, proportions lost (DETR family). corner: scaled to fit, top left, rest grey (YOLOX
-    demo_utils.preproc). centre: scaled to fit, in the middle, rest grey (Ultralytics LetterBox).
+    Their scale is the one at which a whole frame fits into `width` x `height` pixels. stretch: resized to the input,
+    proportions lost (DETR family). corner: scaled to fit, top left, rest grey (YOLOX demo_utils.preproc). centre:
+    scaled to fit, in the middle, rest grey (Ultralytics LetterBox).
 
     step: 0 where the input is always `width` x `height`. Otherwise any multiple of it is a side, and a frame gets a
-    small input that holds it (see `fitted`): 416x288 for one of 16:9. What is no larger than `width` x `height` keeps
+    small input that holds it (see `fitted`): 416x288 for one of 16:9. An image no larger than `width` x `height` keeps
     its scale: it is a part of a frame, or as `preferred_size` wants it, which alone enlarges.
 
     sizes: with step 0, the (width, height) of the inputs that there are, smallest first and `width` x `height` last: a
@@ -64,7 +64,7 @@ class Letterbox:
     sizes: tuple[tuple[int, int], ...] = ()
 
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
-        """The (width, height) in which a whole frame of `width` x `height` goes in without another resize."""
+        """Return the (width, height) in which a whole frame of `width` x `height` goes in without another resize."""
         if self.placing == "stretch":
             return self.width, self.height
         # Whole numbers: with a float ratio 1425x1 would become 416x1 and that in turn 415x1.
@@ -73,7 +73,7 @@ class Letterbox:
         return max(1, width * self.height // height), self.height
 
     def input_size(self, width: int, height: int) -> tuple[int, int]:
-        """The (width, height) of the input that a frame of `width` x `height` is laid into."""
+        """Return the (width, height) of the input that a frame of `width` x `height` is laid into."""
         if self.step == 0 and len(self.sizes) < 2:
             return self.width, self.height
         across, down = self._laid_size(width, height)

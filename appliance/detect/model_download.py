@@ -70,9 +70,9 @@ class ModelDownload:
         self._clock = clock or SystemClock()
 
     def pull(self, bundle: ModelBundle, url: str = "") -> Path:
-        """The path of the file, downloaded from `url` (default: the one of models.toml) unless it is there already.
+        """Return the path of the file, downloaded from `url` (default: that of models.toml) if it is not there.
 
-        Raises ModelError when it cannot be had or is not the file that was promised, PreconditionError when the folder
+        Raise ModelError when it cannot be had or is not the file that was promised, PreconditionError when the folder
         cannot be written, has no room, or another process is pulling the same file.
         """
         target = self._folder / bundle.file
@@ -188,7 +188,7 @@ class ModelDownload:
 
 
 def _continues(content_range: str, done: int) -> bool:
-    """Whether `bytes 100-199/200` goes on at `done` (RFC 9110, 14.4)."""
+    """Return whether `bytes 100-199/200` goes on at `done` (RFC 9110, 14.4)."""
     unit, _, rest = content_range.partition(" ")
     return unit == "bytes" and rest.partition("-")[0] == str(done)
 

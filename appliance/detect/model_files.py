@@ -46,18 +46,18 @@ def cpu_name(info: Path = CPU_INFO) -> str:
 
 
 def cpu_has_bf16(info: Path = CPU_INFO, machine: str = "") -> bool:
-    """Whether ONNX Runtime may use bfloat16 products here: on arm64 with FEAT_BF16 (`bf16` in Linux' Features)."""
+    """Return whether ONNX Runtime may use bfloat16 products here: on arm64 with FEAT_BF16 (Linux: `bf16`)."""
     machine = machine or platform.machine()
     return machine in ("aarch64", "arm64") and "bf16" in _first_cpu(info).get("Features", "").split()
 
 
 def cpu_flags(info: Path = CPU_INFO) -> frozenset[str]:
-    """What an x86 core says it can, in Linux' words: `avx512_bf16`, `amx_bf16`."""
+    """Return the abilities of an x86 core in Linux' words: `avx512_bf16`, `amx_bf16`."""
     return frozenset(_first_cpu(info).get("flags", "").split())
 
 
 def _first_cpu(info: Path) -> dict[str, str]:
-    """The first value of every key; nothing where there is no such file."""
+    """Return the first value of every key; {} where there is no such file."""
     found: dict[str, str] = {}
     try:
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -120,8 +120,9 @@ _PACKAGED = frozenset((Path(__file__).parents[2].resolve() / "models", Path(__fi
 
 
 def model_folders() -> tuple[Path, ...]:
-    """Where models are looked for: $VEDETTE_MODELS, ./models, models/ of the repository, what the wheel brought, and
-    what this user has pulled.
+    """Return the folders of models.
+
+    They are $VEDETTE_MODELS, ./models, models/ of the repository, the wheel's own, and what this user has pulled.
     """
     named = os.environ.get("VEDETTE_MODELS")
     places = [Path(named)] if named else []
@@ -131,8 +132,9 @@ def model_folders() -> tuple[Path, ...]:
 
 
 def pull_folder() -> Path:
-    """Where `vedette models pull` puts files: $VEDETTE_MODELS, else the user's data folder (XDG base directories), else
-    ./models.
+    """Return the folder into which `vedette models pull` puts files.
+
+    It is $VEDETTE_MODELS, else the user's data folder (XDG base directories), else ./models.
     """
     named = os.environ.get("VEDETTE_MODELS")
     return (Path(named) if named else _user_folder() or Path("models")).resolve()
@@ -154,13 +156,13 @@ def model_bundles() -> dict[str, ModelBundle]:
 
 
 def present_models(places: tuple[Path, ...] | None = None) -> dict[str, ModelBundle]:
-    """The networks of every models.toml whose file is here, by name; the file is not read. Raises ModelError."""
+    """Return the networks of every models.toml whose file is here, by name; the file is not read. Raise ModelError."""
     places = model_folders() if places is None else places
     return {name: bundle for name, bundle in sorted(_bundles(places).items()) if _file_of(bundle, places)}
 
 
 def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Precision = "auto") -> ModelFile:
-    """The file for `model` in `precision`. Raises ModelError that says where was looked and how to get it."""
+    """Return the file for `model` in `precision`. Raise ModelError that names the folders searched and the remedy."""
     places = model_folders() if places is None else places
     if precision == "fp16":
         raise ModelError(
@@ -176,8 +178,11 @@ def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Pr
 
 
 def find_compiled_model(model: str, places: tuple[Path, ...] | None = None) -> ModelFile:
-    """The .hef file for `model`: a path, a file name, a bundle whose file is one, or the name of a network that was
-    compiled to NAME.ARCHITECTURE.hef; then with its bundle's classes. Raises ModelError."""
+    """Return the .hef file for `model`. Raise ModelError.
+
+    model: a path, a file name, a bundle whose file is one, or the name of a network that was compiled to
+    NAME.ARCHITECTURE.hef; then with its bundle's classes.
+    """
     places = model_folders() if places is None else places
     bundles = _bundles(places)
     bundle = bundles.get(model)
@@ -190,10 +195,10 @@ def find_compiled_model(model: str, places: tuple[Path, ...] | None = None) -> M
 def accurate_precisions(
     model: str, places: tuple[Path, ...] | None = None, bf16: bool | None = None
 ) -> tuple[Precision, ...]:
-    """The precisions of `model` that may stand in for it on this machine: its own, then the variants whose every figure
-    is at most `loss_max` lower, whose file is here and which this CPU gains from. () for a path to a file.
+    """Return the precisions of `model` that may stand in for it on this machine; () for a path to a file.
 
-    bf16: whether what runs it multiplies so here; None: as ONNX Runtime does.
+    They are its own, then the variants whose every figure is at most `loss_max` lower, whose file is here and which
+    this CPU gains from. bf16: whether what runs it multiplies so here; None: as ONNX Runtime does.
     """
     places = model_folders() if places is None else places
     bundles = _bundles(places)
@@ -211,7 +216,7 @@ def accurate_precisions(
 
 
 def _as_accurate(own: ModelBundle, other: ModelBundle) -> bool:
-    """A figure that was not measured does not count as kept."""
+    """Return whether every figure is kept. One that was not measured does not count as kept."""
     kept = (other.accuracy.get(name, 0.0) >= value - own.loss_max - 1e-9 for name, value in own.accuracy.items())
     return bool(own.accuracy) and all(kept)
 
@@ -268,7 +273,7 @@ def _remedy(model: str, bundle: ModelBundle, target: Path) -> str:
 
 
 def _recognised(path: Path, places: tuple[Path, ...]) -> ModelFile:
-    """What is known of the file at `path`: its bundle's labels and head if some models.toml has its sha256."""
+    """Return the facts of the file at `path`: its bundle's labels and head if some models.toml has its sha256."""
     sha256 = sha256_of(path)
     for bundle in _bundles(places).values():
         if bundle.sha256 == sha256:

@@ -20,11 +20,11 @@ LevelBoxes = tuple[Floats, Floats, NDArray[np.intp]]  # (n, 4) xyxy in input pix
 IOU_MAX = 0.6  # of the authors' own post-processing
 # ImageNet's in 0..255, as both were trained (NanoDet config/nanodet-m.yml: BGR; PaddleDetection picodet: RGB).
 MEAN_BGR = (103.53, 116.28, 123.675)
-STD_BGR = (57.375, 57.12, 58.395)
-NANODET_STRIDES = (8, 16, 32)
-PICODET_STRIDES = (8, 16, 32, 64)
-FASTESTDET_STRIDE = 16
-DISTRIBUTION_BINS_MIN = 2
+STD_BGR = (57.375, 57.12, 58.395)  # ImageNet's, times 255
+NANODET_STRIDES = (8, 16, 32)  # nanodet-plus-m configurations
+PICODET_STRIDES = (8, 16, 32, 64)  # PaddleDetection, picodet_v2.yml
+FASTESTDET_STRIDE = 16  # FastestDet, module/detector.py
+DISTRIBUTION_BINS_MIN = 2  # a mean needs two
 
 
 def mean_of_bins(logits: Floats) -> Floats:
@@ -55,8 +55,10 @@ def best_of_levels(levels: Iterable[LevelBoxes]) -> Detections:
 
 @dataclass(frozen=True, slots=True)
 class GridLevel:
-    """One stride of a network: the names of its class scores [1, cells, classes] and of its side distances [1, cells,
-    4 * bins]; centres: (cells, 2) x, y of each cell in input pixels.
+    """One stride of a network.
+
+    It holds the names of its class scores [1, cells, classes] and of its side distances [1, cells, 4 * bins]. centres:
+    (cells, 2) x, y of each cell in input pixels.
     """
 
     scores: str
@@ -67,8 +69,10 @@ class GridLevel:
 
 @dataclass(frozen=True, slots=True)
 class DistributionHead:
-    """Scores already through the sigmoid; each side's distance is the mean of a distribution over bins, in strides
-    (Generalized Focal Loss, arXiv 2006.04388). The frame is stretched to the input.
+    """The head of NanoDet and PicoDet: scores already through the sigmoid.
+
+    Each side's distance is the mean of a distribution over bins, in strides (Generalized Focal Loss, arXiv 2006.04388).
+    The frame is stretched to the input.
     """
 
     name: str
@@ -98,8 +102,10 @@ class DistributionHead:
 
 @dataclass(frozen=True, slots=True)
 class FastestDetHead:
-    """[1, 5 + classes, rows, columns] at stride 16: objectness, offset of the centre, size as a share of the input,
-    class scores (FastestDet utils/tool.py, BSD-3-Clause).
+    """The head of FastestDet, [1, 5 + classes, rows, columns] at stride 16.
+
+    In order: objectness, offset of the centre, size as a share of the input, class scores (FastestDet utils/tool.py,
+    BSD-3-Clause).
     """
 
     output: str

@@ -91,11 +91,11 @@ class NetworkDetector:
         return self._batch_sizes[-1]
 
     def input_size(self, width: int, height: int) -> tuple[int, int]:
-        """The (width, height) of the input into which a frame of `width` x `height` is laid."""
+        """Return the (width, height) of the input into which a frame of `width` x `height` is laid."""
         return self._letterbox.input_size(width, height)
 
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
-        """The size in which a whole frame of `width` x `height` is wanted; larger ones are scaled down here."""
+        """Return the size in which a whole frame of `width` x `height` is wanted; larger ones are scaled down here."""
         size = self._letterbox.preferred_size(width, height)
         self._prepare(self.input_size(*size))
         return size
@@ -152,15 +152,15 @@ class NetworkDetector:
         self.runtime.close()
 
     def trial_feed(self, size: tuple[int, int], count: int = 1) -> dict[str, Array]:
-        """What the network alone is given for so many frames of (width, height), all grey: to measure it by itself."""
+        """Return the network's input for so many grey frames of (width, height): to measure it by itself."""
         return {self._inputs.frame: self._inputs.grey(count, *self.input_size(*size)), **self._sizes_feed(count)}
 
     def feed(self, frame: NDArray[np.uint8]) -> dict[str, Array]:
-        """What the network is given for a BGR frame, in memory of its own: to calibrate integers with it."""
+        """Return the network's input for a BGR frame, in memory of its own: to calibrate integers with it."""
         return {name: array.copy() for name, array in self._feed(self._tensor([frame])).items()}
 
     def _batches(self, sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-        """The numbers of the frames that go into each run, frames of one input shape together."""
+        """Return the numbers of the frames that go into each run, frames of one input shape together."""
         if self.batch_max == 1:
             yield from ([number] for number in range(len(sizes)))
             return
@@ -182,14 +182,14 @@ class NetworkDetector:
         return self._rows([(frame.shape[1], frame.shape[0]) for frame in frames], outputs)
 
     def _rows(self, sizes: Sequence[tuple[int, int]], outputs: Mapping[str, Array]) -> list[Detections]:
-        """A row of every output is a frame's; sizes: of the frames."""
+        """Return each frame's detections: a row of every output is a frame's. sizes: of the frames."""
         if len(sizes) == 1:
             return [self._found(sizes[0], outputs)]
         rows = ({name: array[row : row + 1] for name, array in outputs.items()} for row in range(len(sizes)))
         return [self._found(size, row) for size, row in zip(sizes, rows, strict=True)]
 
     def _found(self, size: tuple[int, int], outputs: Mapping[str, Array]) -> Detections:
-        """outputs: of this frame alone; size: its (width, height)."""
+        """Return the detections. outputs: of this frame alone; size: its (width, height)."""
         found = self._head_at(self.input_size(*size)).decode(outputs, self._score_min, self._preference)
         if not len(found):
             return found
@@ -203,7 +203,7 @@ class NetworkDetector:
         return result
 
     def _tensor(self, frames: Sequence[NDArray[np.uint8]]) -> NDArray[Any]:
-        """Of frames that have one input size; good until the next call in this thread."""
+        """Return the tensor of frames that have one input size; good until the next call in this thread."""
         buffer: InputBuffer | None = getattr(self._buffers, "mine", None)
         if buffer is None:
             head = self._head
@@ -219,7 +219,7 @@ class NetworkDetector:
         return {self._inputs.frame: tensor, **self._sizes_feed(count)}
 
     def _sizes_feed(self, count: int) -> dict[str, Array]:
-        """What a network that wants the frames' size is told of it: that of its input."""
+        """Return the size for a network that wants the frames' size: that of its input."""
         if not self._inputs.sizes:
             return {}
         return {self._inputs.sizes: np.array([[self._inputs.width, self._inputs.height]] * count, np.int64)}
@@ -231,7 +231,7 @@ class NetworkDetector:
         return self._heads[size]
 
     def _take_batches(self, size: tuple[int, int]) -> tuple[int, ...]:
-        """The runtime's sizes, if the network takes so many frames and answers with a row for each; else (1,)."""
+        """Return the runtime's sizes, if the network takes so many and answers a row for each; else (1,)."""
         sizes = self.runtime.batch_sizes
         if len(sizes) == 1 or not self._inputs.free_batch:
             return (1,)
@@ -250,7 +250,7 @@ class NetworkDetector:
         return step if self._answers_alike(head, wanted, (3 * step, 2 * step)) else 0
 
     def _sizes(self, head: yolo_detr_heads.OutputHead, wanted: HeadName) -> tuple[tuple[int, int], ...]:
-        """The runtime's few input sizes, if the network answers alike in the smallest of them; else ()."""
+        """Return the runtime's few input sizes, if the network answers alike in the smallest of them; else ()."""
         sizes = self.runtime.input_sizes
         if len(sizes) < 2 or head.placing == "stretch" or not self._answers_alike(head, wanted, sizes[0]):
             return ()

@@ -1,4 +1,4 @@
-"""What a network takes: the frame's input and its sides, and the few input sizes that are worth an engine each."""
+"""The inputs of a network: the frame and its sides, and the few input sizes that are worth an engine each."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from appliance.base.errors import ModelError
 from appliance.detect.letterbox import GREY, fitted_side
 from appliance.detect.network_runtime import Array, TensorSpec
 
-SIDE_DEFAULT = 640
-SIDE_MAX = 4096
-STEP = 32
+SIDE_DEFAULT = 640  # pixels, Ultralytics' default imgsz
+SIDE_MAX = 4096  # pixels; 200 MB of float32 input, and no network is that large
+STEP = 32  # the largest stride of the YOLO and DETR families
 Numbers = type[np.floating[Any]] | type[np.uint8]
 DTYPES: dict[str, Numbers] = {"float32": np.float32, "float16": np.float16, "uint8": np.uint8}
 ASPECTS = ((16, 9), (4, 3))  # of cameras
@@ -25,12 +25,11 @@ ASPECTS = ((16, 9), (4, 3))  # of cameras
 
 @dataclass(frozen=True, slots=True)
 class NetworkInputs:
-    """What the network wants: the frame (name, dtype, side lengths) and perhaps its size as [[width, height]].
+    """The inputs of a network: the frame (name, dtype, side lengths) and perhaps its size as [[width, height]].
 
-    free: the file leaves both sides open; `width` and `height` are then the box that a whole frame is scaled into.
-    free_batch: and how many frames come at once.
-    order: of the frame's axes, N(umber), C(hannel), H(eight), W(idth); or NV12, [1, height * 3 / 2, width]. As uint8 a
-    frame goes in as it is, 0..255.
+    free: the file leaves both sides open; `width` and `height` are then the area that a whole frame is scaled into.
+    free_batch: and how many frames come at once. order: of the frame's axes, N(umber), C(hannel), H(eight), W(idth); or
+    NV12, [1, height * 3 / 2, width]. As uint8 a frame goes in as it is, 0..255.
     """
 
     frame: str
@@ -43,22 +42,24 @@ class NetworkInputs:
     order: str = "NCHW"
 
     def grey(self, count: int, width: int, height: int) -> NDArray[Any]:
-        """The tensor of `count` pictures that are grey, near enough for any normalisation and for YUV."""
+        """Return the tensor of `count` pictures that are grey, near enough for any normalisation and for YUV."""
         level = GREY if self.dtype is np.uint8 else GREY / 255
         if self.order == "NV12":
             return np.full((1, height * 3 // 2, width), level, self.dtype)
         return self.arranged(np.full((count, 3, height, width), level, self.dtype))
 
     def arranged(self, tensor: Array) -> Array:
-        """A tensor (n, 3, height, width) with the axes of `order`; CHW takes the first of n, which is one."""
+        """Return a tensor (n, 3, height, width) with the axes of `order`; CHW takes the first of n, which is one."""
         if self.order == "NHWC":
             return np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
         return tensor[0] if self.order == "CHW" else tensor
 
 
 def packed_frame(frame: NDArray[np.uint8], order: str, *, rgb: bool) -> NDArray[np.uint8]:
-    """BGR uint8 (H, W, 3) as it goes into an input of integers: NHWC, (H, W, 3) in RGB or BGR; NV12, (H * 3 / 2, W),
-    the brightness and below it U and V in turns."""
+    """Return BGR uint8 (H, W, 3) as it goes into an input of integers.
+
+    NHWC, (H, W, 3) in RGB or BGR; NV12, (H * 3 / 2, W), the brightness and below it U and V in turns.
+    """
     if order == "NHWC":
         return np.asarray(cv2.cvtColor(frame, cv2.COLOR_BGR2RGB), np.uint8) if rgb else frame
     height, width = frame.shape[:2]
@@ -67,7 +68,7 @@ def packed_frame(frame: NDArray[np.uint8], order: str, *, rgb: bool) -> NDArray[
 
 
 def network_inputs(path: Path, found: Sequence[TensorSpec], metadata: Mapping[str, str]) -> NetworkInputs:
-    """Raises ModelError: these are not the inputs of a detector that we know."""
+    """Return the inputs of a network. Raise ModelError: these are not the inputs of a detector that we know."""
     frames = [each for each in found if len(each.shape) in (3, 4)]
     sizes = [each for each in found if len(each.shape) == 2 and each.dtype == "int64" and each.shape[1] == 2]
     seen = ", ".join(map(str, found)) or "none"
@@ -91,7 +92,7 @@ def network_inputs(path: Path, found: Sequence[TensorSpec], metadata: Mapping[st
 
 
 def _side(path: Path, value: object, metadata: Mapping[str, str], index: int) -> int:
-    """A fixed side length, else the one Ultralytics wrote as `imgsz` ("[384, 640]"), else 640."""
+    """Return a fixed side length, else the one Ultralytics wrote as `imgsz` ("[384, 640]"), else 640."""
     if not isinstance(value, int):
         named = [int(part) for part in metadata.get("imgsz", "").strip("[]() ").split(",") if part.strip().isdigit()]
         value = named[index] if len(named) == 2 else SIDE_DEFAULT
@@ -101,14 +102,17 @@ def _side(path: Path, value: object, metadata: Mapping[str, str], index: int) ->
 
 
 def shape_step(metadata: Mapping[str, str]) -> int:
-    """What sides of a network of free shape are multiples of: 32, or its own stride where that is more."""
+    """Return the step of the sides of a network of free shape: 32, or its own stride where that is more."""
     named = metadata.get("stride", "")
     return max(STEP, int(named) if named.isdigit() else 0)
 
 
 def few_sizes(inputs: NetworkInputs, step: int) -> tuple[tuple[int, int], ...]:
-    """The (width, height) of inputs for who pays for each shape (an engine, a search): the whole box, and where the
-    file leaves its sides open, what holds a frame of 16:9 and of 4:3. A frame goes into the smallest that holds it."""
+    """Return the (width, height) of the few inputs for a runtime that pays for each shape (an engine, a search).
+
+    They are the whole one and, where the file leaves its sides open, one that holds a frame of 16:9 and one of 4:3. A
+    frame goes into the smallest that holds it.
+    """
     whole = (inputs.width, inputs.height)
     if not inputs.free or whole[0] % step or whole[1] % step:
         return (whole,)

@@ -26,11 +26,12 @@ class TensorSpec:
 
 
 class NetworkRuntime(Protocol):
-    """A network that was loaded by one library for one device. tests/contract/test_network_runtimes.py asks the same of
-    each, and of the fakes of those that this machine lacks.
+    """A network that was loaded by one library for one device.
 
-    **Opening** one raises ModelError: the file is no network for it, or what was asked for (device, precision) is not
-    here; then the message names the missing part and the cure. Nothing falls back to another device or precision.
+    tests/contract/test_network_runtimes.py asks the same of each, and of the fakes of those that this machine lacks.
+
+    **Opening** one raises ModelError: the file is no network for it, or the wanted device or precision is not here;
+    then the message names the missing part and the cure. Nothing falls back to another device or precision.
     **Warm-up**: once opened it answers; the first run in a shape may pay for memory, and `prepare` for compiling.
     **Threads**: several may call `run` and `prepare` at once; where a device does one at a time they queue inside.
     **Time-out**: a library that can stop waiting for its device does so after RUN_S_MAX and raises DetectorError; one
@@ -44,13 +45,15 @@ class NetworkRuntime(Protocol):
 
     @property
     def mark(self) -> str:
-        """What sets its answers apart in logs and replay headers: `openvino-bf16`; '' for ONNX Runtime on a CPU, whose
-        answers all recorded ones are."""
+        """Return the mark of its answers in logs and replay headers: `openvino-bf16`.
+
+        '' stands for ONNX Runtime on a CPU, whose answers all recorded ones are.
+        """
         ...
 
     @property
     def takes_any_shape(self) -> bool:
-        """Whether a shape that was not seen before costs no compiling and no search."""
+        """Return whether a shape that was not seen before costs no compiling and no search."""
         ...
 
     @property
@@ -64,8 +67,10 @@ class NetworkRuntime(Protocol):
 
     @property
     def input_sizes(self) -> tuple[tuple[int, int], ...]:
-        """The (width, height) of the few inputs that are as cheap as they get, smallest first, the whole one last, for
-        who pays for each shape; (): that of the file, or any."""
+        """Return the (width, height) of the few inputs that are cheapest, smallest first, the whole one last.
+
+        They are for a runtime that pays for each shape. (): that of the file, or any.
+        """
         ...
 
     @property
@@ -73,11 +78,11 @@ class NetworkRuntime(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What the file says of itself, as the exporter wrote it."""
+        """Return the file's metadata, as the exporter wrote it."""
         ...
 
     def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Inputs of these shapes will come often: make them as cheap as they get. May take a second; any thread."""
+        """Make inputs of these shapes as cheap as they get, for they will come often. May take a second; any thread."""
         ...
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
@@ -91,8 +96,10 @@ class NetworkRuntime(Protocol):
         ...
 
     def close(self) -> None:
-        """Gives device and memory back, once no run is under way. A run afterwards raises DetectorError; a second time
-        does nothing."""
+        """Give device and memory back, once no run is under way.
+
+        A run afterwards raises DetectorError; a second call does nothing.
+        """
         ...
 
 
@@ -100,5 +107,5 @@ CLOSED = "the network was closed"  # what `run` says then
 
 
 def first_line(error: Exception) -> str:
-    """What a library's exception says, short enough for one line of a log."""
+    """Return a library's exception, short enough for one line of a log."""
     return str(error).strip().split("\n", 1)[0][:300]

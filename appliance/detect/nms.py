@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from appliance.types import Detections
 
-CANDIDATES_MAX = 1000
-DETECTIONS_MAX = 300
+CANDIDATES_MAX = 1000  # by score; the cost grows with the square, and a frame shows fewer objects
+DETECTIONS_MAX = 300  # of a frame, as Ultralytics' max_det
 
 
 def non_maximum_suppression(found: Detections, iou_max: float, *, per_class: bool) -> Detections:
@@ -41,7 +41,7 @@ def filter_and_sort(found: Detections, score_min: float) -> Detections:
 def to_detections(
     boxes: NDArray[np.generic], scores: NDArray[np.generic], class_ids: NDArray[np.generic]
 ) -> Detections:
-    """Detections of whatever dtypes a network answered with, contiguous."""
+    """Return detections, contiguous, from whatever dtypes a network answered with."""
     return Detections(
         np.ascontiguousarray(boxes, np.float32).reshape(-1, 4),
         np.minimum(np.ascontiguousarray(scores, np.float32).reshape(-1), 1.0),

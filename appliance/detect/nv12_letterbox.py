@@ -14,7 +14,7 @@ from appliance.detect.network_runtime import Array
 
 SOURCE = Path(__file__).with_name("nv12_letterbox.cu")
 NAME = b"nv12_letterbox"
-BLOCK = (32, 8)
+BLOCK = (32, 8)  # threads of CUDA: a warp wide, 256 in all
 NVRTC_CURE = "pip install 'nvidia-cuda-nvrtc-cu12' for CUDA 12, 'nvidia-cuda-nvrtc' for CUDA 13; a JetPack has it"
 # Kr and Kb of ITU-R BT.601 and BT.709: how much red and blue there is in luma.
 LUMA_SHARES = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
@@ -46,7 +46,7 @@ class GpuFrame:
 
 @dataclass(frozen=True, slots=True)
 class PixelRange:
-    """What a network wants of a pixel 0..255: its planes' order, and pixel * gain + bias of each."""
+    """The form of a pixel 0..255 that a network takes: its planes' order, and pixel * gain + bias of each."""
 
     rgb: bool
     gain: tuple[float, float, float]
@@ -76,7 +76,7 @@ class GpuFrameRuntime(Protocol):
 def kernel_values(
     frame: GpuFrame, place: Placement, pixels: PixelRange, out: int, *, half_floats: bool
 ) -> tuple[int | float, ...]:
-    """The kernel's arguments, by TYPES. out: the address of the first of three planes."""
+    """Return the kernel's arguments, by TYPES. out: the address of the first of three planes."""
     gain, low, chroma_gain = (1.0, 0.0, 1.0) if frame.full_range else (255 / 219, 16.0, 255 / 224)
     red_share, blue_share = LUMA_SHARES[frame.matrix]
     green_share = 1 - red_share - blue_share
@@ -134,7 +134,7 @@ class Nv12Kernel:
             self._nvrtc.nvrtcDestroyProgram(program)
 
     def _compiled(self, name: str, *given: Any) -> Any:
-        """What a function of NVRTC returns beside its status. Raises ModelError."""
+        """Call a function of NVRTC and return its result beside the status. Raise ModelError."""
         status, *values = getattr(self._nvrtc, name)(*given)
         if int(status) != 0:
             words = self._nvrtc.nvrtcGetErrorString(status)[1]
@@ -142,7 +142,7 @@ class Nv12Kernel:
         return values[0] if values else None
 
     def _drive(self, name: str, *given: Any) -> Any:
-        """What a function of the CUDA driver returns beside its status. Raises DetectorError."""
+        """Call a function of the CUDA driver and return its result beside the status. Raise DetectorError."""
         status, *values = getattr(self._driver, name)(*given)
         if int(status) != 0:
             raise DetectorError(f"{name}: {_text(self._driver.cuGetErrorString(status)[1])} (CUDA error {int(status)})")

@@ -1,4 +1,4 @@
-"""What an .onnx file says of itself, read without any library: inputs, outputs, metadata, the types of its weights."""
+"""The header of an .onnx file, read without any library: inputs, outputs, metadata, the types of its weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DTYPES = {
 }  # fmt: skip
 FLOATS = ("float32", "float16", "bfloat16")
 _QUANTISING = (b"QuantizeLinear", b"DequantizeLinear")
-_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5  # wire types of Protocol Buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class OnnxHeader:
 
 
 def read_header(path: Path) -> OnnxHeader:
-    """Raises ModelError: no such file, or not ONNX."""
+    """Read the header. Raise ModelError: no such file, or not ONNX."""
     try:
         with path.open("rb") as file:
             # Not closed by hand: an error's traceback still holds views into it.

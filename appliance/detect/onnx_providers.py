@@ -24,7 +24,7 @@ ProviderOptions = tuple[str, dict[str, str]]
 
 
 def gpu_input_sizes(path: Path) -> tuple[tuple[int, int], ...]:
-    """The few (width, height) for which kernels are chosen and engines built. Raises ModelError."""
+    """Return the few (width, height) for which kernels are chosen and engines built. Raise ModelError."""
     header = read_header(path)
     return few_sizes(network_inputs(path, header.inputs, header.metadata), shape_step(header.metadata))
 
@@ -32,8 +32,10 @@ def gpu_input_sizes(path: Path) -> tuple[tuple[int, int], ...]:
 def gpu_providers(
     provider: Provider, path: Path, precision: Precision, engines: Path | None
 ) -> tuple[ProviderOptions, ...]:
-    """For InferenceSession, in the order of preference. engines: a folder for TensorRT's; None: they are built at each
-    start. Raises ModelError."""
+    """Return the providers for InferenceSession, in the order of preference.
+
+    engines: a folder for TensorRT's; None: they are built at each start. Raise ModelError.
+    """
     if provider == "cuda":
         return ((CUDA, cuda_options(precision)),)
     # What TensorRT does not take runs on CUDA: so ONNX Runtime's own documentation wants it, and it stays on the GPU.
@@ -83,7 +85,7 @@ def tensorrt_options(path: Path, precision: Precision, engines: Path | None) -> 
 
 
 def keep_few(engines: Path) -> None:
-    """Of ONNX Runtime's engines in a folder the PLANS_MAX that were written last: it removes none itself."""
+    """Keep the PLANS_MAX engines of ONNX Runtime that were written last: it removes none itself."""
     for old in keep_newest(engines, "*.engine", PLANS_MAX):
         with contextlib.suppress(OSError):  # an engine of one shape has none
             old.with_suffix(".profile").unlink()

@@ -70,9 +70,12 @@ class OnnxRuntime:
         precision: Precision = "auto",
         bound: bool | None = None,
     ) -> None:
-        """Raises ModelError. bf16: products in bfloat16 where ONNX Runtime has them, on arm64 (see
-        `model_files.cpu_has_bf16`); elsewhere it does nothing. provider, precision: on a GPU. bound: whether inputs
-        stay where the device reads them from run to run (IOBinding); None: on a GPU."""
+        """Open the network. Raise ModelError.
+
+        bf16: products in bfloat16 where ONNX Runtime has them, on arm64 (see `model_files.cpu_has_bf16`); elsewhere it
+        does nothing. provider, precision: on a GPU. bound: whether inputs stay where the device reads them from run to
+        run (IOBinding); None: on a GPU.
+        """
         session = _open(path, threads, bf16, _providers(path, device, provider, precision))
         self._session: ort.InferenceSession | None = session
         self._outputs = [output.name for output in session.get_outputs()]
@@ -100,7 +103,7 @@ class OnnxRuntime:
         """Nothing: memory is planned at the first inference in a shape."""
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """Raises DetectorError."""
+        """Run the network. Raise DetectorError."""
         session = self._session
         if session is None:
             raise DetectorError(CLOSED)
@@ -135,7 +138,7 @@ class OnnxRuntime:
         return kept[shapes].run(dict(given))
 
     def close(self) -> None:
-        """A run that is under way keeps the session until it ends."""
+        """Give the session up. A run that is under way keeps it until it ends."""
         self._session = None
         self._mine = threading.local()
 
@@ -155,7 +158,7 @@ class BoundInputs:
             self._binding.bind_output(name, device)
 
     def run(self, feed: Mapping[str, Array]) -> list[Array]:
-        """The answers in the host's memory. Raises as the session does."""
+        """Return the answers in the host's memory. Raise as the session does."""
         for name, array in feed.items():
             self._values[name].update_inplace(array)
         self._session.run_with_iobinding(self._binding)

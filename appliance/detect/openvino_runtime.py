@@ -30,11 +30,12 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class OpenvinoRuntime:
-    """A network compiled for one device: on the CPU for any shape, and for the shapes that come most often by
-    themselves; on a GPU or NPU, which do not take open shapes well or at all, for each shape that is run.
+    """A network compiled for one device.
 
-    On a CPU a batch of 2 or 4 frames takes 0.90 to 0.94 of their time one by one if it is compiled for that number (0.2
-    s and 5 MB for each shape), and more than that if not: there are none.
+    On the CPU it is compiled for any shape, and for the shapes that come most often by themselves. On a GPU or NPU,
+    which do not take open shapes well or at all, it is compiled for each shape that is run. On a CPU a batch of 2 or 4
+    frames takes 0.90 to 0.94 of their time one by one if it is compiled for that number (0.2 s and 5 MB for each
+    shape), and more than that if not: there are none.
     """
 
     def __init__(
@@ -46,8 +47,11 @@ class OpenvinoRuntime:
         precision: OwnPrecision = "fp32",
         cache: Path | None = None,
     ) -> None:
-        """Raises ModelError. precision: of products; a network of integers stays one. cache: where what is compiled for
-        a GPU or NPU is kept, which takes seconds to a minute there; a CPU's takes 0.2 s and is not."""
+        """Compile the network. Raise ModelError.
+
+        precision: of products; a network of integers stays one. cache: where what is compiled for a GPU or NPU is kept,
+        which takes seconds to a minute there; a CPU's takes 0.2 s and is not.
+        """
         self._core = ov.Core()
         self._device = DEVICES[device]
         _must_have(self._core, path, self._device, precision)
@@ -79,7 +83,7 @@ class OpenvinoRuntime:
             self._compile(wanted)
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """Raises DetectorError."""
+        """Run the network. Raise DetectorError."""
         if self._closed:
             raise DetectorError(CLOSED)
         given = [np.ascontiguousarray(feed[each.name]) for each in self.inputs]
@@ -93,7 +97,7 @@ class OpenvinoRuntime:
         return {name: request.get_output_tensor(index).data for index, name in enumerate(self._outputs)}
 
     def close(self) -> None:
-        """A run that is under way keeps what it needs until it ends."""
+        """Give the compiled network up. A run that is under way keeps what it needs until it ends."""
         self._closed, self._any_shape, self._requests = True, None, threading.local()
         self._compiled.clear()
 
@@ -115,7 +119,7 @@ class OpenvinoRuntime:
             return self._compiled[shapes]
 
     def _request(self, shapes: Shapes) -> ov.InferRequest:
-        """This thread's own: two that infer in one request overwrite each other's answer."""
+        """Return this thread's own request: two that infer in one overwrite each other's answer."""
         compiled = self._compiled.get(shapes) or self._any_shape or self._compile(shapes)
         mine: dict[int, ov.InferRequest] = self._requests.__dict__.setdefault("of", {})
         if id(compiled) not in mine:
@@ -134,12 +138,12 @@ def _options(device: str, precision: OwnPrecision, threads: int, cache: Path | N
 
 
 def multiplies_bf16() -> bool:
-    """Whether OpenVINO multiplies in bfloat16 on this CPU (AVX512_BF16, AMX, or arm64 with FEAT_BF16)."""
+    """Return whether OpenVINO multiplies in bfloat16 on this CPU (AVX512_BF16, AMX, or arm64 with FEAT_BF16)."""
     return "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def _must_have(core: ov.Core, path: Path, device: str, precision: str) -> None:
-    """What was asked for is here. Raises ModelError with the cure."""
+    """Check that the wanted device and precision are here. Raise ModelError with the cure."""
     there: Sequence[str] = core.available_devices
     if not any(each.partition(".")[0] == device for each in there):
         cure = CURES.get(device, "reinstall openvino")
@@ -161,7 +165,7 @@ def _spec(port: ov.Output) -> TensorSpec:
 
 
 def _metadata(model: ov.Model) -> dict[str, str]:
-    """The ONNX file's metadata_props, which the importer keeps under `framework`; {} where there are none."""
+    """Return the ONNX file's metadata_props, which the importer keeps under `framework`; {} where there are none."""
     kept = model.get_rt_info("framework") if model.has_rt_info("framework") else None
     return {name: str(value) for name, value in kept.value.items()} if kept is not None else {}
 

@@ -1,5 +1,7 @@
-"""Output heads of networks that answer with finished boxes in another order or unit: RF-DETR, and SSD's post-processing
-in TensorFlow's and torchvision's exports."""
+"""Output heads of networks that answer with finished boxes in another order or unit.
+
+They are RF-DETR, and SSD's post-processing in TensorFlow's and torchvision's exports.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,10 @@ BACKGROUNDS = ("background", "__background__", "???")
 
 @dataclass(frozen=True, slots=True)
 class RfDetrHead:
-    """`dets` [1, n, 4]: centre and size as shares of the input; `labels` [1, n, slots]: logits, each class with a
-    sigmoid of its own. Pairs of query and class are ranked together, at most n are kept (rfdetr 1.11.2
-    export/_runtime/decode.py, Apache-2.0).
+    """The head of RF-DETR. `dets` [1, n, 4]: centre and size as shares of the input.
+
+    `labels` [1, n, slots]: logits, each class with a sigmoid of its own. Pairs of query and class are ranked together,
+    at most n are kept (rfdetr 1.11.2 export/_runtime/decode.py, Apache-2.0).
 
     class_of_slot: the class that a slot stands for, -1 where it stands for none (background, ids that COCO never used).
     """
@@ -134,8 +137,11 @@ def rfdetr_head(
 
 
 def _class_of_slot(slots: int, names: Sequence[str]) -> tuple[int, ...]:
-    """Which class each slot of RF-DETR stands for. COCO's own weights have a slot for each id; weights trained on other
-    sets one for each class, and one more, the last, for the background."""
+    """Return the class that each slot of RF-DETR stands for.
+
+    COCO's own weights have a slot for each id; weights trained on other sets one for each class, and one more, the
+    last, for the background.
+    """
     if slots == COCO_SLOTS and (not names or tuple(names) == COCO_80):
         return COCO_ID_SLOTS
     return tuple(range(slots)) if len(names) == slots or slots == 1 else (*range(slots - 1), -1)
@@ -159,8 +165,10 @@ def ssd_head(
 
 
 def _with_classes(head: SsdHead, names: Sequence[str]) -> SsdHead:
-    """Networks of COCO answer with its ids, which have gaps; others count their classes, with or without a name for the
-    background."""
+    """Return the head with classes for its ids: networks of COCO answer with its ids, which have gaps.
+
+    Others count their classes, with or without a name for the background.
+    """
     if tuple(names) == COCO_80:
         gaps = COCO_ID_SLOTS if head.first_id else COCO_ID_SLOTS[1:]
     elif names and names[0] in BACKGROUNDS:
@@ -171,7 +179,7 @@ def _with_classes(head: SsdHead, names: Sequence[str]) -> SsdHead:
 
 
 def _torchvision_outputs(outputs: Mapping[str, Array]) -> tuple[str, str, str] | None:
-    """The names of boxes, labels and scores: [n, 4], whole numbers [n] and floats [n]."""
+    """Return the names of boxes, labels and scores: [n, 4], whole numbers [n] and floats [n]."""
     boxes = [name for name, each in outputs.items() if each.ndim == 2 and each.shape[1] == 4]
     flat = [name for name, each in outputs.items() if each.ndim == 1]
     labels = [name for name in flat if np.issubdtype(outputs[name].dtype, np.integer)]
@@ -181,7 +189,7 @@ def _torchvision_outputs(outputs: Mapping[str, Array]) -> tuple[str, str, str] |
 
 
 def _tensorflow_outputs(outputs: Mapping[str, Array]) -> tuple[str, str, str, str] | None:
-    """The names of boxes, classes, scores and count: by TensorFlow's names, else in the order of TFLite's operator."""
+    """Return the names of boxes, classes, scores and count: TensorFlow's, else in the order of TFLite's operator."""
     named = [f"detection_{what}" for what in ("boxes", "classes", "scores")] + ["num_detections"]
     if set(named) <= {name.partition(":")[0] for name in outputs}:
         found = [next(name for name in outputs if name.partition(":")[0] == each) for each in named]

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 FILE = "detector-runtime.json"
-FILE_BYTES_MAX = 64 * 1024
+FILE_BYTES_MAX = 64 * 1024  # a choice with all candidates has some kB
 GAIN_MIN = 0.05  # what is not at least this much faster than the file's own way is not worth a change
-ROUNDS_MAX, ROUNDS_MIN, SPENT_S_MAX = 15, 5, 1.5
+ROUNDS_MAX, ROUNDS_MIN, SPENT_S_MAX = 15, 5, 1.5  # a median of five ignores two disturbed rounds
 TRIAL_SIZE = (1280, 720)  # what most cameras are, in shape
 PACKAGES = {
     "onnx": ("onnxruntime", "onnxruntime-gpu"),
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 _CLOCK = SystemClock()
 Seconds = Callable[[], float]
 Measure = Callable[[DetectorConfig, Sequence["RuntimeCandidate"]], "RuntimeChoice"]
-CHILD_S_MAX = 120.0
+CHILD_S_MAX = 120.0  # a runtime that compiles for longer is not worth choosing
 BUILD_S_MAX = 1800.0  # an engine of TensorRT is built on the first use, on a small GPU for many minutes
 
 
@@ -71,9 +71,11 @@ class RuntimeCandidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RuntimeChoice:
-    """What was measured, and what follows. cost_ms: one inference on a 16:9 frame, the median, by candidate: CPU time
-    on a CPU, time on the clock on a device; refused: candidates that did not come up, and why; basis: what it was
-    measured on; a choice for another basis is out of date.
+    """A measurement of candidates, and what follows from it.
+
+    cost_ms: one inference on a 16:9 frame, the median, by candidate: CPU time on a CPU, time on the clock on a device.
+    refused: candidates that did not come up, and why. basis: what it was measured on; a choice for another basis is out
+    of date.
     """
 
     backend: Measured
@@ -95,10 +97,10 @@ class RuntimeChoice:
 
 
 def settle_runtime(settings: DetectorConfig, folder: Path, measure: Measure | None = None) -> DetectorConfig:
-    """`settings` with the backend and precision that this machine runs fastest, where they leave them open.
+    """Return `settings` with the backend and precision that this machine runs fastest, where they leave them open.
 
     The first time it is measured, by `measure_in_child`, which takes some seconds of one core, and remembered in
-    `folder`. What cannot be measured or remembered is a line in the log, never an error: the network then runs as its
+    `folder`. A failure to measure or to remember is a line in the log, never an error: the network then runs as its
     file is.
     """
     candidates = candidates_for(settings)
@@ -119,13 +121,13 @@ def settle_runtime(settings: DetectorConfig, folder: Path, measure: Measure | No
 
 
 def with_remembered_runtime(settings: DetectorConfig, folder: Path) -> DetectorConfig:
-    """`settings` with what was remembered in this storage folder, if anything; nothing is measured."""
+    """Return `settings` with the choice remembered in this storage folder, if any; nothing is measured."""
     known = remembered_choice(settings, folder)
     return settings if known is None else known.chosen.applied_to(settings)
 
 
 def remembered_choice(settings: DetectorConfig, folder: Path) -> RuntimeChoice | None:
-    """The choice kept in `folder`, if there is one to make and nothing that it was measured on has changed."""
+    """Return the choice kept in `folder`, if there is one to make and nothing that it was measured on has changed."""
     candidates = candidates_for(settings)
     if len(candidates) < 2:
         return None
@@ -144,7 +146,7 @@ def remembered_choice(settings: DetectorConfig, folder: Path) -> RuntimeChoice |
 
 
 def candidates_for(settings: DetectorConfig) -> tuple[RuntimeCandidate, ...]:
-    """The ways among which `auto` may choose, that of the file itself first. () where nothing is left open."""
+    """Return the ways among which `auto` may choose, the file's own first; () where nothing is left open."""
     if settings.backend in ("hog", "hailo") or settings.model == model_files.HOG_MODEL:
         return ()
     model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
@@ -173,7 +175,7 @@ def _ways(model: str) -> Iterator[RuntimeCandidate]:
 
 
 def installed_version(backend: str) -> str:
-    """The version of the backend's package; '': it is not here. Nothing of it is imported."""
+    """Return the version of the backend's package; '': it is not here. Nothing of it is imported."""
     for package in PACKAGES[backend]:
         try:
             return importlib.metadata.version(package)
@@ -208,8 +210,10 @@ def measure_candidates(
     spent: Seconds = process_cpu_s,
     clock: Seconds = _CLOCK.monotonic,
 ) -> RuntimeChoice:
-    """Runs the same frame through each, in turns, so that whatever else the machine does falls on all alike. Raises
-    ModelError: the file's own way does not come up; that of another is a reason to leave it out."""
+    """Run the same frame through each candidate, in turns, so that other work of the machine falls on all alike.
+
+    Raise ModelError: the file's own way does not come up; for another that is a reason to leave it out.
+    """
     measured_on = basis(settings, candidates)  # a file that is not what it should be ends it here
     detectors, refused = _load_all(settings, candidates)
     frame = trial_frame(next(iter(detectors.values())))
@@ -265,7 +269,7 @@ def basis(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> d
 
 
 def _fastest(cpu_ms: Mapping[RuntimeCandidate, float]) -> RuntimeCandidate:
-    """The first, which is the file's own, unless another is clearly faster."""
+    """Return the first, which is the file's own, unless another is clearly faster."""
     own = next(iter(cpu_ms))
     best = min(cpu_ms, key=lambda name: cpu_ms[name])
     return best if cpu_ms[best] <= cpu_ms[own] * (1 - GAIN_MIN) else own
@@ -291,7 +295,7 @@ def _remember(choice: RuntimeChoice, folder: Path) -> None:
 
 
 def main() -> None:
-    """The child of `measure_in_child`: settings and candidates on standard input, the choice on standard output."""
+    """Serve as the child of `measure_in_child`: settings and candidates on stdin, the choice on stdout."""
     asked = json.load(sys.stdin)
     try:
         candidates = [RuntimeCandidate(*each) for each in asked["candidates"]]

@@ -1,4 +1,4 @@
-"""What this box has to run the network with, and why `auto` chose what it did, as a table."""
+"""The runtimes that this appliance has for the network, and why `auto` chose what it did, as a table."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ class RuntimeOption:
 
 
 def runtime_options(settings: DetectorConfig, known: RuntimeChoice | None) -> tuple[RuntimeOption, ...]:
-    """What `auto` found here, best first, and why it chose; () where the site file leaves nothing open. known: what was
-    measured; None: nothing yet."""
+    """Return the runtimes that `auto` found here, best first, and why; () if the site file leaves nothing open.
+
+    known: what was measured; None: nothing yet.
+    """
     candidates = runtime_choice.candidates_for(settings)
     if not candidates or settings.backend != "auto":
         return ()
@@ -49,7 +51,7 @@ def _option(each: RuntimeCandidate, known: RuntimeChoice | None, *, alone: bool)
 
 
 def _left_out(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> Iterator[RuntimeOption]:
-    """What is here and would run the network, were it asked for."""
+    """Yield the runtimes that are here and would run the network if the site file named them."""
     model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
     here = {each.kind: each for each in accelerators()}
     for backend, places in PLACES.items():
@@ -69,7 +71,7 @@ def _left_out(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) 
 
 
 def _is_to_be_had(model: str, way: RuntimeCandidate) -> bool:
-    """The network's file comes in this precision, or what runs it makes it of any file."""
+    """Return whether the network's file comes in this precision, or the runtime makes it of any file."""
     if way.precision in ("bf16", "fp16") and way.backend != "onnx":
         return way.precision != "bf16" or runtime_choice.openvino_multiplies_bf16()
     try:
@@ -80,7 +82,7 @@ def _is_to_be_had(model: str, way: RuntimeCandidate) -> bool:
 
 
 def _absent(settings: DetectorConfig) -> Iterator[RuntimeOption]:
-    """What cannot run here, and what it would take."""
+    """Yield the runtimes that cannot run here, and what they would take."""
     here = {each.kind: each for each in accelerators()}
     for backend, package in (("openvino", "pip install 'vedette[openvino]'"), ("tensorrt", "see docs/hardware.md")):
         if not runtime_choice.installed_version(backend) and (backend != "tensorrt" or "cuda" in here):

@@ -1,4 +1,4 @@
-"""What the score of one network means on the common scale: one line through the log-odds a kind of object."""
+"""The meaning of a network's scores on the common scale: one line through the log-odds for each kind of object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ScoreLines = Mapping[str, tuple[float, float]]
 REFERENCE: ScoreLines = {"person": (1.0, 0.28), "vehicle": (1.9, 1.07)}
 """The lines of the first vedette-nano, with which all default thresholds were chosen: the common scale."""
 METADATA_KEY = "vedette_calibration"
-LINE_MAX = 20.0
+LINE_MAX = 20.0  # slopes and offsets beyond it make every score 0 or 1
 
 
 def to_common_scale(own: ScoreLines, labels: Sequence[str]) -> dict[str, tuple[float, float]]:
@@ -30,7 +30,7 @@ def to_common_scale(own: ScoreLines, labels: Sequence[str]) -> dict[str, tuple[f
 
 
 def checked_lines(lines: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Raises ValueError that says what is wrong."""
+    """Return the lines. Raise ValueError with the fault."""
     for kind, (slope, offset) in lines.items():
         if kind not in KINDS:
             raise ValueError(f"`{kind}` is no kind that scores are calibrated for ({', '.join(KINDS)})")
@@ -40,7 +40,7 @@ def checked_lines(lines: Mapping[str, tuple[float, float]]) -> dict[str, tuple[f
 
 
 def lines_from_metadata(model: str, metadata: Mapping[str, str]) -> dict[str, tuple[float, float]]:
-    """What the file's metadata `vedette_calibration` says: `{"person": [1.2, 0.3]}`; {}: nothing. Raises ModelError."""
+    """Return the file's metadata `vedette_calibration`: `{"person": [1.2, 0.3]}`; {}: none. Raise ModelError."""
     text = metadata.get(METADATA_KEY)
     if not text:
         return {}

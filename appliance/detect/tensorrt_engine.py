@@ -22,9 +22,9 @@ from appliance.detect.onnx_header import OnnxHeader
 
 log = logging.getLogger(__name__)
 VERSION_MIN = (10, 3)  # JetPack 6; 10.2 miscompiles (Ultralytics keeps it on a list of refused versions)
-GPU_BATCH_SIZES = (1, 2, 4, 8)
+GPU_BATCH_SIZES = (1, 2, 4, 8)  # each is a build of minutes
 WORKSPACE_BYTES = 1 << 30  # at most this, and a quarter of the GPU's memory, which on a Jetson is everybody's
-SAID_EVERY_S = 5.0
+SAID_EVERY_S = 5.0  # lines of a build that takes minutes
 INSTALL_CURE = (
     "on a Jetson it comes with JetPack (make the environment with --system-site-packages); elsewhere: "
     "pip install tensorrt-cu12, or tensorrt-cu13 where nvidia-smi says CUDA 13"
@@ -62,7 +62,7 @@ class InputProfile:
 
 @dataclass(frozen=True, slots=True)
 class EngineOrder:
-    """What is to be built. profiles: one for each input size, of all inputs. dla_core: None: on the GPU."""
+    """The order for an engine. profiles: one for each input size, of all inputs. dla_core: None: on the GPU."""
 
     path: Path
     precision: EnginePrecision
@@ -80,7 +80,7 @@ class BuiltEngine:
 
 
 def load_tensorrt() -> Any:
-    """The module. Raises MissingDependency with the cure: it is not here, lacks its libraries, or is too old."""
+    """Return the module. Raise MissingDependency with the cure: it is not here, lacks its libraries, or is too old."""
     try:
         import tensorrt
     except ModuleNotFoundError:
@@ -105,9 +105,10 @@ def version_of(trt: Any) -> tuple[int, int]:
 
 
 def choose_precision(asked: Precision, header: OnnxHeader, path: Path, major: int, *, dla: bool) -> EnginePrecision:
-    """What is built for `detector.precision`. Raises ModelError where the file or this TensorRT does not give it.
+    """Return the precision to build for `detector.precision`.
 
-    auto: a file of float32 in float16, which GPUs are made for, where TensorRT converts it (10); every other as it is.
+    Raise ModelError where the file or this TensorRT does not give it. auto: a file of float32 in float16, which GPUs
+    are made for, where TensorRT converts it (10); every other as it is.
     """
     own = header.precision
     if asked == "auto":
@@ -134,13 +135,13 @@ def choose_precision(asked: Precision, header: OnnxHeader, path: Path, major: in
 
 
 def must_be_quantised(path: Path, header: OnnxHeader) -> None:
-    """Raises ModelError."""
+    """Raise ModelError if the file holds no integers."""
     if header.precision != "int8":
         raise ModelError(f"{path}: detector.precision int8 needs a file that is quantised (Q/DQ): set it to auto")
 
 
 def build_engine(trt: Any, order: EngineOrder, timing: bytes, clock: Clock | None = None) -> BuiltEngine:
-    """Takes seconds to many minutes and says in the log how far it is. Raises ModelError in TensorRT's words."""
+    """Build the engine, which takes seconds to many minutes, and log progress. Raise ModelError in TensorRT's words."""
     logger = make_logger(trt)
     try:
         built = _build(trt, order, timing, logger, clock or SystemClock())
@@ -152,7 +153,7 @@ def build_engine(trt: Any, order: EngineOrder, timing: bytes, clock: Clock | Non
 
 
 def _build(trt: Any, order: EngineOrder, timing: bytes, logger: Any, clock: Clock) -> BuiltEngine | str:
-    """A text: what did not work."""
+    """Return the engine, or a text: what did not work."""
     if not trt.init_libnvinfer_plugins(None, ""):
         return "its plugins do not load"
     builder = trt.Builder(logger)
@@ -202,7 +203,7 @@ def _use_dla(trt: Any, builder: Any, config: Any, core: int) -> str:
 
 
 def _use_timing(config: Any, timing: bytes) -> None:
-    """A cache of another GPU or version is refused by TensorRT; then it begins with an empty one."""
+    """Use an earlier build's timings. TensorRT refuses those of another GPU or version and begins with none."""
     cache = config.create_timing_cache(timing)
     if cache is None or not config.set_timing_cache(cache, False):
         config.set_timing_cache(config.create_timing_cache(b""), False)
@@ -238,7 +239,7 @@ def make_logger(trt: Any) -> Any:
 
 
 def make_progress(trt: Any, name: str, clock: Clock) -> Any:
-    """A line every SAID_EVERY_S: which part of the build is at work, and how much of it is done."""
+    """Return a monitor that logs a line every SAID_EVERY_S: the part of the build at work, and how much is done."""
 
     class BuildProgress(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -272,7 +273,7 @@ def count_dla_layers(trt: Any, engine: Any) -> int:
 def input_profiles(
     header: OnnxHeader, inputs: NetworkInputs, sizes: Sequence[tuple[int, int]], batch_max: int
 ) -> tuple[tuple[InputProfile, ...], ...]:
-    """A profile for each (width, height), with one to `batch_max` frames. Every other input is [batch, 2]."""
+    """Return a profile for each (width, height), with one to `batch_max` frames. Every other input is [batch, 2]."""
     usual = max(1, batch_max // 2)
 
     def shapes(count: int, size: tuple[int, int], name: str) -> tuple[int, ...]:

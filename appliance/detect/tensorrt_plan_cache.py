@@ -16,8 +16,8 @@ from appliance.base.errors import ModelError
 log = logging.getLogger(__name__)
 PLANS_MAX = 8  # a site has a detector and perhaps a second one for re-checks; the rest is what was tried
 PARTS_MAX = 1  # of files half written: the newest may be another process's, which is at it
-HEADER_BYTES_MAX = 4096
-TIMING_BYTES_MAX = 64 << 20
+HEADER_BYTES_MAX = 4096  # names, versions and digests: under 1 kB
+TIMING_BYTES_MAX = 64 << 20  # TensorRT's timing caches have some MB
 FORMAT = "vedette tensorrt plan 1"
 
 
@@ -50,8 +50,11 @@ class PlanKey:
 
 
 def engine_folder() -> Path | None:
-    """$VEDETTE_ENGINES, else `engines` in systemd's $CACHE_DIRECTORY, else in this user's cache (XDG base directories);
-    None: this user has no home."""
+    """Return the folder of engines; None: this user has no home.
+
+    It is $VEDETTE_ENGINES, else `engines` in systemd's $CACHE_DIRECTORY, else in this user's cache (XDG base
+    directories).
+    """
     named = os.environ.get("VEDETTE_ENGINES")
     if named:
         return Path(named).resolve()
@@ -67,8 +70,10 @@ def engine_folder() -> Path | None:
 
 
 class PlanCache:
-    """A folder of engines. What is damaged or of another key is removed and built again; a folder that cannot be used
-    costs a build at each start and a line in the log, never an error.
+    """A folder of engines.
+
+    What is damaged or of another key is removed and built again; a folder that cannot be used costs a build at each
+    start and a line in the log, never an error.
 
     An engine is code that the GPU's library runs: a folder that others may write to is not read.
     """
@@ -92,7 +97,7 @@ class PlanCache:
             self._folder = None
 
     def subfolder(self, name: str) -> Path | None:
-        """A folder in it for what another library keeps; None: there is none that can be used."""
+        """Return a folder in it for what another library keeps; None: there is none that can be used."""
         made = self._path(name)
         try:
             if made is not None:
@@ -103,7 +108,7 @@ class PlanCache:
         return made
 
     def load(self, key: PlanKey) -> bytes | None:
-        """The engine for `key`, as it was stored; None: build it."""
+        """Return the engine for `key`, as it was stored; None: build it."""
         path = self._path(f"{key.digest}.plan")
         if path is None:
             return None
@@ -127,14 +132,14 @@ class PlanCache:
             keep_newest(self._folder, ".*.part", PARTS_MAX)
 
     def discard(self, key: PlanKey) -> None:
-        """An engine that TensorRT does not take."""
+        """Remove an engine that TensorRT does not take."""
         path = self._path(f"{key.digest}.plan")
         if path is not None:
             with contextlib.suppress(OSError):
                 path.unlink()
 
     def load_timing(self, key: PlanKey) -> bytes:
-        """What an earlier build learnt, which makes the next one shorter; b"": nothing."""
+        """Return the timings of an earlier build, which make the next one shorter; b"": none."""
         path = self._path(f"{key.timing}.timing")
         if path is None:
             return b""
@@ -184,7 +189,7 @@ def keep_newest(folder: Path, pattern: str, count: int) -> tuple[Path, ...]:
 
 
 def _read(path: Path, basis: dict[str, str]) -> bytes:
-    """Raises OSError, ValueError: damaged, or of something else."""
+    """Read a file of the cache. Raise OSError, ValueError: damaged, or of something else."""
     with path.open("rb") as file:
         line = file.readline(HEADER_BYTES_MAX)
         header = json.loads(line)
@@ -197,7 +202,7 @@ def _read(path: Path, basis: dict[str, str]) -> bytes:
 
 
 def must_be_one_file(path: Path, external: bool) -> None:
-    """Raises ModelError: the hash of a file says nothing about weights that lie beside it."""
+    """Raise ModelError: the hash of a file says nothing about weights that lie beside it."""
     if external:
         raise ModelError(
             f"{path}: it keeps weights in other files, which an engine's key does not know: save it as one file "

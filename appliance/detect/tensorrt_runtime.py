@@ -45,7 +45,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 @dataclass(slots=True)
 class Recording:
-    """What a run enqueues, as one CUDA graph once it was recorded."""
+    """A recorded run: everything it enqueues, as one CUDA graph."""
 
     runs: int = 0
     graph: Any = None
@@ -54,8 +54,10 @@ class Recording:
 
 @dataclass(slots=True)
 class ReadyShape:
-    """A context that was given its shapes and addresses, and what it answers. Frames come from the host, or are on the
-    GPU already: a recording each."""
+    """A context that was given its shapes and addresses, and its outputs.
+
+    Frames come from the host, or are on the GPU already: a recording each.
+    """
 
     context: Any
     outputs: tuple[tuple[int, ...], ...]
@@ -76,7 +78,7 @@ class TensorrtRuntime:
         dla_core: int | None = None,
         cache: PlanCache | None = None,
     ) -> None:
-        """Loads the engine for `path` from the cache, or builds it. Raises ModelError, MissingDependency."""
+        """Load the engine for `path` from the cache, or build it. Raise ModelError, MissingDependency."""
         self._trt = load_tensorrt()
         header = read_header(path)
         must_be_one_file(path, header.external)
@@ -134,7 +136,7 @@ class TensorrtRuntime:
         self._reserve()
 
     def _load(self, key: PlanKey, order: EngineOrder, cache: PlanCache) -> Any:
-        """The engine that is kept, or one that is built now. Raises ModelError."""
+        """Return the engine that is kept, or one that is built now. Raise ModelError."""
         plan = cache.load(key)
         engine = self._runtime.deserialize_cuda_engine(plan) if plan is not None else None
         if engine is not None:
@@ -174,7 +176,7 @@ class TensorrtRuntime:
         self._buffers = {name: self._cuda.buffer(size) for name, size in sizes.items()}
 
     def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Records the run in these shapes. Any thread."""
+        """Record the run in these shapes. Any thread."""
         feed = {each.name: np.zeros(shapes[each.name], self._dtypes[each.name]) for each in self.inputs}
         for _ in range(2):  # the first run of a context lets TensorRT settle, the second is recorded
             try:
@@ -184,7 +186,7 @@ class TensorrtRuntime:
                 return
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """Raises DetectorError."""
+        """Run the network. Raise DetectorError."""
         given = [(each.name, feed[each.name]) for each in self.inputs]
         for name, array in given:
             if array.dtype != self._dtypes[name]:
@@ -201,8 +203,11 @@ class TensorrtRuntime:
     def run_frames(
         self, frames: Sequence[GpuFrame], places: Sequence[Placement], pixels: PixelRange, others: Mapping[str, Array]
     ) -> dict[str, Array]:
-        """As `run`, of frames in the GPU's memory: they are laid into the input there. others: what the network takes
-        beside them. Raises DetectorError; MissingDependency, ModelError: the kernel cannot be had."""
+        """Run the network on frames in the GPU's memory, which are laid into the input there; see `run`.
+
+        others: what the network takes beside them. Raise DetectorError; MissingDependency, ModelError: the kernel
+        cannot be had.
+        """
         taken = self._takes
         if taken.order != "NCHW" or taken.dtype is np.uint8:
             raise DetectorError(f"frames on the GPU are laid as planes of floats, and {taken.frame} is something else")
@@ -220,7 +225,7 @@ class TensorrtRuntime:
             return self._answer(ready)
 
     def lay(self, frame: GpuFrame, place: Placement, pixels: PixelRange) -> Array:
-        """What the network would be given, (3, height, width), to look at it. Raises as `run_frames`."""
+        """Return the input that the network would get, (3, height, width), to examine it. Raise as `run_frames`."""
         width, height = place.input_size
         kind = self._dtypes[self._takes.frame]
         with self._lock:
@@ -239,7 +244,7 @@ class TensorrtRuntime:
         )
 
     def close(self) -> None:
-        """Gives memory, stream and engine back. A second call does nothing."""
+        """Give memory, stream and engine back. A second call does nothing."""
         with self._lock:
             self._ready.clear()
             self._engine = None
@@ -286,7 +291,7 @@ class TensorrtRuntime:
             self._cuda.download(self._buffers[name], int(np.prod(shape)) * self._dtypes[name].itemsize)
 
     def _record(self, ready: ReadyShape, recording: Recording, copies: Sequence[tuple[CudaBuffer, int]]) -> None:
-        """A network that cannot be recorded (a loop, a shape that depends on data) is run call by call."""
+        """Record the run; a network that cannot be (a loop, a shape that depends on data) is run call by call."""
         try:
             self._cuda.begin_capture()
             self._enqueue(ready, copies)
@@ -335,7 +340,7 @@ class TensorrtRuntime:
         return context
 
     def _answers(self, context: Any) -> tuple[tuple[int, ...], ...]:
-        """The shapes of its outputs. Raises DetectorError: they are known only after a run."""
+        """Return the shapes of its outputs. Raise DetectorError: they are known only after a run."""
         unknown = context.infer_shapes()
         shapes = tuple(tuple(int(side) for side in context.get_tensor_shape(name)) for name in self._outputs)
         if unknown or any(side < 0 for shape in shapes for side in shape):

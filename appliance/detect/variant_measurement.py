@@ -1,4 +1,4 @@
-"""What was measured of a variant of a network (INT8, FP16, other weights) on scenarios: kept in a file beside it."""
+"""The measurement of a network's variant (INT8, FP16, other weights) on scenarios, kept in a file beside it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from appliance.detect.model_files import sha256_of
 
 VARIANT_KEY, BASE_KEY = "vedette_variant", "vedette_base_sha256"  # metadata that `models.export variant` writes
 SUFFIX = ".measured.json"
-FILE_BYTES_MAX = 1024 * 1024
+FILE_BYTES_MAX = 1024 * 1024  # figures of some 100 scenarios
 
 
 class MeasuredFigures(ConfigModel):
-    """Of one network on the scenarios. None: nothing to be measured there. cpu_ms: of one inference, where it ran."""
+    """The figures of one network on the scenarios. None: nothing to measure there. cpu_ms: one inference there."""
 
     passed: int
     recall: float | None
@@ -56,7 +56,7 @@ def measurement_path(model: Path) -> Path:
 
 
 def read_measurement(model: Path) -> VariantMeasurement | None:
-    """What lies beside the model file, if it was measured of this very file. Raises ModelError: it cannot be read."""
+    """Return the measurement beside the model file, if it is of this very file. Raise ModelError: it cannot be read."""
     path = measurement_path(model)
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
@@ -70,7 +70,7 @@ def read_measurement(model: Path) -> VariantMeasurement | None:
 
 
 def variant_advice(model: Path, metadata: Mapping[str, str]) -> tuple[bool, str] | None:
-    """Whether the model may be recommended, and in words why; None: it is no variant of another.
+    """Return whether the model may be recommended, and why in words; None: it is no variant of another.
 
     metadata: of the file, as the runtime read it.
     """

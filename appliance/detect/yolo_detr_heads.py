@@ -20,7 +20,7 @@ from appliance.types import Detections
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
-STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+STRIDES = ((8, 16, 32), (8, 16, 32, 64))  # of YOLO without and with a P6 level
 KNOWN = (
     "YOLOX [1, anchors, 5 + classes]; DETR family (DEIM, D-FINE, RT-DETR) labels [1, n], boxes [1, n, 4], "
     "scores [1, n] with an input orig_target_sizes; YOLOv8/11 [1, 4 + classes, anchors]; YOLO end-to-end [1, n, 6]; "
@@ -40,7 +40,7 @@ class UnknownLayout(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TrialOutput:
-    """What a network is like, learnt from a trial run on a grey frame.
+    """The character of a network, learnt from a trial run on a grey frame.
 
     size: (width, height) of its frame input; outputs: name to array, batch of one; sizes_input: the name of a second
     input that wants the frame's size, or "". names: of its classes, as far as anything says them. integers: the frame
@@ -174,8 +174,10 @@ class EndToEndHead:
 
 @dataclass(frozen=True, slots=True)
 class DetrHead:
-    """labels, boxes (xyxy, in the size handed to `orig_target_sizes`), scores. One query may answer with two labels,
-    and DEIMv2 doubles large near persons, hence a light suppression across classes.
+    """The head of the DETR family: labels, boxes (xyxy, in the size handed to `orig_target_sizes`), scores.
+
+    One query may answer with two labels, and DEIMv2 doubles large near persons, hence a light suppression across
+    classes.
     """
 
     labels: str
@@ -200,8 +202,10 @@ class DetrHead:
 
 
 def choose_head(answer: TrialOutput, wanted: HeadName = "auto") -> OutputHead:
-    """The head that fits `answer`. Raises UnknownLayout; `wanted`, else the file's metadata, settles what shapes alone
-    cannot."""
+    """Return the head that fits `answer`.
+
+    Raise UnknownLayout; `wanted`, else the file's metadata, settles what shapes alone cannot.
+    """
     if "hailo" in answer.metadata:
         try:
             return hailo_head(answer.size, answer.outputs, answer.metadata)
@@ -236,14 +240,14 @@ def choose_head(answer: TrialOutput, wanted: HeadName = "auto") -> OutputHead:
 
 
 def resized_head(head: OutputHead, size: tuple[int, int]) -> OutputHead:
-    """The same head for a network whose input is now `size`, (width, height)."""
+    """Return the same head for a network whose input is now `size`, (width, height)."""
     if isinstance(head, YoloxHead) and head.cells is not None:
         return replace(head, cells=_cells(size, head.strides))
     return head
 
 
 def _told(metadata: Mapping[str, str]) -> HeadName:
-    """What the file itself says."""
+    """Return the head that the file itself names."""
     told = metadata.get(HEAD_KEY, "auto")
     for name in get_args(HeadName):
         if name == told:
@@ -303,7 +307,7 @@ def _anchors(size: tuple[int, int], strides: tuple[int, ...]) -> int:
 
 
 def _in_pixels(size: tuple[int, int], rows: Floats) -> bool:
-    """Whether the boxes of the trial run `rows` are decoded already (--decode_in_inference)."""
+    """Return whether the boxes of the trial run `rows` are decoded already (--decode_in_inference)."""
     return float(rows[:, 0].mean()) > size[0] / 8
 
 

@@ -28,10 +28,10 @@ from appliance.types import SCHEMA, BestView, TrackedObject
 
 logger = logging.getLogger(__name__)
 
-STILL_QUALITY = 90
+STILL_QUALITY = 90  # JPEG; evidence is looked at closely, more than JPEG_QUALITY
 CROP_SIDE_MAX = 480  # pixels of a crop for people
 STAND_IN_S_MAX = 20.0  # from the best view to the still that stands in for it; cameras have GOPs of 10 s
-STAND_IN_TRIES_MAX = 3
+STAND_IN_TRIES_MAX = 3  # each decodes a group of pictures; the nearest three lie in different ones
 
 
 class AlertStillMaker:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.1  # while evidence waits for the recording
 IDLE_S = 1.0  # while nothing waits; `wake` comes first
 WAITING_MAX = 256  # alerts and escalations looked through in one run
-ITEMS_PER_RUN_MAX = 16
+ITEMS_PER_RUN_MAX = 16  # stills and clips in one turn; a stop is heeded between turns
 
 
 class EvidenceMaker:

@@ -29,7 +29,7 @@ BOXES_WAIT_S = 2.0  # for boxes: the core flushes them once a second
 ENDED_GRACE_S = 2.0  # a source that ended may still close its last segment
 DISK_WAIT_S = 600.0  # retention frees space meanwhile, and keeps the segments that waiting evidence needs
 GIVE_UP_LAG_S = 1.0  # how far the recording must have gone on before a moment that it lacks is given up
-FIRST_RETRY_S, RETRY_S_MAX = 0.25, 5.0
+FIRST_RETRY_S, RETRY_S_MAX = 0.25, 5.0  # a fragment is written each 0.5 s; a torn file is not mended sooner by asking
 
 
 class RecordingIndex:

@@ -18,8 +18,8 @@ from appliance.types import Event
 
 logger = logging.getLogger(__name__)
 
-STILL_BYTES_MAX = 2 * 1024 * 1024
-NOTICE_QUALITY = 80
+STILL_BYTES_MAX = 2 * 1024 * 1024  # messaging services refuse large attachments; a 1080p still has under 1 MB
+NOTICE_QUALITY = 80  # JPEG of a message: seen on a phone, and paid by its uplink
 
 
 class ShareableStills:

@@ -16,9 +16,9 @@ RATE, RESOLUTION, OFFLOAD = 1, 2, 3
 CACHES, RINGS = 1, 2
 """Steps against lack of memory."""
 MEMORY_STEP_S = 10.0  # PSI's shortest mean: what a step gave back is seen then
-MEMORY_CLEAR_S = 60.0
+MEMORY_CLEAR_S = 60.0  # shorter, and shedding itself would end what it is for, in turns
 CLEAR_FACTOR = 1.25  # so much more than the limit is free again before anything is taken back
-_MB = 1_000_000
+_MB = 1_000_000  # bytes
 HEAT_STEPS: Mapping[int, str] = {
     RATE: "fewer detections a second",
     RESOLUTION: "fewer detections a second, at a lower resolution",

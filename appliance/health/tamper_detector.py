@@ -27,7 +27,7 @@ FROZEN_TEXT = "pictures come, but not even the noise in them changes: the camera
 CLOCK_TEXT = "the camera's clock jumped"
 LOOP_TURNS = 2  # equal spans between jumps back, from which on it is a recording that loops
 LOOP_SHARE = 0.05  # within which spans are equal
-LOOP_SLACK_S = 0.5
+LOOP_SLACK_S = 0.5  # a few frames: a repeat is cut at any of them
 IS_BLACK = "the picture is black"
 IS_COVERED = "the scene cannot be seen"
 IS_ELSEWHERE = "the picture shows another view"
@@ -97,7 +97,7 @@ class TamperDetector:
         self._doubt_t: float | None = None
         self._last_shift: ViewShift | None = None
         self._retry_t = float("-inf")
-        self._retry_s = TUNING.retry_s
+        self._retry_s = TUNING.frozen.retry_s
         self._reconnected_for: dict[HealthKind, str] = {}
 
     def observe(self, t: float, plane: Plane) -> None:
@@ -110,7 +110,7 @@ class TamperDetector:
             self._check_frozen(t, plane, black)
         if black or self._frozen.is_open or {"covered", "moved"} <= self._disabled:
             return
-        if not 0 <= t - self._edges_t < TUNING.edges_every_s - TUNING.early_s:
+        if not 0 <= t - self._edges_t < TUNING.view.edges_every_s - TUNING.view.early_s:
             self._check_edges(t, edges_of(plane), plane)
 
     def observe_packet(self, t: float, jump: bool) -> None:
@@ -133,9 +133,9 @@ class TamperDetector:
         """
         if not self._may_reconnect:
             return ""
-        if not self._frozen.is_open or t < self._retry_t <= t + TUNING.retry_s_max:
+        if not self._frozen.is_open or t < self._retry_t <= t + TUNING.frozen.retry_s_max:
             return self._reconnect_once(t)
-        self._retry_t, self._retry_s = t + self._retry_s, min(2 * self._retry_s, TUNING.retry_s_max)
+        self._retry_t, self._retry_s = t + self._retry_s, min(2 * self._retry_s, TUNING.frozen.retry_s_max)
         self._frozen.record_recovery(t, "connecting to the camera again")
         return "the picture stands still"
 
@@ -159,7 +159,7 @@ class TamperDetector:
             self._frozen.update(t, None)
         elif since == t:
             self._frozen.update(t, False)
-            self._retry_s = TUNING.retry_s
+            self._retry_s = TUNING.frozen.retry_s
         else:
             self._frozen.update(t, True if t - since >= self._frozen_s / 2 else None, FROZEN_TEXT, began=since)
 
@@ -169,8 +169,11 @@ class TamperDetector:
         lost = self._baseline.lost(edges)
         if "covered" not in self._disabled:
             self._covered.update(t, None if lost is None else _is_covered(lost), COVERED_TEXT)
-        doubtful = lost is not None and lost > TUNING.doubt_share
-        if "moved" not in self._disabled and not 0 <= t - self._shift_t < TUNING.shift_every_s - TUNING.early_s:
+        doubtful = lost is not None and lost > TUNING.covered.doubt_share
+        if (
+            "moved" not in self._disabled
+            and not 0 <= t - self._shift_t < TUNING.view.shift_every_s - TUNING.view.early_s
+        ):
             self._check_displacement(t, edges, doubtful, plane)
         if self._may_learn(t, doubtful or self._moved.is_suspected or self._covered.is_suspected):
             self._baseline.learn(edges, passed_s)
@@ -185,12 +188,12 @@ class TamperDetector:
         self._shift_t = t
         if now is None:
             self._moved.update(t, None)
-        elif now.peak >= TUNING.peak_min and now.distance < self._moved_share / 2:
+        elif now.peak >= TUNING.moved.peak_min and now.distance < self._moved_share / 2:
             self._moved.update(t, False)
-        elif now.peak >= TUNING.peak_min and now.distance >= self._moved_share:
+        elif now.peak >= TUNING.moved.peak_min and now.distance >= self._moved_share:
             self._moved.update(t, True if _agree(now, last) else None, _moved_text(now), began=last_t)
         else:
-            elsewhere = now.likeness < TUNING.unlike_max and now.peak < TUNING.peak_min and _is_lit(plane)
+            elsewhere = now.likeness < TUNING.moved.unlike_max and now.peak < TUNING.moved.peak_min and _is_lit(plane)
             self._moved.update(t, True if elsewhere else None, "the camera looks at another place than it used to")
 
     def _may_learn(self, t: float, doubtful: bool) -> bool:
@@ -202,7 +205,7 @@ class TamperDetector:
             self._doubt_t = None
             return True
         self._doubt_t = t if self._doubt_t is None or t < self._doubt_t else self._doubt_t
-        return t - self._doubt_t > TUNING.doubt_s_max and not (self._moved.is_open or self._covered.is_open)
+        return t - self._doubt_t > TUNING.covered.doubt_s_max and not (self._moved.is_open or self._covered.is_open)
 
     def _dismiss(self, t: float) -> None:
         if not self._rebaseline:
@@ -224,17 +227,17 @@ def _clock_text(period_s: float) -> str:
 
 
 def _agree(now: ViewShift, last: ViewShift | None) -> bool:
-    return last is not None and max(abs(now.x - last.x), abs(now.y - last.y)) < TUNING.agree_share
+    return last is not None and max(abs(now.x - last.x), abs(now.y - last.y)) < TUNING.moved.agree_share
 
 
 def _is_covered(lost: float) -> bool | None:
     """None: too little is lost to say so, and too much to deny it."""
-    return True if lost >= TUNING.covered_share else False if lost <= TUNING.uncovered_share else None
+    return True if lost >= TUNING.covered.covered_share else False if lost <= TUNING.covered.uncovered_share else None
 
 
 def _is_lit(plane: Plane) -> bool:
     """Bright and varied enough that its edges are not mere noise."""
-    return float(plane.mean()) >= TUNING.lit_mean_min and float(plane.std()) >= TUNING.lit_deviation_min
+    return float(plane.mean()) >= TUNING.moved.lit_mean_min and float(plane.std()) >= TUNING.moved.lit_deviation_min
 
 
 def _moved_text(shift: ViewShift) -> str:
@@ -243,6 +246,6 @@ def _moved_text(shift: ViewShift) -> str:
         if size == "width"
         else f"{abs(amount):.0%} of its height {way[0] if amount > 0 else way[1]}"
         for amount, size, way in ((shift.x, "width", ("right", "left")), (shift.y, "height", ("down", "up")))
-        if abs(amount) >= TUNING.agree_share
+        if abs(amount) >= TUNING.moved.agree_share
     ]
     return f"what the camera sees has moved by {' and '.join(parts)}: its zones no longer fit"

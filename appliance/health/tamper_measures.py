@@ -13,65 +13,104 @@ Plane = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class TamperTuning:
-    """Thresholds of tamper detection.
-
-    The figures are measured on PETS, Intel, a street and our rendered yard by day, at dusk and at night, with the
-    weather and faults of docs/health.md.
-
-    Attributes:
-        black_max: brightness of 255; video black is 16, so this is under 8 % of the way to white.
-        black_share: of the pixels must be as dark: a lamp or the burnt-in clock may be brighter.
-        flat_max: standard deviation of brightness; nothing stands out of a black frame.
-        step_min: levels of brightness by which a pixel must change to count as changed.
-        still_share: of the pixels; living sensors change 0.106 and more in 7 s, frozen ones at most 0.012.
-        edge_rows: one row of so many at the top and bottom is left out: cameras write the time there.
-        block: side in pixels of the blocks in which edges are compared.
-        learn_s, samples_min: a view is known after so many seconds and samples.
-        tau_s: time constant of learning; dawn, fog and a lorry that stays become part of the view in minutes.
-        texture_min: log brightness a pixel from which a block has structure; the quietest wall has half of it.
-        blocks_min: blocks with structure without which nothing can be called covered.
-        kept_min: share of its structure below which a block has lost it.
-        in_place: likeness; one pixel off is 0.82, and the least move to be reported is five pixels.
-        edges_every_s, shift_every_s: how often edges are compared and the displacement measured; early_s: jitter.
-        covered_share, uncovered_share: of the blocks that lost their structure. Covered and strongly blurred clips
-            have 0.92 and more, the worst weather 0.37, slight blur 0.56, a lorry over 60 % of the frame 0.55.
-        doubt_share: of the blocks; beyond it the view is not learnt, for at most doubt_s_max.
-        agree_share: of the frame's side, within which two displacements agree; what is no move stays within 0.012.
-        peak_min: of the phase correlation, from which a displacement is believed.
-        unlike_max: likeness below which the view is another place.
-        lit_mean_min, lit_deviation_min: brightness from which edges are not mere noise.
-        retry_s, retry_s_max: from one reconnection of a frozen camera to the next; doubled each time.
-    """
+class BlackTuning:
+    """When a frame is black, or shows nothing."""
 
     black_max: int = 32
+    """Brightness of 255. Video black is 16, so this is under 8 % of the way to white."""
     black_share: float = 0.99
+    """The share of the pixels that must be as dark: a lamp or the burnt-in clock may be brighter."""
     flat_max: float = 6.0
+    """Standard deviation of brightness. Nothing stands out of a black frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenTuning:
+    """When a picture stands still that should not."""
+
     step_min: int = 2
+    """Levels of brightness by which a pixel must change to count as changed."""
     still_share: float = 0.02
-    edge_rows: int = 8
-    block: int = 10
-    learn_s: float = 8.0
-    samples_min: int = 4
-    tau_s: float = 120.0
-    texture_min: float = 0.025
-    blocks_min: int = 15
-    kept_min: float = 0.35
-    in_place: float = 0.9
-    edges_every_s: float = 1.0
-    shift_every_s: float = 2.0
-    early_s: float = 0.05
-    covered_share: float = 0.85
-    uncovered_share: float = 0.6
-    doubt_share: float = 0.5
-    doubt_s_max: float = 60.0
-    agree_share: float = 0.01
-    peak_min: float = 0.25
-    unlike_max: float = 0.15
-    lit_mean_min: float = 35.0
-    lit_deviation_min: float = 12.0
+    """Of the pixels. Living sensors change 0.106 and more in 7 s, frozen ones at most 0.012."""
     retry_s: float = 60.0
+    """Seconds from the first reconnection of a frozen camera to the next; doubled each time."""
     retry_s_max: float = 600.0
+    """The most of those seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewTuning:
+    """How the view of a camera is learnt and compared."""
+
+    edge_rows: int = 8
+    """One row of so many is left out at the top and bottom: cameras write the time there."""
+    block: int = 10
+    """Side in pixels of the blocks in which edges are compared."""
+    learn_s: float = 8.0
+    """A view is known after so many seconds, and"""
+    samples_min: int = 4
+    """after so many samples."""
+    tau_s: float = 120.0
+    """Time constant of learning in seconds: dawn, fog and a lorry that stays become part of the view in minutes."""
+    texture_min: float = 0.025
+    """Log brightness a pixel from which a block has structure. The quietest wall has half of it."""
+    blocks_min: int = 15
+    """Blocks with structure without which nothing can be called covered."""
+    kept_min: float = 0.35
+    """Share of its structure below which a block has lost it."""
+    in_place: float = 0.9
+    """Likeness. One pixel off is 0.82, and the least move to be reported is five pixels."""
+    edges_every_s: float = 1.0
+    """Seconds from one comparison of edges to the next."""
+    shift_every_s: float = 2.0
+    """Seconds from one measurement of the displacement to the next."""
+    early_s: float = 0.05
+    """Jitter of frames in seconds: a frame that comes so much early counts as due."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoverTuning:
+    """When a camera is covered or out of focus."""
+
+    covered_share: float = 0.85
+    """Of the blocks that lost their structure. Covered and strongly blurred clips have 0.92 and more, the
+    worst weather 0.37, slight blur 0.56, a lorry over 60 % of the frame 0.55."""
+    uncovered_share: float = 0.6
+    """The same, below which a covered camera is free again."""
+    doubt_share: float = 0.5
+    """Of the blocks. Beyond it the view is not learnt,"""
+    doubt_s_max: float = 60.0
+    """for at most so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveTuning:
+    """When a camera was turned."""
+
+    agree_share: float = 0.01
+    """Of the frame's side, within which two displacements agree. What is no move stays within 0.012."""
+    peak_min: float = 0.25
+    """Of the phase correlation, from which a displacement is believed."""
+    unlike_max: float = 0.15
+    """Likeness below which the view is another place."""
+    lit_mean_min: float = 35.0
+    """Mean brightness from which edges are not mere noise, and"""
+    lit_deviation_min: float = 12.0
+    """standard deviation of it likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class TamperTuning:
+    """Thresholds of tamper detection, measured on PETS, Intel, a street and our rendered yard by day, dusk and night.
+
+    The weather and faults of docs/health.md were applied to each.
+    """
+
+    black: BlackTuning = BlackTuning()
+    frozen: FrozenTuning = FrozenTuning()
+    view: ViewTuning = ViewTuning()
+    covered: CoverTuning = CoverTuning()
+    moved: MoveTuning = MoveTuning()
 
 
 TUNING = TamperTuning()
@@ -80,11 +119,11 @@ _LOG: NDArray[np.float32] = np.log(np.maximum(np.arange(256) - 16, 0) + 8.0).ast
 
 def is_black(plane: Plane) -> bool:
     """Nearly all of it is as dark as video gets, and nothing stands out of it. plane: uint8 (H, W)."""
-    bright = np.count_nonzero(plane > TUNING.black_max)
-    if bright > (1 - TUNING.black_share) * plane.size:
+    bright = np.count_nonzero(plane > TUNING.black.black_max)
+    if bright > (1 - TUNING.black.black_share) * plane.size:
         return False
     deviation = float(cv2.meanStdDev(plane)[1][0, 0])
-    return deviation <= TUNING.flat_max
+    return deviation <= TUNING.black.flat_max
 
 
 class FreezeDetector:
@@ -100,13 +139,13 @@ class FreezeDetector:
 
     def unchanged_since(self, t: float, plane: Plane) -> float:
         """Return the time at which the frame became what it is now; `t` if it has just changed."""
-        margin = plane.shape[0] // TUNING.edge_rows
+        margin = plane.shape[0] // TUNING.view.edge_rows
         middle = plane[margin:-margin]
         if self._anchor is None or t < self._since or self._anchor.shape != middle.shape:
             self._keep(t, middle)
         else:
-            changed = np.count_nonzero(cv2.absdiff(middle, self._anchor) >= TUNING.step_min)
-            if changed > TUNING.still_share * middle.size:
+            changed = np.count_nonzero(cv2.absdiff(middle, self._anchor) >= TUNING.frozen.step_min)
+            if changed > TUNING.frozen.still_share * middle.size:
                 self._keep(t, middle)
         return self._since
 
@@ -157,7 +196,7 @@ class SceneBaseline:
     @property
     def is_known(self) -> bool:
         """It was learnt for long enough to judge what is missing."""
-        return self._seconds >= TUNING.learn_s and self._samples >= TUNING.samples_min
+        return self._seconds >= TUNING.view.learn_s and self._samples >= TUNING.view.samples_min
 
     def forget(self) -> None:
         """Learn from the beginning."""
@@ -170,7 +209,7 @@ class SceneBaseline:
             self._learnt = edges.copy()
         self._samples += 1
         self._seconds += passed_s
-        share = max(1 / self._samples, min(0.5, passed_s / TUNING.tau_s))
+        share = max(1 / self._samples, min(0.5, passed_s / TUNING.view.tau_s))
         cv2.accumulateWeighted(edges, self._learnt, share)
         self._blocks = blocks_of(self._learnt)
 
@@ -178,18 +217,18 @@ class SceneBaseline:
         """Share of the blocks with structure that have lost it; None: not known, or too few blocks have structure."""
         if not self.is_known or self._blocks is None:
             return None
-        structured = self._blocks > TUNING.texture_min
-        if int(structured.sum()) < TUNING.blocks_min:
+        structured = self._blocks > TUNING.view.texture_min
+        if int(structured.sum()) < TUNING.view.blocks_min:
             return None
         now = blocks_of(edges)
-        return float((now[structured] < TUNING.kept_min * self._blocks[structured]).mean())
+        return float((now[structured] < TUNING.view.kept_min * self._blocks[structured]).mean())
 
     def shift(self, edges: Edges) -> ViewShift | None:
         """Return the displacement of the learnt edges; None if it is not known."""
         if not self.is_known or self._learnt is None:
             return None
         likeness = _likeness(self._learnt, edges)
-        if likeness >= TUNING.in_place:
+        if likeness >= TUNING.view.in_place:
             return ViewShift(0.0, 0.0, 1.0, likeness)
         height, width = edges.shape
         if self._window is None or self._window.shape != edges.shape:
@@ -208,10 +247,11 @@ def edges_of(plane: Plane) -> Edges:
 
 
 def blocks_of(edges: Edges) -> Edges:
-    """Mean strength in square blocks of `TUNING.block` pixels."""
+    """Mean strength in square blocks of `TUNING.view.block` pixels."""
     height, width = edges.shape
     return np.asarray(
-        cv2.resize(edges, (width // TUNING.block, height // TUNING.block), interpolation=cv2.INTER_AREA), np.float32
+        cv2.resize(edges, (width // TUNING.view.block, height // TUNING.view.block), interpolation=cv2.INTER_AREA),
+        np.float32,
     )
 
 

@@ -40,11 +40,11 @@ from appliance.ingest.process import IngestProcess
 from appliance.sandbox.confinement import confine
 from appliance.track.tracker import Tracker
 
-CONFIG_BYTES_MAX = 8 * 1024 * 1024
+CONFIG_BYTES_MAX = 8 * 1024 * 1024  # above base.yamlfile.FILE_BYTES_MAX; more comes from no site file
 COMMAND_BYTES_MAX = CONFIG_BYTES_MAX  # one of them is the cameras' section
 END_S_MAX = 10.0  # of closing segments; who has not ended then leaves: what is recorded survives a kill
 ALARM_S = 15  # after which the kernel ends it, should even the line in the log hang
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +74,7 @@ def main() -> int:
         with signs_of_life(out, lambda: os._exit(0)):
             shared, recheck = _load_detectors(site, settled, record_on=record_on)
         ingest = IngestProcess(
-            site.cameras,
-            site.health,
-            site.storage,
+            site,
             shared,
             Tracker,
             IngestChannel(out),

@@ -18,16 +18,7 @@ from appliance.ingest.recorder import SegmentRecorder
 from appliance.ingest.rtsp_source import UNRESOLVED, RtspSource
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.media.source import VideoSource
-from appliance.types import (
-    CameraMeter,
-    CameraState,
-    CameraStateName,
-    DecodeStatus,
-    Gap,
-    HealthKind,
-    IngestMessage,
-    StreamTraffic,
-)
+from appliance.types import CameraMeter, CameraState, CameraStateName, Gap, HealthKind, IngestMessage
 
 Emit = Callable[[IngestMessage], None]
 MAIN_STREAM = "main"
@@ -119,7 +110,6 @@ class CameraRunner:
 
     def __init__(
         self,
-        name: str,
         settings: CameraConfig,
         recorder: SegmentRecorder | None,
         detect_stream: DetectStream,
@@ -131,7 +121,7 @@ class CameraRunner:
         substream: PacketSink | None = None,
     ) -> None:
         """substream: takes the detect stream's packets, too, where a camera has a second stream for detection."""
-        self._name = name
+        name = self._name = detect_stream.camera
         self._settings = settings
         self._finder = finder
         self._clock = clock
@@ -225,7 +215,7 @@ class CameraRunner:
         source: VideoSource
         recorder = self._recorder if role == MAIN_STREAM else None
         if is_file:
-            source = FileSource(self._name, url, self._clock, stop)
+            source = FileSource(self._name, url, self._clock, stop, loops=self._settings.loop)
         else:
             source = RtspSource(
                 self._name,
@@ -244,7 +234,6 @@ class CameraRunner:
             self._states,
             self._clock,
             stop,
-            loops=self._settings.loop and is_file,
             until_needed_s=until_needed_s,
         )
 
@@ -263,30 +252,26 @@ class CameraRunner:
         return CameraMeter(
             camera=self._name,
             t=self._clock.now(),
-            traffic=StreamTraffic(
-                bytes=sum(received.values()),
-                exact=all(b.received.exact for _, b in readers),
-                packets=sum(b.packets - a.packets for a, b in readers),
-                detect_bytes=received.get(DETECT_STREAM, 0) if MAIN_STREAM in received else 0,
-            ),
+            received=sum(received.values()),
+            exact=all(b.received.exact for _, b in readers),
+            packets=sum(b.packets - a.packets for a, b in readers),
             decoded=now.detect.decoded - before.detect.decoded,
             examined=now.detect.examined - before.detect.examined,
             unexamined=now.detect.unexamined - before.detect.unexamined,
             reconnects=sum(b.reconnects - a.reconnects for a, b in readers),
             unrecorded=now.unrecorded - before.unrecorded,
             skipped=now.detect.skipped - before.detect.skipped + now.lagged - before.lagged,
+            decoding=now.detect.decoding,
+            decoding_reason=LAGGING if self._lag_filter.is_lagging else now.detect.decoding_reason,
+            behind_s=round(self._lag_filter.take_worst_s(), 2),
             why=now.detect.dropped_since(before.detect),
             ages=now.detect.ages_since(before.detect),
             retried=now.detect.retries - before.detect.retries,
+            promised_fps=None if rates is None else round(rates.promised, 2),
+            examined_fps=None if rates is None else round(rates.examined, 2),
+            decoder=now.detect.decoder,
             decoder_failures=now.detect.decoder_failures - before.detect.decoder_failures,
-            decoding=DecodeStatus(
-                now.detect.decoding,
-                LAGGING if self._lag_filter.is_lagging else now.detect.decoding_reason,
-                round(self._lag_filter.take_worst_s(), 2),
-                None if rates is None else round(rates.promised, 2),
-                None if rates is None else round(rates.examined, 2),
-                now.detect.decoder,
-            ),
+            detect_received=received.get(DETECT_STREAM, 0) if MAIN_STREAM in received else 0,
         )
 
 

@@ -14,7 +14,7 @@ from appliance.types import CameraMeter, FrameBoxes, HealthEvent, IngestHealth, 
 
 BOXES_MAX = 2000  # FrameBoxes that wait: 25 s of sixteen busy cameras
 KEPT_MAX = 20_000  # other messages: hours without a reader
-ALIVE_EVERY_S = 1.0
+ALIVE_EVERY_S = 1.0  # the core gives a silent child up after several of them
 LOAD_S_MAX = 3600.0  # a large network on a small board takes half of that to build
 BATCH_MAX = 64  # messages a write, so that the reader wakes once for all of them
 
@@ -190,12 +190,11 @@ def _key(message: IngestMessage) -> tuple[str, str] | None:
 
 
 def _sum(a: CameraMeter, b: CameraMeter) -> CameraMeter:
-    later = b.decoding
-    if a.decoding is not None and later is not None:
-        later = replace(later, behind_s=max(a.decoding.behind_s, later.behind_s))
     return replace(
         b,
-        traffic=a.traffic + b.traffic,
+        received=a.received + b.received,
+        exact=a.exact and b.exact,
+        packets=a.packets + b.packets,
         decoded=a.decoded + b.decoded,
         examined=a.examined + b.examined,
         unexamined=a.unexamined + b.unexamined,
@@ -205,8 +204,9 @@ def _sum(a: CameraMeter, b: CameraMeter) -> CameraMeter:
         why={reason: a.why.get(reason, 0) + b.why.get(reason, 0) for reason in {**a.why, **b.why}},
         ages=tuple(map(sum, zip(a.ages, b.ages, strict=True))) if a.ages and b.ages else a.ages or b.ages,
         retried=a.retried + b.retried,
+        detect_received=a.detect_received + b.detect_received,
         decoder_failures=a.decoder_failures + b.decoder_failures,
-        decoding=later,
+        behind_s=max(a.behind_s, b.behind_s),
     )
 
 

@@ -71,10 +71,8 @@ class DetectStream:
 
     def __init__(
         self,
-        camera: str,
         analysis: CameraAnalysis,
         settings: DetectConfig,
-        model: str,
         clock: Clock,
         emit: Callable[[StreamHeader | FrameBoxes], None],
         *,
@@ -85,14 +83,13 @@ class DetectStream:
     ) -> None:
         """Prepare the stream; nothing is decoded yet.
 
-        model: the detector's name, for headers. wake: set when a frame waits. on_session: called by the camera's
+        wake: set when a frame waits. on_session: called by the camera's
         thread, before the packet goes to the sinks after this one. known_before: the objects that stood there before
         the first session are known; those before later sessions always are. hardware: the hardware that decodes; None:
         software decodes.
         """
-        self._camera = camera
+        self.camera = analysis.camera
         self._analysis = analysis
-        self._model = model
         self._clock = clock
         self._emit = emit
         self._wake = wake or threading.Event()
@@ -116,7 +113,7 @@ class DetectStream:
         self._examined = 0
 
     def begin(self, info: StreamInfo, session_id: str) -> None:
-        self._decoder = Decoder(f"camera {self._camera}", info, self._hardware)
+        self._decoder = Decoder(f"camera {self.camera}", info, self._hardware)
         self._analysis.open(self._decoder, info)
         self._label, self._session_id, self._has_header = info.label, session_id, False
 
@@ -131,7 +128,7 @@ class DetectStream:
             self._consider(frame)
         if self._reconnect_reason:
             reason, self._reconnect_reason = self._reconnect_reason, ""
-            raise SourceLost(f"camera {self._camera}: {reason}; connecting again")
+            raise SourceLost(f"camera {self.camera}: {reason}; connecting again")
 
     def end(self) -> None:
         decoder, self._decoder = self._decoder, None
@@ -233,9 +230,9 @@ class DetectStream:
         with self._lock:
             size = self._analysis.start_session(frame)
             header = StreamHeader(
-                camera=self._camera,
+                camera=self.camera,
                 clip=self._label,
-                model=self._model,
+                model=self._analysis.detector.name,
                 size=size,
                 run=self._session_id,
                 known_before=self._known_before,

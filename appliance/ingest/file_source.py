@@ -18,7 +18,7 @@ from appliance.ingest.timestamps import Timeline
 from appliance.media.source import MICROSECOND, PIXELS_MAX, SECOND_US, ReceivedBytes, StreamInfo, VideoPacket
 
 OPEN_S_MAX = 10.0  # a disk that answers no sooner has failed
-READ_S_MAX = 10.0
+READ_S_MAX = 10.0  # a disk that spins up takes less; a network share that hangs never answers
 PACE_LAG_S_MAX = 2.0  # a reader that fell further behind is not hurried, and a loop that ended longer ago begins now
 FRAME_S_DEFAULT = 0.04  # where a file does not say
 FRAMES_A_SECOND_MAX = 300  # no camera sends more
@@ -48,7 +48,16 @@ class FileSource:
     they come at once, stamped from 0. Bytes received are the sizes of the packets.
     """
 
-    def __init__(self, camera: str, url: str, clock: Clock | None = None, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        camera: str,
+        url: str,
+        clock: Clock | None = None,
+        stop: threading.Event | None = None,
+        *,
+        loops: bool = False,
+    ) -> None:
+        self.loops = loops
         self._name = f"camera {camera}" if clock else camera
         self._path = clip_path(url)
         self._clock = clock

@@ -22,7 +22,7 @@ PORTS = {"rtsp": 554, "rtsps": 322}
 # Cameras listen on these, so that most of those that are added need no new start of the process.
 USUAL_PORTS = frozenset({*PORTS.values(), 8554})
 
-DNS_PORT = 53
+DNS_PORT = 53  # RFC 1035
 RESOLVER_FILES = tuple(map(Path, ("/etc/resolv.conf", "/etc/hosts")))
 _READ = (
     "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/localtime", "/etc/ssl/openssl.cnf", "/etc/ssl/certs",

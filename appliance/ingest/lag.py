@@ -16,7 +16,7 @@ _FRAMES_UNREAD = 1.5  # libavformat gives a frame out when the next has begun: p
 _MEMORY_S = 10.0  # over which bytes a second are averaged
 _STEP_S_MAX = 2.0  # between two stamps; more is a jump
 LAG_S_MAX = 2.0  # later than that, frames are dropped
-CAUGHT_UP_S = 0.5
+CAUGHT_UP_S = 0.5  # less than this behind the camera is the jitter of a network
 KEY_FRAME_EVERY_S = 2.0  # while lagging
 
 logger = logging.getLogger(__name__)

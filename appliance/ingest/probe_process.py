@@ -24,12 +24,12 @@ from appliance.sandbox.confinement import confine
 from appliance.sandbox.sandbox import child_environment
 
 WATCH_S = 4.0  # a group of pictures of most cameras, for bit rate and key frames
-FIRST_FRAME_S_MAX = 15.0
-ANSWER_S_MAX = 30.0
-SIDE_MAX = 960
+FIRST_FRAME_S_MAX = 15.0  # as camera_probe's
+ANSWER_S_MAX = 30.0  # twice FIRST_FRAME_S_MAX: main and second stream
+SIDE_MAX = 960  # pixels of the picture that the page shows; larger only costs bytes
 _MEMORY_BYTES_MAX = 3 << 30  # of address space, most of it libraries
-_ANSWER_BYTES_MAX = 4 << 20
-_PR_SET_PDEATHSIG = 1
+_ANSWER_BYTES_MAX = 4 << 20  # a JPEG of SIDE_MAX in base64 has 0.5 MB
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)

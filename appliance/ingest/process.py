@@ -38,7 +38,7 @@ from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
 from appliance.recheck.worker import RecheckWorker
 from appliance.rules.known_labels import unknown_labels
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
-from appliance.track.parked_vehicle_memory import StationaryObjects
+from appliance.track.stationary_objects import StationaryObjects
 from appliance.types import (
     Command,
     ConfigureCommand,
@@ -51,8 +51,8 @@ from appliance.types import (
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 1.0
-STOP_S_MAX = 6.0
+TICK_S = 1.0  # silence and health are told in seconds
+STOP_S_MAX = 6.0  # below base.threads.STOP_S_MAX, in which the core waits for this process
 RING_FREE_BYTES_MIN = 8_000_000  # of a folder in memory: others may lie there, too
 
 
@@ -81,9 +81,7 @@ class IngestProcess:
 
     def __init__(
         self,
-        cameras: Mapping[str, config.CameraConfig],
-        health: config.HealthConfig,
-        storage: config.StorageConfig,
+        settings: config.IngestConfig,
         detector: ObjectDetector,
         new_tracker: Callable[[tuple[str, ...], StationaryObjects], ObjectTracker],
         channel: IngestChannel,
@@ -99,8 +97,7 @@ class IngestProcess:
         the hardware that may decode; None: software decodes. policy: the policy by which this process is confined;
         None: it is not confined.
         """
-        self._health = health
-        self._storage = storage
+        cameras, self._health, self._storage = settings.cameras, settings.health, settings.storage
         self._detector = detector
         prefer_labels(detector, config.rule_labels(cameras.values()))
         self._new_tracker = new_tracker
@@ -113,14 +110,14 @@ class IngestProcess:
         self._finder = SocketFinder()
         self._trimmed_at = clock.monotonic()
         self._shedding = self._shed = ShedLoadCommand()
-        clear_substreams(Path(storage.dir))
+        clear_substreams(Path(self._storage.dir))
         self._cameras = {name: self._make_camera(name, camera) for name, camera in cameras.items() if camera.enabled}
         self._wanted: Mapping[str, config.CameraConfig] | None = None
         worker = InferenceWorker(detector, self._streams(), clock, self._wake_worker)
         self._worker = worker
-        self._watchdog = ApplianceWatchdog(health, self._emit, clock)
+        self._watchdog = ApplianceWatchdog(self._health, self._emit, clock)
         recheck_detector = load_recheck_detector or (lambda: worker.idle_detector)
-        self._rechecks = RecheckWorker(Path(storage.dir), recheck_detector, self._emit, clock)
+        self._rechecks = RecheckWorker(Path(self._storage.dir), recheck_detector, self._emit, clock)
 
     def _streams(self) -> list[DetectStream]:
         return [camera.stream for camera in self._cameras.values()]
@@ -146,13 +143,11 @@ class IngestProcess:
             lambda labels: self._new_tracker(labels, parked.objects),  # for each session; all know the same
             camera.detect,
             tamper=tamper,
-            lines=camera.rule_lines,
         )
+        analysis.watch_lines(camera.rule_lines)
         stream = DetectStream(
-            name,
             analysis,
             camera.detect,
-            self._detector.name,
             clock,
             self._emit,
             wake=self._wake_worker,
@@ -167,7 +162,7 @@ class IngestProcess:
             free_bytes = round(self._storage.disk_free_min_mb * 1_000_000)
             substream = SubstreamRing(Path(self._storage.dir), name, free_bytes, clock)
         runner = CameraRunner(
-            name, camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog, substream=substream
+            camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog, substream=substream
         )
         return _RunningCamera(camera, analysis, runner, stream, parked, substream)
 

@@ -30,7 +30,7 @@ GAP_S_MIN, GAP_STEPS = (
     4,
 )  # a pause of a connection that held is a gap from there on; steps: usual times between frames
 PAUSED = "connected, but no picture came"
-READ_PAUSE_S_MAX = 0.4
+READ_PAUSE_S_MAX = 0.4  # less than the 0.5 s of a file's fragment, so that live video stays that far behind
 READ_PAUSE_S_MIN = 0.08  # shorter, and there is nothing to gain
 READ_PAUSE_BYTES_MAX = 96_000  # what may come meanwhile: cameras have small send buffers, kernels small first windows
 LATE_PACKET_S = 0.07  # a packet that late was not the last that had come
@@ -138,7 +138,6 @@ class ReconnectingReader:
         clock: Clock,
         stop: threading.Event,
         *,
-        loops: bool = False,
         backoff: Backoff | None = None,
         until_needed_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -148,7 +147,6 @@ class ReconnectingReader:
         self._sinks = sinks
         self._listener = listener
         self._clock = clock
-        self._loops = loops
         self._backoff = backoff or Backoff(0.5, RETRY_S_MAX)
         self._repeats = LogThrottle(logger, clock)
         self._stop = stop
@@ -206,7 +204,7 @@ class ReconnectingReader:
             self._source.close()
             if self._clock.monotonic() - began > FORGIVE_AFTER_S:
                 self._backoff.reset()
-        if not self._stop.is_set() and not self._loops:
+        if not self._stop.is_set() and not self._source.loops:
             self._set_state("ended", "the clip is at its end")
 
     def check_silence(self) -> None:
@@ -271,7 +269,7 @@ class ReconnectingReader:
         if gap is not None:
             self._reconnects += 1
             self._listener.gap(self._name, gap[0], max(gap[0], packet.t), gap[1])
-        elif last_t is not None and not self._loops:
+        elif last_t is not None and not self._source.loops:
             self._notice_pause(last_t, packet.t)
         if was != "live" and not self._dry:
             self._set_state("live", "")

@@ -55,6 +55,8 @@ class RtspSource:
     `received` may be called from any. The end of the stream is a loss: cameras do not end.
     """
 
+    loops = False
+
     def __init__(
         self,
         camera: str,

@@ -18,7 +18,7 @@ from appliance.media.source import StreamInfo, VideoPacket
 from appliance.types import Gap, SegmentRow
 
 FOLDER = "substreams"  # substreams/<camera>/: see store/paths
-SEGMENT_S = 4.0
+SEGMENT_S = 4.0  # a clip is cut at key frames, which are 2 to 4 s apart
 FILES_KEPT = 2  # the one that is written, and the one before for who reads it to its end
 FILE_BYTES_MAX = 16_000_000  # a stream whose key frames come too seldom for that is not offered
 

@@ -24,13 +24,13 @@ HOLE_US_MAX = 30 * SECOND_US  # in a file; a longer one is a broken clock
 REORDER_US_MAX = 5 * SECOND_US  # between pts and dts; more is nonsense
 REPORT_BEHIND_US_MAX = 60 * SECOND_US  # a server may begin with a cached GOP, that much in the past
 REPORT_AHEAD_US_MAX = 2 * SECOND_US  # no frame arrives before it was taken: the sender's clock is wrong
-DTS_STEP_US = 1000
-_PRFT_BYTES = 8
+DTS_STEP_US = 1000  # a millisecond: less than any camera's frame
+_PRFT_BYTES = 8  # a time stamp of 64 bits
 _SAME_REPORT_US = SECOND_US // 4
 _WINDOW_US = 10 * SECOND_US  # the earliest arrival in it tells how far the anchor is off
 _FAR_US = SECOND_US // 2  # off by more, time is steered fast
 _STEER = 200  # stream time for each unit of correction: half a percent, which no viewer sees
-_STEER_FAR = 5
+_STEER_FAR = 5  # times the usual pace, where the time line is further off than _FAR_US
 
 
 class SenderReports:

@@ -60,7 +60,7 @@ def cut_clip(
 
 @contextlib.contextmanager
 def _heard_in(segments: Sequence[RecordedSegment]) -> Iterator[SegmentSound | None]:
-    """The sound of the first segment that has any, open while the clip is cut."""
+    """Return the sound of the first segment that has any, open while the clip is cut."""
     with contextlib.ExitStack() as stack:
         for segment in segments:
             with contextlib.suppress(EvidenceError):
@@ -73,7 +73,7 @@ def _heard_in(segments: Sequence[RecordedSegment]) -> Iterator[SegmentSound | No
 
 
 def _touching(segments: Sequence[RecordedSegment], t0: float, t1: float) -> list[RecordedSegment]:
-    """The segments that hold anything of t0..t1; of two that meet at t0 only the one that begins there."""
+    """Return the segments that hold anything of t0..t1; of two that meet at t0 only the one that begins there."""
     begins = max((each.t_start for each in segments if each.t_start <= t0 + ROUNDING_S), default=t0)
     return [
         each for each in segments if each.t_start >= begins and each.t_end >= t0 - ROUNDING_S and each.t_start <= t1
@@ -213,7 +213,7 @@ class _ClipWriter:
 
     @property
     def has_sound(self) -> bool:
-        """Whether anything is heard in it."""
+        """Return whether anything is heard in it."""
         return self._last_sound >= 0
 
     def copy_sound(self, packet: av.Packet[av.AudioStream], t: float) -> None:
@@ -239,7 +239,7 @@ class _ClipWriter:
 
 
 def _from_key(packets: Iterator[TimedPacket], t0: float) -> Iterator[TimedPacket]:
-    """The packets from the last key frame at or before `t0` on (from the first one, if all are later)."""
+    """Return the packets from the last key frame at or before `t0` on (from the first one, if all are later)."""
     group: list[TimedPacket] = []
     passed = False
     for timed in packets:

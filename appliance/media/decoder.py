@@ -10,7 +10,7 @@ from appliance.base.errors import SourceLost
 from appliance.media.hardware_codec import FrameCodec, HardwareFailed, HardwareSource
 from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
 
-DAMAGED_IN_A_ROW_MAX = 300
+DAMAGED_IN_A_ROW_MAX = 300  # packets, 20 s at 15 a second: a connection that long without a picture is made anew
 _NO_LOOP_FILTER = {"skip_loop_filter": "all"}  # codecs without one take no notice
 
 
@@ -57,7 +57,7 @@ class Decoder:
         self._last_t: float | None = None
 
     def decode(self, packet: VideoPacket) -> list[DecodedFrame]:
-        """The frames that this packet completes. Raises SourceLost when nothing can be decoded any more."""
+        """Return the frames that this packet completes. Raise SourceLost when nothing can be decoded any more."""
         left = self._regain(packet.t) if packet.keyframe else []
         if self._codec is None:
             self.damaged += 1
@@ -73,7 +73,7 @@ class Decoder:
         return left + frames
 
     def flush(self) -> list[DecodedFrame]:
-        """The frames still held back for their order, at the end of a clip."""
+        """Return the frames still held back for their order, at the end of a clip."""
         return self._decode(self._codec, None) if self._codec is not None else []
 
     def restart(self, index: int) -> None:
@@ -83,7 +83,7 @@ class Decoder:
         self._index, self._last_t, self.in_sync = index, None, True
 
     def decode_key_frame(self, packet: VideoPacket) -> DecodedFrame | None:
-        """The frame of a key frame's packet, after `restart`; None: it is damaged.
+        """Return the frame of a key frame's packet, after `restart`; None: it is damaged.
 
         A decoder that holds frames back for their order must be drained, and then is not `in_sync` any more. One that
         cannot be drained at little cost is left alone: software decodes this one frame.
@@ -136,7 +136,7 @@ class Decoder:
         return [self._frame(av_frame) for av_frame in frames]
 
     def _give_up(self, error: HardwareFailed) -> None:
-        """The hardware has failed."""
+        """Go on in software: the hardware has failed."""
         assert self._hardware is not None
         assert self._source is not None
         self._hardware.close()

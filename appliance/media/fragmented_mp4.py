@@ -17,7 +17,7 @@ from pathlib import Path
 
 from appliance.base.errors import EvidenceError
 
-INIT_BYTES_MAX = 256 * 1024
+INIT_BYTES_MAX = 256 * 1024  # `ftyp` and `moov` of our files have under 2 kB
 HEAD_BYTES_MAX = 256 * 1024  # of a `moof`
 FRAGMENT_BYTES_MAX = 32 * 1024 * 1024  # half a second of 8K key frames
 _HEAD = struct.Struct(">I4s")
@@ -40,8 +40,10 @@ class _Track:
 
 @dataclass(frozen=True, slots=True)
 class InitSegment:
-    """What a player needs before the first fragment. media_type: with the codecs, as `MediaSource.isTypeSupported`
-    asks for it."""
+    """The bytes that a player needs before the first fragment.
+
+    media_type: with the codecs, as `MediaSource.isTypeSupported` asks for it.
+    """
 
     data: bytes
     media_type: str
@@ -59,7 +61,7 @@ class Fragment:
 
 @dataclass(slots=True)
 class _Sample:
-    """Of a `traf`: its track, decoding time, and what is said of its first sample."""
+    """The first sample of a `traf`, with its track and decoding time."""
 
     track: int = 0
     time: int = 0
@@ -91,7 +93,7 @@ class FragmentReader:
 
     @property
     def has_grown(self) -> bool:
-        """Whether there are bytes that were not read. Quick: for the event loop's thread."""
+        """Return whether there are bytes that were not read. Quick: for the event loop's thread."""
         return os.fstat(self._fd).st_size > self._at
 
     def close(self) -> None:
@@ -101,7 +103,7 @@ class FragmentReader:
             os.close(fd)
 
     def newest(self) -> list[Fragment]:
-        """The fragments from the last key frame on, and everything before it left out. Raises FragmentError."""
+        """Return the fragments from the last key frame on, and leave out everything before it. Raise FragmentError."""
         heads: list[tuple[int, bool]] = []
         while (head := self._next_head()) is not None:
             at, end, _, sample = head
@@ -114,7 +116,7 @@ class FragmentReader:
         return self.read()
 
     def read(self, count_max: int = 64) -> list[Fragment]:
-        """The whole fragments that came since the last call. Raises FragmentError."""
+        """Return the whole fragments that came since the last call. Raise FragmentError."""
         found: list[Fragment] = []
         while len(found) < count_max and (head := self._next_head()) is not None:
             at, end, moof, sample = head
@@ -139,7 +141,7 @@ class FragmentReader:
         struct.pack_into(">Q", data, sample.time_at, moved)
 
     def _next_head(self) -> tuple[int, int, bytes, _Sample] | None:
-        """The next whole fragment: where it begins and ends, its `moof`, and its first picture; None: not there yet."""
+        """Return the next whole fragment (begin, end, `moof`, first picture); None: it is not there yet."""
         while True:
             size = os.fstat(self._fd).st_size
             kind, end = self._box(self._at, size)
@@ -240,7 +242,7 @@ def _u32(data: bytes | bytearray, at: int, end: int) -> int:
 
 
 def _read_tracks(moov: bytearray) -> tuple[list[_Track], dict[int, int]]:
-    """The tracks, and the usual flags of each one's samples. Blanks edit lists and names HEVC in place."""
+    """Return the tracks, and the usual flags of each one's samples. Blank edit lists and name HEVC in place."""
     tracks: list[_Track] = []
     flags: dict[int, int] = {}
     for kind, begin, end in list(_children(moov, _HEAD.size, len(moov))):
@@ -274,7 +276,10 @@ def _read_track(moov: bytearray, begin: int, end: int) -> _Track:
 
 
 def _codec(moov: bytearray, kind: bytes, begin: int, end: int) -> str:
-    """The codec as browsers are asked for it; of what they are not expected to play, the name of its box alone."""
+    """Return the codec as browsers are asked for it.
+
+    Of what they are not expected to play, the name of its box alone.
+    """
     inside = begin + _VISUAL_BYTES
     if kind == b"avc1":
         at, config_end = _find(moov, inside, end, b"avcC")
@@ -302,7 +307,7 @@ def _hevc_codec(config: bytes) -> str:
 
 
 def _samples(moof: bytes, flags: dict[int, int]) -> list[_Sample]:
-    """Of each `traf`, its first sample."""
+    """Return the first sample of each `traf`."""
     found: list[_Sample] = []
     for kind, begin, end in _children(moof, _HEAD.size, len(moof)):
         if kind != b"traf":

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from appliance.types import Box
 
-SMALL_LUMA_SIZE = (160, 90)
-MOTION_WIDTH_MAX = 480
-PLANES_WIDTH_MAX = 640
+SMALL_LUMA_SIZE = (160, 90)  # (width, height) of the tamper detector's plane: 16:9, 10-pixel blocks
+MOTION_WIDTH_MAX = 480  # pixels; the gate's cells are 8 of a 720p frame
+PLANES_WIDTH_MAX = 640  # pixels; colours of a person are told apart at it
 _ON_DEVICE = frozenset({"cuda", "vaapi", "qsv", "drm_prime"})
 _PLANAR_8_BIT = frozenset({"yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuv444p", "yuvj444p", "nv12", "gray"})
 
@@ -29,7 +29,7 @@ def upright_size(frame: av.VideoFrame) -> tuple[int, int]:
 
 
 def upright_box(box: Box, turns: int) -> Box:
-    """A box in shares of the frame as it was decoded, in shares of the upright one."""
+    """Return a box in shares of the frame as it was decoded, in shares of the upright one."""
     for _ in range(turns % 4):
         x1, y1, x2, y2 = box
         box = (y1, 1 - x2, y2, 1 - x1)
@@ -37,13 +37,13 @@ def upright_box(box: Box, turns: int) -> Box:
 
 
 def at_host(frame: av.VideoFrame) -> av.VideoFrame:
-    """A frame that a device has decoded, copied from there in the format it has there; any other as it is."""
+    """Return a frame that a device has decoded, copied from there in the format it has there; any other as it is."""
     there = device_format(frame)
     return frame if there is None else frame.reformat(format=there)
 
 
 def device_format(frame: av.VideoFrame) -> str | None:
-    """The format of a frame's pixels on the device where it lies; None: it lies in memory."""
+    """Return the format of a frame's pixels on the device where it lies; None: it lies in memory."""
     if frame.format.name not in _ON_DEVICE:
         return None
     there = getattr(frame, "sw_format", None)  # PyAV 17 (Python 3.10, so JetPack 6) does not tell

@@ -69,8 +69,11 @@ class FrameCodec(Protocol):
     """Makes packets into frames. One thread. PyAV's `VideoCodecContext` is the one that decodes in software."""
 
     def decode(self, packet: av.Packet[av.VideoStream] | None = None) -> Sequence[av.VideoFrame]:
-        """The frames that are complete by now, in the order they are shown, each with the PTS of its packet. None: the
-        stream ends, all that are left. Raises FFmpegError for a damaged packet, HardwareFailed."""
+        """Return the frames that are complete by now, in the order they are shown, each with the PTS of its packet.
+
+        None: the stream ends, and all that are left are returned. Raise FFmpegError for a damaged packet,
+        HardwareFailed.
+        """
         ...
 
     def flush_buffers(self) -> None:
@@ -98,12 +101,14 @@ class HardwareSource(Protocol):
         ...
 
     def open(self, info: StreamInfo, t: float | None = None) -> HardwareCodec | None:
-        """A codec for this stream; None: none now, and why is known to the source. t: the camera time of a key frame at
-        which it is asked for again."""
+        """Return a codec for this stream; None if there is none now: the source knows why.
+
+        t: the camera time of a key frame at which it is asked for once more.
+        """
         ...
 
     def release(self, failure: HardwareFailed | None = None) -> None:
-        """The codec was closed, because of that failure if there is one."""
+        """Give back the codec, which was closed. failure: the failure that closed it, if there is one."""
         ...
 
 
@@ -133,15 +138,15 @@ def ways(kind: HardwareKind, device: str | None, program: str) -> list[DecodeWay
 
 
 class LibavCodec:
-    """A decoder of the FFmpeg inside PyAV, on a device. Frames stay there until somebody asks for their pixels
-    (`frames.at_host`): of fifteen frames a second at most five are looked at, and only those are copied.
+    """A decoder of the FFmpeg inside PyAV, on a device.
 
-    State: the codec's context, whether a frame came, damaged packets in a row. Invariant: never a frame that software
-    decoded: FFmpeg would go on in software by itself, and nobody would know.
+    Frames stay there until somebody asks for their pixels (`frames.at_host`): of fifteen frames a second at most five
+    are examined, and only those are copied. State: the codec's context, whether a frame came, damaged packets in a row.
+    Invariant: never a frame that software decoded: FFmpeg would go on in software by itself, and nobody would know.
     """
 
     def __init__(self, way: DecodeWay, info: StreamInfo, library: Libav | None = None) -> None:
-        """Raises HardwareFailed: the device, or the decoder on it, does not come up."""
+        """Open the decoder. Raise HardwareFailed: the device, or the decoder on it, does not come up."""
         self.alone = way.alone
         self._way = way
         self._came = False
@@ -184,14 +189,14 @@ class LibavCodec:
 
 @dataclass(frozen=True, slots=True)
 class Libav:
-    """What is taken of PyAV; a test gives others with the same signatures."""
+    """The parts of PyAV that are used; a test gives others with the same signatures."""
 
     accel: type[HWAccel] = HWAccel
     create: Callable[..., av.CodecContext] = av.CodecContext.create
 
 
 def new_context(way: DecodeWay, codec: str, library: Libav | None = None) -> av.VideoCodecContext:
-    """A decoder that is not open yet. Raises HardwareFailed: the device, or the decoder, is not there."""
+    """Return a decoder that is not open yet. Raise HardwareFailed: the device, or the decoder, is not there."""
     libav = library or Libav()
     accel = None
     try:

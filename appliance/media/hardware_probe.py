@@ -40,17 +40,17 @@ from appliance.media.source import SECOND_US, StreamInfo
 from appliance.sandbox.sandbox import child_environment
 from appliance.types import HardwareKind
 
-CLIP_SIZE = (1280, 720)
-CLIP_FRAMES = 24
+CLIP_SIZE = (1280, 720)  # 720p: hardware decoders refuse very small pictures
+CLIP_FRAMES = 24  # more than a decoder holds back (16, H.264's largest DPB)
 ROUNDS = 4  # of the clip, one after the other as after a cue: what a decoder costs at its start is spread
-PROBE_S_MAX = 60.0
+PROBE_S_MAX = 60.0  # all kinds, of which a hanging driver may stop one
 _ENCODERS = {"h264": "libx264", "hevc": "libx265"}
 _OFF_MAX = 1  # grey level
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedHardware:
-    """What became of one kind. ways: by the stream's codec, those that gave the same frames as software.
+    """The result of probing one kind. ways: by the stream's codec, those that gave the same frames as software.
 
     reason: why nothing of it works, or ''. cpu_ms, software_ms: processor time a frame of 720p, the child's included.
     """
@@ -102,7 +102,7 @@ def probe_hardware(
 
 
 def probe_kind(kind: HardwareKind, device: str | None, program: str) -> ProbedHardware:
-    """The same in this process, of one kind."""
+    """Probe one kind in this process."""
     working: dict[str, DecodeWay] = {}
     costs: list[tuple[float, float]] = []
     reasons: list[str] = []
@@ -126,7 +126,7 @@ def probe_kind(kind: HardwareKind, device: str | None, program: str) -> ProbedHa
 
 
 def must_exist(way: DecodeWay, codec: str) -> None:
-    """The cheap half of the proof. Raises HardwareFailed: there is no such device, decoder or program."""
+    """Check the cheap half of the proof. Raise HardwareFailed: there is no such device, decoder or program."""
     if way.by == "libav":
         new_context(way, codec)
     elif shutil.which(way.program) is None:
@@ -134,7 +134,7 @@ def must_exist(way: DecodeWay, codec: str) -> None:
 
 
 def open_codec(way: DecodeWay, info: StreamInfo) -> HardwareCodec:
-    """Raises HardwareFailed."""
+    """Open a decoder of this kind. Raise HardwareFailed."""
     return LibavCodec(way, info) if way.by == "libav" else PipedCodec(way, info)
 
 
@@ -148,7 +148,7 @@ class ProofClip:
 
 
 def proof_clip(encoder: str) -> ProofClip:
-    """Raises HardwareFailed: this FFmpeg cannot make one."""
+    """Encode a short clip. Raise HardwareFailed: this FFmpeg cannot make one."""
     data = _encoded(encoder)
     container = av.open(io.BytesIO(data), "r")
     stream = container.streams.video[0]
@@ -190,7 +190,7 @@ def _encoded(encoder: str) -> bytes:
 
 
 def software_frames(clip: ProofClip) -> tuple[list[tuple[int, NDArray[np.uint8]]], float]:
-    """The (PTS, brightness) of each frame, decoded in software in one thread, and the processor's ms a frame."""
+    """Return the (PTS, brightness) of each frame, decoded in software in one thread, and the processor's ms a frame."""
     context = av.CodecContext.create(clip.info.codec, "r")
     assert isinstance(context, av.VideoCodecContext)
     context.extradata, context.thread_count = clip.info.stream.codec_context.extradata, 1
@@ -198,7 +198,7 @@ def software_frames(clip: ProofClip) -> tuple[list[tuple[int, NDArray[np.uint8]]
 
 
 def _prove(way: DecodeWay, clip: ProofClip) -> tuple[DecodeWay, float]:
-    """The way with its delay, and the processor's ms a frame. Raises HardwareFailed: frames are not the same."""
+    """Return the way with its delay, and the processor's ms a frame. Raise HardwareFailed: frames are not the same."""
     before, began = _children_s(), process_cpu_s()
     codec = open_codec(way, clip.info)
     try:
@@ -220,7 +220,7 @@ def _prove(way: DecodeWay, clip: ProofClip) -> tuple[DecodeWay, float]:
 def same_frames(
     kind: HardwareKind, found: Sequence[tuple[int, NDArray[np.uint8]]], wanted: Sequence[tuple[int, NDArray[np.uint8]]]
 ) -> None:
-    """Raises HardwareFailed: they differ, and in what."""
+    """Raise HardwareFailed if the frames differ, and say in what."""
     if [pts for pts, _ in found] != [pts for pts, _ in wanted]:
         raise HardwareFailed(
             f"{kind} decodes, but gives {len(found)} frames where software gives {len(wanted)}, or at other times"
@@ -251,7 +251,7 @@ def _children_s() -> float:
 
 
 def from_json(answer: Mapping[str, object]) -> ProbedHardware:
-    """Raises KeyError, TypeError or ValueError."""
+    """Read the answer of the child. Raise KeyError, TypeError or ValueError."""
     given = dict(answer)
     found = given.pop("ways")
     if not isinstance(found, dict):

@@ -31,7 +31,7 @@ Pixels = NDArray[np.uint8]
 
 
 def make_image(image: Pixels, order: ImageOrder) -> FrameImage:
-    """Of the camera's frame (H, W, 3) BGR, which stays as it was. What cannot be made says why."""
+    """Make the ordered image of a camera's frame (H, W, 3) BGR, which stays as it was. If it cannot be, say why."""
     shown = image if order.redaction is None else redact(image, order.redaction)
     region: Box | None = None
     if order.box is not None and order.part == "crop":
@@ -69,7 +69,7 @@ def redact(image: Pixels, hidden: Redaction) -> Pixels:
 
 
 def crop_region(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
-    """The square around `box` (shares) in pixels (left, top, right, bottom), moved or cut to lie in the frame."""
+    """Return the square around `box` (shares) in pixels (left, top, right, bottom), moved or cut to fit the frame."""
     x1, y1, x2, y2 = box
     side = max((x2 - x1) * width, (y2 - y1) * height) * CONTEXT
     side = max(side, REGION_SIDE_MIN)
@@ -127,7 +127,7 @@ def _grown(box: Box, share: float) -> Box:
 
 
 def _part(image: Pixels, box: Box) -> Pixels:
-    """A view of at least one pixel."""
+    """Return a view of at least one pixel."""
     height, width = image.shape[:2]
     left, top = (int(min(max(0.0, share) * side, side - 1)) for share, side in ((box[0], width), (box[1], height)))
     right, bottom = (int(np.ceil(min(1.0, share) * side)) for share, side in ((box[2], width), (box[3], height)))

@@ -22,7 +22,7 @@ KeyframeKind = Literal["whole", "recovery", "unknown"]
 """whole: decodes by itself (IDR, BLA, CRA); recovery: frames become right from here on, as with intra refresh and
 open groups of H.264; unknown: another codec, whose flag is believed."""
 
-_UNITS_MAX = 64
+_UNITS_MAX = 64  # of an access unit; cameras cut a picture into at most some 16 slices
 # They stand before the first slice; a description of the scene (SEI) of some hundred bytes may stand between.
 _HEAD_BYTES = 4096
 _START = b"\x00\x00\x00\x01"
@@ -45,7 +45,7 @@ class StreamFormat:
     sets: tuple[bytes, ...]
 
     def of_type(self, nal_type: int) -> tuple[bytes, ...]:
-        """The parameter sets of one NAL type."""
+        """Return the parameter sets of one NAL type."""
         return tuple(nal for nal in self.sets if type_of(self.codec, nal) == nal_type)
 
 
@@ -67,7 +67,7 @@ def read_format(codec: Codec, extradata: bytes) -> StreamFormat:
 
 
 def split(data: bytes, length_size: int) -> list[bytes]:
-    """The NAL units of one access unit. A unit whose length runs past the end is dropped, and what follows it."""
+    """Return the NAL units of one access unit. A unit longer than the data is dropped, and what follows."""
     if not length_size:
         return split_annex_b(data)
     found: list[bytes] = []
@@ -84,7 +84,7 @@ def split(data: bytes, length_size: int) -> list[bytes]:
 
 
 def split_annex_b(data: bytes) -> list[bytes]:
-    """The NAL units between start codes, without their trailing zeros (Annex B.1.1)."""
+    """Return the NAL units between start codes, without their trailing zeros (Annex B.1.1)."""
     marks = [match.end() for match in _START_CODE.finditer(data)]
     ends = [*(mark - 3 for mark in marks[1:]), len(data)][: len(marks)]
     units = (data[start:end].rstrip(b"\x00") for start, end in zip(marks, ends, strict=True))
@@ -112,7 +112,10 @@ def keyframe_kind(codec: str, extradata: bytes, data: memoryview) -> KeyframeKin
 
 
 def announced_parameter_sets(info: StreamInfo) -> bytes:
-    """What the stream's description brought, as `keyframe_parameter_sets` gives it; b'' if nothing, or not Annex B."""
+    """Return the parameter sets of the stream's description, as `keyframe_parameter_sets` does; b'': none.
+
+    It is b'' as well where they are not Annex B.
+    """
     data = info.stream.codec_context.extradata or b""
     return _sets_in(info.codec, data) if _is_annex_b(info) else b""
 

@@ -28,18 +28,18 @@ from appliance.sandbox.sandbox import child_environment
 START_S_MAX = 6.0  # from the first packet to the first frame: a Jetson's libraries take their time
 FRAME_S_MAX = 0.5  # then from a packet to the frame that it completes
 DELAY_FRAMES_MAX = 16  # held back by the decoder, beyond what the probe saw: as many as H.264 allows
-END_S_MAX = 3.0
+END_S_MAX = 3.0  # for ffmpeg to give the device back; then it is killed
 FRAMES_MAX = 64  # that wait in this process; the child stops when they are not taken
 _PIPE_BYTES = 1 << 20  # F_SETPIPE_SZ: with the usual 64 kB a frame of 1080p takes fifty turns
 _STEP_US = SECOND_US  # between two beginnings, in the child's time
-_ERROR_BYTES_MAX = 2000
+_ERROR_BYTES_MAX = 2000  # of its stderr: the first line says why
 # PyAV asserts that a container is open, also where its header could not be written since the child had gone.
 _MUXER_ERRORS = (av.error.FFmpegError, HardwareFailed, OSError, ValueError, AssertionError)
 _ADDRESS = re.compile(r" @ 0x[0-9a-f]+")
 
 
 def arguments(way: DecodeWay, codec: str) -> list[str]:
-    """The child's command line. Raises HardwareFailed: it has no decoder for this codec."""
+    """Return the child's command line. Raise HardwareFailed: it has no decoder for this codec."""
     decoder = decoder_of(way, codec)
     accel = ["-hwaccel", way.accel] if way.accel else []
     device = ["-hwaccel_device", way.device] if way.accel and way.device else []
@@ -76,25 +76,24 @@ class _ChildInput:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """What a time stamp of the child stands for."""
+    """The packet that a time stamp of the child stands for."""
 
     pts: int
     dts: int | None
 
 
 class PipedCodec:
-    """A `HardwareCodec` whose decoder is a child process. Owner: the camera's thread; a thread named `decoded` reads
-    the child's frames.
+    """A `HardwareCodec` whose decoder is a child process.
 
-    State: what was sent and has not come back, how many frames the decoder holds back, the frames that came. Invariant:
-    `decode` waits for a frame at most FRAME_S_MAX (for the first one START_S_MAX), and only until as many frames are
-    out as the decoder has shown to hold.
+    Owner: the camera's thread; a thread named `decoded` reads the child's frames. State: what was sent and has not come
+    back, how many frames the decoder holds back, the frames that came. Invariant: `decode` waits for a frame at most
+    FRAME_S_MAX (for the first one START_S_MAX), and only until as many frames are out as the decoder has shown to hold.
     """
 
     alone = False
 
     def __init__(self, way: DecodeWay, info: StreamInfo) -> None:
-        """Raises HardwareFailed."""
+        """Start the child. Raise HardwareFailed."""
         self.delay = self._least_delay = way.delay
         self._kind = way.kind
         self._info = info
@@ -165,7 +164,7 @@ class PipedCodec:
         return child
 
     def _send(self, packet: av.Packet[av.VideoStream]) -> None:
-        """Raises HardwareFailed."""
+        """Send a packet to the child. Raise HardwareFailed."""
         pts = packet.pts if packet.pts is not None else packet.dts
         if pts is None:
             raise HardwareFailed(f"{self._kind}: the camera's packets carry no time stamps")
@@ -220,7 +219,7 @@ class PipedCodec:
         return len(self._sent)
 
     def _taken(self) -> list[av.VideoFrame]:
-        """The frames of what was sent since the last beginning, with their own time stamps."""
+        """Return the frames of what was sent since the last beginning, with their own time stamps."""
         frames = []
         while self._frames:
             frame = self._frames.popleft()
@@ -254,7 +253,7 @@ class PipedCodec:
                 self._arrived.notify()
 
     def _said_first(self) -> str:
-        """What ffmpeg said: the first line, of which the others are consequences; '': nothing."""
+        """Return ffmpeg's first line, of which the others are consequences; '' if it wrote none."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(1.0)
         said = (self._said.read(_ERROR_BYTES_MAX) or b"").decode(errors="replace")

@@ -1,6 +1,6 @@
-"""What is read from the recording, and what images are made of its frames, as plain values: segments, clips, images.
+"""The recording's segments, clips and images as plain values, without what reads or makes them.
 
-Whoever only asks for them loads this and neither FFmpeg nor OpenCV nor numpy, which are 25 MB in a process.
+A caller that only asks for them loads this and neither FFmpeg nor OpenCV nor numpy, which are 25 MB in a process.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from appliance.media.atomic_file import WrittenFile
 from appliance.types import Box, Point
 
 ROUNDING_S = 0.001  # times are stored rounded to a millisecond
-JPEG_QUALITY = 85
-RENDITION_HEIGHT_MAX = 720
-PERCENT = 100
-CLIP_BYTES_MAX = 512 * 1024 * 1024
+JPEG_QUALITY = 85  # OpenCV's own is 95, of more bytes
+RENDITION_HEIGHT_MAX = 720  # lines: a CPU encodes them in real time
+PERCENT = 100  # hundredths in one
+CLIP_BYTES_MAX = 512 * 1024 * 1024  # a cut stretch in the page's folder: ten minutes at 6 Mbit/s
 
 FramePart = Literal["frame", "crop", "region"]
 
@@ -49,7 +49,7 @@ class ClipFile:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """What is hidden in an image, all coordinates as shares of the frame.
+    """The parts of an image that are hidden, all coordinates as shares of the frame.
 
     Attributes:
         blur: "people": those in `others`; "surroundings": everything but `own`; "none".
@@ -111,12 +111,14 @@ class FrameImages:
 
 
 def progress_path(path: Path) -> Path:
-    """A file that is a byte longer for each hundredth that is done of the rendition `path`, while it is made."""
+    """Return the path of a file that grows by a byte for each hundredth of the rendition `path` that is done."""
     return path.with_suffix(".progress")
 
 
 def even_size(width: int, height: int) -> tuple[int, int]:
-    """(width, height) of a rendition: within RENDITION_HEIGHT_MAX lines, of the same shape; encoders take even numbers
-    only."""
+    """Return the (width, height) of a rendition: of the same shape, within RENDITION_HEIGHT_MAX lines.
+
+    Encoders take even numbers only.
+    """
     scale = min(1.0, RENDITION_HEIGHT_MAX / max(1, height))
     return max(2, round(width * scale / 2) * 2), max(2, round(height * scale / 2) * 2)

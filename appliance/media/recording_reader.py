@@ -61,15 +61,15 @@ class RecordingReader(Protocol):
     def images(
         self, segments: Sequence[RecordedSegment], wanted: Sequence[tuple[float, Sequence[ImageOrder]]]
     ) -> list[FrameImages]:
-        """What is ordered of the frame at each of these times, in that order; see `media.stills.cut_stills`."""
+        """Return the images ordered of the frames at these times, in that order; see `media.stills.cut_stills`."""
         ...
 
     def key_frame(self, segment: RecordedSegment, t: float, side_max: int) -> FrameImages:
-        """The key frame of `media.stills.cut_key_frame` as one JPEG."""
+        """Return the key frame of `media.stills.cut_key_frame` as one JPEG."""
         ...
 
     def file_images(self, path: Path, t: float, orders: Sequence[ImageOrder]) -> FrameImages:
-        """What is ordered of an image file that was written before, of time `t`."""
+        """Return the images ordered of an image file that was written before, of time `t`."""
         ...
 
     def clip(
@@ -90,13 +90,15 @@ class RecordingReader(Protocol):
         ...
 
     def longest_step_s(self, segment: RecordedSegment) -> float:
-        """The longest time from one frame to the next, in decode order."""
+        """Return the longest time from one frame to the next, in decode order."""
         ...
 
 
 class DirectReader:
-    """Reads in this process, which loads FFmpeg, OpenCV and numpy with the first call: for commands that run for one
-    file of their user's, and for what the sandbox runs."""
+    """Reads in this process, which loads FFmpeg, OpenCV and numpy with the first call.
+
+    For commands that run for one file of their user's, and for what the sandbox runs.
+    """
 
     def images(
         self, segments: Sequence[RecordedSegment], wanted: Sequence[tuple[float, Sequence[ImageOrder]]]
@@ -236,7 +238,7 @@ class SandboxedReader:
         return found
 
     def _make_folders(self) -> None:
-        """A folder that is not there when the child starts stays out of its reach."""
+        """Make the folders: one that is not there when the child starts stays out of its reach."""
         if self._sandbox.pid == 0:
             for folder in self._folders:
                 with contextlib.suppress(OSError):
@@ -269,7 +271,7 @@ def _images(found: dict[str, Any], orders: Sequence[ImageOrder]) -> FrameImages:
 
 
 def _image(found: dict[str, Any], order: ImageOrder) -> FrameImage:
-    """What goes to browsers and to the cloud is of the kind that was ordered, at least by its first bytes."""
+    """Return the image, which goes to browsers and to the cloud; its first bytes must be of the ordered kind."""
     if problem := str(found["problem"])[:300]:
         return FrameImage(b"", (0, 0), None, problem)
     data, size = bytes(found["data"]), _size(found["size"])

@@ -22,7 +22,7 @@ from appliance.media.source import PIXELS_MAX
 FPS_MAX = 31.0  # of 60 a second, each second one is shown
 THREADS = 2  # of decoder and encoder each: more would take memory, and cores from the cameras
 _UNIT = Fraction(1, 90_000)
-_KEY_EVERY_S = 2
+_KEY_EVERY_S = 2  # a player seeks to the second
 _ENCODERS = {
     "libx264": {"preset": "superfast", "crf": "26", "bf": "0"},
     "libopenh264": {"rc_mode": "quality", "allow_skip_frames": "0"},  # of a build of FFmpeg without GPL parts
@@ -51,7 +51,7 @@ def make_rendition(source: Path, path: Path) -> WrittenFile:
 
 
 def encoder() -> str:
-    """The H.264 encoder that this FFmpeg has. Raises EvidenceError."""
+    """Return the H.264 encoder that this FFmpeg has. Raise EvidenceError."""
     for name in _ENCODERS:
         with contextlib.suppress(FFmpegError, ValueError):
             return str(av.Codec(name, "w").name)

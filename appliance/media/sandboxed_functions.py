@@ -1,4 +1,4 @@
-"""What the sandbox of `SandboxedReader` runs: it decodes, redacts, encodes and copies, and answers in plain values."""
+"""The functions that the sandbox of `SandboxedReader` runs: they decode, redact, encode and copy, with plain values."""
 
 from __future__ import annotations
 

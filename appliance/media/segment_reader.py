@@ -21,8 +21,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TimedPacket:
-    """A packet in decode order. t: when its frame is shown; order_t: its decoding time, on the same axis; pts: its time
-    stamp in the file's own units.
+    """A packet in decode order.
+
+    t: when its frame is shown; order_t: its decoding time, on the same axis; pts: its time stamp in the file's own
+    units.
     """
 
     packet: av.Packet[av.VideoStream]
@@ -73,7 +75,7 @@ class OpenSegment:
                 yield packet, t
 
     def packets(self) -> Iterator[TimedPacket]:
-        """The readable packets; they end where the file is torn."""
+        """Return the readable packets; they end where the file is torn."""
         base: int | None = None
         try:
             for packet in self.container.demux(self.stream):
@@ -118,7 +120,7 @@ def _error_text(error: Exception) -> str:
 
 
 def longest_step_s(segment: RecordedSegment) -> float:
-    """The longest time from one frame to the next, in decode order. Raises EvidenceError."""
+    """Return the longest time from one frame to the next, in decode order. Raise EvidenceError."""
     with open_segment(segment) as opened:
         times = [timed.order_t for timed in opened.packets()]
     return max((later - earlier for earlier, later in pairwise(times)), default=0.0)

@@ -1,4 +1,5 @@
 """Recovers a segment that a kill or a power cut left behind: cuts it back to its last whole fragment and measures it.
+
 Nothing is decoded.
 """
 
@@ -40,7 +41,7 @@ def recover_segment(path: Path) -> MeasuredSegment | None:
 
 
 def _read(path: Path) -> tuple[MeasuredSegment | None, bool]:
-    """What is in the file, and whether it could be read to its end."""
+    """Return the measure of the file, and whether it could be read to its end."""
     starts: list[float] = []
     sound = True
     size, name = (0, 0), ""
@@ -72,7 +73,10 @@ def _read(path: Path) -> tuple[MeasuredSegment | None, bool]:
 
 
 def _is_whole(packet: av.Packet[av.VideoStream]) -> bool:
-    """Do the lengths before its NAL units lead to its end? (ISO/IEC 14496-15; four bytes each, as our muxer writes.)"""
+    """Return whether the lengths before its NAL units lead to its end (ISO/IEC 14496-15).
+
+    The lengths have four bytes, as our muxer writes them.
+    """
     data, at = memoryview(packet), 0
     while at + 4 <= len(data):
         length = int.from_bytes(data[at : at + 4], "big")

@@ -19,11 +19,11 @@ from appliance.media.sound import SoundPacket, SoundTrack
 from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
 from appliance.types import SegmentKind, SegmentRow
 
-FRAGMENT_S = 0.5
+FRAGMENT_S = 0.5  # live video is as far behind, and a kill loses as much
 _TIME_BASE = Fraction(1, 90_000)
 _MP4 = frozenset({"h264", "hevc", "av1", "mpeg4", "mjpeg", "vp9", "mpeg2video", "mpeg1video"})
 _MATROSKA = frozenset({"vp8", "theora", "ffv1", "huffyuv", "rawvideo", "msmpeg4v3", "wmv2", "prores", "h263"})
-_FLUSH_PACKETS = 0x0200
+_FLUSH_PACKETS = 0x0200  # AVFMT_FLAG_FLUSH_PACKETS, libavformat/avformat.h
 _FORMAT = {".mp4": "mp4", ".mkv": "matroska"}
 _OPTIONS = {
     ".mp4": {
@@ -36,13 +36,13 @@ _OPTIONS = {
 
 
 def suffix_for(codec: str) -> str | None:
-    """The kind of file that can hold `codec` as it is: `.mp4`, `.mkv`, or None."""
+    """Return the kind of file that can hold `codec` as it is: `.mp4`, `.mkv`, or None."""
     return ".mp4" if codec in _MP4 else ".mkv" if codec in _MATROSKA else None
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHead:
-    """What does not change while a segment is written; see `SegmentRow`.
+    """The facts that do not change while a segment is written; see `SegmentRow`.
 
     Where known, stored size and parameter sets go into the file instead of what the stream announced; a stream that
     announced no size cannot be written without.

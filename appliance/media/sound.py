@@ -35,7 +35,7 @@ class SoundTrack:
     """
 
     def __init__(self, stream: av.AudioStream) -> None:
-        """Raises ValueError, with words for people, for what is not kept."""
+        """Begin the track of a stream. Raise ValueError, with words for people, for sound that is not kept."""
         name = stream.codec_context.name if stream.codec_context is not None else "an unknown codec"
         rate, channels = stream.rate or 0, stream.channels or 0
         if name not in {AAC, *G711} or rate not in _RATES or channels not in (1, 2):
@@ -50,7 +50,7 @@ class SoundTrack:
         self._zero_us: int | None = None
 
     def add_to(self, container: OutputContainer) -> av.AudioStream:
-        """A stream of the container that holds these frames."""
+        """Add a stream to the container that holds these frames, and return it."""
         if self._encoder is None:
             return container.add_stream_from_template(self._stream, opaque=True)
         made = cast("av.AudioStream", container.add_stream(AAC, rate=self.rate))
@@ -58,7 +58,7 @@ class SoundTrack:
         return made
 
     def frames(self, packet: av.Packet[av.AudioStream], us: int) -> Iterator[SoundPacket]:
-        """The frames that are ready with a packet of camera time `us`. Raises FFmpegError."""
+        """Return the frames that are ready with a packet of camera time `us`. Raise FFmpegError."""
         if self._encoder is None:
             yield SoundPacket(bytes(packet), us)
             return

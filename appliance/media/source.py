@@ -15,7 +15,7 @@ import av
 
 from appliance.base.errors import SourceLost
 
-SECOND_US = 1_000_000
+SECOND_US = 1_000_000  # microseconds
 PIXELS_MAX = 40_000_000  # of a frame: 8K has 33 million, and each frame costs one to three bytes of each
 MICROSECOND = Fraction(1, SECOND_US)
 
@@ -59,12 +59,15 @@ class ReceivedBytes:
 class VideoSource(Protocol):
     """A camera or clip. One thread opens, reads and closes it; `received` may be asked from any thread."""
 
+    loops: bool
+    """It begins again at its end, so a new connection is no loss."""
+
     def open(self) -> StreamInfo:
         """Connect, or begin the clip again. Raises SourceRefused, SourceLost or SourceError."""
         ...
 
     def packets(self) -> Iterator[VideoPacket]:
-        """The packets as they come. Ends where a clip ends; raises SourceLost where a camera does."""
+        """Yield the packets as they come. They end where a clip ends; raise SourceLost where a camera does."""
         ...
 
     def received(self) -> ReceivedBytes: ...

@@ -49,15 +49,15 @@ class _FramePosition:
 
 
 def cut_still(segments: Sequence[RecordedSegment], t: float) -> Still:
-    """The frame shown at `t`. Raises EvidenceError when the recording does not (yet) hold it."""
+    """Return the frame shown at `t`. Raise EvidenceError when the recording does not (yet) hold it."""
     return cut_stills(segments, [t])[0]
 
 
 def cut_stills(segments: Sequence[RecordedSegment], times: Sequence[float]) -> list[Still]:
-    """The frames at `times`, in that order; each segment is decoded at most once.
+    """Return the frames at `times`, in that order; each segment is decoded at most once.
 
     A frame counts as the one of `t` when it is the nearest of the two around `t`, or (at the edge of a recording) no
-    further than a frame's length. Raises EvidenceError when one of them is not there.
+    further than a frame's length. Raise EvidenceError when one of them is not there.
     """
     positions = [_find_frame(segments, t) for t in times]
     decoded: dict[tuple[RecordedSegment, int], Still] = {}
@@ -72,8 +72,9 @@ def cut_stills(segments: Sequence[RecordedSegment], times: Sequence[float]) -> l
 
 
 def cut_key_frame(segment: RecordedSegment, t: float, side_max: int) -> Still:
-    """The last key frame at or before `t` in a segment (its first one, if all are later), its longer side at most
-    `side_max`. Decodes one packet. Raises EvidenceError.
+    """Return the last key frame at or before `t` in a segment (its first one, if all are later). One packet is decoded.
+
+    Its longer side is at most `side_max`. Raise EvidenceError.
     """
     with open_segment(segment) as opened:
         key: TimedPacket | None = None
@@ -95,7 +96,7 @@ def cut_key_frame(segment: RecordedSegment, t: float, side_max: int) -> Still:
 
 
 def encode_jpeg(image: NDArray[np.uint8], *, side_max: int | None = None, quality: int = JPEG_QUALITY) -> bytes:
-    """A BGR image as JPEG, its longer side at most `side_max`; never enlarged. Raises EvidenceError."""
+    """Return a BGR image as JPEG, its longer side at most `side_max`; never enlarged. Raise EvidenceError."""
     if side_max is not None:
         image = downscale(image, side_max)
     done, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
@@ -105,7 +106,7 @@ def encode_jpeg(image: NDArray[np.uint8], *, side_max: int | None = None, qualit
 
 
 def downscale(image: NDArray[np.uint8], side_max: int) -> NDArray[np.uint8]:
-    """The image with its longer side at most `side_max`; never enlarged."""
+    """Return the image with its longer side at most `side_max`; never enlarged."""
     height, width = image.shape[:2]
     if max(height, width) <= side_max:
         return image
@@ -115,7 +116,7 @@ def downscale(image: NDArray[np.uint8], side_max: int) -> NDArray[np.uint8]:
 
 
 def load_still(path: Path, t: float) -> Still:
-    """An image file that was written before. Raises EvidenceError."""
+    """Return an image file that was written before. Raise EvidenceError."""
     image = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if image is None:
         raise EvidenceError(f"{path.name} cannot be read")
@@ -123,7 +124,7 @@ def load_still(path: Path, t: float) -> Still:
 
 
 def crop(image: NDArray[np.uint8], box: Box, margin: float = CROP_MARGIN) -> NDArray[np.uint8]:
-    """The part of an image around `box` (shares), widened by `margin` of the box on each side, at least 96 px."""
+    """Return the part of an image around `box` (shares), widened by `margin` of it on each side, at least 96 px."""
     height, width = image.shape[:2]
     x0, x1 = _stretch(box[0] * width, box[2] * width, margin, width)
     y0, y1 = _stretch(box[1] * height, box[3] * height, margin, height)
@@ -131,7 +132,7 @@ def crop(image: NDArray[np.uint8], box: Box, margin: float = CROP_MARGIN) -> NDA
 
 
 def span_inside(middle: float, length: float, limit: int) -> tuple[int, int]:
-    """The `length` pixels around `middle` as (begin, end), moved inward where they would leave 0..limit."""
+    """Return the `length` pixels around `middle` as (begin, end), moved inward where they would leave 0..limit."""
     whole = max(1, min(round(length), limit))
     begin = min(max(0, round(middle - whole / 2)), limit - whole)
     return begin, begin + whole

@@ -23,9 +23,8 @@ SHIFT_WIDTH = 40  # columns of the grid on which the light of the whole frame is
 
 
 @dataclass(frozen=True, slots=True)
-class MotionTuning:
-    """Of the motion gate. Chosen on PETS, the rendered family and the seeded conditions (docs/gate.md); changes are in
-    grey levels of 255, paces are shares a frame at five frames a second."""
+class BackgroundTuning:
+    """How a cell learns what is usual there, and when a change is more than that."""
 
     cells_max: int = 160
     """Cells across; a cell is then 8 pixels of a 720p frame, 16 of a 1080p one."""
@@ -48,6 +47,12 @@ class MotionTuning:
     whole_share: float = 0.35
     """With so many cells moving the whole frame has changed."""
     regions_max: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BlobTuning:
+    """When moving cells that belong together are an object."""
+
     threshold_min: float = 3.0
     threshold_max: float = 100.0
     """Evidence (grey levels beyond the usual, summed over cells) that a new blob has to bring: between these two."""
@@ -66,6 +71,18 @@ class MotionTuning:
     """A blob in which less than this share is new does not grow older."""
     fleeting_frames: int = 2
     """A blob that is gone by then has come and gone at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class MotionTuning:
+    """Thresholds of the motion gate.
+
+    They were set on PETS, the rendered family and the seeded conditions (docs/gate.md). Changes are in grey levels of
+    255, paces are shares a frame at five frames a second.
+    """
+
+    background: BackgroundTuning = BackgroundTuning()
+    blobs: BlobTuning = BlobTuning()
 
 
 TUNING = MotionTuning()
@@ -93,33 +110,36 @@ class MotionBlobs:
     def next_frame(
         self, change: CellArray, before: CellArray, above: CellArray, moved: NDArray[np.bool_]
     ) -> MotionBlobs:
-        """The blobs of the next frame, as heirs of these. All (rows, columns): change of each cell, before: the same in
-        the last frame, above: how far it is beyond the usual, moved: where that is above 0."""
+        """Return the blobs of the next frame, as heirs of these.
+
+        All (rows, columns): change of each cell, before: the same in the last frame, above: how far it is beyond the
+        usual, moved: where that is above 0.
+        """
         there = np.flatnonzero(moved)
         if len(there) == 0:
             return MotionBlobs.none()
         count, labels, stats, _ = cv2.connectedComponentsWithStats(moved.view(np.uint8), connectivity=8)
         label, beyond = labels.ravel()[there], above.ravel()[there]
         weights = np.bincount(label, beyond, count)
-        fresh = np.minimum(beyond, np.abs(change.ravel()[there] - before.ravel()[there]) - TUNING.steady)
+        fresh = np.minimum(beyond, np.abs(change.ravel()[there] - before.ravel()[there]) - TUNING.blobs.steady)
         news = np.bincount(label, np.maximum(fresh, 0.0), count)
-        rows = 1 + np.argsort(-weights[1:], kind="stable")[: TUNING.blobs_max]
+        rows = 1 + np.argsort(-weights[1:], kind="stable")[: TUNING.blobs.blobs_max]
         corner = stats[rows, :2]
         boxes = np.concatenate([corner, corner + stats[rows, 2:4]], axis=1)
         evidence: NDArray[np.float64] = news[rows].astype(np.float64)
-        ages = (news[rows] >= TUNING.grown * weights[rows]).astype(np.int32)
+        ages = (news[rows] >= TUNING.blobs.grown * weights[rows]).astype(np.int32)
         peaks = evidence
         if len(self.ages):
             touches = _touch(boxes, self.boxes)
-            left = TUNING.evidence_kept * np.where(touches, self.evidence, 0.0).max(axis=1)
-            evidence = evidence + np.minimum(left, TUNING.heir_max * weights[rows])
+            left = TUNING.blobs.evidence_kept * np.where(touches, self.evidence, 0.0).max(axis=1)
+            evidence = evidence + np.minimum(left, TUNING.blobs.heir_max * weights[rows])
             peaks = np.maximum(evidence, np.where(touches, self.peaks, 0.0).max(axis=1))
             ages = ages + np.where(touches, self.ages, 0).max(axis=1)
         return MotionBlobs(boxes, stats[rows, 4], evidence, peaks, ages.astype(np.int32))
 
     def fleeting(self, now: MotionBlobs) -> float:
-        """The most evidence of blobs that came and are gone at once, `now` being those of the next frame; 0: none."""
-        gone = self.ages <= TUNING.fleeting_frames
+        """Return the most evidence of blobs that came and are gone at once; 0: none. now: the next frame's blobs."""
+        gone = self.ages <= TUNING.blobs.fleeting_frames
         if len(now.ages) and len(self.ages):
             gone &= ~_touch(self.boxes, now.boxes).any(axis=1)
         return float(self.peaks[gone].max()) if gone.any() else 0.0
@@ -142,7 +162,7 @@ class MotionRegion:
 
 @dataclass(frozen=True, slots=True)
 class Motion:
-    """What moved in a frame."""
+    """The motion in one frame."""
 
     priority: float  # 0 (nothing) to 1
     regions: tuple[MotionRegion, ...] = ()  # the most important first
@@ -165,7 +185,7 @@ class MotionGate:
         self._before: CellArray = self._usual
         self._frames = 0
         self._blobs = MotionBlobs.none()
-        self._threshold = TUNING.threshold_min
+        self._threshold = TUNING.blobs.threshold_min
 
     @property
     def threshold(self) -> float:
@@ -173,7 +193,7 @@ class MotionGate:
         return self._threshold
 
     def measure(self, plane: NDArray[np.uint8]) -> Motion:
-        """What changed more than usual. plane: uint8 (H, W), brightness; see `FrameConverter.motion_plane`."""
+        """Return the change beyond the usual. plane: uint8 (H, W), brightness; see `FrameConverter.motion_plane`."""
         if self._background is None or self._background.shape != plane.shape:
             self._begin(plane)
             return Motion(1.0, whole=True)
@@ -181,10 +201,10 @@ class MotionGate:
         above = change - self._bound()
         moved = above > 0
         share = float(np.count_nonzero(moved)) / moved.size
-        if share > TUNING.whole_share:
+        if share > TUNING.background.whole_share:
             self._whole_change(plane, change)
             return Motion(share, whole=True)
-        cv2.accumulateWeighted(plane, self._background, TUNING.background_share)
+        cv2.accumulateWeighted(plane, self._background, TUNING.background.background_share)
         self._learn(change, moved)
         before, self._blobs = self._blobs, self._blobs.next_frame(change, self._before, above, moved)
         self._before = change
@@ -192,14 +212,14 @@ class MotionGate:
         return self._motion(moved.shape)
 
     def peek_priority(self, plane: NDArray[np.uint8]) -> float:
-        """The priority that `measure` would give, without learning anything."""
+        """Return the priority that `measure` would give, without learning anything."""
         if self._background is None or self._background.shape != plane.shape:
             return 1.0
         change = _change(plane, self._background)
         above = change - self._bound()
         moved = above > 0
         share = float(np.count_nonzero(moved)) / moved.size
-        if share == 0.0 or share > TUNING.whole_share:
+        if share == 0.0 or share > TUNING.background.whole_share:
             return share
         blobs = self._blobs.next_frame(change, self._before, above, moved)
         return float(blobs.sizes[blobs.evidence >= self._threshold].sum()) / moved.size
@@ -208,41 +228,47 @@ class MotionGate:
         self._background = plane.astype(np.float32)
         self._before = _change(plane, self._background)
         self._usual, self._spread = np.zeros_like(self._before), np.zeros_like(self._before)
-        self._frames, self._blobs, self._threshold = 0, MotionBlobs.none(), TUNING.threshold_min
+        self._frames, self._blobs, self._threshold = 0, MotionBlobs.none(), TUNING.blobs.threshold_min
 
     def _whole_change(self, plane: NDArray[np.uint8], change: CellArray) -> None:
-        """The new frame is the background; how noisy it is has to be learnt again."""
+        """Take the new frame as the background; how noisy it is has to be learnt from the beginning."""
         assert self._background is not None
         np.copyto(self._background, plane)
         self._blobs, self._before = MotionBlobs.none(), np.zeros_like(change)
-        if self._frames >= TUNING.learn_frames:
+        if self._frames >= TUNING.background.learn_frames:
             self._frames = 1
         else:  # it goes on: a camera that shakes is learnt, as all that goes on is
             self._learn(change, np.ones(change.shape, np.bool_))
 
     def _bound(self) -> CellArray:
-        return np.asarray(self._usual + TUNING.spreads * self._spread + TUNING.floor, np.float32)
+        return np.asarray(self._usual + TUNING.background.spreads * self._spread + TUNING.background.floor, np.float32)
 
     def _learn(self, change: CellArray, moved: NDArray[np.bool_]) -> None:
         """Mostly from cells at rest, so that a person walking by does not blind the place they walked through."""
         self._frames += 1
-        if self._frames <= TUNING.learn_frames:
+        if self._frames <= TUNING.background.learn_frames:
             # All are learnt from, but what sticks out of the whole frame is something, and not noise.
-            seen = np.minimum(change, min(TUNING.noise_max, TUNING.learn_above * float(np.median(change)) + 1.0))
+            seen = np.minimum(
+                change, min(TUNING.background.noise_max, TUNING.background.learn_above * float(np.median(change)) + 1.0)
+            )
             pace: CellArray | float = 1.0 / self._frames
         else:
-            seen = np.minimum(change, TUNING.noise_max)
-            pace = np.where(moved, np.float32(TUNING.restless_share), np.float32(TUNING.noise_share))
+            seen = np.minimum(change, TUNING.background.noise_max)
+            pace = np.where(
+                moved, np.float32(TUNING.background.restless_share), np.float32(TUNING.background.noise_share)
+            )
         off = seen - self._usual
         self._usual += pace * off
         self._spread += pace * (np.abs(off) - self._spread)
 
     def _raise_threshold(self, before: MotionBlobs) -> None:
         """Blobs that came and went at once tell how much evidence is nothing."""
-        self._threshold = max(TUNING.threshold_min, TUNING.threshold_kept * self._threshold)
+        self._threshold = max(TUNING.blobs.threshold_min, TUNING.blobs.threshold_kept * self._threshold)
         fleeting = before.fleeting(self._blobs)
         if not self._eager:
-            self._threshold = max(self._threshold, min(TUNING.threshold_max, TUNING.threshold_above * fleeting))
+            self._threshold = max(
+                self._threshold, min(TUNING.blobs.threshold_max, TUNING.blobs.threshold_above * fleeting)
+            )
 
     def _motion(self, shape: tuple[int, ...]) -> Motion:
         blobs = self._blobs
@@ -273,8 +299,8 @@ def _median(values: NDArray[np.float32]) -> float:
 
 
 def to_cells(plane: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The plane halved until it is no wider than `cells_max`; halving is what is cheap, other ratios are not."""
-    while plane.shape[1] > TUNING.cells_max:
+    """Return the plane halved until it is no wider than `cells_max`; halving is cheap, other ratios are not."""
+    while plane.shape[1] > TUNING.background.cells_max:
         plane = halved(plane)
     return plane
 
@@ -287,7 +313,7 @@ def _box(sides: NDArray[np.float64]) -> Box:
 def _join_least(regions: list[MotionRegion]) -> tuple[MotionRegion, ...]:
     """At most `regions_max`: the least important ones are joined with what is nearest to them."""
     found = sorted(regions, key=lambda each: (-each.priority, each.box))
-    while len(found) > TUNING.regions_max:
+    while len(found) > TUNING.background.regions_max:
         least = found.pop()
         near = min(range(len(found)), key=lambda n: math.dist(_centre(found[n].box), _centre(least.box)))
         found[near] = MotionRegion(union_box(found[near].box, least.box), found[near].priority + least.priority)
@@ -295,7 +321,7 @@ def _join_least(regions: list[MotionRegion]) -> tuple[MotionRegion, ...]:
 
 
 def union_box(one: Box, other: Box) -> Box:
-    """The smallest box that holds both."""
+    """Return the smallest box that holds both."""
     return min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3])
 
 

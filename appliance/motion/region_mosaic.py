@@ -1,5 +1,6 @@
-"""Parts of a frame in which something moves, laid side by side as one small image (a mosaic) for the detector, and its
-detections mapped back.
+"""A mosaic: the parts of a frame in which something moves, side by side as one small image for the detector.
+
+Its detections are mapped back to the frame.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from appliance.types import Box, Detections, TrackedObject
 
 @dataclass(frozen=True, slots=True)
 class MosaicTuning:
-    """How parts of a frame are cut, in pixels of the detector's input. A network needs some of what is around an object
-    to know it. Chosen on PETS and the rendered clips (docs/gate.md)."""
+    """The cuts of a frame's parts, in pixels of the detector's input.
+
+    A network needs some of what is around an object to know it. Measured on PETS and the rendered clips (docs/gate.md).
+    """
 
     motion_margin_px: int = 32
     """Around what moved."""
@@ -66,15 +69,17 @@ class GridRect:
         return self.x1 < other.x2 and other.x1 < self.x2 and self.y1 < other.y2 and other.y1 < self.y2
 
     def union(self, other: GridRect) -> GridRect:
-        """The smallest rectangle that holds both."""
+        """Return the smallest rectangle that holds both."""
         x1, y1 = min(self.x1, other.x1), min(self.y1, other.y1)
         return GridRect(x1, y1, max(self.x2, other.x2), max(self.y2, other.y2))
 
 
 @dataclass(frozen=True, slots=True)
 class DetectorGrid:
-    """The detector's input for the whole frame: `size` (width, height) pixels of frame in its middle, in cells of
-    `step` pixels."""
+    """The detector's input for the whole frame.
+
+    `size` (width, height) pixels of frame in its middle, in cells of `step` pixels.
+    """
 
     size: tuple[int, int]
     step: int
@@ -93,7 +98,7 @@ class DetectorGrid:
         return (across * self.step - self.size[0]) // 2, (down * self.step - self.size[1]) // 2
 
     def around(self, box: Box) -> GridRect:
-        """The cells that hold a box (shares of the frame), at least `side_min_px` each way."""
+        """Return the cells that hold a box (shares of the frame), at least `side_min_px` each way."""
         across, down = self.cells
         x1, x2 = self._side(box[0], box[2], 0, across)
         y1, y2 = self._side(box[1], box[3], 1, down)
@@ -106,7 +111,7 @@ class DetectorGrid:
         return x1, y1, min(self.size[0], part.x2 * self.step - x), min(self.size[1], part.y2 * self.step - y)
 
     def box(self, part: GridRect) -> Box:
-        """The same in shares of the frame."""
+        """Return the same in shares of the frame."""
         x1, y1, x2, y2 = self.pixels(part)
         return x1 / self.size[0], y1 / self.size[1], x2 / self.size[0], y2 / self.size[1]
 
@@ -122,10 +127,10 @@ class DetectorGrid:
 def choose_parts(
     moved: Iterable[Box], followed: Iterable[Box], objects: Sequence[Box], grid: DetectorGrid
 ) -> tuple[GridRect, ...]:
-    """The parts that hold what moved and what is tracked, with a margin; none: examine the whole frame, or nothing.
+    """Return the parts that hold what moved and what is tracked, with a margin; none: show the whole frame or nothing.
 
-    Boxes in shares of the frame. objects: none of these is to be cut in two: of a parked car, either half is one too
-    many. Parts do not overlap.
+    Boxes are in shares of the frame. objects: none of these is to be cut in two: of a parked car, either half is one
+    too many. Parts do not overlap.
     """
     width, height = grid.size
     held = [_grown(box, TUNING.motion_margin_px / width, TUNING.motion_margin_px / height) for box in moved]
@@ -143,7 +148,7 @@ def choose_parts(
 
 
 def _cut(box: Box, parts: Sequence[GridRect], grid: DetectorGrid) -> bool:
-    """Whether a piece of `box` would be shown, and nowhere all of it."""
+    """Return whether a piece of `box` would be shown, and nowhere all of it."""
     shares = [contained_share(box, grid.box(part)) for part in parts]
     return any(share > 0 for share in shares) and max(shares) < 0.99
 
@@ -166,7 +171,7 @@ def _overlap(a: Box, b: Box) -> bool:
 
 
 def _joined_where_cheaper(parts: list[GridRect]) -> list[GridRect]:
-    """Joined where they overlap, where one costs no more than two, and where there are too many."""
+    """Join parts where they overlap, where one costs no more than two, and where there are too many."""
     while len(parts) > 1:
         pairs = [(a, b) for n, a in enumerate(parts) for b in parts[n + 1 :]]
         gains = [a.area + b.area - a.union(b).area + (_MUST if a.overlaps(b) else 0) for a, b in pairs]
@@ -179,7 +184,7 @@ def _joined_where_cheaper(parts: list[GridRect]) -> list[GridRect]:
 
 
 def all_tracks_certain(followed: Iterable[Box], objects: Sequence[TrackedObject]) -> bool:
-    """Whether an object was found just now, and all that is tracked is certain.
+    """Return whether an object was found just now, and all that is tracked is certain.
 
     At the edge of what a network can see, a person is found in one frame and not in the next, and less of the
     surroundings tips the scales: then the whole frame is examined more often.
@@ -235,8 +240,11 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Mosaic:
-    """The parts of a frame as one image. Networks are trained on mosaics, so nothing lies between the tiles; an object
-    is shown as in the whole frame, pixel by pixel, on the same grid."""
+    """The parts of a frame as one image.
+
+    Networks are trained on mosaics, so nothing lies between the tiles; an object is shown as in the whole frame, pixel
+    by pixel, on the same grid.
+    """
 
     size: Size  # (width, height) in pixels, multiples of the detector's step
     whole: Size  # of the whole frame as the detector is shown it
@@ -247,7 +255,7 @@ class Mosaic:
         return tuple(tile.box for tile in self.tiles)
 
     def draw(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The mosaic, uint8 BGR (height, width, 3), of the whole frame's image at its size."""
+        """Return the mosaic, uint8 BGR (height, width, 3), of the whole frame's image at its size."""
         mosaic = np.full((self.size[1], self.size[0], 3), GREY, np.uint8)
         for tile in self.tiles:
             (x, y), (width, height), (left, top) = tile.position, tile.size, tile.corner
@@ -255,8 +263,9 @@ class Mosaic:
         return mosaic
 
     def split(self, found: Detections) -> tuple[Detections, Detections]:
-        """Detections in the mosaic to shares of the whole frame: those of whole objects, and those that end where a
-        part was cut. A box belongs to the tile in which its middle lies.
+        """Return detections of the mosaic in shares of the frame: those of whole objects, and those that a part cuts.
+
+        A box belongs to the tile in which its middle lies.
         """
         boxes = found.boxes * np.array(self.size * 2, np.float32)
         middles = (boxes[:, :2] + boxes[:, 2:]) / 2
@@ -274,7 +283,7 @@ class Mosaic:
 
 
 def lay_mosaic(parts: Sequence[GridRect], grid: DetectorGrid) -> Mosaic | None:
-    """The smallest mosaic of these parts; None: it is hardly smaller than the whole, or does not fit into its input."""
+    """Return the smallest mosaic of these parts; None if it saves hardly anything or does not fit the input."""
     sizes = [(part.x2 - part.x1, part.y2 - part.y1) for part in parts]
     most = TUNING.share_max * grid.cells[0] * grid.cells[1]
     if sum(part.area for part in parts) > most:
@@ -300,8 +309,10 @@ def _tile(part: GridRect, corner: tuple[int, int], grid: DetectorGrid) -> Tile:
 
 
 def _packed(sizes: Sequence[Size], most: Size) -> tuple[Size, list[tuple[int, int]]]:
-    """The smallest (width, height) for rectangles of these sizes, no larger than `most`, and the corner of each; no
-    corners: they do not fit. All in cells."""
+    """Return the smallest (width, height) that holds rectangles of these sizes, and the corner of each, in cells.
+
+    It is no larger than `most`. No corners: they do not fit.
+    """
     best: Size = (0, 0)
     corners: list[tuple[int, int]] = []
     for width in range(max(w for w, _ in sizes), min(most[0], sum(w for w, _ in sizes)) + 1):

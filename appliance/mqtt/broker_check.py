@@ -10,7 +10,7 @@ from appliance.base.errors import UsageError
 from appliance.config import MqttConfig
 from appliance.mqtt.broker_session import ANSWER_S_MAX, CONNECT_S_MAX, BrokerSession
 
-_POLL_S = 0.2
+_POLL_S = 0.2  # a person waits for the answer
 
 
 class BrokerFinding(NamedTuple):

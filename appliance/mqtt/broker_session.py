@@ -26,16 +26,16 @@ from appliance.mqtt.discovery import OFFLINE
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
 
-CONNECT_S_MAX = 5.0
+CONNECT_S_MAX = 5.0  # lost SYNs are repeated after 1 and 3 s
 ANSWER_S_MAX = 10.0  # for the broker's answer to our greeting
-KEEPALIVE_S = 30
-BACKOFF_FIRST_S, BACKOFF_LAST_S = 1.0, 20.0
-INFLIGHT_MAX = 20
+KEEPALIVE_S = 30  # a broker notices a lost appliance after 1.5 of it (MQTT 3.1.1, 3.1.2.10)
+BACKOFF_FIRST_S, BACKOFF_LAST_S = 1.0, 20.0  # a broker that restarts is back in seconds; more often fills its log
+INFLIGHT_MAX = 20  # paho's default: messages of QoS 1 without an acknowledgement
 QUEUED_MAX = 200  # messages that the broker has not acknowledged; what does not fit waits with us
 RECEIVED_BYTES_MAX = 16 * 1024  # of a message to us; the broker is told to send no longer one
 PACKET_BYTES_MAX = 256 * 1024 * 1024  # MQTT's own limit; a broker may want less
-_HEADER_BYTES_MAX = 64
-GOODBYE_S_MAX = 1.0
+_HEADER_BYTES_MAX = 64  # fixed header, packet id and properties of a PUBLISH without its topic
+GOODBYE_S_MAX = 1.0  # the stop of the core waits for it
 
 logger = logging.getLogger(__name__)
 

@@ -33,22 +33,22 @@ from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.rows import AlertRow, EvidenceRow
 
-POLL_S = 0.5
-READ_EVERY_S = 1.0
+POLL_S = 0.5  # home automation reacts within a second
+READ_EVERY_S = 1.0  # states of cameras and arming; each reading is one query
 SYSTEM_EVERY_S = 30.0  # counting alerts reads all of them
 AUDIT_EVERY_S = 60.0  # one row for all states of a camera: nobody reads one for each time that somebody walks by
 BOXES_SPAN_S = 10.0  # of examined frames that are read at once
-BOXES_MAX = 600
+BOXES_MAX = 600  # frames of one turn: two minutes at 5 a second
 UNEXAMINED_HEARTBEATS = 3  # after so many without an inference nobody knows who is where
-ALERTS_QUEUED_MAX = 500
+ALERTS_QUEUED_MAX = 500  # a day of a busy site; older ones are on the dashboard
 ALERTS_KNOWN_MAX = 256  # of which it is remembered what was published last
-STALE_MAX = 1000
-STILL_BYTES_MAX = 2 * 1024 * 1024
+STALE_MAX = 1000  # retained topics of parts that are gone, removed in turns
+STILL_BYTES_MAX = 2 * 1024 * 1024  # as evidence.shareable_still
 AUDIT_ROWS_MAX = 1000  # that wait while the disk is full
 _PURPOSE = "mqtt"
 _COMMANDS = {ON.encode(): True, OFF.encode(): False}
 PAUSE_S = 3600.0  # of a camera that is switched off over MQTT
-COMMAND_BYTES_MAX = 64
+COMMAND_BYTES_MAX = 64  # the longest command is a profile's name
 _WHO = "MQTT"
 
 logger = logging.getLogger(__name__)

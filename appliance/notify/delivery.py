@@ -30,8 +30,8 @@ from appliance.store.notices import NewNotice, NoticeState, NoticeStore, OpenNot
 from appliance.store.rows import AlertDetail
 from appliance.types import SEVERITIES, Alert
 
-POLL_S = 1.0
-BACKOFF_FIRST_S, BACKOFF_LAST_S = 2.0, 300.0
+POLL_S = 1.0  # a notice goes within a second of its alert
+BACKOFF_FIRST_S, BACKOFF_LAST_S = 2.0, 300.0  # a phone is told within minutes once the service is back
 AWAY_S_MAX = 25.0  # a target that is away, or has trouble of its own, comes back by itself
 UNSTORED_MAX = 50  # alerts that the full disk does not take, kept in memory for one target
 UNRECORDED_MAX = 1000  # messages that arrived and cannot be recorded yet

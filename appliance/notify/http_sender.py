@@ -30,9 +30,9 @@ from appliance.notify.message_sender import SendResult
 from appliance.notify.ntfy_webhook import HttpRequest, request_for
 
 ANSWER_BYTES_MAX = 4096  # of a response, read for the error text
-RETRY_AFTER_S_MAX = 900.0
+RETRY_AFTER_S_MAX = 900.0  # a service that asks for more is tried all the same: the notice expires
 ESTIMATE_BYTES = 8192  # of a connection whose counters the system does not give: handshake, TLS, headers, close
-_EXCERPT_CHARS_MAX = 120
+_EXCERPT_CHARS_MAX = 120  # of an error page in a log line
 _REFUSED = frozenset({400, 405, 406, 411, 413, 414, 415, 422, 431})  # this very message will never be accepted
 
 

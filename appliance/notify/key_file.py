@@ -10,7 +10,7 @@ from pathlib import Path
 
 from appliance.base.errors import MissingDependency
 
-KEY_BYTES_MAX = 4096
+KEY_BYTES_MAX = 4096  # a PEM key of any kind that we make has under 1 kB
 
 
 def own_key(path: Path, make: Callable[[], bytes]) -> bytes:

@@ -13,7 +13,7 @@ from appliance.store.notices import NoticeRow
 from appliance.store.rows import AlertDetail, Standing
 from appliance.types import HEALTH_TITLES, SEVERITIES, Alert, Event, HealthKind, Severity
 
-_REASON_CHARS_MAX = 400
+_REASON_CHARS_MAX = 400  # a phone shows some 200; ntfy takes 4096 bytes
 _STANDING_TEXT: dict[Standing, str] = {
     "edge": "Seen by this box; the cloud was not asked.",
     "unverified": "Unverified: the cloud has not spoken about it.",

@@ -26,7 +26,7 @@ from appliance.store.notices import NewNotice, NoticeRow, OpenNotice
 from appliance.types import Alert
 
 MakeSender = Callable[[str, Target, Clock], MessageSender]
-EXPIRE_EVERY_S = 10.0
+EXPIRE_EVERY_S = 10.0  # notices live for minutes
 STOP_S_MAX = 3.0  # what is being sent when the appliance stops may arrive within this time
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from appliance.config import NtfyTarget, WebhookTarget, signing_key
 from appliance.notify.message import NotificationMessage, is_good_news
 from appliance.types import Severity
 
-WEBHOOK_VERSION = 1
+WEBHOOK_VERSION = 1  # of the JSON; a reader that knows another refuses
 _PRIORITY: dict[Severity, int] = {"info": 2, "warning": 3, "alert": 5}
-_LOW_PRIORITY = 2
+_LOW_PRIORITY = 2  # ntfy: 1 to 5, 2 makes no sound
 _TAGS = {"edge": "eye", "unverified": "grey_question", "confirmed": "rotating_light", "withdrawn": "white_check_mark",
          "unsure": "question", "rechecked": "eyes", "doubted": "grey_question"}  # fmt: skip
 

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from appliance.base.errors import UsageError
 
-PUBLIC_KEY_BYTES, AUTH_BYTES = 65, 16
+PUBLIC_KEY_BYTES, AUTH_BYTES = 65, 16  # RFC 8291: an uncompressed point of P-256, and the authentication secret
 PLAIN_BYTES_MAX = 3900  # RFC 8291: one record, which push services take up to 4096 bytes of
-_RECORD_BYTES = 4096
+_RECORD_BYTES = 4096  # RFC 8291, 4: services need not take more
 
 
 def encrypt(plain: bytes, p256dh: bytes, auth: bytes) -> bytes:

@@ -20,8 +20,8 @@ from appliance.notify.push_means import VapidKey
 from appliance.store.push_subscriptions import PushSubscription, PushSubscriptionStore
 
 TTL_S = 4 * 3600  # for which the push service keeps it for a browser that is off
-MESSAGES_REMEMBERED = 200
-_TEXT_CHARS_MAX = 1500
+MESSAGES_REMEMBERED = 200  # ids of messages, so that an update replaces what a phone shows
+_TEXT_CHARS_MAX = 1500  # in UTF-8 and JSON it fits into a record of 4096 bytes
 _GONE = frozenset({404, 410})  # RFC 8030: the browser has taken its subscription back
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from appliance.broker.link_state import LinkState
 from appliance.store.health_events import HealthEventStore
 
 LINK_GRACE_S = 3.0  # a link that has just begun to connect, after a start say, may be up in a moment
-_DEGRADED_MAX = 4
+_DEGRADED_MAX = 4  # sentences in a message; the page System has all
 
 
 class SystemStatus:

@@ -23,7 +23,7 @@ from appliance.notify.message_sender import SendResult
 from appliance.notify.notifier import new_sender
 from appliance.notify.push_means import PushMeans
 
-CONNECT_S_MAX = 3.0
+CONNECT_S_MAX = 3.0  # `vedette check` tries each target; a lost SYN is repeated after 1 s
 
 
 class TargetFinding(NamedTuple):

@@ -16,14 +16,14 @@ from appliance.onvif.soap_client import OnvifAddress
 from appliance.onvif.xml_tree import XmlElement, XmlRefused, parse_xml
 
 GROUP, GROUP_V6, PORT = "239.255.255.250", "ff02::c", 3702
-LISTEN_S = 3.0
-FOUND_MAX = 128
+LISTEN_S = 3.0  # WS-Discovery: answers come within APP_MAX_DELAY (0.5 s), repeated for lost ones
+FOUND_MAX = 128  # devices; a bound for a network that answers without end
 DATAGRAMS_MAX = 1024  # in all; and of one address, so that one talker cannot use them up
-DATAGRAMS_OF_ONE_MAX = 12
-XADDRS_MAX = 8
-TEXT_CHARS_MAX = 64
+DATAGRAMS_OF_ONE_MAX = 12  # one for each probe and interface, with room for repeats
+XADDRS_MAX = 8  # addresses of a device: IPv4 and IPv6 on a few interfaces
+TEXT_CHARS_MAX = 64  # of a name or model in the list
 _Target = tuple[str, int] | tuple[str, int, int, int]
-_SELECT_S = 0.2
+_SELECT_S = 0.2  # the search ends so soon after LISTEN_S
 _REPEAT_S = 0.7  # UDP is lost; the second probe has the same id, as SOAP-over-UDP wants it
 _SCOPE = "onvif://www.onvif.org/"
 # Some cameras answer to one of these types only.

@@ -22,8 +22,8 @@ from appliance.onvif.xml_tree import XmlElement, XmlRefused, parse_xml
 if TYPE_CHECKING:
     import httpx
 
-ANSWER_BYTES_MAX = 1 << 20
-CALL_S_MAX = 6.0
+ANSWER_BYTES_MAX = 1 << 20  # the longest answer, all profiles with all settings, has some 100 kB
+CALL_S_MAX = 6.0  # two lost segments are sent once more within it
 DEVICE_PATH = "/onvif/device_service"
 _SOAP = "http://www.w3.org/2003/05/soap-envelope"
 _WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"

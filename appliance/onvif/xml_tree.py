@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-DEPTH_MAX = 40
-ELEMENTS_MAX = 20_000
+DEPTH_MAX = 40  # levels; ONVIF's deepest answer has some 15
+ELEMENTS_MAX = 20_000  # of ANSWER_BYTES_MAX at 50 bytes an element
 TEXT_MAX = 4096  # of one element; what is longer is no name, number or address
 
 

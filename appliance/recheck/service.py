@@ -35,14 +35,14 @@ from appliance.types import FootageSpan, RecheckCommand, RecheckResult, SegmentR
 
 logger = logging.getLogger(__name__)
 
-CROPS_PER_RECHECK = 4
+CROPS_PER_RECHECK = 4  # a majority of four has three; each costs one inference
 FRESH_S = 600.0  # older alerts are history: the recording may be gone, and no person waits for the verdict
 SPAN_S = 10.0  # of an alert's life: decoding more of it would cost more than detecting
 LEAD_S = 2.0  # the track began before its rule fired
 MORE_S = 6.0  # after the alert: for so long more frames of its object are waited for
 GIVE_UP_S = 120.0  # after the alert: what could not be re-checked by then is recorded as failed
 ANSWER_S = 30.0  # the ingest process must have answered
-EVERY_S = 1.0
+EVERY_S = 1.0  # a re-check waits for seconds anyway (`after_s`)
 OPEN_MAX = 64  # alerts looked through in one run
 LOST = "the ingest process ended meanwhile"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_BLOCK_BYTES = 64 * 1024
+_BLOCK_BYTES = 64 * 1024  # one read of the end of a file
 
 
 class AppendOnlyFile:

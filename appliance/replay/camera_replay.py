@@ -30,7 +30,7 @@ from appliance.replay.stood_before import StoodBefore
 from appliance.replay.verdict_source import FootageRef, PendingVerdicts, VerdictSource
 from appliance.router.escalation_planner import RouterContext
 from appliance.rules.schedule import LocalTime
-from appliance.track.parked_vehicle_memory import StationaryObjects
+from appliance.track.stationary_objects import StationaryObjects
 from appliance.track.tracker import Tracker
 from appliance.types import (
     Detections,
@@ -96,10 +96,10 @@ class CameraReplay:
             tamper=TamperDetector(camera, context.config.health, plan.health_ignore, self._log_health, mend=False),
             frame_filter=frame_transform_of(context.conditions),
             drain=context.executor.drain,
-            lines=plan.rule_lines,
             # Conditions change frames; packet sizes know nothing of them.
             decode_everything=bool(context.conditions.conditions),
         )
+        self.analysis.watch_lines(plan.rule_lines)
         self._sessions = 0
         self._gaps: list[Gap] = []
         self._stats = ReplayStats()

@@ -19,9 +19,9 @@ from appliance.replay.verdict_source import AnsweredBy, FootageRef, ReplayEscala
 from appliance.types import SCHEMA
 
 CASSETTE: Literal["vedette.cassette"] = "vedette.cassette"
-CASSETTE_VERSION = 1
-JUDGES_MAX = 16
-_YEAR_S = 366 * 86400.0
+CASSETTE_VERSION = 1  # of the format; a reader that knows another refuses
+JUDGES_MAX = 16  # judges recorded in one cassette; a comparison has a handful
+_YEAR_S = 366 * 86400.0  # seconds in a leap year: a verdict does not take longer
 
 Seconds = Annotated[float, Field(ge=0, le=_YEAR_S)]
 
@@ -149,7 +149,7 @@ def stages_of(verdict: wire.Verdict) -> dict[str, float]:
 
 LINE_BYTES_MAX = 128 * 1024  # a verdict is 64 kB at most, a question 2000 characters
 LINES_MAX = 200_000  # some 60 MB of index
-FILE_BYTES_MAX = 1024**3
+FILE_BYTES_MAX = 1024**3  # a million verdicts; a larger file is another one by mistake
 
 Part = TypeVar("Part", bound=BaseModel)
 

@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 # The last frame may be shown for a while, and edit lists hide some: this much less than announced is not a cut.
 _SHORT_S = 2.0
-_SHORT_SHARE = 0.1
+_SHORT_SHARE = 0.1  # of the length: as much of a clip may be missing at its end without being an error
 _NOT_STATED = {"mpegts", "mpeg"}  # files that say no length
-GAP_S_MIN = 1.0
+GAP_S_MIN = 1.0  # live, silence of so long is a gap
 _FRAMES_MISSING_MIN = 2  # of a camera that sends a frame a second, every second is no gap
 _EDGE_S = 0.001  # by which a segment's last frame may lie behind its end
 
@@ -208,7 +208,7 @@ class RecordingSource:
         return f"{len(self._unread)} of {len(self._rows)} segments could not be read: {self._unread[0]}{more}"
 
     def files(self) -> list[tuple[Path, int | None]]:
-        """Return the segments and how much of each counts; one that is still being written counts to where it is whole."""
+        """Return the segments and how much of each counts; one being written counts to where it is whole."""
         return [(self._root / row.path, row.bytes) for row in self._rows]
 
     def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:

@@ -68,7 +68,7 @@ def _verdicts_by(answered: AnsweredBy | None) -> str:
 
 
 def _footage(before: tuple[Replayed, ...], after: tuple[Replayed, ...]) -> Iterator[str]:
-    """Yield changes of the footage. Run ids differ with the model too, so only names and times show that it is another."""
+    """Yield changes of the footage. Run ids differ with the model too, so only names and times tell them apart."""
     one, other = (
         {each.camera: (each.clip, each.files, each.t_from, each.t_to) for each in group} for group in (before, after)
     )

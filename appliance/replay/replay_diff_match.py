@@ -101,8 +101,8 @@ class LogDifference:
     verdicts: tuple[VerdictDifference, ...] = ()
 
 
-OVERLAP_MIN = 0.3
-SHARED_FRAMES_MIN = 2
+OVERLAP_MIN = 0.3  # IoU; two detectors' boxes of one person overlap more
+SHARED_FRAMES_MIN = 2  # one frame could be chance
 _BETWEEN_S_MAX = 3.0  # a track is taken to be on the way between two sightings no further apart
 
 
@@ -236,8 +236,8 @@ def _shared_frames(one: LoggedTrack, other: LoggedTrack) -> int:
     return frames if frames >= min(SHARED_FRAMES_MIN, len(few.times)) else 0
 
 
-EVENT_S_MAX = 5.0
-ALERT_S_MAX = 5.0
+EVENT_S_MAX = 5.0  # an event of another model comes within so much, later ones are other events
+ALERT_S_MAX = 5.0  # as EVENT_S_MAX
 _TRACK_STRANGE_S = 2.0  # two events of tracks that do not match must be this much nearer in time to be one
 
 

@@ -1,4 +1,4 @@
-"""Writes the replay log (JSON lines): the header with format and settings, the lines, their schema (log.schema.json)."""
+"""Writes the replay log (JSON lines): header with format and settings, lines, their schema (log.schema.json)."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def decode_header(data: dict[str, Any]) -> LogHeader:
     return _header.validate_python(data)
 
 
-_SAMPLE_BYTES = 1024 * 1024
+_SAMPLE_BYTES = 1024 * 1024  # of a clip's begin and end: its digest for the run id
 
 
 class LogSink(Protocol):

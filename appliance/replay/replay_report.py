@@ -54,7 +54,7 @@ def count_decisions(verdicts: tuple[LogVerdict, ...]) -> str:
 
 
 _COLOURS = {"alert": "red", "warning": "yellow", "info": "cyan"}
-_ROWS_MAX = 200
+_ROWS_MAX = 200  # of one camera on a terminal; the log has all
 _result: TypeAdapter[ReplayResult] = TypeAdapter(ReplayResult)
 
 

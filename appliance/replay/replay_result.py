@@ -106,7 +106,7 @@ class ReplayStats:
         self.routes += routes
 
 
-LINE_BYTES_MAX = 4 * 1024 * 1024
+LINE_BYTES_MAX = 4 * 1024 * 1024  # a line with 300 objects has 60 kB
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class FrameHistory:
         return EscalationImages(refs, size, count, guessed, chosen.can, self._image_free, tuple(made), chosen.clip)
 
     def _cut_all(self, alert: Alert, event: Event, cut: ImageSet) -> tuple[list[EncodedImage], int, int]:
-        """Return the images that can be cut, each once; how many are wanted; how many of those are no longer in memory."""
+        """Return the images that can be cut, each once; how many are wanted; how many are no longer in memory."""
         moments = select_moments(cut, self._settings, event, self._boxes, alert.best)
         if not moments:
             return [], 0, 0

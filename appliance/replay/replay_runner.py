@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from appliance.base.clock import Clock, SystemClock, process_cpu_s
+from appliance.base.clock import Clock, process_cpu_s
 from appliance.base.errors import printable
 from appliance.config import DecisionConfig, rule_labels
 from appliance.detect.detector import ObjectDetector, prefer_labels
@@ -111,40 +111,6 @@ class ReplayOptions:
     # use at once and that is deterministic, as those of `appliance.detect` are.
     workers: int = 1
     observer: InferenceObserver | None = None
-
-
-def replay(
-    clip: Path,
-    config: DecisionConfig,
-    camera: str,
-    detector: ObjectDetector,
-    log: LogSink | None = None,
-    progress: ReplayProgress | None = None,
-    *,
-    local_time: LocalTime | None = None,
-    clock: Clock | None = None,
-    speed: float | None = None,
-    workers: int = 1,
-    conditions: ConditionSet = NO_CONDITIONS,
-    verdict_source: VerdictSource | None = None,
-    stood_before: StoodBefore | None = None,
-) -> ReplayResult:
-    """Replay `clip` as if `camera` of the site had filmed it.
-
-    The log (see docs/replay.md) depends on the clip, the site file, the model and its backend, on nothing else: no
-    clock is in it and no path. local_time: of a clip time, for schedules; without it every rule is armed.
-    clock: for the pace and for the cost in the result only. A clip that breaks off gives what was found until then, and
-    `error`. Raises SourceError when it is not a video at all, OSError when the log cannot be written.
-    """
-    plan = with_conditions(
-        ReplayPlan(
-            (clip_input(clip, config, camera, detector),), config, detector, local_time, verdict_source=verdict_source
-        ),
-        conditions,
-    )
-    plan = with_stood_before(plan, stood_before or {})
-    (result,) = play(plan, log, ReplayOptions(clock or SystemClock(), speed, progress, workers=workers))
-    return result
 
 
 def clip_input(clip: Path, config: DecisionConfig, camera: str, detector: ObjectDetector) -> ReplayInput:

@@ -26,8 +26,8 @@ from appliance.replay.replay_routing import ReplayRouting, router_context_of
 from appliance.track.tracker import Tracker
 from appliance.types import Box, Detections, FrameBoxes, Gap, Route, StreamHeader
 
-DETECTIONS_MAX = 4000
-FRAMES_MAX = 8000
+DETECTIONS_MAX = 4000  # points on the strip of a page 1000 px wide
+FRAMES_MAX = 8000  # two minutes (dashboard.why_api.SPAN_S_MAX) at 60 frames a second
 PROGRESS_EVERY_S = 1.0  # of footage
 
 Use = Literal["confirmed", "unconfirmed", "tentative", "unused"]
@@ -74,7 +74,8 @@ class SpanReplay:
         self._explainer = SpanExplainer(plan, pipeline, (task.t0, task.t1))
         self._routing = ReplayRouting(task.site, task.camera, detector.name, router_context_of(task.site, local_time))
         self._tracker: Tracker | None = None
-        self._analysis = CameraAnalysis(task.camera, detector, self._new_tracker, plan.detect, lines=plan.rule_lines)
+        self._analysis = CameraAnalysis(task.camera, detector, self._new_tracker, plan.detect)
+        self._analysis.watch_lines(plan.rule_lines)
         self._sessions = 0
         self._moments: list[DecodedMoment] = []
         self._detections: list[FoundDetection] = []

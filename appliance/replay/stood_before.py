@@ -10,8 +10,8 @@ from pathlib import Path
 from appliance.base.errors import UsageError
 from appliance.replay.replay_result import read_log
 from appliance.track.parked_vehicle_file import FOLDER, read_stationary_objects
-from appliance.track.parked_vehicle_memory import StationaryObject
 from appliance.track.standstill import is_same_place
+from appliance.track.stationary_objects import StationaryObject
 from appliance.track.tracker import VEHICLES
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, FrameBoxes, StreamHeader
@@ -104,7 +104,7 @@ def _standing(camera: str, lines: Iterable[object]) -> tuple[StationaryObject, .
     found = []
     for stay in stays.values():
         stood_s = stay.stood_s + stay.t_last - stay.t_first
-        needed_s = TUNING.parked_s if stay.kind == VEHICLE else TUNING.furniture_s
+        needed_s = TUNING.parking.parked_s if stay.kind == VEHICLE else TUNING.parking.furniture_s
         if stood_s >= needed_s and end - stay.t_last <= SEEN_LAST_S:
             found.append(replace(stay, stood_s=stood_s, t_first=-stood_s, t_last=0.0))
     return tuple(found)

@@ -203,7 +203,7 @@ class _Steps:
         )
 
 
-VERDICT_WAIT_S = 120.0
+VERDICT_WAIT_S = 120.0  # a language model on a busy GPU answers within it; live, the deadline is the site's
 ORACLE_ENGINE = "stand-in"
 
 

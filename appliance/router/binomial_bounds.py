@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-CONFIDENCE = 0.95
-_HALVINGS = 40
+CONFIDENCE = 0.95  # two-sided, as the documents state
+_HALVINGS = 40  # 2^-40 is below what a float shows of a share
 
 
 def error_bound(wrong: int, n: int, confidence: float = CONFIDENCE) -> float:

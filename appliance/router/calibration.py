@@ -11,11 +11,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from appliance.base.errors import UsageError
 
-VERSION = 1
+VERSION = 1  # of what is stored; another begins anew
 LOOKS_LOG_MAX = 5.0  # 32 detections; more make nothing surer
-MOVED_MAX = 2.0
+MOVED_MAX = 2.0  # sizes of the object; who has walked so far has walked
 SURE_MIN = 0.95  # before anything is claimed an alert of this chance is likely sure
-_SCORE_EDGE = 0.02
+_SCORE_EDGE = 0.02  # scores nearer to 0 or 1 have log-odds that say nothing
 
 Weights = tuple[float, float, float, float, float]
 """Of one, the score's log odds, the binary logarithm of the detections, the way moved, the spread of the scores."""

@@ -36,17 +36,17 @@ from appliance.router.calibration import (
 from appliance.store.decisions import DecidedRow, OutcomeRow
 from appliance.types import RouteInputs
 
-FOLDS = 5
-ROUNDS_MAX = 50
-TINY = 1e-9
+FOLDS = 5  # of cross-validation (Hastie et al., 7.10: five or ten)
+ROUNDS_MAX = 50  # Newton's method converges in under ten
+TINY = 1e-9  # keeps a logarithm finite
 # How surely the parent is believed: 1 / variance, of the intercept and of the slopes. An answer on the edge weighs 1/4,
 # so an intercept's precision of 4 is as much as some 16 answers. An answer is heard three times, for all, for its label
 # and for its camera, so each time it is to move little: three in a row against a sure chance make it a doubtful one.
 GLOBAL_PRECISION = (2.0, 16.0)
-LABEL_PRECISION = (4.0, 32.0)
-CAMERA_PRECISION = (4.0, 32.0)
+LABEL_PRECISION = (4.0, 32.0)  # of the prior: as much as 4 or 32 known alerts, the better in cross-validation
+CAMERA_PRECISION = (4.0, 32.0)  # likewise, of a camera's own offset
 Array = NDArray[np.float64]
-AUDIT_WEIGHT_MAX = 200.0
+AUDIT_WEIGHT_MAX = 200.0  # one audited alert stands for at most so many that were not
 ERROR_MAX = 0.05  # of the sure ones; see RouterConfig.error_max
 # Thresholds that are tried for a claim, fixed beforehand: the confidence is shared among them (Bonferroni), so that the
 # claim holds although the lowest one that passes is chosen on the same alerts.
@@ -185,12 +185,12 @@ def _stability(inputs: RouteInputs) -> TrackStability:
 def claim_recall(
     chances: Array, real: NDArray[np.bool_], weight: Array, recall: float, decided: Array | None = None
 ) -> RecallClaim:
-    """The highest chance below which so few of the real alerts lie that `recall` of those to come is kept, with
-    95 % confidence; chance_min 0 when there are too few to say so (at 0.98: under 149, with none missed).
+    """Return the highest chance below which so few real alerts lie that `recall` of those to come is kept, at 95 %.
 
-    While all alerts are asked about, every known one counts alike and `_claim_all_asked` says it; once some are known
-    from an audit sample, `_claim_audited` does. decided: the chances of alerts as they come, known or not; without
-    any, the weights say how many there are.
+    chance_min is 0 when there are too few to say so (at 0.98: under 149, with none missed). While all alerts are
+    escalated, every known one counts alike and `_claim_all_asked` says it; once some are known from an audit sample,
+    `_claim_audited` does. decided: the chances of alerts as they come, known or not; without any, the weights say how
+    many there are.
     """
     if len(weight) == 0 or np.ptp(weight) == 0:
         return _claim_all_asked(chances[real], recall)

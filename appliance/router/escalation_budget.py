@@ -11,7 +11,7 @@ from appliance.router.decide import TUNING, BudgetLimit, EscalationCost
 from appliance.store.decisions import CloudSpend
 from appliance.store.verdict_stats import TokenCount, TokenUsage
 
-_GB, _MB, _HOUR_S, _MILLION = 1e9, 1e6, 3600.0, 1e6
+_GB, _MB, _HOUR_S, _MILLION = 1e9, 1e6, 3600.0, 1e6  # bytes, bytes, seconds, tokens of a price
 
 
 class EscalationBudget:

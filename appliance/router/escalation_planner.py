@@ -38,7 +38,7 @@ from appliance.types import (
     StreamHeader,
 )
 
-QUESTION_CHARS_MAX = 2000
+QUESTION_CHARS_MAX = 2000  # of the rule's text for the model: some 500 tokens
 _CLAIM = {
     "enter": "entering the zone",
     "exit": "leaving the zone",
@@ -47,7 +47,7 @@ _CLAIM = {
 }
 TRACKS_JUDGED_MAX = 4  # the newest; a crowd's alert is no more real for its tenth member
 OPEN_MAX = 64  # a camera has one open alert at a time; more are those of a caller that ends none
-_DIGITS, _MONEY_DIGITS = 4, 6
+_DIGITS, _MONEY_DIGITS = 4, 6  # decimals in the row of the decision
 
 
 @dataclass(frozen=True, slots=True)

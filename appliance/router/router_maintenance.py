@@ -20,7 +20,7 @@ from appliance.types import EVIDENCE_STEPS, EvidenceStep, RouteInputs
 logger = logging.getLogger(__name__)
 
 LEARN_EVERY_S = 3600.0  # reviews come by hand; a fit takes some 100 ms
-COUNT_EVERY_S = 10.0
+COUNT_EVERY_S = 10.0  # open alerts for the metrics
 RELEASES_PER_RUN = 32  # a run is one of the core's seconds: what is left is released in the next
 UNTIL_CHANGE_S = 60.0  # a later end of the wait is written when it differs by more than this
 CLOCK_SETTLE_S = 120.0  # after a start, or a step of the clock, until the uplink has moved what waits with it

@@ -14,7 +14,7 @@ from appliance.types import FrameBoxes, RouteInputs
 
 SILENT_RULE = "silent-audit"
 SLOT_S = 60.0  # of each slot at most one frame is drawn
-_DAY_S = 86400.0
+_DAY_S = 86400.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)

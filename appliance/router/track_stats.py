@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from appliance.router.calibration import TrackStability
 from appliance.types import Box, FrameBoxes, TrackedObject
 
-TRACKS_MAX = 512
-DIGITS = 3
+TRACKS_MAX = 512  # of one camera; the one unseen for longest goes
+DIGITS = 3  # decimals in the row of the decision
 
 
 @dataclass(slots=True)

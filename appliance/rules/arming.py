@@ -14,8 +14,8 @@ from appliance.rules.schedule import MINUTES_A_DAY, ArmedHours, LocalTime
 from appliance.store.arming import ArmingRow, ArmingStore
 
 WEEK_MINUTES = 7 * MINUTES_A_DAY
-PAUSE_S_MAX = 7 * 86400.0
-WHO_CHARS_MAX, WHY_CHARS_MAX = 100, 200
+PAUSE_S_MAX = 7 * 86400.0  # a week: a pause that was forgotten ends
+WHO_CHARS_MAX, WHY_CHARS_MAX = 100, 200  # a name, and a sentence
 _NOTHING: frozenset[str] = frozenset()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from appliance.config import Rule
 
-LISTED_MAX = 12
+LISTED_MAX = 12  # names in an error message
 
 
 @dataclass(frozen=True, slots=True)

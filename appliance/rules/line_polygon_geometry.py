@@ -12,10 +12,10 @@ from math import hypot
 
 from appliance.types import Box, Point
 
-LEFT = -1
-RIGHT = 1
-_EDGE = 1e-9
-_FRAME_EDGE = 0.01
+LEFT = -1  # sign of the cross product
+RIGHT = 1  # the other sign
+_EDGE = 1e-9  # rounding of a cross product of shares
+_FRAME_EDGE = 0.01  # share of the frame: feet below it are cut off by the picture's border
 
 
 def foot(box: Box) -> Point:

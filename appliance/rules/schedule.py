@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from appliance.config import DAYS, OffPeakConfig, Schedule
 
-MINUTES_A_DAY = 24 * 60
+MINUTES_A_DAY = 24 * 60  # minutes
 LocalTime = Callable[[float], tuple[int, int]]
 """The weekday (Monday 0) and minute of the day at which a frame time falls at the site."""
 

@@ -25,9 +25,9 @@ from appliance.sandbox.system_calls import SECCOMP, Allowance, filter_program
 
 # <linux/landlock.h>: the rights of each version of the interface, added up.
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-_REFER, _TRUNCATE, _IOCTL_DEVICE = 1 << 13, 1 << 14, 1 << 15
-_ALL_FIRST = (1 << 13) - 1
-_CONNECT_TCP, _ALL_NETWORK = 1 << 1, 0b11
+_REFER, _TRUNCATE, _IOCTL_DEVICE = 1 << 13, 1 << 14, 1 << 15  # linux/landlock.h, LANDLOCK_ACCESS_FS_*
+_ALL_FIRST = (1 << 13) - 1  # all 13 rights of Landlock's first version
+_CONNECT_TCP, _ALL_NETWORK = 1 << 1, 0b11  # linux/landlock.h, LANDLOCK_ACCESS_NET_*
 _ALL_SCOPES = 0b11  # abstract UNIX sockets and signals: of this process and its children alone
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # the same on every architecture
 _RULE_PATH_BENEATH, _RULE_PORT = 1, 2  # <linux/landlock.h>

@@ -29,11 +29,11 @@ CulpritName = Literal[
 
 LEAD_S = 30.0  # before the expected time, for tracks to be what they were
 FRAMES_MAX = 5000  # of the record of one miss; the newest count
-TRACKS_MAX = 400
+TRACKS_MAX = 400  # candidates that are compared with each other
 ALONE_MAX = 40  # tracks that are each tried alone
 SAME_GAP_S = 3.0  # between two tracks of one object, at most
 SAME_HEIGHTS = 1.5  # and so far apart, in heights of the box
-DWELL_S_LEAST = 0.2
+DWELL_S_LEAST = 0.2  # one frame at 5 a second
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from appliance.base.box_arrays import iou_matrix
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
 from appliance.replay.replay_report import format_time, missing_verdicts_text
 from appliance.replay.replay_result import ReplayResult
@@ -22,11 +23,10 @@ from appliance.scenario.event_metrics import Estimate, EventFigures, format_esti
 from appliance.scenario.expectations import EventPattern, FalseAlarm, Miss
 from appliance.scenario.scenario_result import Fault, FaultMoment, TrackFigures, WatchedCamera
 from appliance.scenario.scenario_schema import AtMost, RequiredFigures
-from appliance.track.association import iou_matrix
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, FrameBoxes, TrackedObject
 
-DIAGNOSED_TRACKS_MAX = 200
+DIAGNOSED_TRACKS_MAX = 200  # a report of more is read by nobody; the log has all
 # Without a detection the stills show the beginning, the middle and the end of the expected time (shares of it).
 _STILLS_AT = (0.2, 0.5, 0.8)
 
@@ -169,8 +169,8 @@ class MissDiagnosis:
         if self._best is None:
             return (
                 f"no {label} was followed in any of the {self._frames} looks of this time "
-                f"(a track begins from a score of {TUNING.spawn_score_min:.2f} on, "
-                f"of who walks from {TUNING.tentative_score_min:.2f} on)"
+                f"(a track begins from a score of {TUNING.scores.spawn_score_min:.2f} on, "
+                f"of who walks from {TUNING.scores.tentative_score_min:.2f} on)"
             )
         if self._zones and self._best_inside is None:
             return f"a {label} was found ({_score_text(self._best)}), but never stood in the zone"

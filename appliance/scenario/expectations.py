@@ -17,7 +17,7 @@ from appliance.scenario.scenario_schema import DerivedEvents, EventEntry, Expect
 from appliance.track.association import IMPOSSIBLE, assign
 from appliance.types import Box, Event, StreamHeader
 
-EVENTS_MAX = 2000
+EVENTS_MAX = 2000  # of one scenario; an hour of a busy street has some hundreds
 # Costs of the assignment (no unit). A required slot costs 0, an optional one 1, an event without a slot 3; a delay adds
 # less than 1 in total, so it only decides between equally complete pairings.
 _OPTIONAL_COST, _UNPAIRED_COST = 1.0, 3.0

@@ -21,7 +21,7 @@ from appliance.replay.conditions.frame_transform import shake_offset
 from appliance.scenario.scenario_schema import TruthFile
 from appliance.types import Box, FrameBoxes, TrackedObject
 
-TRUTH_BYTES_MAX = 512 * 1024 * 1024
+TRUTH_BYTES_MAX = 512 * 1024 * 1024  # hours of a crowd; a larger file is another one by mistake
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
 _TrackId = int  # below 0: the file has none for this box, so it can be detected but not tracked
 _BOXES_LINE = b'{"type":"boxes"'
@@ -242,7 +242,7 @@ def _clipped(share: float) -> float:
     return round(min(1.0, max(0.0, share)), 4)
 
 
-MEMORY_BYTES_MAX = 16 * 1024 * 1024
+MEMORY_BYTES_MAX = 16 * 1024 * 1024  # beyond it boxes go to a temporary file: replays run beside each other
 
 
 class BoxesSpool:

@@ -12,9 +12,17 @@ from appliance.base.errors import SourceError
 from appliance.config import DecisionConfig, LineRule
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
-from appliance.replay import replay_runner
 from appliance.replay.replay_result import ReplayResult
-from appliance.replay.replay_runner import ReplayProgress
+from appliance.replay.replay_runner import (
+    ReplayOptions,
+    ReplayPlan,
+    ReplayProgress,
+    clip_input,
+    play,
+    with_conditions,
+    with_stood_before,
+    workers_for,
+)
 from appliance.replay.stood_before import StoodBefore, standing
 from appliance.scenario.diagnosis import (
     MissDiagnosis,
@@ -73,7 +81,7 @@ class DetectorCache:
 
     def detector_threads(self, config: DecisionConfig) -> int:
         """How many threads may call the detector at once; 1 for a loader that was passed in."""
-        return replay_runner.workers_for(config) if self._own_loader else 1
+        return workers_for(config) if self._own_loader else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +125,13 @@ def run_scenario(
         try:
             for part in plan.parts:
                 spool = stack.enter_context(BoxesSpool())
-                result = replay_runner.replay(
-                    part.clip,
-                    config,
-                    part.camera,
-                    detector,
-                    spool,
-                    progress,
-                    clock=clock,
-                    workers=models.detector_threads(config),
-                    verdict_source=answers,
-                    conditions=plan.conditions,
-                    stood_before=_stood_before(plan, part.camera),
+                inputs = (clip_input(part.clip, config, part.camera, detector),)
+                replayed = with_stood_before(
+                    with_conditions(ReplayPlan(inputs, config, detector, verdict_source=answers), plan.conditions),
+                    _stood_before(plan, part.camera),
                 )
+                options = ReplayOptions(clock, progress=progress, workers=models.detector_threads(config))
+                (result,) = play(replayed, spool, options)
                 replays.append(
                     _CameraReplay(result, spool, NetworkTraits(detector.labels, detectors.calibration_of(detector)))
                 )

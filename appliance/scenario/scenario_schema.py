@@ -17,7 +17,7 @@ from appliance.base.errors import UsageError
 from appliance.config import AlertsConfig, CameraConfig, CameraName, Share
 from appliance.replay.conditions.condition_spec import NO_CONDITIONS, SEED_MAX, ConditionSet, parse_conditions
 
-CONDITION_SETS_MAX = 50
+CONDITION_SETS_MAX = 50  # each is a replay of the whole footage
 SCENARIO_SUFFIX = ".scenario.yaml"
 _TIME = re.compile(r"^(?:(\d{1,3}):)?(\d{1,3}):([0-5]?\d(?:\.\d+)?)$")
 

@@ -13,16 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base import box_arrays
+from appliance.base.box_arrays import iou_matrix, take_best
 from appliance.scenario.ground_truth import TrueFrames, TrueObject, has_identities
 from appliance.scenario.scenario_result import TrackFigures
-from appliance.track.association import hungarian, iou_matrix
+from appliance.track.association import hungarian
 from appliance.types import FrameBoxes, TrackedObject
 
 Boxes = NDArray[np.float64]
-IOU_MIN = 0.5
+IOU_MIN = 0.5  # MOTChallenge's rule
 # The IoU thresholds that HOTA is averaged over: localisation from lax to strict.
 _ALPHAS = np.arange(0.05, 0.99, 0.05)
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # of a sum of floats
 
 
 @dataclass(frozen=True)
@@ -35,23 +37,17 @@ class LabelledBoxes:
 
 def average_precision(found: Sequence[LabelledBoxes], truth: Sequence[Boxes], iou_min: float = IOU_MIN) -> float:
     """Area under the precision/recall curve (every point, as VOC 2010 and later); `found` carries scores."""
-    hits: list[tuple[float, bool]] = []
+    scores, hits = [], []
     for each, boxes in zip(found, truth, strict=True):
-        free = np.ones(len(boxes), bool)
-        iou = iou_matrix(each.boxes, boxes)
-        for row in np.argsort(-each.values, kind="stable"):
-            candidates = np.where(free, iou[row], -1.0)
-            best = int(candidates.argmax()) if len(boxes) else -1
-            hit = best >= 0 and candidates[best] >= iou_min
-            if hit:
-                free[best] = False
-            hits.append((float(each.values[row]), bool(hit)))
-    hits.sort(key=lambda pair: -pair[0])
-    right = np.cumsum([hit for _, hit in hits])
-    recall = right / max(1, sum(len(boxes) for boxes in truth))
-    precision = right / np.arange(1, len(hits) + 1)
-    steps = np.diff(np.concatenate([[0.0], recall]))
-    return float((steps * np.maximum.accumulate(precision[::-1])[::-1]).sum())
+        order = np.argsort(-each.values, kind="stable")
+        scores.append(each.values[order])
+        hits.append(take_best(iou_matrix(each.boxes[order], boxes), iou_min) >= 0)
+    if not scores:
+        return 0.0
+    rank = np.argsort(-np.concatenate(scores), kind="stable")
+    right = np.cumsum(np.concatenate(hits)[rank].astype(float))
+    boxes_all = max(1, sum(len(boxes) for boxes in truth))
+    return box_arrays.average_precision(right, np.arange(1.0, len(right) + 1), boxes_all, "voc")
 
 
 @dataclass(frozen=True)

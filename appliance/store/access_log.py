@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 
 from appliance.store.database import Database
+from appliance.types.accounts import AccessLogRow
 
 ROWS_MAX = 5000  # half a megabyte; years of changes, and weeks of somebody who guesses
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessLogRow:
-    """One login or change. who: a user, `token NAME` of a program, '' for the site's own token or this machine.
-
-    about: what was changed.
-    """
-
-    id: int
-    t: float
-    who: str
-    address: str
-    what: str
-    about: str
 
 
 class AccessLog:

@@ -22,8 +22,8 @@ VerdictFilter = Literal["none", "confirmed", "rechecked", "rejected", "unsure"]
 
 SET_ASIDE = "(review IS NULL AND verdict IS 'rejected')"
 FEW = 2000  # alerts that are sorted rather than come upon
-COUNTED_MAX = 20_000
-WORDS_MAX = 8
+COUNTED_MAX = 20_000  # beyond it a page says "more than": counting on would hold the answer up
+WORDS_MAX = 8  # of a search; each is a lookup in the index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

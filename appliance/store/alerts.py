@@ -38,7 +38,7 @@ from appliance.types import AlertChange, Event, Review, Route
 
 logger = logging.getLogger(__name__)
 
-PAGE_MAX = 500
+PAGE_MAX = 500  # rows of one read, so that writers are not held up
 
 
 @dataclass(frozen=True, slots=True)

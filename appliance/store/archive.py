@@ -31,7 +31,7 @@ from appliance.store.rows import (
 from appliance.store.segments import covering
 from appliance.types import Event, FrameBoxes, Gap, Review, SegmentRow
 
-_PAGE = 200
+_PAGE = 200  # rows of one transaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from appliance.store.database import Database, open_read_only
 AuditKind = Literal["facts", "frame", "crop", "clip", "notice"]
 """notice: a message to a target of `notify` or to the broker of `mqtt`, which has no images; the others go with an
 escalation, a frame also to that broker."""
-PAGE_MAX = 1000
+PAGE_MAX = 1000  # rows of an answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

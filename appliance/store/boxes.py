@@ -11,10 +11,10 @@ from appliance.store.database import Database
 from appliance.store.rows import objects_json, read_boxes
 from appliance.types import FrameBoxes
 
-SPAN_ROWS_MAX = 20_000
+SPAN_ROWS_MAX = 20_000  # an hour at 5 frames a second
 AHEAD_S_MAX = 60.0  # a camera's own clock is believed that far
-MINUTE_S = 60
-NOTED_MAX = 64
+MINUTE_S = 60  # seconds
+NOTED_MAX = 64  # sessions of a camera whose header was stored already
 
 
 @dataclass(frozen=True, slots=True)

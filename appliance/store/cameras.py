@@ -11,7 +11,7 @@ from appliance.store.database import Database
 from appliance.store.rows import read_gap
 from appliance.types import CameraState, CameraStateName, Gap, StreamHeader
 
-GAP_ROWS_MAX = 500
+GAP_ROWS_MAX = 500  # a camera that comes and goes each minute, for 8 hours
 NOT_RUNNING = "the appliance was not running"
 
 

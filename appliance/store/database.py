@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S = 5.0  # of SQLite's own lock: a checkpoint takes less
 IDLE_READERS_MAX = 8  # as many as the dashboard reads with at once; more are opened and closed
-WAL_BYTES_KEPT = 64 * 1024 * 1024
+WAL_BYTES_KEPT = 64 * 1024 * 1024  # of the log after a checkpoint: SQLite need not let it grow anew
 
 # Python 3.10 gives no error code, so SQLite's own words (sqlite3_errstr) decide.
 _REMEDIES = (

@@ -15,12 +15,12 @@ from appliance.store.rows import ALERT_COLUMNS, AlertRow, read_alert, read_event
 from appliance.store.verdict_stats import TokenUsage, token_usage
 from appliance.types import TEACHING_KINDS, Decision, Event, Route, RouteInputs, Severity
 
-OUTCOMES_MAX = 5000
-DECIDED_MAX = 2000
+OUTCOMES_MAX = 5000  # known alerts from which the router learns: older ones say little of now
+DECIDED_MAX = 2000  # likewise, of decisions as they come
 RECHECKED_WITHIN_S = 3600.0  # what was said before the last hour was taken into account, or came to nothing
-ROWS_MAX = 50_000
-ESCALATED_MAX = 256
-_BATCH = 5000
+ROWS_MAX = 50_000  # 200 bytes each: 10 MB
+ESCALATED_MAX = 256  # rows of one reading: beyond it the budget is spent anyway
+_BATCH = 5000  # rows deleted in one transaction, some 10 ms
 
 # The condition that a person or a language model has said whether an alert is right: only they teach. `unsure`, and
 # what a detector or an unknown judge says, counts for nothing.

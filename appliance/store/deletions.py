@@ -14,7 +14,7 @@ StorageClass = Literal["continuous", "pre_roll", "alert", "evidence"]
 STORAGE_CLASSES: tuple[StorageClass, ...] = get_args(StorageClass)
 DeletionReason = Literal["age", "camera_quota", "quota", "size", "disk", "ring", "done", "person"]
 DELETION_REASONS: tuple[DeletionReason, ...] = get_args(DeletionReason)
-KEPT_S = 400 * 86400.0
+KEPT_S = 400 * 86400.0  # a year and a month: this month compared with the same of last year
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

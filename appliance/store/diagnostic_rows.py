@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-HEALTH_ROWS_MAX, GAP_ROWS_MAX = 500, 1000
+HEALTH_ROWS_MAX, GAP_ROWS_MAX = 500, 1000  # the newest; a person reads no more of a diagnostics file
 
 
 def health_rows(connection: sqlite3.Connection) -> list[dict[str, Any]]:

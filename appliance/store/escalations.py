@@ -40,7 +40,7 @@ RELEASED = f"{INDEXED} AND wait = ''"
 POSTPONED = f"wait <> '' AND {in_states(('waiting', 'deferred'))}"
 BY_PRIORITY = "CASE priority WHEN 'high' THEN 0 WHEN 'normal' THEN 1 ELSE 2 END"
 
-_REASON_CHARS_MAX = 400
+_REASON_CHARS_MAX = 400  # as cloud_worker.judge
 _NEED_TEXTS = {"crop": "a cut-out of the object", "frame": "the whole picture", "clip": "the clip"}
 
 

@@ -11,8 +11,8 @@ from appliance.base.errors import redact
 from appliance.store.database import Database
 from appliance.types import HealthEvent, HealthKind
 
-ROWS_MAX = 5000
-PAGE_MAX = 200
+ROWS_MAX = 5000  # years of a healthy site, days of a broken camera
+PAGE_MAX = 200  # rows of an answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from appliance.base.clock import day_bounds, local_day
 from appliance.store.database import Database
-from appliance.types import DecodeStatus
+from appliance.types import DecodeState
 
 Since = Literal["start", "today", "all"]
 
@@ -79,8 +79,8 @@ _HOURLY = (
     MetricName.CAMERA_BYTES, MetricName.DETECT_BYTES, MetricName.UPLINK_BYTES, MetricName.EXAMINED,
     MetricName.UPTIME_S,
 )  # fmt: skip
-HOURS_KEPT = 31 * 24
-HOUR_S = 3600
+HOURS_KEPT = 31 * 24  # a month by the hour; days are kept for ever
+HOUR_S = 3600  # seconds
 _LONGEST_FIRST = sorted(MetricName, key=lambda name: -len(name.value))
 
 
@@ -105,6 +105,22 @@ class PeriodTotals:
     t: float
     day: str
     totals: tuple[MeterTotal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStatus:
+    """The decoding of a camera: which of its frames are decoded now, and why, where there is a reason.
+
+    It also says how late packets are read, and how many inferences a second the camera was promised and gets (None: not
+    known). decoder: `software`, or which hardware decodes; '': nothing decodes.
+    """
+
+    state: DecodeState
+    reason: str = ""
+    behind_s: float = 0.0
+    promised_fps: float | None = None
+    examined_fps: float | None = None
+    decoder: str = "software"
 
 
 class Meter:

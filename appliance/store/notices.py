@@ -18,8 +18,8 @@ from appliance.store.rows import Delivery, Standing, standing_of, to_json
 from appliance.types import Severity
 
 NoticeState = Literal["waiting", "told", "changed", "withdrawn", "quiet", "forbidden", "given_up"]
-OPEN_MAX = 500
-_CHANGES_MAX = 200
+OPEN_MAX = 500  # notices read at once; targets send some a second
+_CHANGES_MAX = 200  # alerts whose change is looked at in one turn
 _OPEN = "('waiting', 'changed')"
 
 

@@ -26,7 +26,7 @@ from appliance.store.rows import (
 )
 
 _MEDIA_BYTES = "(SELECT sum(json_extract(ref, '$.bytes')) FROM media WHERE media.escalation = escalation.id)"
-_ROWID_MAX = 2**63 - 1
+_ROWID_MAX = 2**63 - 1  # SQLite's largest rowid
 _CLOCK_STEP_SEEN_S = 30.0  # what was written this short a time ago was written by the clock as it is now
 PUBLISHED: tuple[Delivery, ...] = ("ready", "sent")  # a publisher may be at work on it
 DROPPABLE: tuple[Delivery, ...] = ("deferred", "ready")  # with their evidence made, and not sent

@@ -18,7 +18,14 @@ from appliance.base.telemetry import LogThrottle
 from appliance.store.database import Database
 from appliance.store.deletions import DeletionLedger, DeletionReason
 from appliance.store.paths import PREROLL, SEGMENTS, inside
-from appliance.store.segment_pruning import BATCH, NOT_HELD, PrunableSegment, delete_rows, held_clause, remove_file
+from appliance.store.segment_pruning import (
+    BATCH,
+    NOT_HELD,
+    PrunableSegment,
+    delete_files,
+    delete_rows,
+    held_clause,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -146,20 +153,8 @@ class PrerollRing:
         self._remove([PrunableSegment.of(row) for row in rows], float("inf"), "done")
 
     def _remove(self, candidates: list[PrunableSegment], enough: float, reason: DeletionReason) -> None:
-        freed = 0.0
-        dropped = []
-        for each in candidates:
-            if freed >= enough:
-                break
-            try:
-                if remove_file(self._root, each.path):
-                    self._deletions.add(each.camera, each.kind, reason, each.bytes, each.t_end)
-            except (OSError, StoreError) as error:
-                self._repeats.report(f"a segment of a ring cannot be deleted: {error}")
-                continue
-            freed += each.bytes
-            dropped.append(each.path)
-        delete_rows(self._db, self._deletions, dropped)
+        done = delete_files(self._root, candidates, enough, reason, self._deletions, self._repeats.report)
+        delete_rows(self._db, self._deletions, done.paths)
 
 
 def _flush(path: Path) -> None:

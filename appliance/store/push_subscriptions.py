@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from appliance.base.errors import UsageError
 from appliance.store.database import Database
 
-SUBSCRIPTIONS_MAX = 200
+SUBSCRIPTIONS_MAX = 200  # browsers of a site; each message is encrypted for every one
 PER_USER_MAX = 10  # browsers of one person; the oldest goes
 
 

@@ -10,10 +10,10 @@ from typing import Literal
 from appliance.config import CameraConfig, CameraQuotaConfig, StorageConfig
 from appliance.store.deletions import STORAGE_CLASSES, StorageClass
 
-GB = 1_000_000_000
-MB = 1_000_000
-HOUR_S = 3600.0
-LOOK_BACK_HOURS = 24
+GB = 1_000_000_000  # bytes
+MB = 1_000_000  # bytes
+HOUR_S = 3600.0  # seconds
+LOOK_BACK_HOURS = 24  # a day has its quiet and busy hours
 RATE_AFTER_S = 3600.0  # of video; before, a rate shows the start more than the camera
 EVIDENCE_AFTER_S = 6 * 3600.0  # alerts come in bursts
 FREE_HEADROOM = 1.2  # the recorder stops at disk_free_min_mb, so retention aims at more

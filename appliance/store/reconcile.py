@@ -22,7 +22,7 @@ from appliance.store.quotas import recount_usage
 
 logger = logging.getLogger(__name__)
 
-ORPHAN_AGE_S = 3600.0
+ORPHAN_AGE_S = 3600.0  # a file without a row may be one that is being written, for a minute
 ADOPTED_MAX = 20_000  # some milliseconds each, before anything is watched
 _NAME = re.compile(r"^(\d{8}T\d{6}\.\d{3})Z-\w+\.(mp4|mkv)$")  # see ingest/recorder.py
 

@@ -10,7 +10,7 @@ from appliance.store.database import Database
 from appliance.store.rows import ChangeKind, ChangeRow
 from appliance.types import Review
 
-CHANGES_SHOWN = 50
+CHANGES_SHOWN = 50  # of one alert
 
 
 class ReviewStore:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from appliance.store.database import Database
 from appliance.types import Box
 
-DAYS = 30
-ALERTS_MAX = 500
+DAYS = 30  # reviews that still say something of the scene: seasons and parked cars change
+ALERTS_MAX = 500  # of those days, the newest
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,21 +5,9 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from appliance.store.database import Database
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecondFactorRow:
-    """A user's second factor. confirmed: sign-ins ask for it. recovery: digests of the codes that are left."""
-
-    user: str
-    secret: str
-    confirmed: bool
-    last_step: int
-    recovery: tuple[str, ...]
-    created_t: float
+from appliance.types.accounts import SecondFactorRow
 
 
 class SecondFactorStore:

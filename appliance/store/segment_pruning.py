@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from appliance.base.errors import StoreError
@@ -107,27 +108,56 @@ class SegmentPruner:
             ]
 
     def _delete(self, candidates: list[PrunableSegment], enough: float, reason: DeletionReason) -> float:
-        freed = 0.0
-        dropped = []
-        for each in candidates:
-            if freed >= enough:
-                break
-            try:
-                if remove_file(self._root, each.path):
-                    self._deletions.add(each.camera, each.kind, reason, each.bytes, each.t_end)
-                    self.files += 1
-                    self.bytes += each.bytes
-                freed += each.bytes
-            except StoreError as error:
-                logger.warning("a segment row was dropped, its file left alone: %s", error)
-                self.refused += 1
-            except OSError as error:
-                logger.warning("a segment cannot be deleted: %s", error)
-                self.refused += 1
-                continue
-            dropped.append(each.path)
-        delete_rows(self._db, self._deletions, dropped)
-        return freed
+        done = delete_files(self._root, candidates, enough, reason, self._deletions, logger.warning)
+        self.files += done.files
+        self.bytes += done.bytes
+        self.refused += done.refused
+        delete_rows(self._db, self._deletions, done.paths)
+        return done.freed
+
+
+@dataclass(slots=True)
+class DeletedFiles:
+    """Result of `delete_files`. freed: bytes of rows that may go. paths: of those rows. refused: files that stay."""
+
+    freed: float = 0.0
+    files: int = 0
+    bytes: int = 0
+    refused: int = 0
+    paths: list[str] = field(default_factory=list)
+
+
+def delete_files(
+    root: Path,
+    candidates: Iterable[PrunableSegment],
+    enough: float,
+    reason: DeletionReason,
+    deletions: DeletionLedger,
+    report: Callable[[str], object],
+) -> DeletedFiles:
+    """Delete files of segments until `enough` bytes are freed, and note each in the ledger.
+
+    A row whose path leads elsewhere goes, and its file stays; a file that the disk does not give up keeps its row.
+    """
+    done = DeletedFiles()
+    for each in candidates:
+        if done.freed >= enough:
+            break
+        try:
+            if remove_file(root, each.path):
+                deletions.add(each.camera, each.kind, reason, each.bytes, each.t_end)
+                done.files += 1
+                done.bytes += each.bytes
+            done.freed += each.bytes
+        except StoreError as error:
+            report(f"a segment row was dropped, its file left alone: {error}")
+            done.refused += 1
+        except OSError as error:
+            report(f"a segment cannot be deleted: {error}")
+            done.refused += 1
+            continue
+        done.paths.append(each.path)
+    return done
 
 
 def remove_file(root: Path, relative: str) -> bool:

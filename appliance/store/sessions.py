@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from appliance.store.database import Database
+from appliance.types.accounts import SessionRow
 
 SESSIONS_MAX = 1000  # the oldest is signed out beyond
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRow:
-    """A session. id: a digest. user: '' for who signed in with the site's token. address: where from."""
-
-    id: str
-    user: str
-    created_t: float
-    expires_t: float
-    address: str
 
 
 class SessionStore:

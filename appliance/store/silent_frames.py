@@ -13,7 +13,7 @@ from appliance.store.decisions import LABELLED
 from appliance.store.escalations import EscalationStore
 from appliance.store.rows import to_json
 
-SHOWN_MAX = 20
+SHOWN_MAX = 20  # frames on the page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

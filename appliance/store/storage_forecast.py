@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-DAY_S = 86400.0
+DAY_S = 86400.0  # seconds
 ForecastKind = Literal["unknown", "age", "fills", "off"]
 
 

@@ -30,9 +30,9 @@ from appliance.store.quotas import (
 )
 from appliance.store.storage_forecast import Forecast, Growth, RecordingPlan, forecast_camera, forecast_site, reach_s
 
-DELETED_SHOWN = 50
+DELETED_SHOWN = 50  # rows on the page
 SCENARIO_FILES_MAX = 50_000  # 500 scenarios of at most 100 files
-CACHED_S = 10.0
+CACHED_S = 10.0  # sums walk every row of a camera; pages ask each few seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

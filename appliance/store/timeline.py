@@ -16,10 +16,10 @@ from appliance.store.segments import SEGMENT_S_MAX
 from appliance.types import Decision, Event, Gap, Review, Severity
 
 ALERTS_MAX = 1000  # of a camera and span; more are counted
-GAPS_MAX = 500
-HEALTH_MAX = 200
-SPANS_MAX = 1000
-EVENTS_MAX = 2000
+GAPS_MAX = 500  # marks on a strip 1000 px wide
+HEALTH_MAX = 200  # likewise
+SPANS_MAX = 1000  # likewise
+EVENTS_MAX = 2000  # likewise, two for each pixel
 JOIN_S = 2.0  # files that follow each other closer than this are one stretch of recording
 ALERT_S_MAX = 6 * 3600.0  # an alert that began longer before the span is not looked for
 

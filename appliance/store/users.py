@@ -2,63 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import sqlite3
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, get_args
 
 from appliance.base.errors import StoreError, UsageError
+from appliance.base.passwords import token_digest
 from appliance.store.database import Database, open_read_only
 from appliance.store.second_factors import remove_second_factor
+from appliance.types.accounts import ApiTokenRow, Role, SignInCodeRow, UserRow
 
-Role = Literal["viewer", "reviewer", "admin"]
-"""viewer: sees; reviewer: also reviews and keeps; admin: also changes settings and users. Each may what those before
-may."""
-ROLES: tuple[Role, ...] = get_args(Role)
-USERS_MAX = 200
-TOKENS_MAX = 50
+USERS_MAX = 200  # of a site; all are read each second
+TOKENS_MAX = 50  # likewise
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRow:
-    """A person. cameras: those that they may see; None: all. password: a salted hash."""
-
-    name: str
-    role: Role
-    cameras: tuple[str, ...] | None
-    password: str
-    enabled: bool = True
-    created_t: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiTokenRow:
-    """A token of a program. id: its digest."""
-
-    id: str
-    name: str
-    role: Role
-    made_by: str
-    created_t: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignInCodeRow:
-    """A code from the console that signs a user in once, in place of the password. digest: of the code."""
-
-    user: str
-    digest: str
-    expires_t: float
-
-
-def token_digest(token: str) -> str:
-    """Return the stored form of a token: it is random and long, so a plain digest cannot be turned back."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 class UserStore:

@@ -10,9 +10,9 @@ from appliance.base.clock import day_bounds, local_day
 from appliance.store.database import Database
 from appliance.store.escalations import RELEASED
 
-MEAN_OVER_VERDICTS = 1000
-HOUR_S = 3600.0
-WORK_ROWS_MAX = 10_000
+MEAN_OVER_VERDICTS = 1000  # the newest: prices and models change
+HOUR_S = 3600.0  # seconds
+WORK_ROWS_MAX = 10_000  # verdicts of a day; a busy pool's site has some hundreds
 GROUPS_MAX = 200  # versions change rarely; names from the wire may not
 
 # The verdicts on each escalation, requests for more included.

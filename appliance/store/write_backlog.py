@@ -12,7 +12,7 @@ from appliance.base.telemetry import LogThrottle
 logger = logging.getLogger(__name__)
 
 WAITING_MAX = 20_000  # some 20 MB; a camera's alerts and states of days, for its boxes do not wait
-RETRY_S = 1.0
+RETRY_S = 1.0  # a full disk is freed by retention, which runs each ten seconds
 
 WriteJob = Callable[[], object]
 

@@ -14,16 +14,16 @@ Empty: there is no frame, only boxes."""
 
 # Of a standing person: chest and legs, without head and feet, without the background beside them.
 _HALVES = ((0.12, 0.50), (0.50, 0.92))
-_BESIDE = 0.2
+_BESIDE = 0.2  # share of a box's width at each side that shows what is behind the object
 # So many points of each half are read, whatever its size in pixels: the cost of an object is fixed.
 _ROWS, _COLUMNS = 12, 8
-_BINS = 12
+_BINS = 12  # of a histogram's channel; more separate shadows from the same coat
 _ACROSS = _BESIDE + (1 - 2 * _BESIDE) * (np.arange(_COLUMNS) + 0.5) / _COLUMNS
 _STEPS = (np.arange(_ROWS) + 0.5) / _ROWS
 _DOWN = np.stack([low + (high - low) * _STEPS for low, high in _HALVES])
 # Where video has its values: brightness 16..235, and what cameras outdoors make of colours.
 _LOWEST = (16.0, 96.0, 96.0)
-_HIGHEST = (235.0, 160.0, 160.0)
+_HIGHEST = (235.0, 160.0, 160.0)  # video white, and the chroma beyond which colours of clothes seldom lie
 
 
 def _bin_positions(lowest: float, highest: float) -> Floats:

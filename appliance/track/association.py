@@ -17,17 +17,6 @@ IMPOSSIBLE = math.inf
 _SMALL = 400  # cells of a table up to which plain numbers are quicker than arrays
 
 
-def iou_matrix(a: Floats, b: Floats) -> Floats:
-    """Return the intersection over union of boxes (N, 4) and (M, 4), (N, M)."""
-    low = np.maximum(a[:, None, :2], b[None, :, :2])
-    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    sides = np.maximum(high - low, 0.0)
-    shared = sides[..., 0] * sides[..., 1]
-    area_a = (a[:, 2] - a[:, 0]) * (a[:, 3] - a[:, 1])
-    area_b = (b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])
-    return np.asarray(shared / np.maximum(area_a[:, None] + area_b[None] - shared, 1e-12))
-
-
 def overlap_of_smaller(a: Box, b: Box) -> float:
     """Return the share of the smaller of two boxes that lies in the other."""
     width = min(a[2], b[2]) - max(a[0], b[0])

@@ -8,8 +8,8 @@ from appliance.types import Box
 
 # Height by width of a frame, between 9/16 and 3/4; only noise scales depend on it.
 ASPECT = 0.65
-MEASURED_STD = 0.08
-SPEED_STD = (1.5, 1.5, 0.3, 0.3)
+MEASURED_STD = 0.08  # of a detector's box, in shares of its size
+SPEED_STD = (1.5, 1.5, 0.3, 0.3)  # of a new track, in sizes a second (x, y) and shares (width, height)
 # Persons begin and stop walking within about two seconds; sizes change slowly.
 ACCELERATION = (0.5, 0.5, 0.02, 0.02)
 

@@ -50,7 +50,7 @@ class FrameObservation:
         rows = list(wanted)
         if any(row not in self._appearances for row in rows):
             # Confident detections will most likely be asked for, too: to describe all at once costs little more.
-            likely = {*rows, *(row for row, score in enumerate(self.scores) if score >= TUNING.high_score)}
+            likely = {*rows, *(row for row, score in enumerate(self.scores) if score >= TUNING.scores.high_score)}
             new = sorted(likely.difference(self._appearances))
             self._appearances.update(zip(new, describe(self.planes, self._boxes[new]), strict=True))
         return [self._appearances[row] for row in rows]
@@ -78,12 +78,12 @@ class TwoStageMatcher:
         confirmed = [row for row in rows if tracks[row].number and row not in hidden]
         unconfirmed = [row for row in rows if not tracks[row].number and tracks[row].tentative is None]
         tentative = [row for row in rows if tracks[row].tentative is not None]
-        self._associate(confirmed, frame.free(TUNING.high_score))
+        self._associate(confirmed, frame.free(TUNING.scores.high_score))
         left = [row for row in confirmed if row not in frame.taken]
         if left:
-            self._associate(left, frame.free(0.0, TUNING.high_score), doubtful=True)
+            self._associate(left, frame.free(0.0, TUNING.scores.high_score), doubtful=True)
         if unconfirmed:
-            self._associate(unconfirmed, frame.free(TUNING.high_score))
+            self._associate(unconfirmed, frame.free(TUNING.scores.high_score))
         if hidden:
             self._associate(hidden, frame.free(0.0), in_place=True)
         if tentative:
@@ -110,14 +110,14 @@ class TwoStageMatcher:
             return
         boxes = [self._frame.boxes[index] for index in free]
         groups = [self._frame.groups[index] for index in free]
-        overlap_min, distance_max = TUNING.overlap_min, TUNING.distance_max
+        overlap_min, distance_max = TUNING.matching.overlap_min, TUNING.matching.distance_max
         if doubtful:
-            overlap_min, distance_max = TUNING.poor_overlap_min, 0.0
+            overlap_min, distance_max = TUNING.matching.poor_overlap_min, 0.0
         table = []
         for row in rows:
             track = self._tracks[row]
             # After a gap only a box in the same place is believed to be the same; and who walked may have stopped.
-            lost = track.unseen_s > TUNING.lost_s
+            lost = track.unseen_s > TUNING.losing.lost_s
             expected = track.last if lost and self._slow else track.filter.box
             costs = match_costs(
                 expected, track.filter.spread(), boxes, overlap_min=overlap_min, distance_max=distance_max
@@ -127,7 +127,7 @@ class TwoStageMatcher:
                     cost if _continues(track, expected, box, 1 - cost) else IMPOSSIBLE
                     for cost, box in zip(costs, boxes, strict=True)
                 ]
-            cost_max = 1 - TUNING.gap_overlap_min if lost else TUNING.cost_max
+            cost_max = 1 - TUNING.matching.gap_overlap_min if lost else TUNING.cost_max
             possible = (
                 cost <= cost_max and group == track.group and not (track.comes_in(box) or track.is_other_size(box))
                 for cost, group, box in zip(costs, groups, boxes, strict=True)
@@ -158,7 +158,7 @@ class TwoStageMatcher:
         seen = np.array(self._frame.appearance([free[column] for column in columns]))
         alike = similarity(np.array([appearance for _, appearance, _ in contested]), seen).tolist()
         for (row, _, samples), line in zip(contested, alike, strict=True):
-            weight = TUNING.appearance_weight * min(1.0, samples / TUNING.appearance_samples_min)
+            weight = TUNING.appearance.appearance_weight * min(1.0, samples / TUNING.appearance.appearance_samples_min)
             for column, each in zip(columns, line, strict=True):
                 table[row][column] += weight * (1 - each)
 
@@ -173,14 +173,14 @@ class TwoStageMatcher:
             if (appearance := self._tracks[each].appearance) is not None
             and any(cost < IMPOSSIBLE for cost in table[row])
         ]
-        columns = [column for column, index in enumerate(free) if self._frame.scores[index] >= TUNING.high_score]
+        columns = [column for column, index in enumerate(free) if self._frame.scores[index] >= TUNING.scores.high_score]
         if not known or not columns:
             return
         seen = np.array(self._frame.appearance([free[column] for column in columns]))
         alike = similarity(np.array([appearance for _, appearance in known]), seen).tolist()
         for (row, _), line in zip(known, alike, strict=True):
             for column, each in zip(columns, line, strict=True):
-                if each < TUNING.stranger_similarity_max:
+                if each < TUNING.appearance.stranger_similarity_max:
                     table[row][column] = IMPOSSIBLE
 
 
@@ -193,10 +193,10 @@ def _continues(track: Track, expected: Box, box: Box, shared: float) -> bool:
     """
     if track.stands and not track.is_in_place(box):
         return False
-    if track.score >= TUNING.high_score or shared >= TUNING.low_overlap_min:
-        return shared >= TUNING.low_overlap_min
+    if track.score >= TUNING.scores.high_score or shared >= TUNING.matching.low_overlap_min:
+        return shared >= TUNING.matching.low_overlap_min
     growth = (box[3] - box[1]) / max(expected[3] - expected[1], 1e-9)
-    return 1 / TUNING.poor_growth < growth < TUNING.poor_growth
+    return 1 / TUNING.matching.poor_growth < growth < TUNING.matching.poor_growth
 
 
 def inside_regions(box: Box, regions: Iterable[Box]) -> bool:

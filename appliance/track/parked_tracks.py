@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from appliance.base.geometry import iou
 from appliance.track.appearance import Planes
-from appliance.track.parked_vehicle_memory import (
+from appliance.track.stationary_objects import (
     PARKED_IOU_MIN,
     StationaryObject,
     StationaryObjects,
@@ -48,7 +48,7 @@ class ParkedTracks:
         """
         place = track.stationary
         if place is None:
-            needed_s = TUNING.parked_s if kind == VEHICLE else TUNING.furniture_s
+            needed_s = TUNING.parking.parked_s if kind == VEHICLE else TUNING.parking.furniture_s
             if clear and track.standstill.seconds >= needed_s and track.standstill.at_rest:
                 self._park(track, kind, t, planes)
             return
@@ -62,7 +62,7 @@ class ParkedTracks:
     def still_there(self, track: Track, planes: Planes) -> bool:
         """Return True if `track`, for which no box was found, is there all the same: its place is unchanged."""
         place = track.stationary
-        if place is None or track.undetected_s > min(TUNING.believed_s, place.stood_s):
+        if place is None or track.undetected_s > min(TUNING.parking.believed_s, place.stood_s):
             return False
         return place.unchanged(planes) is True
 
@@ -108,10 +108,10 @@ class ParkedTracks:
 
 def _update_patch(place: StationaryObject, t: float, planes: Planes) -> None:
     passed = t - place.patch_t
-    if 0 <= passed < TUNING.patch_every_s:
+    if 0 <= passed < TUNING.parking.patch_every_s:
         return
     now = cut_patch(planes, place.box)
     if now is not None:
-        share = min(TUNING.patch_rate_max, TUNING.patch_rate_per_s * abs(passed))
+        share = min(TUNING.parking.patch_rate_max, TUNING.parking.patch_rate_per_s * abs(passed))
         place.patch = now if place.patch is None else blend_patches(place.patch, now, share)
     place.patch_t = t

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from appliance.base.clock import Clock
-from appliance.track.parked_vehicle_memory import (
+from appliance.track.stationary_objects import (
     PATCH_COLUMNS,
     PATCH_ROWS,
     STATIONARY_MAX,
@@ -24,10 +24,10 @@ from appliance.track.parked_vehicle_memory import (
 logger = logging.getLogger(__name__)
 
 FOLDER = "parked"  # in the storage folder
-BYTES_MAX = 256 * 1024
+BYTES_MAX = 256 * 1024  # some hundred parked vehicles with their patches
 # Storage may be an SD card: what came or went is written within a minute, that it is still there every ten.
 WRITE_EVERY_S = 60.0
-RENEW_EVERY_S = 600.0
+RENEW_EVERY_S = 600.0  # an SD card wears out by writing; after a kill patches are as old as this
 
 _Share = Annotated[float, Field(ge=-1, le=2)]
 _Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]

@@ -22,10 +22,11 @@ def spawn_confident(frame: FrameObservation, held: Iterable[Track], room: int) -
     known = [(track.group, track.filter.box) for track in held]
     known += [(frame.groups[index], frame.boxes[index]) for index in sorted(frame.taken.values())]
     spawned: list[int] = []
-    for index in frame.free(TUNING.spawn_score_min):
+    for index in frame.free(TUNING.scores.spawn_score_min):
         group, box = frame.groups[index], frame.boxes[index]
         double = any(
-            group == other and overlap_of_smaller(box, taken) > TUNING.double_overlap_min for other, taken in known
+            group == other and overlap_of_smaller(box, taken) > TUNING.spawning.double_overlap_min
+            for other, taken in known
         )
         if len(spawned) < room and not double:
             spawned.append(index)
@@ -35,7 +36,7 @@ def spawn_confident(frame: FrameObservation, held: Iterable[Track], room: int) -
 
 def spawn_tentative(frame: FrameObservation, tracks: Sequence[Track], spawned: Sequence[int], room: int) -> list[int]:
     """Return at most `room` detections that are too doubtful to begin tracks, but may be persons, if they walk."""
-    doubtful = frame.free(TUNING.tentative_score_min, TUNING.spawn_score_min)
+    doubtful = frame.free(TUNING.scores.tentative_score_min, TUNING.scores.spawn_score_min)
     if not doubtful or room <= 0:
         return []
     known = [each.filter.box for each in tracks] + [frame.boxes[each] for each in (*spawned, *frame.taken.values())]
@@ -43,7 +44,7 @@ def spawn_tentative(frame: FrameObservation, tracks: Sequence[Track], spawned: S
     for index in doubtful:
         box = frame.boxes[index]
         if len(found) < room and not any(
-            overlap_of_smaller(box, other) > TUNING.tentative_overlap_max for other in known
+            overlap_of_smaller(box, other) > TUNING.spawning.tentative_overlap_max for other in known
         ):
             found.append(index)
             known.append(box)
@@ -53,7 +54,7 @@ def spawn_tentative(frame: FrameObservation, tracks: Sequence[Track], spawned: S
 def covers_known_track(tentative: Track, tracks: Iterable[Track]) -> bool:
     """Return True if a tentative track has met a confirmed one: its box may be that one's, or a part of it."""
     return any(
-        each.number and overlap_of_smaller(tentative.last, each.filter.box) > TUNING.tentative_overlap_max
+        each.number and overlap_of_smaller(tentative.last, each.filter.box) > TUNING.spawning.tentative_overlap_max
         for each in tracks
     )
 
@@ -72,9 +73,9 @@ def reidentify(track: Track, lost: Iterable[Track]) -> Track | None:
         if each.appearance is not None and each.group == track.group and not each.at_edge() and _in_reach(track, each)
     ]
     found.sort(key=lambda pair: -pair[0])
-    if not found or found[0][0] < TUNING.reid_similarity_min:
+    if not found or found[0][0] < TUNING.reid.reid_similarity_min:
         return None
-    if len(found) > 1 and found[0][0] - found[1][0] < TUNING.reid_margin:
+    if len(found) > 1 and found[0][0] - found[1][0] < TUNING.reid.reid_margin:
         return None
     return found[0][1]
 
@@ -90,7 +91,7 @@ def inherit_identity(track: Track, known: Track) -> None:
 
 
 def _in_reach(track: Track, known: Track) -> bool:
-    if known.unseen_s > TUNING.reid_s:
+    if known.unseen_s > TUNING.reid.reid_s:
         return False
     here, there = to_centre(track.last), to_centre(known.last)
     if not 0.5 < there[3] / max(here[3], 1e-9) < 2.0:
@@ -99,7 +100,7 @@ def _in_reach(track: Track, known: Track) -> bool:
         (at - was) / ((size + other) / 2)
         for at, was, size, other in zip(here[:2], there[:2], sizes(here), sizes(there), strict=True)
     )
-    reach = TUNING.reid_distance_max + TUNING.reid_speed * known.unseen_s
+    reach = TUNING.reid.reid_distance_max + TUNING.reid.reid_speed * known.unseen_s
     return math.sqrt(step_x * step_x + step_y * step_y) <= reach and not _comes_towards(track, (step_x, step_y))
 
 
@@ -112,4 +113,4 @@ def _comes_towards(track: Track, step: tuple[float, float]) -> bool:
     pace_x, pace_y = track.filter.speed[0] / wide, track.filter.speed[1] / tall
     pace = math.sqrt(pace_x * pace_x + pace_y * pace_y)
     away = (step[0] * pace_x + step[1] * pace_y) / max(pace, 1e-9)
-    return pace >= TUNING.reid_pace_min and away < -TUNING.reid_towards_max
+    return pace >= TUNING.reid.reid_pace_min and away < -TUNING.reid.reid_towards_max

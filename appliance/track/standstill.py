@@ -16,8 +16,8 @@ def is_same_place(a: Box, b: Box) -> bool:
     # Each direction by its own side would be harsh on the narrow ones: shares of width and height are of two lengths.
     size = math.sqrt(max(width_a * height_a, 1e-12))
     apart = max(abs(a[0] + a[2] - b[0] - b[2]), abs(a[1] + a[3] - b[1] - b[3])) / 2
-    return apart <= TUNING.still_step_max * size
+    return apart <= TUNING.still.still_step_max * size
 
 
 def _same_length(a: float, b: float) -> bool:
-    return a <= TUNING.still_growth_max * b and b <= TUNING.still_growth_max * a
+    return a <= TUNING.still.still_growth_max * b and b <= TUNING.still.still_growth_max * a

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from appliance.track.appearance import Planes
 from appliance.track.kalman import Kalman, sizes, to_centre
-from appliance.track.parked_vehicle_memory import StationaryObject
 from appliance.track.standstill import is_same_place
+from appliance.track.stationary_objects import StationaryObject
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, TrackedObject
 
@@ -71,12 +71,14 @@ class Track:
             self.tentative.update(box, score)
             if self.tentative.walks:
                 self.tentative = None
-            elif score >= TUNING.spawn_score_min:  # a track would begin with this box by itself
+            elif score >= TUNING.scores.spawn_score_min:  # a track would begin with this box by itself
                 self.tentative, self.detections, self.score_sum = None, 1, score
         # A doubtful box is most often one that two people share, or half of one.
         self.filter.correct(box, 1 + 3 * (1 - score))
         self.last, self.score = box, score
-        self.to_return = TUNING.return_detections_min - 1 if self._is_out_of_sight() else max(0, self.to_return - 1)
+        self.to_return = (
+            TUNING.losing.return_detections_min - 1 if self._is_out_of_sight() else max(0, self.to_return - 1)
+        )
         self.standstill.update(box, t)
         self.unseen_s = self.undetected_s = 0.0
         self.missed = 0
@@ -88,11 +90,11 @@ class Track:
     def update_appearance(self, sample: Floats) -> None:
         """Learn the appearance of an object that was seen clear of others in this frame."""
         self.appearance_samples += 1
-        share = max(1 / self.appearance_samples, 1 / TUNING.appearance_samples_max)
+        share = max(1 / self.appearance_samples, 1 / TUNING.appearance.appearance_samples_max)
         self.appearance = sample if self.appearance is None else self.appearance + share * (sample - self.appearance)
 
     def is_confirmable(self) -> bool:
-        needed = 2 if self.score_sum >= TUNING.confirm_score * self.detections else 3
+        needed = 2 if self.score_sum >= TUNING.scores.confirm_score * self.detections else 3
         return self.tentative is None and self.detections >= needed
 
     def class_id(self) -> int:
@@ -106,11 +108,11 @@ class Track:
 
     def at_edge(self) -> bool:
         """Return True if its last box was cut off by the frame's border: it may have walked out."""
-        return min(self.last[:2]) <= TUNING.edge or max(self.last[2:]) >= 1 - TUNING.edge
+        return min(self.last[:2]) <= TUNING.losing.edge or max(self.last[2:]) >= 1 - TUNING.losing.edge
 
     def has_left(self) -> bool:
         """Return True if it went out of the frame, as far as is known. It ages whatever region is examined."""
-        return self.missed >= TUNING.left_misses and self.stationary is None and self.at_edge()
+        return self.missed >= TUNING.losing.left_misses and self.stationary is None and self.at_edge()
 
     def is_hidden(self) -> bool:
         """Return True if it stood, was not seen for a moment, and was not found in its place often enough since.
@@ -136,7 +138,7 @@ class Track:
         if not self.is_vehicle or self.at_edge():
             return False
         was, now = self.last[3] - self.last[1], box[3] - box[1]
-        return max(was, now) >= TUNING.vehicle_growth_max * min(was, now)
+        return max(was, now) >= TUNING.losing.vehicle_growth_max * min(was, now)
 
     def comes_in(self, box: Box) -> bool:
         """Return True if `box` belongs to an object that comes in where this one goes out.
@@ -153,14 +155,18 @@ class Track:
             inner = (side + 2) % 4
             low = side < 2  # the left or upper border: outwards is towards 0
             outer = self.filter.box[side]
-            cut = min(self.last[side], outer) <= TUNING.edge if low else max(self.last[side], outer) >= 1 - TUNING.edge
+            cut = (
+                min(self.last[side], outer) <= TUNING.losing.edge
+                if low
+                else max(self.last[side], outer) >= 1 - TUNING.losing.edge
+            )
             sign = 1 if low else -1
-            if cut and sign * pace[inner] < -TUNING.leaving_speed_min * size:
-                return sign * (box[inner] - self.filter.box[inner]) > TUNING.leaving_step_max * size
+            if cut and sign * pace[inner] < -TUNING.losing.leaving_speed_min * size:
+                return sign * (box[inner] - self.filter.box[inner]) > TUNING.losing.leaving_step_max * size
         return False
 
     def _is_out_of_sight(self) -> bool:
-        return self.stands and self.missed > 0 and self.unseen_s > TUNING.out_of_sight_s
+        return self.stands and self.missed > 0 and self.unseen_s > TUNING.losing.out_of_sight_s
 
     @property
     def stands(self) -> bool:
@@ -173,14 +179,14 @@ class Track:
             return True
         if not self.number or not self.at_rest:
             return False
-        return self.missed == 0 or self.missed > TUNING.still_misses
+        return self.missed == 0 or self.missed > TUNING.losing.still_misses
 
     def is_awaited(self) -> bool:
         """Return True if it is kept although it was missed."""
         if self.stationary is not None:
-            return self.unseen_s <= TUNING.hidden_s
-        keep_s = TUNING.left_s if self.at_edge() else TUNING.lost_s
-        return self.unseen_s <= keep_s or (self.at_rest and self.missed < TUNING.still_misses)
+            return self.unseen_s <= TUNING.losing.hidden_s
+        keep_s = TUNING.losing.left_s if self.at_edge() else TUNING.losing.lost_s
+        return self.unseen_s <= keep_s or (self.at_rest and self.missed < TUNING.losing.still_misses)
 
 
 class TentativePath:
@@ -209,11 +215,11 @@ class TentativePath:
     def walks(self) -> bool:
         distance = _distance(self._first, self._last)
         return (
-            self._count >= TUNING.path_detections_min
-            and self._score_sum >= TUNING.path_score_min * self._count
-            and distance >= TUNING.path_distance_min
-            and self._path <= TUNING.path_detour_max * distance
-            and self._longest <= TUNING.path_step_max * distance
+            self._count >= TUNING.spawning.path_detections_min
+            and self._score_sum >= TUNING.spawning.path_score_min * self._count
+            and distance >= TUNING.spawning.path_distance_min
+            and self._path <= TUNING.spawning.path_detour_max * distance
+            and self._longest <= TUNING.spawning.path_step_max * distance
         )
 
 
@@ -221,7 +227,8 @@ class Standstill:
     """The place where an object stands, and since when.
 
     State: `box`, the mean of its first boxes there; from when to when it was found there. It is at rest once it was
-    found there for TUNING.still_s, in still_detections_min frames. A box elsewhere, or of another size, begins anew.
+    found there for `still_s` of the tuning, in `still_detections_min` frames. A box elsewhere, or of another size,
+    begins anew.
     """
 
     __slots__ = ("_averaged", "box", "detections", "since", "until")
@@ -238,7 +245,7 @@ class Standstill:
             return
         self.detections += 1
         self.until = max(self.until, t)
-        if self._averaged < TUNING.still_boxes_max:
+        if self._averaged < TUNING.still.still_boxes_max:
             self._averaged += 1
             share = 1 / self._averaged
             x1, y1, x2, y2 = (old + share * (new - old) for old, new in zip(self.box, box, strict=True))
@@ -250,7 +257,7 @@ class Standstill:
 
     @property
     def at_rest(self) -> bool:
-        return self.detections >= TUNING.still_detections_min and self.until - self.since >= TUNING.still_s
+        return self.detections >= TUNING.still.still_detections_min and self.until - self.since >= TUNING.still.still_s
 
 
 def _distance(a: Box, b: Box) -> float:

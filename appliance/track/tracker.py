@@ -11,7 +11,6 @@ from appliance.base.geometry import iou
 from appliance.track.appearance import Planes
 from appliance.track.matching import FrameObservation, TwoStageMatcher, clipped, inside_regions
 from appliance.track.parked_tracks import VEHICLE, ParkedTracks
-from appliance.track.parked_vehicle_memory import PARKED_IOU_MIN, StationaryObjects
 from appliance.track.spawn_reid import (
     covers_known_track,
     inherit_identity,
@@ -19,6 +18,7 @@ from appliance.track.spawn_reid import (
     spawn_confident,
     spawn_tentative,
 )
+from appliance.track.stationary_objects import PARKED_IOU_MIN, StationaryObjects
 from appliance.track.track_state import TentativePath, Track
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, Detections, TrackedObject
@@ -76,7 +76,7 @@ class Tracker:
         """
         expected = self._predict(t, parts)
         frame = FrameObservation(
-            detections.select(detections.scores >= TUNING.score_min), self._group_of, planes, parts
+            detections.select(detections.scores >= TUNING.scores.score_min), self._group_of, planes, parts
         )
         held = self._held_by_place(frame, expected)
         TwoStageMatcher(self._tracks, frame, slow=self._slow).match(held)
@@ -119,10 +119,10 @@ class Tracker:
             self._parked.begin()
         passed = 0.0 if self._t is None else max(0.0, t - self._t)
         self._t, self._steady_t = t, self._steady_t + passed
-        self._slow = passed > TUNING.slow_s
+        self._slow = passed > TUNING.still.slow_s
         expected = []
         for track in self._tracks:
-            track.filter.predict(min(passed, TUNING.lost_s), still=(self._slow or bool(parts)) and track.at_rest)
+            track.filter.predict(min(passed, TUNING.losing.lost_s), still=(self._slow or bool(parts)) and track.at_rest)
             looked_for = not parts or inside_regions(track.filter.box, parts)
             expected.append(looked_for)
             if looked_for or track.has_left():
@@ -130,9 +130,9 @@ class Tracker:
                 track.undetected_s += passed
         for track in self._lost:
             track.unseen_s += passed
-        self._lost = [track for track in self._lost if track.unseen_s <= TUNING.reid_s]
+        self._lost = [track for track in self._lost if track.unseen_s <= TUNING.reid.reid_s]
         self._parked.forget(t)
-        keep = [track.unseen_s <= TUNING.gap_s for track in self._tracks]
+        keep = [track.unseen_s <= TUNING.losing.gap_s for track in self._tracks]
         self._keep(keep)
         return [looked_for for looked_for, kept in zip(expected, keep, strict=True) if kept]
 
@@ -180,12 +180,12 @@ class Tracker:
         boxes += [each.filter.box for row, each in enumerate(self._tracks) if each.number and row not in frame.taken]
         alone = [True] * len(boxes)
         for first, second in itertools.combinations(range(len(boxes)), 2):
-            if iou(boxes[first], boxes[second]) > TUNING.clear_overlap_max:
+            if iou(boxes[first], boxes[second]) > TUNING.appearance.clear_overlap_max:
                 alone[first] = alone[second] = False
         return [
             index
             for index, free in zip(taken, alone, strict=False)
-            if free and frame.scores[index] >= TUNING.high_score
+            if free and frame.scores[index] >= TUNING.scores.high_score
         ]
 
     def _confirm(self, frame: FrameObservation) -> list[TrackedObject]:
@@ -231,7 +231,7 @@ class Tracker:
         self._lost = [each for each in self._lost if each is not known]
 
     def _spawn(self, frame: FrameObservation, held: Sequence[int]) -> None:
-        room = TUNING.tracks_max - len(self._tracks)
+        room = TUNING.losing.tracks_max - len(self._tracks)
         confident = spawn_confident(frame, [self._tracks[row] for row in held], room)
         tentative = spawn_tentative(frame, self._tracks, confident, room - len(confident))
         for index in (*confident, *tentative):
@@ -248,7 +248,7 @@ class Tracker:
             if track.tentative is not None and covers_known_track(track, self._tracks):
                 keep[row] = False
         self._lost += [track for track, kept in zip(self._tracks, keep, strict=True) if track.number and not kept]
-        del self._lost[: -TUNING.tracks_max]
+        del self._lost[: -TUNING.losing.tracks_max]
         self._keep(keep)
 
     def _keep(self, keep: Sequence[bool]) -> None:

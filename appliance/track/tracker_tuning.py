@@ -6,12 +6,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class TrackerTuning:
-    """Scores and overlaps are 0..1, times seconds in which a track was looked for, distances in sizes of the object.
-
-    Chosen on PETS09-S2L1 with three networks at 3.3, 5 and 10 frames a second, each for a reason that does not depend
-    on the clip, and checked on footage that was not used. Figures: docs/accuracy.md, fixtures/accuracy.json.
-    """
+class ScoreTuning:
+    """The scores of boxes, 0..1."""
 
     # Scores. Seven in eight boxes below score_min are on nothing, and a track that was lost clings to them.
     score_min: float = 0.2
@@ -23,6 +19,11 @@ class TrackerTuning:
     spawn_score_min: float = 0.5
     # With a mean score from here on two detections confirm a track, below it three do.
     confirm_score: float = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class MatchTuning:
+    """The overlaps and distances at which a box may continue a track."""
 
     # Matching. First stage: the overlap that is enough, or else the distance, for boxes of alike height.
     overlap_min: float = 0.1
@@ -36,6 +37,12 @@ class TrackerTuning:
     poor_growth: float = 1.5
     # After a gap only a box in the same place is believed.
     gap_overlap_min: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class AppearanceTuning:
+    """How much likeness counts."""
+
     # Appearances differ by 0.05 +- 0.05 for the same person and by 0.23 +- 0.10 for another: another one costs as much
     # as no overlap at all. Appearance only prefers, it forbids nothing.
     appearance_weight: float = 6.0
@@ -47,6 +54,11 @@ class TrackerTuning:
     stranger_similarity_max: float = 0.6
     # Two boxes that overlap more share pixels enough to spoil an appearance.
     clear_overlap_max: float = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnTuning:
+    """When a track begins, and what a tentative one must do to count."""
 
     # Spawning. A box that lies to such a part in one that is taken (or the other way round) is the same object twice.
     double_overlap_min: float = 0.7
@@ -61,6 +73,11 @@ class TrackerTuning:
     path_detour_max: float = 1.6
     path_step_max: float = 0.7
 
+
+@dataclass(frozen=True, slots=True)
+class StandstillTuning:
+    """When an object stands still."""
+
     # Standing still: found in one place for so long, in so many detections. Boxes of what stands breathe by a third of
     # still_step_max from frame to frame. The place is the mean of the first boxes: who creeps away leaves it.
     still_s: float = 2.0
@@ -70,6 +87,11 @@ class TrackerTuning:
     still_boxes_max: int = 5
     # Frames that are further apart say nothing of the little speed that boxes of what stands seem to have.
     slow_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LossTuning:
+    """How long what is not seen is kept."""
 
     # Losing. Unseen for so long a track is given up; sooner at the frame's border, where it has more likely left than
     # been hidden, and is not looked for any more after left_misses.
@@ -95,6 +117,11 @@ class TrackerTuning:
     # The nearest that a cut-off box comes to the frame's border, in shares.
     edge: float = 0.015
 
+
+@dataclass(frozen=True, slots=True)
+class ReidTuning:
+    """When what comes back is the same person."""
+
     # Re-identification. Behind a van or a pillar people are for a few seconds; later another person in the same clothes
     # is as likely. A brisk walk is two sizes a second, beside the uncertainty of the boxes; running is not meant.
     reid_s: float = 5.0
@@ -106,6 +133,11 @@ class TrackerTuning:
     # 19 of 20 samples of one person are at least so alike; a second candidate must be clearly less alike.
     reid_similarity_min: float = 0.88
     reid_margin: float = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingTuning:
+    """When a vehicle has parked."""
 
     # Parking. A vehicle that stands for so long has parked or waits at a light: the same vehicle still. Anything else
     # must stand longer to count as furniture.
@@ -119,10 +151,28 @@ class TrackerTuning:
     patch_rate_max: float = 0.5
     patch_every_s: float = 1.0
 
+
+@dataclass(frozen=True, slots=True)
+class TrackerTuning:
+    """Scores and overlaps are 0..1, times seconds in which a track was looked for, distances in sizes of the object.
+
+    Chosen on PETS09-S2L1 with three networks at 3.3, 5 and 10 frames a second, each for a reason that does not depend
+    on the clip, and checked on footage that was not used. Figures: docs/accuracy.md, fixtures/accuracy.json.
+    """
+
+    scores: ScoreTuning = ScoreTuning()
+    matching: MatchTuning = MatchTuning()
+    appearance: AppearanceTuning = AppearanceTuning()
+    spawning: SpawnTuning = SpawnTuning()
+    still: StandstillTuning = StandstillTuning()
+    losing: LossTuning = LossTuning()
+    reid: ReidTuning = ReidTuning()
+    parking: ParkingTuning = ParkingTuning()
+
     @property
     def cost_max(self) -> float:
         """Highest cost of a match: no overlap, but near, and of another appearance."""
-        return 2.0 + self.appearance_weight
+        return 2.0 + self.appearance.appearance_weight
 
 
 TUNING = TrackerTuning()

@@ -22,7 +22,6 @@ from appliance.types.ingest_messages import Command as Command
 from appliance.types.ingest_messages import ConfigureCommand as ConfigureCommand
 from appliance.types.ingest_messages import CropRequest as CropRequest
 from appliance.types.ingest_messages import CropResult as CropResult
-from appliance.types.ingest_messages import DecodeStatus as DecodeStatus
 from appliance.types.ingest_messages import EdgeVerdict as EdgeVerdict
 from appliance.types.ingest_messages import FootageSpan as FootageSpan
 from appliance.types.ingest_messages import Gap as Gap
@@ -35,7 +34,6 @@ from appliance.types.ingest_messages import RecheckDetection as RecheckDetection
 from appliance.types.ingest_messages import RecheckResult as RecheckResult
 from appliance.types.ingest_messages import SegmentRow as SegmentRow
 from appliance.types.ingest_messages import ShedLoadCommand as ShedLoadCommand
-from appliance.types.ingest_messages import StreamTraffic as StreamTraffic
 from appliance.types.literals import AGE_EDGES_MS as AGE_EDGES_MS
 from appliance.types.literals import CONFIRMING_KINDS as CONFIRMING_KINDS
 from appliance.types.literals import DROP_REASONS as DROP_REASONS

@@ -139,43 +139,6 @@ class Gap:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeStatus:
-    """Which of a camera's frames are decoded now, and how well its inferences keep up."""
-
-    state: DecodeState
-    reason: str = ""
-    """Why, where there is a reason."""
-    behind_s: float = 0.0
-    """The most that packets were read late since the last message."""
-    promised_fps: float | None = None
-    """Inferences a second that were due in the last seconds; None: not known."""
-    examined_fps: float | None = None
-    """Inferences a second that came in the last seconds; None: not known."""
-    decoder: str = "software"
-    """The decoder now, `software` or a kind of hardware; '': nothing decodes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTraffic:
-    """The packets of a camera's streams and their bytes."""
-
-    bytes: int
-    """From the camera's socket: TCP payload as the kernel counted it (`exact`), else the sum of packet sizes."""
-    exact: bool
-    packets: int
-    detect_bytes: int = 0
-    """Part of `bytes`: a second stream to detect on; 0 where there is one stream."""
-
-    def __add__(self, other: StreamTraffic) -> StreamTraffic:
-        return StreamTraffic(
-            bytes=self.bytes + other.bytes,
-            exact=self.exact and other.exact,
-            packets=self.packets + other.packets,
-            detect_bytes=self.detect_bytes + other.detect_bytes,
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraMeter:
     """The work of a camera since the previous meter message: differences, about one message a second per camera."""
@@ -183,7 +146,10 @@ class CameraMeter:
     type: Literal["meter"] = "meter"
     camera: str
     t: float
-    traffic: StreamTraffic
+    received: int
+    """Bytes from the camera's socket: TCP payload as the kernel counted it (`exact`), else the sum of packet sizes."""
+    exact: bool
+    packets: int
     decoded: int
     examined: int
     unexamined: int
@@ -193,17 +159,28 @@ class CameraMeter:
     """Packets that the recorder could not keep."""
     skipped: int = 0
     """Packets that were never decoded."""
+    decoding: DecodeState | None = None
+    """What is decoded now, with the reason where there is one; None from an older process."""
+    decoding_reason: str = ""
     why: Mapping[DropReason, int] = field(default_factory=dict)
     """`unexamined` by reason."""
     ages: tuple[int, ...] = ()
     """How many of the frames that reached the tracker were how old: a count for each of AGE_EDGES_MS and one above
-    them, then the sum in milliseconds; () if nothing reached it."""
+    them, then the sum in milliseconds; () from an older process."""
     retried: int = 0
     """Inferences that were requested once more because the detector failed."""
+    behind_s: float = 0.0
+    """The most that packets were read late since the last message."""
+    promised_fps: float | None = None
+    """Inferences a second that were due in the last seconds; None: not known."""
+    examined_fps: float | None = None
+    """Inferences a second that came in the last seconds; None: not known."""
+    detect_received: int = 0
+    """Bytes of `received` that came as a second stream to detect on; 0 where there is one stream."""
+    decoder: str = "software"
+    """What decodes now, `software` or a kind of hardware; '': nothing does."""
     decoder_failures: int = 0
     """Failures of the hardware decoder."""
-    decoding: DecodeStatus | None = None
-    """How it decodes now; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,9 +73,9 @@ class EscalationMessageBuilder:
         self._checked: tuple[int, set[str]] = (0, set())
 
     async def next_message(self, queued: QueuedEscalation) -> OutgoingMessage | None:
-        """The next message of an escalation: a chunk, or, when the broker has all of them, the escalation itself.
+        """Return the next message of an escalation: a chunk, or, once the broker has them all, the escalation.
 
-        None: the outbox had to be put right first; pick again. Raises UplinkError, StoreError.
+        None: the outbox had to be put right first; pick again. Raise UplinkError, StoreError.
         """
         row = queued.row
         media = self._outbox.media_of(row.id)

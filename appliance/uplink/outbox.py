@@ -18,10 +18,10 @@ from appliance.store.outbox_store import OutboxStore
 from appliance.store.rows import EscalationRow, MediaRow
 
 RESEND_FIRST_S = 900.0  # longer than a busy worker takes; a verdict that is only late is not worth the bytes
-RESEND_LAST_S = 6 * 3600.0
+RESEND_LAST_S = 6 * 3600.0  # an escalation that the broker refused for hours is tried some times a day
 DROPS_PER_RUN = 200  # some 100 ms of the disk
-_EXPIRE_BATCH = 500
-_WHY_CHARS_MAX = 300
+_EXPIRE_BATCH = 500  # rows of one transaction
+_WHY_CHARS_MAX = 300  # of a reason in a row
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class Outbox:
         return self._store.unsent_bytes()
 
     def least_urgent(self, limit: int) -> list[tuple[EscalationRow, int]]:
-        """What is dropped first when there is no room, with its bytes: the least urgent, and of these the oldest."""
+        """Return the escalations to drop first when there is no room, with their bytes: the oldest least urgent."""
         return self._store.least_urgent(limit)
 
     # The audit

@@ -17,7 +17,7 @@ from appliance.broker import NATS_ERRORS, NatsLink
 from appliance.wire import POOL_STATUS_BYTES_MAX, POOL_SUBJECT, PoolStatus
 
 WORKERS_MAX = 64  # more say nothing new about a queue that they share
-PENDING_BYTES_MAX = 64 * 1024
+PENDING_BYTES_MAX = 64 * 1024  # announcements that wait to be read
 
 logger = logging.getLogger(__name__)
 

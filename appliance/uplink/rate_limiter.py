@@ -117,7 +117,7 @@ class DailyCap:
         return f"the {self._bytes / 1e6:g} MB of today are sent: {who} until midnight (uplink.mb_day)"
 
     def priorities(self) -> tuple[str, ...]:
-        """The priorities of which escalations may be sent now."""
+        """Return the priorities whose escalations may be sent now."""
         self._roll()
         if not self._used_up:
             return PRIORITIES

@@ -10,7 +10,7 @@ from appliance.store.rows import EscalationRow
 from appliance.wire import CHUNK_BYTES, PRIORITIES
 
 LIVE_PRIORITIES = PRIORITIES[:2]
-_FOREVER = 1e18
+_FOREVER = 1e18  # seconds, later than any time
 
 
 @dataclass(frozen=True, slots=True)

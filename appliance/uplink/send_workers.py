@@ -26,7 +26,7 @@ FLIGHT_BYTES_MAX = CHUNK_BYTES + 1024
 GIVE_WAY_S = 0.1  # less than the slack of the rate, so that the backlog makes up for it
 POLL_S = 1.0  # `wake` comes first
 RUN_S_MAX = 10.0  # of one run, however much waits: what is due besides (expiry, the quota, resending) has its turn
-UNACKED_MAX = 4096
+UNACKED_MAX = 4096  # messages whose acknowledgement is awaited
 REFUSED_S = 600.0  # before a message that the broker refused as such is tried again: a person may have raised the limit
 REFUSED_MAX = 64  # that rest at a time; with more it is no matter of single messages
 
@@ -81,10 +81,9 @@ class SendWorkers:
         self._more.clear()
 
     async def run_once(self) -> int:
-        """Send until there is nothing more to send, RUN_S_MAX is over, or one worker failed; the others then finish
-        their message.
+        """Send until nothing is left, RUN_S_MAX is over, or one worker failed; return how many escalations went.
 
-        Returns how many escalations went. Raises UplinkError, StoreError.
+        The other workers then finish their message. Raise UplinkError, StoreError.
         """
         self._ending, self._until = False, self._clock.monotonic() + RUN_S_MAX
         tasks = [asyncio.create_task(self._work(), name=f"send worker {n}") for n in range(SEND_WORKERS)]
@@ -225,7 +224,7 @@ class EscalationSender:
         return self._publisher.last_refused
 
     def refused(self) -> set[str]:
-        """The escalations that rest: the broker refused a message of theirs, and would refuse it once more."""
+        """Return the escalations that rest: the broker refused a message of theirs, and would refuse it once more."""
         now = self._clock.monotonic()
         self._refused_until = {name: until for name, until in self._refused_until.items() if until > now}
         return set(self._refused_until)

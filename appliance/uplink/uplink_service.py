@@ -32,7 +32,7 @@ from appliance.uplink.verdict_consumer import VerdictConsumer, VerdictCounts
 
 EXPIRE_EVERY_S = 60.0  # ages are counted in hours
 UPKEEP_EVERY_S = 10.0  # the quota is looked at this often; so long the loop waits for a link at a time
-RESENDS_AT_ONCE = 16
+RESENDS_AT_ONCE = 16  # escalations that a reconnection sends at first: the link shows what it bears
 
 logger = logging.getLogger(__name__)
 

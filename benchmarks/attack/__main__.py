@@ -43,7 +43,7 @@ QUICKEST = replace(QUICK, idle=0, slow=0, media=0)  # a silent socket is closed 
 
 
 def attack(folder: Path, size: Size, seed: int, say: Callable[[str], None] = lambda text: None) -> list[Tally]:
-    """All of it, against processes of its own in `folder`."""
+    """Make all attacks, against processes of its own in `folder`."""
     with Target(folder) as target:
         if size.http > QUICK.http:
             _wait_for_alert(target)
@@ -63,14 +63,14 @@ def attack(folder: Path, size: Size, seed: int, say: Callable[[str], None] = lam
 
 
 def _wait_for_alert(target: Target) -> None:
-    """So that there is one to speak of."""
+    """Wait until there is an alert to speak of."""
     deadline = time.monotonic() + ALERT_S_MAX
     while time.monotonic() < deadline and not target.json("/api/v1/alerts").get("alerts"):
         time.sleep(0.5)
 
 
 def _aftermath(target: Target) -> Tally:
-    """Whether all live, are well, and have said nothing that is a bug or a secret."""
+    """Check that all processes live, are well, and have logged neither a bug nor a secret."""
     tally = Tally("aftermath")
     for name, alive in target.alive().items():
         tally.count("alive" if alive else "dead")

@@ -74,7 +74,7 @@ def run(target: Target, count: int, seed: int) -> Tally:
 
 
 def guess(target: Target, count: int) -> Tally:
-    """Wrong tokens and cookies, from an address of its own: the owner's must not be held up by them."""
+    """Send wrong tokens and cookies, from an address of its own: the owner's must not be held up by them."""
     tally = Tally("guesses")
     choose = random.Random(count)
     for n in range(count):
@@ -106,7 +106,7 @@ def requests(target: Target, count: int, seed: int) -> Iterator[Try]:
 
 
 def _routes(schema: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
-    """Every path, with the names of its query parameters."""
+    """Return every path, with the names of its query parameters."""
     found = [(page, ("next", "cursor", "q")) for page in PAGES]
     for path, methods in schema["paths"].items():
         every = [each for method in methods.values() for each in method.get("parameters", ())]
@@ -189,7 +189,7 @@ def _judge(each: Try, status: str, answer: bytes, tally: Tally) -> None:
 
 
 def _exchange(port: int, data: bytes, source: str = "127.0.0.1") -> bytes:
-    """What came until the end of the head and of the body that it announces, or until the connection was closed."""
+    """Return the bytes up to the end of the head and of the body it announces, or until the connection was closed."""
     answer = bytearray()
     try:
         with socket.create_connection(("127.0.0.1", port), HANG_S, (source, 0)) as sock:

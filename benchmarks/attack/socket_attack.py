@@ -1,5 +1,6 @@
-"""Connections that ask nothing, ask slowly, or ask for too much, without credentials, from four addresses; each
-request of the owner must be answered meanwhile.
+"""Connections that ask nothing, ask slowly, or ask for too much.
+
+They come without credentials, from four addresses. Each request of the owner must be answered meanwhile.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _owner_is_answered(target: Target, tally: Tally, when: str) -> None:
 
 
 def _stream_body(target: Target, tally: Tally, headers: bytes) -> None:
-    """A long body to the open path. What is read of it may not be kept: `run` looks at the memory."""
+    """Send a long body to the open path. The server may not keep what it reads of it: `run` looks at the memory."""
     chunk = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
     sent = 0
     source = (ATTACKERS[0], 0)

@@ -1,4 +1,4 @@
-"""What an attack found: tries, answers that are errors of ours, hangs, and doors."""
+"""Findings of an attack: tries, answers that are errors of ours, hangs, and doors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ DOORS_KEPT = 50
 
 @dataclass
 class Tally:
-    """Of one part of the attack. Any thread may count.
+    """The count of one part of the attack. Any thread may count.
 
-    errors: answers of 500 and above, and log lines of a bug. hangs: nothing came in time, and the connection stayed.
-    doors: what an attacker got that is not his, in words.
+    `errors` are answers of 500 and above, and log lines of a bug. `hangs`: nothing came in time, and the connection
+    stayed. `doors` says in words what an attacker got without a right to it.
     """
 
     name: str

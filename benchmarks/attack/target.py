@@ -1,4 +1,4 @@
-"""What is attacked: `vedette run`, `vedette-worker run` and a nats-server with the accounts of deploy/nats/hub.conf."""
+"""The target: `vedette run`, `vedette-worker run` and a nats-server with the accounts of deploy/nats/hub.conf."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Target:
         return len(os.listdir(f"/proc/{self._processes[name].pid}/fd"))
 
     def get(self, path: str, timeout_s: float = 30.0) -> tuple[int, bytes]:
-        """Of the dashboard, with the token."""
+        """Get a path of the dashboard, with the token."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", headers={"Authorization": f"Bearer {TOKEN}", "Accept": "*/*"}
         )
@@ -128,7 +128,7 @@ class Target:
 
 
 def _accounts() -> str:
-    """The accounts of the example hub as they stand there, with passwords that are the users' names."""
+    """Return the accounts of the example hub as they stand there, with the users' names as passwords."""
     text = (ROOT / "deploy" / "nats" / "hub.conf").read_text()
     lines = text[text.index("# accounts {") :].splitlines()
     block = "\n".join(line.removeprefix("# ") for line in lines)

@@ -32,7 +32,7 @@ JUNK = (b"", b"null", b"[]", b"{", b"[" * 60_000, b'{"a":' * 9_000, b"\xff\xfe",
 
 
 def run(target: Target, verdicts: int, escalations: int, media: int, seed: int) -> list[Tally]:
-    """Each part, and after it whether both sides still do their work."""
+    """Run each part, and check after it whether both sides still do their work."""
     choose = random.Random(seed)
     parts = [
         _attack(target, "verdicts", "core", _verdicts(target, choose, verdicts), target.workers_url),
@@ -90,7 +90,7 @@ async def _quiet(_: Exception) -> None:
 
 
 def _settles(target: Target, tally: Tally) -> None:
-    """The queue is worked off, and both sides are well."""
+    """Wait until the queue is worked off and both sides are well."""
     deadline = time.monotonic() + SETTLES_S_MAX
     left = -1
     while time.monotonic() < deadline:
@@ -111,7 +111,7 @@ async def _queued(url: str) -> int:
 
 
 def _verdicts(target: Target, choose: random.Random, count: int) -> list[Message]:
-    """Valid ones with one to three fields that are not, for alerts that are there and for none."""
+    """Return verdicts that are valid but for one to three fields, for alerts that are there and for none."""
     ids = [each["id"] for each in target.json("/api/v1/alerts").get("alerts", [])]
     escalations = ["esc-" + hashlib.sha256(f"{SITE}/{each}".encode()).hexdigest()[:16] for each in ids] or ["esc-1"]
     found: list[Message] = []

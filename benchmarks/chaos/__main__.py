@@ -206,7 +206,7 @@ class Chaos:
 
 
 def run(plan: Plan, folder: Path) -> tuple[ChaosResult, Chaos, float]:
-    """The whole run and its seconds. Raises ChaosFailed."""
+    """Do the whole run, and return its result with its seconds. Raise ChaosFailed."""
     begun = time.monotonic()
     drawn = random.Random(plan.seed)
     with ExitStack() as stack:
@@ -250,7 +250,7 @@ def _small_disk(place: Path) -> Iterator[None]:
 
 
 def report(plan: Plan, found: ChaosResult, chaos: Chaos, seconds: float) -> str:
-    """The outcome as text."""
+    """Return the outcome as text."""
     faults = ", ".join(f"{count} {kind}" for kind, count in sorted(chaos.counts.items()))
     ended = ", ".join(f"{name} {count} times" for name, count in chaos.ended.items()) or "nobody"
     lines = [

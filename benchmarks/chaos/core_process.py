@@ -51,9 +51,9 @@ class WrongClock(SystemClock):
 
 
 def picture_of(n: int) -> bytes:
-    """The image of alert `n`, the same after every restart."""
+    """Return the image of alert `n`, the same after every restart."""
     large = n % LARGE_EVERY == 0
-    return servers.picture(n, (640, 480) if large else (160, 120), noise=large)
+    return servers.evidence_image(n, (640, 480) if large else (160, 120), noise=large)
 
 
 def main(arguments: list[str]) -> int:
@@ -98,7 +98,7 @@ def _prepare(site: servers.Site) -> None:
 
 
 def _missing(site: servers.Site, count: int) -> list[int]:
-    """Alerts that were never raised, or whose process was killed before their images were written."""
+    """Return the alerts that were never raised, or whose process was killed before their images were written."""
     with site.db.read() as connection:
         rows = connection.execute("SELECT alert FROM escalation WHERE state != 'waiting'")
         there = {int(row[0].removeprefix("alert-")) for row in rows}

@@ -11,8 +11,11 @@ BUFFER = 65536
 
 
 class NetworkRelay:
-    """Relays connections to `port`. `cut()` breaks all of them and takes no new ones, `silent()` lets them hang (as a
-    dead router does), `mend()` ends both. Owner: one thread."""
+    """Relay of connections to `port`.
+
+    `cut()` breaks all of them and takes no new ones, `silent()` lets them hang (as a dead router does), `mend()` ends
+    both. Owner: one thread owns it.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -1,4 +1,4 @@
-"""What the store and the broker hold after the chaos, against what was raised."""
+"""Comparison of what the store and the broker hold after the chaos with what was raised."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ MEDIA_CHECKED_MAX = 5000
 
 @dataclass(slots=True)
 class ChaosResult:
-    """Counts. lost: raised and committed, but without its alert, its escalation or a verdict; twice: verdicts that the
-    store took twice, or alerts whose verdict changed more than once; wrong_media: settled questions whose pictures the
-    broker does not hold whole and with the right hash; unsaid: settled, but the core never said that it was raised (it
-    was killed between the two: allowed); judged_again: verdicts beyond one a question that the broker holds (allowed:
-    they are applied once)."""
+    """Counts of a run.
+
+    - lost: raised and committed, but without its alert, its escalation or a verdict.
+    - twice: verdicts that the store took twice, or alerts whose verdict changed more than once.
+    - wrong_media: settled questions whose images the broker does not hold whole and with the right hash.
+    - unsaid: settled, but the core never reported that it was raised (it was killed between the two: allowed).
+    - judged_again: verdicts beyond one a question that the broker holds (allowed: they are applied once).
+    """
 
     raised: int = 0
     settled: int = 0

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_steps(names: Sequence[str], command: Callable[[str], Sequence[str]], folder: Path) -> list[StepResult]:
-    """One after the other, whatever becomes of each, but not after WHOLE_S_MAX; without a GPU only the first."""
+    """Run one after the other, whatever becomes of each, but not after WHOLE_S_MAX; without a GPU only the first."""
     clock, results = SystemClock(), list[StepResult]()
     began = clock.monotonic()
     for name in names:

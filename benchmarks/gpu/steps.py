@@ -16,6 +16,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.box_arrays import iou_matrix
 from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import MissingDependency, VedetteError
@@ -29,7 +30,6 @@ from appliance.detect.tensorrt_runtime import TensorrtRuntime
 from appliance.inference.camera_queue import CameraQueue
 from appliance.inference.scheduler import InferenceScheduler, measure_batching
 from appliance.media.hardware_probe import probe_kind
-from appliance.track.association import iou_matrix
 from benchmarks import nv12_reference
 
 FIRST_FRAME = 160
@@ -69,7 +69,7 @@ class GpuPlan:
 
 
 def box(plan: GpuPlan) -> dict[str, object]:
-    """What is here. Raises NotMet: no GPU, or a package for it is missing, with the cure."""
+    """Describe the machine. Raise NotMet, with the cure, when it has no GPU or lacks a package for it."""
     figures: dict[str, object] = {
         "machine": f"{platform.machine()}, Python {platform.python_version()}, {model_files.cpu_name()}",
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
@@ -92,7 +92,7 @@ def box(plan: GpuPlan) -> dict[str, object]:
 
 
 def engine(plan: GpuPlan) -> dict[str, object]:
-    """The first start, which builds, and the second, which loads."""
+    """Time the first start, which builds the engine, and the second, which loads it."""
     took = {}
     for start in ("built in s", "loaded in s"):
         at = _CLOCK.monotonic()
@@ -105,7 +105,7 @@ def engine(plan: GpuPlan) -> dict[str, object]:
 
 
 def parity(plan: GpuPlan) -> dict[str, object]:
-    """The boxes of ONNX Runtime on the CPU, in float32 and as `auto` builds it."""
+    """Compare the boxes with those of ONNX Runtime on the CPU, in float32 and as `auto` builds it."""
     figures: dict[str, object] = {}
     usual = detector.load(DetectorConfig(model=plan.model, backend="onnx", score_min=0.05))
     missed = []
@@ -124,7 +124,7 @@ def parity(plan: GpuPlan) -> dict[str, object]:
 
 
 def latency(plan: GpuPlan) -> dict[str, object]:
-    """One frame at a time: the network alone, and with what comes before and after it."""
+    """Time one frame at a time: the network alone, and with what comes before and after it."""
     network = load(plan)
     frame = sized(network, frames()[0])
     feed = network.trial_feed((frame.shape[1], frame.shape[0]))
@@ -140,7 +140,7 @@ def latency(plan: GpuPlan) -> dict[str, object]:
 
 
 def batches(plan: GpuPlan) -> dict[str, object]:
-    """Frames a second of the network alone, by how many go into a run."""
+    """Measure the frames a second of the network alone, by how many go into a run."""
     network = load(plan, model=any_batch(plan))
     width, height = network.input_size(*network.preferred_size(1280, 720))
     figures: dict[str, object] = {"runtime": network.runtime.version}
@@ -174,7 +174,10 @@ def scheduler(plan: GpuPlan) -> dict[str, object]:
 
 
 def kernel(plan: GpuPlan) -> dict[str, object]:
-    """NV12 on the GPU to the network's input, held against numpy; and a whole detection of a frame that is there."""
+    """Compare NV12 on the GPU, turned into the network's input, with numpy.
+
+    Time also a whole detection of a frame that is there.
+    """
     network = load(plan, precision="fp32")
     runtime = network.runtime
     assert isinstance(runtime, TensorrtRuntime)
@@ -198,7 +201,7 @@ def kernel(plan: GpuPlan) -> dict[str, object]:
 
 
 def nvdec(plan: GpuPlan) -> dict[str, object]:
-    """The GPU's decoder against the processor's: the same frames, and how many a second."""
+    """Compare the GPU's decoder with the processor's: the same frames, and how many a second."""
     hardware, by_gpu = decode(plan.seconds(6), "cuda")
     software, by_cpu = decode(plan.seconds(6), "")
     figures: dict[str, object] = {"frames/s by NVDEC": round(by_gpu), "by the CPU": round(by_cpu)}
@@ -230,7 +233,7 @@ def onnx_cuda(plan: GpuPlan) -> dict[str, object]:
 
 
 def load(plan: GpuPlan, **others: object) -> NetworkDetector:
-    """Raises ModelError, MissingDependency."""
+    """Load the plan's detector. Raise ModelError, MissingDependency."""
     given = {"model": plan.model, "backend": "tensorrt", **others}
     network = detector.load(DetectorConfig.model_validate(given))
     assert isinstance(network, NetworkDetector)
@@ -238,7 +241,10 @@ def load(plan: GpuPlan, **others: object) -> NetworkDetector:
 
 
 def any_batch(plan: GpuPlan) -> str:
-    """The model, taking any number of frames. Raises MissingDependency: without the package onnx ours is not freed."""
+    """Return the path of the model, made to take any number of frames.
+
+    Raise MissingDependency when the package onnx is absent: without it our model cannot be made so.
+    """
     try:
         import onnx
 
@@ -253,12 +259,12 @@ def any_batch(plan: GpuPlan) -> str:
 
 
 def recorded(runtime: Any) -> int:
-    """How many CUDA graphs a runtime holds."""
+    """Return how many CUDA graphs a runtime holds."""
     return runtime.recorded if isinstance(runtime, TensorrtRuntime) else 0
 
 
 def frames(count: int = 1, form: str = "bgr24") -> list[NDArray[np.uint8]]:
-    """Of our own clip: from where somebody walks in, every second of them."""
+    """Return frames of our own clip, one every 20 frames, from where a person walks in."""
     found: list[NDArray[np.uint8]] = []
     with av.open(str(CLIP)) as clip:
         for number, each in enumerate(clip.decode(video=0)):
@@ -276,7 +282,7 @@ def nv12(planes: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8
 
 
 def upload(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> tuple[GpuFrame, Callable[[], None]]:
-    """A frame on the GPU, as a decoder would leave it there, and what frees it."""
+    """Put a frame on the GPU, as a decoder would leave it there, and return it with the function that frees it."""
     cuda = CudaRuntime()
     planes = [cuda.buffer(each.nbytes) for each in (luma, chroma)]
     for plane, content in zip(planes, (luma, chroma), strict=True):
@@ -298,7 +304,10 @@ def sized(network: NetworkDetector, frame: NDArray[np.uint8]) -> NDArray[np.uint
 def compare(
     usual: detector.ObjectDetector, other: detector.ObjectDetector, pictures: list[NDArray[np.uint8]]
 ) -> tuple[list[float], list[float]]:
-    """Of what is sure enough to be reported: the IoU with the other's best box, and how far their scores are apart."""
+    """Compare the detections that are sure enough to be reported.
+
+    Return the IoU of each with the other's best box, and how far their scores are apart.
+    """
     alike, apart = [], []
     for picture in pictures:
         wanted, found = usual.detect([picture])[0], other.detect([picture])[0]
@@ -314,7 +323,7 @@ def compare(
 
 
 def serve(network: NetworkDetector, frame: NDArray[np.uint8], cameras: int, seconds: float) -> tuple[int, int, float]:
-    """Frames offered and examined, and the age in ms that 99 % stay under."""
+    """Return the frames offered and examined, and the age in ms that 99 % stay under."""
     queues = [CameraQueue[NDArray[np.uint8]](fps=CAMERA_FPS, heartbeat_s=4.0, late_max=0) for _ in range(cameras)]
     chooser = InferenceScheduler(queues, measure_batching(network, _CLOCK))
     size = network.input_size(frame.shape[1], frame.shape[0])
@@ -351,7 +360,7 @@ def serve(network: NetworkDetector, frame: NDArray[np.uint8], cameras: int, seco
 
 
 def decode(seconds: float, device: str) -> tuple[list[int | None], float]:
-    """The PTS of our clip's frames, and how many a second came of it, over and over. device: "": software."""
+    """Return the PTS of our clip's frames, and how many a second came of it, over and over. device "": software."""
     first: list[int | None] = []
     count, began = 0, _CLOCK.monotonic()
     while not count or _CLOCK.monotonic() - began < seconds:
@@ -375,7 +384,7 @@ def _version(package: str) -> str:
 
 
 def _percentiles(work: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """(median, 99 %) in ms, warmed up."""
+    """Return (median, 99 %) in ms, after a warm-up."""
     for _ in range(WARM_UP):
         work()
     took: list[float] = []
@@ -388,7 +397,7 @@ def _percentiles(work: Callable[[], object], seconds: float) -> tuple[float, flo
 
 
 def _rate(work: Callable[[], object], seconds: float) -> float:
-    """Calls a second, warmed up."""
+    """Return the calls a second, after a warm-up."""
     for _ in range(WARM_UP):
         work()
     count, began = 0, _CLOCK.monotonic()

@@ -1,1 +1,1 @@
-"""What ingest costs and what it finds, side by side with the usual ways: `python -m benchmarks.ingest --help`."""
+"""Cost and recall of ingest, side by side with the usual ways: `python -m benchmarks.ingest --help`."""

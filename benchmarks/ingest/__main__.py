@@ -1,4 +1,4 @@
-"""What Vedette's ingest costs and finds, beside the usual ways, with the same network on the same cameras.
+"""Cost and recall of Vedette's ingest, beside the usual ways, with the same network on the same cameras.
 
     python -m benchmarks.ingest --quick              # 720p, one stream; quiet, mixed, busy; 2 cameras; all at once
     python -m benchmarks.ingest --rounds 3           # the same, one contender after the other
@@ -8,11 +8,11 @@
     python -m benchmarks.ingest.yolo11n_like yolo11n-like.onnx
     python -m benchmarks.ingest --model yolo11n-like.onnx --ways onnx openvino-bf16
 
-CPU seconds a camera-minute (all processes), peak memory, frames examined, recall of labelled objects, time to the
-first box. Every contender watches the same frames (RTSP over TCP, served by a process that is not counted), one after
-the other in each round, or all at the same time with --together. CPU is counted by the kernel between two moments, so
-other load on the machine changes it little, and ratios of one run hardly. `detector` is the detector's part: scaling,
-network and tracking. Figures are medians of rounds.
+The figures are CPU seconds a camera-minute (all processes), peak memory, frames examined, recall of labelled objects,
+and time to the first box. Every contender watches the same frames (RTSP over TCP, served by a process that is not
+counted), one after the other in each round, or all at the same time with --together. CPU is counted by the kernel
+between two moments, so other load on the machine changes it little, and ratios of one run hardly. `detector` is the
+detector's part: scaling, network and tracking. Figures are medians of rounds.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _rounds(
     setting: Setting, contenders: dict[str, ContenderFactory], terms: Terms, chosen: argparse.Namespace
 ) -> list[tuple[str, list[Measured], str]]:
-    """Of each contender its rounds, interleaved, and what went wrong last."""
+    """Return the rounds of each contender, interleaved, and its last error."""
     found: dict[str, list[Measured]] = {name: [] for name in contenders}
     wrong = dict.fromkeys(contenders, "")
 

@@ -48,7 +48,10 @@ class CameraStreams:
 
 @dataclass(frozen=True, slots=True)
 class ContenderPlan:
-    """What is the same for all contenders. latency: '' leaves it to the appliance."""
+    """The part of a run that is the same for all contenders.
+
+    An empty `latency` leaves it to the appliance.
+    """
 
     streams: Mapping[str, CameraStreams]
     detector: Mapping[str, Any]
@@ -60,10 +63,11 @@ class ContenderPlan:
 
 @dataclass(slots=True)
 class ContenderOutput:
-    """What a running contender has printed so far. Written by the reading thread only.
+    """The output of a running contender so far. Only the reading thread writes it.
 
-    packets: of all its streams; what only counts decoded pictures has decoded every packet. live_age_ms: as it says
-    itself, once a second, the 95th percentile of the age of frames at its trackers, without frames decoded late.
+    `packets` counts those of all its streams; a contender that only counts decoded frames has decoded every packet.
+    `live_age_ms` is, as the contender reports once a second, the 95th percentile of the age of frames at its trackers,
+    without frames decoded late.
     """
 
     looks: list[DetectionReport] = field(default_factory=list)
@@ -99,12 +103,12 @@ class Contender:
 
 
 def vedette_at(latency: str) -> ContenderFactory:
-    """`vedette` with all cameras at that `detect.latency`."""
+    """Return `vedette` with all cameras at that `detect.latency`."""
     return lambda plan: vedette(replace(plan, latency=latency))
 
 
 def vedette_with(way: str) -> ContenderFactory:
-    """`vedette` with the network run another way: `openvino-bf16`, `onnx-int8`."""
+    """Return `vedette` with the network run another way: `openvino-bf16`, `onnx-int8`."""
     backend, _, precision = way.partition("-")
     return lambda plan: vedette(
         replace(plan, detector={**plan.detector, "backend": backend, "precision": precision or "auto"})
@@ -126,12 +130,12 @@ def vedette(plan: ContenderPlan) -> Contender:
 
 
 def everything(plan: ContenderPlan) -> Contender:
-    """The honest floor of the usual way."""
+    """Return the contender that decodes everything: the honest floor of the usual way."""
     return Contender((*NAMED, "benchmarks.ingest.decode_everything"), _line(_streams(plan)), _take_line)
 
 
 def ultralytics(python: str) -> ContenderFactory:
-    """`YOLO.track` as its users run it, with the Python that has it."""
+    """Return `YOLO.track` as its users run it, with the Python that has it."""
 
     def way(plan: ContenderPlan) -> Contender:
         network = model_files.find_model(str(plan.detector["model"]))
@@ -150,7 +154,7 @@ def ultralytics(python: str) -> ContenderFactory:
 
 @contextmanager
 def running(contender: Contender) -> Iterator[Running]:
-    """Started, and ended on leaving."""
+    """Start the contender, and end it on leaving."""
     reading, writing = os.pipe()
     command = [*contender.command, *(["--fd", str(writing)] if contender.on_fd else [])]
     child = subprocess.Popen(
@@ -199,7 +203,7 @@ def _take_message(output: ContenderOutput, line: bytes, now: float) -> None:
         output.looks.append(DetectionReport(message.camera, now, boxes, t=message.t))
     elif isinstance(message, CameraMeter):
         output.decoded[message.camera] = output.decoded.get(message.camera, 0) + message.decoded
-        output.packets[message.camera] = output.packets.get(message.camera, 0) + message.traffic.packets
+        output.packets[message.camera] = output.packets.get(message.camera, 0) + message.packets
         output.dropped += message.unexamined
     elif isinstance(message, IngestHealth):
         output.warning = message.warning or output.warning
@@ -208,7 +212,7 @@ def _take_message(output: ContenderOutput, line: bytes, now: float) -> None:
 
 
 def _take_line(output: ContenderOutput, line: bytes, now: float) -> None:
-    """What decode_everything.py and ultralytics_track.py print."""
+    """Read a line that decode_everything.py or ultralytics_track.py prints."""
     message = json.loads(line)
     camera = message["camera"]
     if "decoded" in message:
@@ -227,7 +231,10 @@ def _streams(plan: ContenderPlan) -> dict[str, Any]:
 
 
 def _side(path: Path) -> int:
-    """The longer side of the network's input; where that is free, the one it was made for, as its file says."""
+    """Return the longer side of the network's input.
+
+    Where that is free, it is the one the network was made for, as its file says.
+    """
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     message = json.loads(session.get_modelmeta().custom_metadata_map.get("imgsz", "[640]"))
     fixed = [side for side in session.get_inputs()[0].shape[2:] if isinstance(side, int)]

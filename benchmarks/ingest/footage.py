@@ -77,7 +77,7 @@ class FootageSpec:
 
 
 def make(spec: FootageSpec, folder: Path) -> tuple[Path, Truth]:
-    """The file and its truth, from `folder` or made into it. phase_s must be a multiple of gop_s."""
+    """Return the file and its truth, from `folder` or made into it. phase_s must be a multiple of gop_s."""
     folder.mkdir(parents=True, exist_ok=True)
     loop = folder / f"{spec.name}.mp4"
     truth = truth_of(spec)
@@ -92,7 +92,7 @@ def make(spec: FootageSpec, folder: Path) -> tuple[Path, Truth]:
 
 
 def truth_of(spec: FootageSpec) -> Truth:
-    """What is to be seen in the loop, from its beginning."""
+    """Return what is to be seen in the loop, from its beginning."""
     rows = read_rows(CLIPS / f"{spec.view}.gt.txt")
     visits = []
     for cut in CUTS.get((spec.view, spec.scene), ()):
@@ -159,7 +159,7 @@ class _Noise:
 
 
 def _scene(spec: FootageSpec, frames: int) -> Iterator[Planes]:
-    """The loop's frames in the clip's size."""
+    """Yield the loop's frames in the clip's size."""
     clip = CLIPS / f"{spec.view}.mp4"
     plate = _plate(clip)
     rows: dict[int, list[Row]] = {}
@@ -185,7 +185,7 @@ def _plate(clip: Path) -> Planes:
 
 
 def _mask(rows: list[Row], wanted: frozenset[int]) -> NDArray[np.float32]:
-    """1 where the clip's own picture is wanted, 0 elsewhere, soft between."""
+    """Return a mask: 1 where the clip's own picture is wanted, 0 elsewhere, soft between."""
     mask = np.zeros((HEIGHT, WIDTH), np.float32)
     for keep in (False, True):
         for row in rows:
@@ -214,7 +214,7 @@ def _decoded(clip: Path) -> Iterator[Planes]:
 
 
 def _detector_lock(loop: Path, turned: Path, first: int) -> None:
-    """The same packets, beginning with packet `first`, which must be a key frame."""
+    """Write the same packets, beginning with packet `first`, which must be a key frame."""
     part = turned.with_suffix(".part")
     with av.open(str(loop)) as source, av.open(str(part), "w", format="mp4") as target:
         stream = source.streams.video[0]

@@ -23,11 +23,11 @@ class FrameClock:
         return bool(self._frames)
 
     def t(self, frame: int) -> float:
-        """UTC seconds of a frame."""
+        """Return the UTC seconds of a frame."""
         at = max(0, bisect_right(self._frames, frame) - 1)
         return self._times[at] + (frame - self._frames[at]) / self._fps
 
     def frame(self, t: float) -> int:
-        """The frame that was taken nearest to `t`."""
+        """Return the frame that was taken nearest to `t`."""
         at = max(0, bisect_right(self._times, t + 0.5 / self._fps) - 1)
         return self._frames[at] + round((t - self._times[at]) * self._fps)

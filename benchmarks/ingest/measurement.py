@@ -42,7 +42,10 @@ class MeasurementFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the cameras show. lines: of the main stream; streams: 2 adds a sub-stream of 640x360 to detect on."""
+    """The scenes and streams of the cameras.
+
+    `lines` are those of the main stream. `streams` of 2 adds a sub-stream of 640x360 to detect on.
+    """
 
     scene: str
     lines: int = 720
@@ -51,7 +54,7 @@ class Setting:
     gop_s: int = 2
 
     def films(self) -> list[FootageSpec]:
-        """One a camera: views in turn, each camera at another place of its loop."""
+        """Return one film a camera: views in turn, each camera at another place of its loop."""
         loop_s = 60
         found = []
         for k in range(self.cameras):
@@ -73,11 +76,12 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one contender did in one slot, all cameras together.
+    """The figures of one contender in one slot, all cameras together.
 
-    camera_minutes: of footage taken in, by its packets; asked: of footage shown. Less than that: it fell behind, as
-    happens where the machine is too busy, and frames it has not taken in have cost nothing yet. ages_s: of each
-    report, from its frame being taken to its being reported; live_age_ms: see `ContenderOutput`.
+    `camera_minutes` counts the footage taken in, by its packets, and `asked_minutes` the footage shown. A contender
+    with less of the first fell behind, as happens where the machine is too busy; frames it has not taken in have cost
+    nothing yet. `ages_s` is, for each report, the time from its frame being taken to its being reported. For
+    `live_age_ms` see `ContenderOutput`.
     """
 
     camera_minutes: float
@@ -112,7 +116,7 @@ class _ServedCameras:
 
 
 def measure(setting: Setting, way: ContenderFactory, terms: Terms, footage: Path) -> Measured:
-    """One contender for `terms.seconds`. Raises SlotFailed."""
+    """Measure one contender for `terms.seconds`. Raise SlotFailed."""
     with served_cameras(setting, footage) as cameras, tempfile.TemporaryDirectory() as storage:
         plan = ContenderPlan(
             streams=_streams_of(setting, cameras.port),
@@ -160,7 +164,7 @@ def measure(setting: Setting, way: ContenderFactory, terms: Terms, footage: Path
 
 
 def prepare(setting: Setting, footage: Path) -> tuple[dict[str, Path], dict[str, Truth]]:
-    """The setting's streams as files, by the names they are served under, and what is to be seen by each camera."""
+    """Return the setting's streams as files, by the names they are served under, and the truth of each camera."""
     files: dict[str, Path] = {}
     truths: dict[str, Truth] = {}
     for k, film in enumerate(setting.films()):
@@ -172,7 +176,7 @@ def prepare(setting: Setting, footage: Path) -> tuple[dict[str, Path], dict[str,
 
 @contextmanager
 def served_cameras(setting: Setting, footage: Path) -> Iterator[_ServedCameras]:
-    """The setting's cameras, served by a process of their own until left."""
+    """Serve the setting's cameras, by a process of their own, until left."""
     files, truths = prepare(setting, footage)
     child = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.ingest.cameras", *(f"{name}={path}" for name, path in files.items())],
@@ -240,7 +244,7 @@ def _totals(contender: Running) -> _Totals:
 
 
 def _peak_memory_until(end_t: float, contender: Running) -> int:
-    """Peak memory until `end_t`, read every few seconds."""
+    """Return the peak memory until `end_t`, read every few seconds."""
     peak = 0
     while True:
         peak = max(peak, process_tree.pss_bytes(contender.child.pid))

@@ -1,4 +1,4 @@
-"""What a process and all its children have used, read from /proc: CPU seconds, its threads' share, memory (Linux)."""
+"""Use of CPU seconds, its threads' share, and memory by a process and all its children, read from /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def tree(root: int) -> list[Process]:
 
 
 def cpu_s(root: int) -> float:
-    """CPU seconds of the whole tree so far. Rises while `root` lives: a child that ends is counted by who reaps it."""
+    """Return the CPU seconds of the whole tree so far.
+
+    The figure rises while `root` lives: a child that ends is counted by the process that reaps it.
+    """
     return sum(each.cpu_s for each in tree(root))
 
 
@@ -53,7 +56,7 @@ def threads_cpu_s(root: int, names: Iterable[str]) -> float:
 
 
 def pss_bytes(root: int) -> int:
-    """Proportional set size of the tree: what is shared counts once, divided among those who share it."""
+    """Return the proportional set size of the tree: what is shared counts once, divided among those who share it."""
     return sum(map(_pss, (each.pid for each in tree(root))))
 
 

@@ -18,7 +18,10 @@ GROUPS = {"person": "person", "car": "vehicle", "truck": "vehicle", "bus": "vehi
 
 @dataclass(frozen=True, slots=True)
 class ReportedFrame:
-    """What was reported of one frame. frame: counted from the camera's first; reported_t: UTC seconds."""
+    """The report on one frame.
+
+    `frame` is counted from the camera's first; `reported_t` is in UTC seconds.
+    """
 
     frame: int
     reported_t: float
@@ -50,7 +53,7 @@ class Score:
 
 
 def score(truth: Truth, reports: Sequence[ReportedFrame], begin: int, end: int, taken: FrameClock) -> Score:
-    """Of one camera, between two frames. taken: when its frames were taken.
+    """Score one camera between two frames. `taken`: when its frames were taken.
 
     A second of an object counts when half its frames show it well enough, and is found when one report in it has a box
     of its kind there. A visit is found when one of its seconds is.
@@ -90,7 +93,7 @@ def _finds(report: ReportedFrame, visit: Visit) -> bool:
 
 
 def _wrong(report: ReportedFrame, visits: Sequence[Visit]) -> int:
-    """Boxes of people and vehicles that lie on no true object."""
+    """Count the boxes of people and vehicles that lie on no true object."""
     there = [visit.sights[report.frame].box for visit in visits if report.frame in visit.sights]
     return sum(
         label in GROUPS and all(iou(box, each) < ON_SOMETHING_MIN for each in there) for label, box in report.boxes

@@ -98,7 +98,7 @@ def row(setting: Setting, who: str, rounds: Sequence[Measured]) -> Row:
 
 
 def line(found: Row) -> str:
-    """One row as it comes."""
+    """Write one row as it comes."""
     cells = dict(zip(HEAD, _cells(found), strict=True))
     return "  ".join(f"{name} {cell}" for name, cell in cells.items() if cell)
 
@@ -111,14 +111,14 @@ HEAD = (
 
 
 def table(rows: Sequence[Row]) -> str:
-    """All rows, aligned; CPU seconds, frames and boxes are a camera-minute."""
+    """Write all rows, aligned; CPU seconds, frames and boxes are a camera-minute."""
     cells = [list(HEAD), *(_cells(each) for each in rows)]
     widths = [max(len(each[k]) for each in cells) for k in range(len(HEAD))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(each, widths, strict=True)) for each in cells)
 
 
 def ratios(rows: Sequence[Row], ours: str, floor: str) -> str:
-    """Ours against the floor in each setting, with the bar where there is one; dropped looks count as if taken."""
+    """Compare ours with the floor in each setting, with the bar where there is one; dropped looks count as if taken."""
     by = {(each.setting, each.who): each for each in rows}
     lines = []
     for mine in (each for each in rows if each.who.split()[0] == ours):
@@ -157,7 +157,7 @@ def ratios(rows: Sequence[Row], ours: str, floor: str) -> str:
 
 
 def _first_ms_max(mine: Row) -> float | None:
-    """How much later than the floor's the first box may be."""
+    """Return how much later than the floor's the first box may be."""
     latency = mine.who.split()[-1]
     return 1000.0 * mine.gop_s if latency == "thrifty" else FIRST_MS_MAX.get(latency)
 

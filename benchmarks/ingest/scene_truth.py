@@ -20,7 +20,7 @@ class Sight:
 
     @property
     def counts(self) -> bool:
-        """Whether it must be found: at least half visible and not tiny."""
+        """True if it must be found: it is at least half visible and not tiny."""
         return self.visible >= VISIBLE_MIN and self.box[3] - self.box[1] >= HEIGHT_MIN
 
 
@@ -42,7 +42,7 @@ class Truth:
     phase: int = 0
 
     def shown(self, begin: int, end: int) -> Iterator[Visit]:
-        """The visits between two frames counted since the camera began, passes apart, with frames so counted."""
+        """Yield the visits between two frames counted since the camera began, passes apart, with frames so counted."""
         first, last = (begin + self.phase) // self.frames, (end + self.phase) // self.frames
         for loop in range(first, last + 1):
             shift = loop * self.frames - self.phase

@@ -37,8 +37,10 @@ def main() -> None:
 
 
 def mend_torchvision() -> None:
-    """Beside PyTorch's CPU build torchvision lacks its own operators: declare those that its import looks for, and let
-    Ultralytics use the NMS of its own that it has for such machines."""
+    """Make torchvision importable beside PyTorch's CPU build, where it lacks its own operators.
+
+    Declare those that its import looks for, and let Ultralytics use the NMS of its own that it has for such machines.
+    """
     import torch  # type: ignore[import-not-found,unused-ignore]
 
     try:
@@ -56,7 +58,7 @@ def mend_torchvision() -> None:
 
 
 def end_all(failed: threading.ExceptHookArgs) -> None:
-    """A camera that cannot be read ends the process: half a contender is not compared."""
+    """End the process when a camera cannot be read: half a contender is not compared."""
     traceback.print_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
     os._exit(1)
 

@@ -27,7 +27,10 @@ TWIN = "twin/"
 
 
 def twice(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy that runs the network again on a frame that is a little darker, and adds next to nothing of its answer."""
+    """Return a copy that runs the network a second time, on a slightly darker frame.
+
+    It adds next to nothing of the second answer.
+    """
     model = copy.deepcopy(model)
     graph = model.graph
     image, answer = graph.input[0].name, graph.output[0].name

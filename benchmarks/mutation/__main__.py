@@ -1,12 +1,12 @@
-"""Plants small faults, one at a time, and asks the closest tests: what share do they see?
+"""Planting of small faults, one at a time, to see the share of them that the closest tests notice.
 
     python -m benchmarks.mutation                          # all that the list does not know yet: half an hour
     python -m benchmarks.mutation --area guard --again     # try those again that survived
     python -m benchmarks.mutation --every                  # and those that were killed
 
 Faults are drawn by a seed and written to faults.jsonl beside this file as each is tried, so that a run that is cut goes
-on where it was. One whose lines have changed is dropped, and another drawn. What survives wants a test, or a `state` of
-"equivalent" with the `reason` why no test can tell.
+on where it was. A fault whose lines have changed is dropped, and another is drawn. A survivor wants a test, or a
+`state` of "equivalent" with the `reason` why no test can tell.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _due(listed: _List, area: Area, given: argparse.Namespace) -> list[Fault]:
-    """What is to be tried in an area: of the list what was asked for, and as many new ones as are missing."""
+    """Return the faults to try in an area: those of the list that were asked for, and new ones for those missing."""
     mine = []
     for each in [each for each in listed.all() if each.area == area.name]:
         if each.planted((ROOT / each.file).read_text(encoding="utf-8")) is None:
@@ -99,7 +99,7 @@ def _due(listed: _List, area: Area, given: argparse.Namespace) -> list[Fault]:
 
 
 def _try_area(area: Area, due: list[Fault], listed: _List, quick_s: float) -> str:
-    """What went wrong, or ''."""
+    """Try the faults of an area, and return what went wrong, or an empty text."""
     memory = MEMORY if MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="mutation-", dir=memory, ignore_cleanup_errors=True) as made:
         try:
@@ -112,7 +112,7 @@ def _try_area(area: Area, due: list[Fault], listed: _List, quick_s: float) -> st
 
 
 def _tried(area: Area, due: list[Fault], folder: Path, quick_s: float) -> Iterator[Fault]:
-    """Each fault with what came of it, from a pytest in a copy of the tree. Raises TreeError."""
+    """Yield each fault with what came of it, from a pytest in a copy of the tree. Raise TreeError."""
     copy, plan, report = folder / "tree", folder / "plan.json", folder / "report.jsonl"
     _copy_tree(copy)
     tests = [f"tests/{each}" for each in area.tests]
@@ -142,7 +142,7 @@ def _tried(area: Area, due: list[Fault], folder: Path, quick_s: float) -> Iterat
 
 
 def _copy_tree(to: Path) -> None:
-    """What git knows or does not ignore. Raises TreeError."""
+    """Copy the files that git knows or does not ignore. Raise TreeError."""
     git = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:

@@ -1,4 +1,4 @@
-"""What faults are planted in, and which tests are asked about them: the closest first."""
+"""Areas in which faults are planted, and the tests that are asked about them: the closest first."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ AREAS = (
         ("unit/test_access.py", "unit/test_arming.py", "unit/test_proxy_headers.py"),
     ),
     Area(
-        "guard", ("appliance/dashboard/guard.py",),
+        "guard", ("appliance/web/guard.py",),
         (
             "unit/test_dashboard_auth.py", "unit/test_setup.py", "unit/test_second_factor.py",
             "unit/test_proxy_headers.py", "unit/test_dashboard_connections.py", "unit/test_dashboard_tls.py",
@@ -55,7 +55,7 @@ AREAS = (
         ),
     ),
     Area(
-        "session", ("appliance/dashboard/auth.py", "appliance/store/sessions.py", "appliance/base/passwords.py"),
+        "session", ("appliance/web/auth.py", "appliance/store/sessions.py", "appliance/base/passwords.py"),
         (
             "unit/test_dashboard_auth.py", "unit/test_second_factor.py", "unit/test_setup.py",
             "unit/test_proxy_headers.py", "unit/test_access.py",

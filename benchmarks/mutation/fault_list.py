@@ -49,11 +49,11 @@ class Fault:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells it from others, wherever its lines have moved to."""
+        """The identity of a fault, wherever its lines have moved to."""
         return self.file, self.before, self.after
 
     def planted(self, text: str) -> str | None:
-        """The file's text with the fault in it; None: its lines are there no more."""
+        """Return the file's text with the fault in it; None if its lines are there no more."""
         lines, before = text.split("\n"), self.before.split("\n")
         found = [at for at in range(len(lines)) if lines[at : at + len(before)] == before]
         if not found:
@@ -63,7 +63,7 @@ class Fault:
 
 
 def fault_of(area: str, file: str, operator: str, text: str, mutated: str) -> Fault | None:
-    """The fault that makes `mutated` of a file's text; None: they are the same."""
+    """Return the fault that makes `mutated` of a file's text; None if they are the same."""
     lines, others = text.split("\n"), mutated.split("\n")
     changes = [each for each in difflib.SequenceMatcher(None, lines, others, False).get_opcodes() if each[0] != "equal"]
     if not changes:
@@ -75,14 +75,14 @@ def fault_of(area: str, file: str, operator: str, text: str, mutated: str) -> Fa
 
 
 def read(path: Path = LIST) -> list[Fault]:
-    """Raises ValueError, TypeError: a line is no fault."""
+    """Read the faults of the list. Raise ValueError or TypeError if a line is no fault."""
     if not path.exists():
         return []
     return [Fault(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write(faults: Iterable[Fault], path: Path = LIST) -> None:
-    """In the order of areas, files and lines."""
+    """Write the list in the order of areas, files and lines."""
     ordered = sorted(faults, key=lambda each: (each.area, each.file, each.line, each.before, each.after))
     text = "".join(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in ordered)
     beside = path.with_suffix(".new")
@@ -91,13 +91,13 @@ def write(faults: Iterable[Fault], path: Path = LIST) -> None:
 
 
 def killed_share(faults: Sequence[Fault]) -> float:
-    """Of those that are not equivalent; 0 when there are none."""
+    """Return the killed share of those that are not equivalent; 0 when there are none."""
     told = [each for each in faults if each.state != "equivalent"]
     return sum(each.state == "killed" for each in told) / len(told) if told else 0.0
 
 
 def table(faults: Sequence[Fault]) -> str:
-    """Markdown: a row for each area and one for all."""
+    """Write a Markdown table: a row for each area and one for all."""
     rows = ["| area | planted | killed | equivalent | survived | share |", "|---|---|---|---|---|---|"]
     for area in [*dict.fromkeys(each.area for each in faults), ""]:
         mine = [each for each in faults if area in (each.area, "")]

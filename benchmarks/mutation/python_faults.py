@@ -45,7 +45,7 @@ _CALLERS = {"to_thread", "isinstance", "getattr", "setattr", "report", "min", "m
 
 
 def edits(source: str, draw: random.Random) -> list[Edit]:
-    """All that can be planted; `draw` chooses among the values that a constant may take."""
+    """Return all that can be planted; `draw` chooses among the values that a constant may take."""
     tree = ast.parse(source)
     finder = _Finder(source, tree, draw)
     finder.visit(tree)
@@ -281,12 +281,12 @@ def _alike(tree: ast.Module) -> dict[int, list[str]]:
 
 
 def _is_word(node: ast.AST) -> bool:
-    """Whether it is a string that a program reads: a name or a path, no sentence."""
+    """Return whether it is a string that a program reads: a name or a path, no sentence."""
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and _WORD.fullmatch(node.value) is not None
 
 
 def _constants(tree: ast.Module) -> list[list[str]]:
-    """Names of a module's constants, those together that are made by the same call."""
+    """Return the names of a module's constants, those together that are made by the same call."""
     made: dict[str, list[str]] = {}
 
     def pairs() -> Iterator[tuple[ast.expr, ast.expr]]:

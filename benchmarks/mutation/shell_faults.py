@@ -37,7 +37,7 @@ _UNTOUCHED = re.compile(
 
 
 def edits(script: str) -> list[Edit]:
-    """All that can be planted, whether the shell still reads it or not."""
+    """Return all that can be planted, whether the shell still reads it or not."""
     found: list[Edit] = []
     at, in_text = 0, False
     for number, line in enumerate(script.split("\n"), 1):

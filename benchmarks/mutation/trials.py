@@ -99,7 +99,7 @@ class Trials:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
-        """What makes a fixture of several tests is run in the first of them, and counts for all."""
+        """Count the lines that make a fixture of several tests for all of them: they run only in the first."""
         before = set(self._lines)
         result = yield
         if fixturedef.scope != "function":
@@ -127,8 +127,10 @@ class Trials:
         return {"number": self._faults.index(fault), "killed_by": "" if state == 0 else killed_by}
 
     def _chosen(self, fault: Fault) -> list[pytest.Item]:
-        """Tests that run its lines, or all where none is known to, in the order of the area; before them those of the
-        file that saw it before."""
+        """Return the tests that run the fault's lines, or all where none is known to, in the order of the area.
+
+        The tests of the file that saw the fault before come first.
+        """
         lines = {(fault.file, fault.line + down) for down in range(fault.before.count("\n") + 1)}
         reaching = [each for each in self._items if lines & self._reach[each.nodeid].lines]
         first = fault.killed_by.partition("::")[0]
@@ -144,7 +146,7 @@ class Trials:
 
 @contextlib.contextmanager
 def _planted(fault: Fault) -> Iterator[tuple[str, str]]:
-    """The file has the fault meanwhile; yields its text without and with it."""
+    """Plant the fault in the file meanwhile; yield its text without and with it."""
     path = Path(fault.file)
     text = path.read_text(encoding="utf-8")
     mutated = fault.planted(text)
@@ -159,7 +161,7 @@ def _planted(fault: Fault) -> Iterator[tuple[str, str]]:
 
 
 def _run(item: pytest.Item, following: pytest.Item | None) -> bool:
-    """Whether it fails."""
+    """Return whether the test fails."""
     item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
     return bool(item.session.testsfailed)
 
@@ -233,7 +235,7 @@ def _in_a_new_pytest(tests: Sequence[str], limit_s: float) -> tuple[int | None, 
 
 
 def _swaps(path: Path, text: str, mutated: str) -> list[tuple[FunctionType, CodeType]] | None:
-    """The functions that live here of this file, and what they become; None: more than functions changes."""
+    """Return the living functions of this file, and what they become; None if more than functions changes."""
     if path.suffix != ".py":
         return []
     before, after = (list(_codes(compile(each, str(path), "exec", dont_inherit=True))) for each in (text, mutated))
@@ -264,7 +266,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _plain(code: CodeType) -> tuple[object, ...]:
-    """What it does by itself, without the functions in it."""
+    """Return the code's own part, without the functions in it."""
     own: Iterable[object] = (repr(each) for each in code.co_consts if not isinstance(each, CodeType))
     return code.co_code, tuple(own), code.co_names, code.co_varnames, code.co_freevars
 

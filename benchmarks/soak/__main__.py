@@ -23,7 +23,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from benchmarks.ingest.contender import ROOT
 from benchmarks.ingest.measurement import Setting, prepare
 from benchmarks.soak import status_poll
@@ -31,6 +30,7 @@ from benchmarks.soak.checks import SoakResult
 from benchmarks.soak.fault_plan import LONG, SHORT, Fault, Pace, make
 from benchmarks.soak.soak_record import OtherSoak, SoakRecord
 from tests.servers.appliance_process import ApplianceProcess
+from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 
 EVERY_S = 1.0
 SETTLE_S = 8.0
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _play(
     record: SoakRecord, chosen: argparse.Namespace, files: Mapping[str, Path], faults: Sequence[Fault], seconds: float
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder, RtspServer.in_thread(files) as server:
+    with tempfile.TemporaryDirectory() as folder, FaultyRtspServer.in_thread(files) as server:
         with ApplianceProcess(Path(folder), _site(server, files, chosen.model)) as box:
             _soak(record, server, box, faults, seconds, sorted(files))
         record.end(box.log)
@@ -77,7 +77,7 @@ def _play(
 
 
 def told(verdict: SoakResult, record: SoakRecord, faults: Sequence[Fault]) -> str:
-    """The report for a person."""
+    """Write the report for a person."""
     samples = [each for part in record.parts for each in part.samples]
     lines = [
         f"played: {record.played_s / 60:.1f} minutes in {len(record.parts)} part(s)",
@@ -193,7 +193,7 @@ def _as_json(
 
 
 def _settings(chosen: argparse.Namespace) -> dict[str, object]:
-    """What makes one soak another one."""
+    """Return the options that make one soak another one."""
     return {key: getattr(chosen, key) for key in ("hours", "cameras", "seed", "scene", "lines", "model")}
 
 

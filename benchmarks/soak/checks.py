@@ -43,14 +43,17 @@ class SoakResult:
 
 
 def slope(points: Sequence[tuple[float, float]], pairs_max: int = 20_000) -> float:
-    """Theil-Sen: the median slope of all pairs (of a regular sample of the points, if those are too many)."""
+    """Return the Theil-Sen slope: the median of all pairs.
+
+    If the points are too many, the pairs are those of a regular sample of them.
+    """
     step = max(1, int(len(points) / (2 * pairs_max) ** 0.5) + 1) if len(points) ** 2 > 2 * pairs_max else 1
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(points[::step], 2) if b[0] > a[0]]
     return statistics.median(slopes) if slopes else 0.0
 
 
 def log_findings(log: str) -> list[Finding]:
-    """Each log message about paused recording, lost evidence or an internal error, once."""
+    """Return each log message about paused recording, lost evidence or an internal error, once."""
     sentences = {match.group(1).strip() for match in _FAULT_LINE.finditer(log)}
     return [Finding(f"the log says: {text}") for text in sorted(sentences)]
 
@@ -109,7 +112,7 @@ def _evaluate_fault(
 
 
 def _stale_live(camera: str, seen: Sequence[StatusSample]) -> list[Finding]:
-    """A camera that is shown as live although no packets come, independent of the plan."""
+    """Find a camera that is shown as live although no packets come, independent of the plan."""
     found, since = [], None
     for before, now in itertools.pairwise(seen):
         stands = now.packets.get(camera, 0) == before.packets.get(camera, 0) and now.states.get(camera) == "live"
@@ -128,7 +131,7 @@ def _disturbed(
     recover_s: float,
     verdict: SoakResult,
 ) -> float:
-    """Seconds in which a camera was not live although nothing was wrong with it."""
+    """Return the seconds in which a camera was not live although nothing was wrong with it."""
     own = [each for each in faults if each.camera in ("", camera)]
     total, since = 0.0, None
     for before, now in itertools.pairwise(seen):

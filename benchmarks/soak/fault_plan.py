@@ -39,7 +39,7 @@ SHORT = Pace(apart_s=(1.0, 3.0), off_apart_s=(1e9, 1e9), first_s=(2.0, 5.0), las
 
 
 def make(cameras: list[str], seconds: float, pace: Pace, seed: int) -> list[Fault]:
-    """All faults by their start; each ends, and can be recovered from, before `seconds` are over.
+    """Return all faults by their start; each ends, and can be recovered from, before `seconds` are over.
 
     Each camera has every kind in a new order before one repeats. Faults that would overlap with the server being off,
     or with the recovery from that, are left out.

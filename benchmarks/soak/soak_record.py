@@ -25,8 +25,12 @@ class OtherSoak(Exception):
 
 @dataclass(slots=True)
 class SoakPart:
-    """One run of the appliance. begun_t: UTC when the plan would have begun; from_s: where in the plan it came in;
-    gaps: by camera, by the time they began; known_s: up to where in the plan they are known."""
+    """One run of the appliance.
+
+    `begun_t` is the UTC at which the plan would have begun, and `from_s` the place in the plan at which the run came
+    in. `gaps` are by camera, then by the time they began; `known_s` is the place in the plan up to which they are
+    known.
+    """
 
     begun_t: float
     from_s: float
@@ -41,7 +45,7 @@ class SoakPart:
         return max([self.from_s, *(each.t - self.begun_t for each in self.samples[-1:])])
 
     def judge(self, faults: Sequence[Fault], recover_s: float) -> SoakResult:
-        """What was as it should be, and what was not, of the faults that this part saw from beginning to end."""
+        """Judge the faults that this part saw from beginning to end: what was as it should be, and what was not."""
         seen = [each for each in faults if each.start_s >= self.from_s and each.end_s + recover_s <= self.known_s]
         samples = [each for each in self.samples if each.t - self.begun_t <= self.known_s]
         gaps = {camera: list(found.values()) for camera, found in self.gaps.items()}
@@ -57,7 +61,7 @@ class SoakRecord:
     """
 
     def __init__(self, path: Path | None, settings: Mapping[str, object]) -> None:
-        """path None: nothing is kept. Raises OtherSoak when the file was begun with other settings."""
+        """path None: nothing is kept. Raise OtherSoak when the file was begun with other settings."""
         self._file = None
         self.parts: list[SoakPart] = []
         if path is None:
@@ -79,7 +83,7 @@ class SoakRecord:
         return max((part.played_s for part in self.parts), default=0.0)
 
     def begin(self, now: float) -> SoakPart:
-        """The appliance runs: the plan goes on where it was cut."""
+        """Begin a part, as the appliance runs: the plan goes on where it was cut."""
         self._add({"begun_t": now - self.played_s, "from_s": self.played_s})
         return self.parts[-1]
 
@@ -87,15 +91,15 @@ class SoakRecord:
         self._add({"sample": asdict(sample)})
 
     def add_gaps(self, now: float, gaps: Gaps) -> None:
-        """The gaps that the appliance shows now; of those shown before, only the newest may have changed."""
+        """Add the gaps that the appliance shows now; of those shown before, only the newest may have changed."""
         self._add({"t": now, "gaps": {camera: [dict(each) for each in found] for camera, found in gaps.items()}})
 
     def end(self, log: str) -> None:
-        """The appliance was stopped; what its log says is judged, too."""
+        """End the part, as the appliance was stopped; its log is judged, too."""
         self._add({"findings": [each.text for each in log_findings(log)]})
 
     def judge(self, faults: Sequence[Fault], recover_s: float) -> SoakResult:
-        """All parts together; memory is that of the longest part."""
+        """Judge all parts together; memory is that of the longest part."""
         found = [(part, part.judge(faults, recover_s)) for part in self.parts]
         longest = max(found, key=lambda each: len(each[0].samples))[1]
         return SoakResult(

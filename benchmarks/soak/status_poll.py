@@ -45,7 +45,7 @@ def poll(url: str, pid: int) -> StatusSample:
 
 
 def gaps(url: str, camera: str) -> list[dict[str, Any]]:
-    """The gaps that the appliance shows for a camera."""
+    """Return the gaps that the appliance shows for a camera."""
     found: list[dict[str, Any]] = json.loads(_page(f"{url}/api/v1/cameras/{camera}"))["gaps"]
     return found
 

@@ -1,1 +1,1 @@
-"""What a site puts on its uplink, as a share of what its cameras send: `python -m benchmarks.uplink_share --help`."""
+"""Use of a site's uplink, as a share of the bytes of its cameras: `python -m benchmarks.uplink_share --help`."""

@@ -1,15 +1,16 @@
-"""What a site puts on its uplink, all protocol included, as a share of what its cameras send, on labelled footage.
+"""Use of a site's uplink, all protocol included, as a share of the bytes of its cameras, on labelled footage.
 
     python -m benchmarks.uplink_share                          # all cases, one after the other: 13 minutes
     python -m benchmarks.uplink_share --cases mixed --seconds 120 --json share.json
     python -m benchmarks.uplink_share --cases boxes-quiet boxes-busy --cameras 1
 
-The appliance as its users run it, cameras over RTSP, a real nats-server and a worker with its default judge, which
-requests more evidence where it is unsure. Bytes are the savings ledger's, from the first connection to the last, beside
-the counter of the site's interface where namespaces are allowed (root). An incident is what the site's own rules and
-alert policy make of the true boxes; it was escalated when an escalation left whose event or images lie in it.
-`boxes-...`: `image_free`, so escalations carry facts alone. Budgets: 2 % of camera bytes with every incident escalated;
-boxes only: 3 kbit/s a camera when quiet, 10 when busy. Exit code 1: a budget was missed.
+The run has the appliance as its users run it, cameras over RTSP, a real nats-server and a worker with its default
+judge, which requests more evidence where it is unsure. Bytes are the savings ledger's, from the first connection to the
+last, beside the counter of the site's interface where namespaces are allowed (root). An incident is what the site's own
+rules and alert policy make of the true boxes; it was escalated when an escalation left whose event or images lie in it.
+In the cases `boxes-...` the site is `image_free`, so escalations carry facts alone. The budgets are 2 % of camera bytes
+with every incident escalated, and for boxes only 3 kbit/s a camera when quiet, 10 when busy. Exit code 1 means that a
+budget was missed.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(case: Case, cameras: Sequence[LabelledCamera], folder: Path, seconds: float, engine: str) -> ByteBalance:
-    """One site from its start to its end. seconds: after its cameras' first frames; footage marked `once` runs once."""
+    """Run one site from its start to its end.
+
+    `seconds` count after its cameras' first frames; footage marked `once` runs once.
+    """
     if any(each.once for each in cameras):
         seconds = min(each.length / each.fps for each in cameras)
     films = {each.camera: (each.film, each.fps) for each in cameras}
@@ -118,7 +122,7 @@ def run(case: Case, cameras: Sequence[LabelledCamera], folder: Path, seconds: fl
 
 
 def site_file(cameras: Sequence[LabelledCamera], broker: str, port: int, data: Path, *, image_free: bool) -> str:
-    """The site file's text; other keys keep their defaults."""
+    """Write the site file's text; other keys keep their defaults."""
     sections: dict[str, Mapping[str, Any]] = {
         each.camera: {**each.section, "url": f"rtsp://127.0.0.1:{port}/{each.camera}"} for each in cameras
     }
@@ -137,7 +141,7 @@ def site_file(cameras: Sequence[LabelledCamera], broker: str, port: int, data: P
 
 
 def faults(totals: ByteBalance, case: Case) -> list[str]:
-    """The budgets that were missed."""
+    """Return the budgets that were missed."""
     wrong = []
     if totals.found < totals.incidents:
         wrong.append(f"{totals.incidents - totals.found} of {totals.incidents} incidents were not asked about")
@@ -149,7 +153,7 @@ def faults(totals: ByteBalance, case: Case) -> list[str]:
 
 
 def report(totals: ByteBalance, case: Case) -> str:
-    """A run as text."""
+    """Return a run as text."""
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(totals.by_kind.items(), key=lambda each: -each[1]))
     against = (
         f", the interface counted {totals.kernel} ({totals.sent / totals.kernel - 1:+.2%})" if totals.kernel else ""

@@ -24,8 +24,11 @@ LATE_S = 12.0  # seconds; what begins so shortly before the end can neither be f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteBalance:
-    """The totals of a run. kernel: bytes that the interface counted, None without a counter; missed: a sentence each;
-    settled: escalations that have their verdict; by_kind: the parts of `sent`."""
+    """The totals of a run.
+
+    `kernel` is the bytes that the interface counted, None without a counter. `missed` has a sentence for each missed
+    incident. `settled` counts escalations that have their verdict. `by_kind` holds the parts of `sent`.
+    """
 
     case: str
     cameras: int
@@ -46,7 +49,7 @@ class ByteBalance:
 
     @property
     def kbit_s(self) -> float:
-        """Of one camera."""
+        """The mean rate of one camera in kbit/s."""
         return self.sent * 8 / 1000 / self.seconds / self.cameras
 
     @property
@@ -105,7 +108,7 @@ def _sent_escalations(database: Database) -> list[SentEscalation]:
 def match_incidents(
     incidents: Mapping[str, Sequence[LabelledIncident]], escalations_sent: Sequence[SentEscalation]
 ) -> tuple[int, list[str]]:
-    """How many incidents an escalation shows, and the others as text."""
+    """Return how many incidents an escalation shows, and the others as text."""
     found, missed = 0, []
     for camera, own in incidents.items():
         sent = [Candidate(footage=0, t=0, value=0, bytes=0, moments=each.moments) for each in escalations_sent
@@ -121,7 +124,10 @@ def match_incidents(
 def incidents_of(
     config: SiteConfig, show: LabelledCamera, taken: FrameClock, begin_t: float, end_t: float
 ) -> tuple[LabelledIncident, ...]:
-    """The incidents that a perfect detector and tracker would raise under the site's own rules, between two times."""
+    """Return the incidents, between two times, that a perfect detector and tracker would raise.
+
+    The site's own rules apply to them.
+    """
     step = max(1, round(show.fps / LOOKS_PER_S))
     last = taken.frame(end_t)
     if show.once:

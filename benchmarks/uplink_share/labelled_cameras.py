@@ -43,7 +43,7 @@ class LabelledCamera:
     once: bool = False
 
     def at(self, frame: int) -> tuple[TrackedObject, ...]:
-        """The objects in a frame, counted from the camera's first; in a later loop they have other ids."""
+        """Return the objects in a frame, counted from the camera's first; in a later loop they have other ids."""
         turn, place = divmod(frame, self.length)
         return tuple(
             TrackedObject(track=each.track + turn * IDS_A_PASS, label=each.label, score=each.score, box=each.box)
@@ -52,7 +52,7 @@ class LabelledCamera:
 
 
 def of_scene(scene: str, footage: Path, lines: int = 720, cameras: int = 2) -> tuple[LabelledCamera, ...]:
-    """The rendered views in turn, under the rules of their scenarios: `quiet`, `mixed` or `busy`."""
+    """Return the rendered views in turn, under the rules of their scenarios: `quiet`, `mixed` or `busy`."""
     found = []
     for k in range(cameras):
         view = VIEWS[k % len(VIEWS)]
@@ -65,7 +65,7 @@ def of_scene(scene: str, footage: Path, lines: int = 720, cameras: int = 2) -> t
 
 
 def of_scenario(file: Path, folder: Path) -> tuple[LabelledCamera, ...]:
-    """The footage of a scenario file with true boxes, once; none where its clip is absent. Raises ConfigError."""
+    """Return a scenario file's footage with true boxes, once; none where its clip is absent. Raise ConfigError."""
     made = scenario_loader.load_scenario(file)
     settings = made.scenario.truth
     if made.absent or made.truth is None or settings is None:

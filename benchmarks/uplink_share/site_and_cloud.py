@@ -31,8 +31,11 @@ CommandPrefix = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class UplinkEnds:
-    """The two ends of the uplink. site, hub: the prefix of a command that is to run there; kernel: bytes that the
-    site's interface has sent, None without a counter."""
+    """The two ends of the uplink.
+
+    `site` and `hub` are the prefix of a command that runs at that end. `kernel` returns the bytes that the site's
+    interface has sent, None without a counter.
+    """
 
     address: str
     site: CommandPrefix
@@ -42,7 +45,7 @@ class UplinkEnds:
 
 @contextlib.contextmanager
 def uplink_ends() -> Iterator[UplinkEnds]:
-    """A cable where namespaces are allowed, else loopback."""
+    """Yield a cable where namespaces are allowed, else loopback."""
     if why_not():
         yield UplinkEnds("127.0.0.1", (), (), lambda: None)
         return
@@ -56,7 +59,10 @@ def _inside(there: Cable, namespace: str) -> CommandPrefix:
 
 @contextlib.contextmanager
 def cloud(uplink: UplinkEnds, folder: Path, engine: str) -> Iterator[str]:
-    """A broker and a worker with its default judge; the broker's address. engine: the worker file's section."""
+    """Run a broker and a worker with its default judge, and yield the broker's address.
+
+    `engine` is the worker file's section.
+    """
     with contextlib.ExitStack() as stack:
         if uplink.hub:
             url = stack.enter_context(_far_broker(uplink, folder / "nats"))
@@ -91,7 +97,10 @@ def _worker(uplink: UplinkEnds, config: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def started(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is ended by SIGTERM and writes its counters then. Raises AssertionError: it does not end."""
+    """Start a process that is ended by SIGTERM and writes its counters then.
+
+    Raise AssertionError if it does not end.
+    """
     with log.open("ab") as sink:
         child = subprocess.Popen(list(command), stdout=sink, stderr=sink, cwd=ROOT)
     try:
@@ -118,7 +127,7 @@ class CameraServer:
 
 @contextlib.contextmanager
 def camera_server(uplink: UplinkEnds, films: Mapping[str, tuple[Path, float]]) -> Iterator[CameraServer]:
-    """The cameras at the site's end; films: file and rate by camera."""
+    """Serve the cameras at the site's end. `films` holds file and rate by camera."""
     mounts = [f"{name}={path}" for name, (path, _) in films.items()]
     child = subprocess.Popen(
         [*uplink.site, sys.executable, "-m", "benchmarks.ingest.cameras", *mounts],

@@ -44,8 +44,11 @@ STOP_S_MAX = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One rate with one kind of evidence. busy: share of the time in which the model ran; batch: escalations per run of
-    the model, mean."""
+    """One rate with one kind of evidence.
+
+    `busy` is the share of the time in which the model ran; `batch` is the mean number of escalations per run of the
+    model.
+    """
 
     evidence: str
     per_minute: float
@@ -144,7 +147,7 @@ def stats(url: str) -> dict[str, float]:
 
 @contextmanager
 def served(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The model server in its own Python; yields its description."""
+    """Run the model server in its own Python, and yield its description."""
     words = ["--size", chosen.size, "--device", chosen.device, "--dtype", chosen.dtype, "--batch", str(chosen.batch),
              "--answer-tokens", str(chosen.answer_tokens), *(["--static"] if chosen.static else [])]  # fmt: skip
     child = subprocess.Popen(

@@ -32,7 +32,7 @@ class ChatRequest:
 
 
 def read(body: bytes) -> ChatRequest:
-    """Raises NotUnderstood."""
+    """Read a chat request. Raise NotUnderstood."""
     try:
         parts = [part for message in json.loads(body)["messages"] for part in _parts(message)]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -59,7 +59,7 @@ def text_ids(text: str) -> tuple[int, ...]:
 
 
 def cells(width: int, height: int) -> tuple[int, int]:
-    """(across, down): how many tokens an image becomes, near its own size and at most CELLS_MAX together."""
+    """Return (across, down): how many tokens an image becomes, near its own size and at most CELLS_MAX together."""
     across, down = max(1, round(width / CELL)), max(1, round(height / CELL))
     if across * down > CELLS_MAX:
         scale = (CELLS_MAX / (across * down)) ** 0.5
@@ -68,7 +68,7 @@ def cells(width: int, height: int) -> tuple[int, int]:
 
 
 def prompt_ids(request: ChatRequest, grids: list[tuple[int, int]], special: Special) -> list[int]:
-    """The whole prompt; grids: of each picture, as `cells` has it."""
+    """Return the whole prompt. `grids` has an entry for each image, as `cells` has it."""
     ids: list[int] = []
     waiting = iter(grids)
     for part in request.parts:
@@ -81,7 +81,7 @@ def prompt_ids(request: ChatRequest, grids: list[tuple[int, int]], special: Spec
 
 
 def completion(pictures: int, tokens_in: int, tokens_out: int) -> dict[str, Any]:
-    """The server's answer: random weights write nothing readable, so the text is always the same."""
+    """Return the server's answer: random weights write nothing readable, so the text is always the same."""
     answer = {
         "pictures": [{"picture": n + 1, "supports": "yes"} for n in range(pictures)],
         "reason": "A person in dark clothes stands inside the yard, beside the loading door.",

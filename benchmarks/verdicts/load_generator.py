@@ -24,7 +24,10 @@ QUALITY = 85
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What each escalation shows: `count` images of a size; side_max: the longer side that the model is shown."""
+    """The evidence of each escalation: `count` images of a size.
+
+    `side_max` is the longer side that the model is shown.
+    """
 
     kind: Need
     count: int
@@ -70,7 +73,7 @@ def _case(name: str, evidence: Evidence, seed: int) -> JudgeCase:
 
 
 def _picture(evidence: Evidence, seed: int, t: float) -> EvidenceFile:
-    """An image with as much detail as a camera's: smooth patches and a little noise."""
+    """Return an image with as much detail as a camera's: smooth patches and a little noise."""
     chance, (width, height) = np.random.default_rng(seed), evidence.size
     coarse = chance.integers(30, 220, (height // 16, width // 16, 3), np.uint8)
     smooth = np.asarray(cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC), np.float32)

@@ -26,8 +26,11 @@ PAD = 0
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A prompt that needs nothing but the model. patches: float32 (cells * MERGE^2, 3 * FRAMES_A_PATCH * PATCH^2);
-    grid: (pictures, 3), patches in time, down and across."""
+    """A prompt that needs nothing but the model.
+
+    - patches: float32 (cells * MERGE^2, 3 * FRAMES_A_PATCH * PATCH^2).
+    - grid: (images, 3), patches in time, down and across.
+    """
 
     ids: tuple[int, ...]
     patches: NDArray[np.float32]
@@ -36,7 +39,7 @@ class Ready:
 
 
 def prepare(request: ChatRequest, size: Size) -> Ready:
-    """Decode, scale and cut into patches; on the CPU, as a model server does. Raises OSError for what is no picture."""
+    """Decode, scale and cut into patches; on the CPU, as a model server does. Raise OSError for what is no picture."""
     images = [Image.open(io.BytesIO(part)).convert("RGB") for part in request.parts if isinstance(part, bytes)]
     grids = [cells(*image.size) for image in images]
     width = 3 * FRAMES_A_PATCH * PATCH * PATCH
@@ -62,7 +65,7 @@ class Model:
     """Owner of the weights. Not to be called from two threads at a time."""
 
     def __init__(self, size: Size, device: str, dtype: str, *, static: bool) -> None:
-        """static: a cache of fixed size, with which transformers compiles the decoding on a GPU."""
+        """Load the model. `static`: a cache of fixed size, with which transformers compiles the decoding on a GPU."""
         self.size = size
         self.device = torch.device(device)
         self._static = static
@@ -74,7 +77,7 @@ class Model:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What was run, to be written beside every figure."""
+        """The description of the run, to be written beside every figure."""
         gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
         held = torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0
         return {

@@ -24,7 +24,10 @@ class ShownImage:
 
 @dataclass(frozen=True, slots=True)
 class ImageSelection:
-    """What is shown, in order of time. more: the evidence holds more than this: pixels, or moments of a clip."""
+    """The images that a model is shown, in order of time.
+
+    `more`: the evidence holds more than these, either pixels or moments of a clip.
+    """
 
     shown: tuple[ShownImage, ...]
     lost: tuple[str, ...]
@@ -60,9 +63,10 @@ def select_images(
 
 
 def choose_files(files: Sequence[EvidenceFile], count: int) -> tuple[list[EvidenceFile], list[EvidenceFile]]:
-    """Which stills to show, and which clip (at most one) fills the rest of the `count` images.
+    """Choose the stills to show, and the clip (at most one) that fills the rest of the `count` images.
 
-    What was asked for last tells most: of a clip comes all but one image, and whole images go before cut-outs.
+    The evidence that was asked for last tells most: a clip gives all but one image, and whole images go before
+    cut-outs.
     """
     clips = [each for each in files if each.ref.kind == "clip"][-1:]
     whole = [each for each in files if each.ref.kind == "frame"]
@@ -74,7 +78,7 @@ def choose_files(files: Sequence[EvidenceFile], count: int) -> tuple[list[Eviden
 
 
 def sample(files: Sequence[EvidenceFile], count: int) -> list[EvidenceFile]:
-    """At most `count` of them: spread evenly over the time, first and last included; one: the middle."""
+    """Return at most `count` of them, spread evenly over the time, first and last included; of one, the middle."""
     if len(files) <= count:
         return list(files)
     if count == 1:

@@ -34,9 +34,9 @@ from cloud_worker.prompt import (
     wanted_language,
 )
 
-FOREIGN_SHARE_MAX = 0.2
+FOREIGN_SHARE_MAX = 0.2  # of the letters outside ASCII: names and accents may be, whole words of another script not
 ANSWER_BYTES_MAX = 256 * 1024  # ours is under 2 kB; what is longer is a fault
-CONNECT_S_MAX = 5.0
+CONNECT_S_MAX = 5.0  # lost SYNs are repeated after 1 and 3 s; the answer has a limit of its own
 RETRY_AFTER_S_MAX = 300.0  # a server that names more is asked again all the same
 _AWAY = frozenset({401, 403, 404, 408, 429, 502, 503, 504})
 
@@ -44,8 +44,10 @@ logger = logging.getLogger(__name__)
 
 
 class OpenAiVlm:
-    """Owner of an HTTP client; never retries by itself, as redelivery is the retry. An escalation takes at most two
-    calls, each of at most `timeout_s`."""
+    """Owner of an HTTP client; it never retries by itself, as redelivery is the retry.
+
+    An escalation takes at most two calls, each of at most `timeout_s`.
+    """
 
     name = "openai"
     kind: JudgeKind = "vlm"
@@ -73,7 +75,7 @@ class OpenAiVlm:
     async def judge(self, case: JudgeCase) -> Opinion:
         """Ask, and once more when the model is unsure and the evidence holds more than it was shown.
 
-        Raises EngineUnavailable (away, overloaded, refuses us) or EngineError (failed at this one).
+        Raise EngineUnavailable (away, overloaded, refuses us) or EngineError (failed at this one).
         """
         settings = self._settings
         first, views_left = await self._ask(case, settings.image_side_max, second=False)
@@ -94,7 +96,7 @@ class OpenAiVlm:
         )
 
     async def _ask(self, case: JudgeCase, side_max: int, *, second: bool) -> tuple[Opinion, bool]:
-        """The answer to these images, and whether the evidence holds more than was shown."""
+        """Return the answer to these images, and whether the evidence holds more than was shown."""
         started = self._clock.monotonic()
         found = await asyncio.to_thread(
             select_images, case.files, self._settings.images_max, side_max, second=second, decoder=case.decoder
@@ -125,7 +127,7 @@ class OpenAiVlm:
         return redact(self._settings.url)
 
     def _request(self, case: JudgeCase, shown: Sequence[ShownImage]) -> bytes:
-        """The same bytes for all escalations come first, then those for all of a rule, and the case itself last."""
+        """Write the request: first the bytes that all escalations share, then the rule's, and the case itself last."""
         content = [_image(each.jpeg) for each in shown]
         times = [(each.t, each.source.ref) for each in shown]
         prompt = {"type": "text", "text": rule_prompt(case.escalation)}
@@ -143,7 +145,7 @@ class OpenAiVlm:
         return json.dumps(request).encode()
 
     async def _post(self, request: bytes) -> tuple[int, bytes]:
-        """(status, body) of an answer that is about the escalation."""
+        """Return (status, body) of an answer that is about the escalation."""
         try:
             response, body = await asyncio.wait_for(self._exchange(request), self._settings.timeout_s)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -245,7 +247,7 @@ class Completion(_Lenient):
 
 
 def read_answer(completion: Completion, images: int, language: str = "en") -> VlmAnswer | str:
-    """The answer, or why it cannot be believed. language: in which the reason was wanted."""
+    """Return the answer, or the reason why it cannot be believed. `language`: in which the reason was wanted."""
     if not completion.choices:
         return "an empty reply"
     choice = completion.choices[0]
@@ -283,8 +285,11 @@ def _not_valid(text: str, error: ValidationError) -> str:
 
 
 def _contradiction(answer: VlmAnswer, images: int, language: str) -> str:
-    """Why a well-formed answer is still not believed; empty when it is. A text that somebody holds into the camera gets
-    further than this only when it turns the answer to every single picture, too."""
+    """Return why a well-formed answer is still not believed; an empty text when it is believed.
+
+    A text that a person holds into the camera gets further than this check only when it also turns the answer to every
+    single image.
+    """
     numbers = [each.picture for each in answer.pictures]
     if len(set(numbers)) != len(numbers) or any(number > images for number in numbers):
         return f"it speaks of pictures it was not shown ({images} were)"
@@ -309,7 +314,7 @@ def _image(data: bytes) -> dict[str, Any]:
 
 
 def _complaint(status: int, body: bytes) -> str:
-    """What the server answered, in one sentence with the remedy for the statuses that need a person."""
+    """Return the server's answer in one sentence, with the remedy for the statuses that need a person."""
     try:
         found = json.loads(body)
         message = found["error"]["message"] if "error" in found else found.get("message", found.get("detail", ""))
@@ -326,7 +331,7 @@ def _complaint(status: int, body: bytes) -> str:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds of a Retry-After header; its other form, a date, is not used by model servers."""
+    """Return the seconds of a Retry-After header; its other form, a date, is not used by model servers."""
     try:
         seconds = float(response.headers.get("retry-after", ""))
     except ValueError:

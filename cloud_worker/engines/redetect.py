@@ -74,7 +74,7 @@ class Redetect:
         return self._detector.name
 
     async def judge(self, case: JudgeCase) -> Opinion:
-        """Vote over the images. Raises EngineError when the detector failed."""
+        """Vote over the images. Raise EngineError when the detector failed."""
         label = case.escalation.label
         if label not in self._detector.labels:
             return Opinion(
@@ -149,7 +149,7 @@ class Redetect:
 
 
 def _majority(label: str, votes: list[Vote]) -> tuple[Decision, str]:
-    """The decision of those that voted, and the words for it. A tie, or no vote at all, is `unsure`."""
+    """Return the decision of the images that voted, and its wording. A tie, or no vote at all, is `unsure`."""
     yes = sum(vote.answer == "yes" for vote in votes)
     no = sum(vote.answer == "no" for vote in votes)
     best = max((vote.score for vote in votes), default=0.0)
@@ -162,7 +162,7 @@ def _majority(label: str, votes: list[Vote]) -> tuple[Decision, str]:
 
 
 def enlarged(pixels: Pixels, box: Box) -> tuple[Pixels, Box]:
-    """The surroundings of `box` (shares of the image) cut out, and where the box is in them."""
+    """Cut out the surroundings of `box` (shares of the image), and return them with the place of the box in them."""
     height, width = pixels.shape[:2]
     x1, y1, x2, y2 = box
     half = max((x2 - x1) * width, (y2 - y1) * height, 32.0) * CROP_SCALE / 2
@@ -176,7 +176,7 @@ def enlarged(pixels: Pixels, box: Box) -> tuple[Pixels, Box]:
 
 
 def _flagged(ref: MediaRef) -> Box | None:
-    """Where the object should be. A crop without a box shows nothing but the object."""
+    """Return where the object should be. A crop without a box shows nothing but the object."""
     if ref.box is None:
         return (0.0, 0.0, 1.0, 1.0) if ref.kind == "crop" else None
     x1, y1, x2, y2 = (min(max(value, 0.0), 1.0) for value in ref.box)
@@ -184,7 +184,7 @@ def _flagged(ref: MediaRef) -> Box | None:
 
 
 def _scores(found: Detections, class_id: int, box: Box | None) -> list[float]:
-    """Scores of the objects of the class, of all or of those at `box`."""
+    """Return the scores of the objects of the class, of all or of those at `box`."""
     return [
         float(score)
         for at, score, kind in zip(found.boxes.tolist(), found.scores, found.class_ids, strict=True)

@@ -12,6 +12,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base import box_arrays
+from appliance.base.box_arrays import iou_matrix, share_inside, take_best
+
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
@@ -30,23 +33,6 @@ class Matched:
     heights: Floats
 
 
-def overlaps(one: Floats, other: Floats) -> Floats:
-    """IoU (N, M) of boxes (N, 4) and (M, 4)."""
-    low = np.maximum(one[:, None, :2], other[None, :, :2])
-    high = np.minimum(one[:, None, 2:], other[None, :, 2:])
-    shared = np.clip(high - low, 0, None).prod(-1)
-    areas = [np.clip(each[:, 2:] - each[:, :2], 0, None).prod(-1) for each in (one, other)]
-    return np.asarray(shared / np.maximum(areas[0][:, None] + areas[1][None, :] - shared, 1e-12))
-
-
-def covers(one: Floats, other: Floats) -> Floats:
-    """(N, M): share of each box of `one` that lies inside each of `other`; what crowds and ignored regions go by."""
-    low = np.maximum(one[:, None, :2], other[None, :, :2])
-    high = np.minimum(one[:, None, 2:], other[None, :, 2:])
-    shared = np.clip(high - low, 0, None).prod(-1)
-    return np.asarray(shared / np.maximum(np.clip(one[:, 2:] - one[:, :2], 0, None).prod(-1), 1e-12)[:, None])
-
-
 def match(
     found: Sequence[tuple[Floats, Floats]], truth: Sequence[Floats], ignored: Sequence[Floats], iou_min: float = 0.5
 ) -> Matched:
@@ -57,8 +43,10 @@ def match(
     scores, hits, void, by, heights = [], [], [], [], []
     for (boxes, values), right, doubtful in zip(found, truth, ignored, strict=True):
         order = np.argsort(-values, kind="stable")
-        hit, finder = _take(overlaps(boxes[order], right), values[order], iou_min)
-        spare = covers(boxes[order], doubtful).max(axis=1, initial=0.0) >= iou_min
+        taken = take_best(iou_matrix(boxes[order], right), iou_min)
+        hit, finder = taken >= 0, np.full(len(right), -1.0)
+        finder[taken[hit]] = values[order][hit]
+        spare = share_inside(boxes[order], doubtful).max(axis=1, initial=0.0) >= iou_min
         scores.append(values[order])
         hits.append(hit)
         void.append(spare & ~hit)
@@ -69,30 +57,15 @@ def match(
     return Matched(everything[0][rank], everything[1][rank] > 0, everything[2][rank] > 0, everything[3], everything[4])
 
 
-def _take(shared: Floats, values: Floats, iou_min: float) -> tuple[Bools, Floats]:
-    free = np.ones(shared.shape[1], bool)
-    finder = np.full(shared.shape[1], -1.0)
-    hit = np.zeros(shared.shape[0], bool)
-    for row in range(shared.shape[0]):
-        candidates = np.where(free, shared[row], -1.0)
-        best = int(candidates.argmax()) if len(candidates) else -1
-        if best >= 0 and candidates[best] >= iou_min:
-            free[best], finder[best], hit[row] = False, values[row], True
-    return hit, finder
-
-
 def average_precision(matched: Matched) -> float:
-    """Area under the curve of precision over recall at COCO's 101 points; nan without a single true box."""
-    if len(matched.found) == 0:
-        return float("nan")
-    recall, precision = curve(matched)
-    best = np.maximum.accumulate(precision[::-1])[::-1]
-    at = np.searchsorted(recall, np.linspace(0, 1, 101), side="left")
-    return float(np.concatenate([best, [0.0]])[np.minimum(at, len(best))].mean())
+    """Return the area under the curve of precision over recall at COCO's 101 points; nan without a single true box."""
+    hits = matched.hits[~matched.void]
+    right = np.cumsum(hits.astype(float))
+    return box_arrays.average_precision(right, np.arange(1.0, len(hits) + 1), len(matched.found), "coco")
 
 
 def curve(matched: Matched) -> tuple[Floats, Floats]:
-    """Recall and precision after each counted answer."""
+    """Return the recall and precision after each counted answer."""
     hits = matched.hits[~matched.void]
     right = np.cumsum(hits)
     return right / max(1, len(matched.found)), right / np.arange(1, len(hits) + 1)
@@ -109,7 +82,7 @@ class Working:
 
 
 def best_threshold(matched: Matched) -> Working:
-    """Raises nothing: without answers or boxes everything is 0."""
+    """Return the best threshold and its figures; without answers or boxes everything is 0, and nothing is raised."""
     recall, precision = curve(matched)
     if len(recall) == 0 or len(matched.found) == 0:
         return Working(0.0, 0.0, 0.0, 0.0)

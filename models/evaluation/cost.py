@@ -1,8 +1,8 @@
-"""What networks cost on this CPU, side by side in one run: python -m models.evaluation.cost vedette-nano yolox-nano.
+"""Cost of networks on this CPU, side by side in one run: python -m models.evaluation.cost vedette-nano yolox-nano.
 
-Takes names of models.toml and paths to .onnx files. Rounds alternate between all networks, so that whatever else the
-machine does falls on all alike; the figure is the median CPU time of one look of one thread, without what comes before
-and after the network.
+The command takes names of models.toml and paths to .onnx files. Rounds alternate between all networks, so that other
+work of the machine falls on all alike. The figure is the median CPU time of one look of one thread, without what comes
+before and after the network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from appliance.detect import model_files
 
 
 def session(path: Path) -> ort.InferenceSession:
-    """One thread, no spinning, as the appliance opens it."""
+    """Open one session with one thread and no spinning, as the appliance does."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
@@ -33,7 +33,7 @@ def session(path: Path) -> ort.InferenceSession:
 
 
 def shape(opened: ort.InferenceSession) -> tuple[int, int]:
-    """The (width, height) of its picture input; where that is free, those of its metadata (`imgsz`)."""
+    """Return the (width, height) of its picture input; where that is free, those of its metadata (`imgsz`)."""
     found = next(each.shape for each in opened.get_inputs() if len(each.shape) == 4)
     named = [int(side) for side in re.findall(r"\d+", opened.get_modelmeta().custom_metadata_map.get("imgsz", ""))]
     height, width = (side if isinstance(side, int) else (named or [416] * 2)[n] for n, side in enumerate(found[2:]))
@@ -41,7 +41,7 @@ def shape(opened: ort.InferenceSession) -> tuple[int, int]:
 
 
 def feed(opened: ort.InferenceSession, size: tuple[int, int]) -> dict[str, np.ndarray]:
-    """Inputs for a picture of `size`, noise."""
+    """Return inputs for a picture of `size`, filled with noise."""
     rng = np.random.default_rng(0)
     feeds: dict[str, np.ndarray] = {}
     for each in opened.get_inputs():
@@ -58,8 +58,11 @@ def measure(paths: Mapping[str, Path], rounds: int, sizes: Sequence[tuple[int, i
 
 
 def relative(paths: Mapping[str, Path], rounds: int) -> dict[str, float]:
-    """What the first network costs, as a share of what each other one does: the median over rounds of the two figures
-    of the same round, which a change of clock or a neighbour on the core hit alike."""
+    """Return the cost of the first network as a share of that of each other one.
+
+    The share is the median over rounds of the two figures of the same round: a change of clock or a neighbour on the
+    core hit both alike.
+    """
     (_, first), *others = _spent(paths, rounds).items()
     return {name: statistics.median(a / b for a, b in zip(first, values, strict=True)) for name, values in others}
 

@@ -16,14 +16,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from appliance.base.box_arrays import iou_matrix
 from appliance.base.errors import VedetteError
 from appliance.config import DetectorConfig
 from appliance.detect import detector, model_files
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from models.evaluation import cost, public
-from models.evaluation.arithmetic import Floats, Matched, average_precision, match, overlaps
+from models.evaluation.arithmetic import Floats, Matched, average_precision, match
 from models.evaluation.public import KINDS, Brought
 from models.evaluation.score import Judged
 from models.evaluation.sets import SetFault
@@ -42,8 +42,10 @@ ALIASES = {"motorbike": "motorcycle"}
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """How one network does on one class of one kind of view. low, high: of AP50, 90 % of the bootstrap. precision,
-    recall: at SURE, IoU 0.5. ece: mean distance between score and share of right answers, over answers from 0.1 on.
+    """The figures of one network on one class of one kind of view.
+
+    `low` and `high` are those of AP50, 90 % of the bootstrap. `precision` and `recall` are at SURE, IoU 0.5. `ece` is
+    the mean distance between score and share of right answers, over answers from 0.1 on.
     """
 
     kind: str
@@ -60,12 +62,12 @@ class Figure:
 
 
 def load(name: str, threads: int = 1) -> ObjectDetector:
-    """A detector by name or file, each picture filling its input. Raises VedetteError."""
+    """Return a detector by name or file; each picture fills its input. Raise VedetteError."""
     return UpscalingDetector(detector.load(DetectorConfig(model=name, score_min=SCORE_MIN, threads=threads)))
 
 
 def judged(eye: ObjectDetector, folder: Path, rows: Sequence[Brought]) -> list[Judged]:
-    """Every picture with its labels and what the detector finds in it."""
+    """Return every picture with its labels and what the detector finds in it."""
     found = []
     for picture in public.labelled(folder, rows):
         said = eye.detect([picture.pixels])[0]
@@ -85,7 +87,7 @@ def judged(eye: ObjectDetector, folder: Path, rows: Sequence[Brought]) -> list[J
 
 
 def figures(rows: Sequence[Brought], seen: Sequence[Judged], rounds: int = ROUNDS) -> list[Figure]:
-    """All figures of one network, kind by kind and class by class; `vehicle` is any car, bus or truck."""
+    """Return all figures of one network, kind by kind and class by class; `vehicle` is any car, bus or truck."""
     table = []
     for kind in KINDS:
         for name in NAMES:
@@ -129,7 +131,7 @@ def _figure(kind: str, name: str, wanted: Sequence[str], seen: Sequence[Judged],
 
 
 def joined(parts: Sequence[Matched]) -> Matched:
-    """Several pictures' answers as one, best first."""
+    """Return several pictures' answers as one, best first."""
     scores, hits, void, found, heights = (
         np.concatenate([getattr(part, name) for part in parts])
         for name in ("scores", "hits", "void", "found", "heights")
@@ -139,14 +141,14 @@ def joined(parts: Sequence[Matched]) -> Matched:
 
 
 def at(matched: Matched, score: float) -> tuple[float, float]:
-    """Precision and recall of the answers from `score` on."""
+    """Return the precision and recall of the answers from `score` on."""
     sure = matched.scores >= score
     right = int(matched.hits[sure].sum())
     return right / max(1, int(sure.sum())), right / max(1, len(matched.found))
 
 
 def calibration_error(matched: Matched) -> float:
-    """Expected calibration error (arXiv:1706.04599) of answers from 0.1 on, in bins of a tenth."""
+    """Return the expected calibration error (arXiv:1706.04599) of answers from 0.1 on, in bins of a tenth."""
     keep = matched.scores >= 0.1
     scores, hits = matched.scores[keep], matched.hits[keep].astype(float)
     if len(scores) == 0:
@@ -161,12 +163,15 @@ def calibration_error(matched: Matched) -> float:
 
 
 def taken_for_person(seen: Sequence[Judged], animal: str) -> tuple[int, int]:
-    """Of how many boxes of `animal` the surest answer on it (at least SURE, IoU 0.5) is a person; and of how many."""
+    """Count the boxes of `animal` that are taken for a person, and all boxes of it.
+
+    A box counts when the surest answer on it (at least SURE, IoU 0.5) is a person.
+    """
     taken = total = 0
     for each in seen:
         sure = each.scores >= SURE
         names = np.array(each.found_names, object)[sure]
-        shared = overlaps(each.truth[np.array([name == animal for name in each.truth_names], bool)], each.found[sure])
+        shared = iou_matrix(each.truth[np.array([name == animal for name in each.truth_names], bool)], each.found[sure])
         surest = np.where(shared >= 0.5, each.scores[sure], 0.0)
         total += len(shared)
         if surest.size:
@@ -178,23 +183,20 @@ def taken_for_person(seen: Sequence[Judged], animal: str) -> tuple[int, int]:
 def _once(boxes: Floats, scores: Floats) -> tuple[Floats, Floats]:
     """Answers of several classes for one thing are one answer, the surest."""
     kept: list[int] = []
+    shared = iou_matrix(boxes, boxes)
     for place in np.argsort(-scores, kind="stable"):
-        if all(_iou(boxes[place], boxes[other]) < 0.7 for other in kept):
+        if all(shared[place, other] < 0.7 for other in kept):
             kept.append(int(place))
     return boxes[kept], scores[kept]
-
-
-def _iou(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    low, high = np.maximum(one[:2], other[:2]), np.minimum(one[2:], other[2:])
-    shared = float(np.clip(high - low, 0, None).prod())
-    return shared / max(1e-9, float((one[2:] - one[:2]).prod() + (other[2:] - other[:2]).prod()) - shared)
 
 
 def text(
     table: dict[str, list[Figure]], mistaken: dict[str, dict[str, tuple[int, int]]], times: dict[str, float]
 ) -> str:
-    """For people: AP50 of every network side by side, then the rest of each, then what they cost. mistaken: the animals
-    that each network takes for a person, of how many."""
+    """Write, for people, AP50 of every network side by side, then the rest of each, then their costs.
+
+    `mistaken` holds the animals that each network takes for a person, and how many of how many.
+    """
     names = list(table)
     first = table[names[0]]
     lines = ["| kind of view, class (pictures, boxes) | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]

@@ -1,9 +1,9 @@
-"""Bring labelled pictures of public repositories to judge networks by: python -m models.evaluation.public --clones DIR
---out DIR.
+"""Labelled pictures of public repositories to judge networks by.
 
-Six kinds of view, from sources that are never learnt from, each at a fixed commit (`SOURCES`). The pictures stay in the
-cache and are never committed; their perceptual hashes are (hashes.txt beside this file), and what looks like one of
-them is left out of every training set (`models.train.fence`).
+The command is python -m models.evaluation.public --clones DIR --out DIR. It brings six kinds of view, from sources that
+are never learnt from, each at a fixed commit (`SOURCES`). The pictures stay in the cache and are never committed; their
+perceptual hashes are (hashes.txt beside this file), and every picture that looks like one of them is left out of every
+training set (`models.train.fence`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Choice = Callable[[Pixels], bool]
 
 
 def upright(picture: Pixels) -> bool:
-    """Whether no corner is black, as rotated copies of an export have them."""
+    """Return whether no corner is black, as rotated copies of an export have them."""
     height, width = (side // 12 for side in picture.shape[:2])
     corners = (
         picture[:height, :width],
@@ -52,25 +52,27 @@ def upright(picture: Pixels) -> bool:
 
 
 def grey(picture: Pixels) -> bool:
-    """Whether there is no colour in it."""
+    """Return whether there is no colour in it."""
     spread = picture.max(axis=2).astype(np.int16) - picture.min(axis=2)
     return float(spread.mean()) < GREY_MAX
 
 
 def upright_grey(picture: Pixels) -> bool:
-    """An upright picture without colour."""
+    """Return whether it is an upright picture without colour."""
     return upright(picture) and grey(picture)
 
 
 def upright_coloured(picture: Pixels) -> bool:
-    """An upright picture in colour."""
+    """Return whether it is an upright picture in colour."""
     return upright(picture) and not grey(picture)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One repository's share of a kind of view. labels: from a picture's path to its YOLO file's, by regular
-    expression; classes: names by those files' numbers; judged: the classes that people labelled throughout.
+    """The share of one repository in a kind of view.
+
+    `labels` leads from a picture's path to its YOLO file's, by regular expression. `classes` are the names by those
+    files' numbers. `judged` are the classes that people labelled throughout.
     """
 
     name: str
@@ -192,7 +194,7 @@ class Brought:
     look: int
 
     def line(self) -> str:
-        """One line of JSON."""
+        """Write one line of JSON."""
         boxes = [[name, *(round(side, 5) for side in sides)] for name, *sides in self.boxes]
         row = {
             "image": self.image, "source": self.source, "kind": self.kind, "judged": self.judged, "boxes": boxes,
@@ -202,7 +204,7 @@ class Brought:
 
 
 def bring(source: Source, repository: Repository, out: Path) -> Iterator[Brought]:
-    """The pictures of one source, written below `out`, in an order that is random but fixed."""
+    """Yield the pictures of one source, written below `out`, in an order that is random but fixed."""
     everything = repository.names()
     present = set(everything)
     names = [name for name in everything if name.lower().endswith(SUFFIXES) and re.search(source.pattern, name)]
@@ -235,7 +237,7 @@ def bring(source: Source, repository: Repository, out: Path) -> Iterator[Brought
 
 
 def read(folder: Path) -> list[Brought]:
-    """Everything in a cache. Raises SetFault."""
+    """Read everything in a cache. Raise SetFault."""
     path = folder / NAME
     found = []
     try:
@@ -260,7 +262,7 @@ def read(folder: Path) -> list[Brought]:
 
 
 def labelled(folder: Path, brought: Sequence[Brought]) -> Iterator[Labelled]:
-    """Pictures and labels in pixels."""
+    """Yield the pictures and labels in pixels."""
     for each in brought:
         picture = cv2.imread(str(folder / each.image), cv2.IMREAD_COLOR)
         if picture is None:

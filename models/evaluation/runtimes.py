@@ -1,8 +1,8 @@
-"""What a detection costs in each runtime here: python -m models.evaluation.runtimes vedette-nano yolox-nano.
+"""Cost of a detection in each runtime here: python -m models.evaluation.runtimes vedette-nano yolox-nano.
 
-Takes names of models.toml and paths to .onnx files. Whole detections of a 16:9 frame on one thread, what comes before
-and after the network included; rounds alternate, so that whatever else the machine does falls on all alike; the figure
-is the median CPU time of all threads and its share of ONNX Runtime's fp32.
+The command takes names of models.toml and paths to .onnx files. It measures whole detections of a 16:9 frame on one
+thread, what comes before and after the network included. Rounds alternate, so that other work of the machine falls on
+all alike. The figure is the median CPU time of all threads and its share of ONNX Runtime's fp32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ FRAME = (1280, 720)
 
 
 def measure(model: str, rounds: int) -> dict[str, float]:
-    """Median CPU milliseconds of one detection, by the runtime's version. Ways that are not here are left out."""
+    """Return the median CPU milliseconds of one detection, by the runtime's version.
+
+    Ways that are not here are left out.
+    """
     found: dict[str, tuple[ObjectDetector, np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]] = {}
     for way in WAYS:
         try:

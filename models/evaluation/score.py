@@ -43,7 +43,9 @@ class HeightRow:
 
 @dataclass(frozen=True, slots=True)
 class ClassFigures:
-    """ap50 and ap are pycocotools' AP at IoU 0.5 and its mean from 0.5 to 0.95; the rest is at IoU 0.5, and at
+    """The figures of one class.
+
+    `ap50` and `ap` are pycocotools' AP at IoU 0.5 and its mean from 0.5 to 0.95; the rest is at IoU 0.5, and at
     `threshold`, the score with the best F1.
     """
 
@@ -59,7 +61,7 @@ class ClassFigures:
 
 
 def figures(judged: Sequence[Judged], names: Sequence[str]) -> list[ClassFigures]:
-    """Figures of each class of `names` that has at least one box. Raises MissingPart without pycocotools."""
+    """Return the figures of each class of `names` that has at least one box. Raise MissingPart without pycocotools."""
     rows = []
     for name in names:
         matched = _matched(judged, name)
@@ -89,7 +91,7 @@ def _matched(judged: Sequence[Judged], name: str) -> arithmetic.Matched:
 
 
 def _coco(judged: Sequence[Judged], name: str) -> tuple[float, float]:
-    """AP50 and AP50:95 by pycocotools."""
+    """Return AP50 and AP50:95 by pycocotools."""
     coco_class, evaluation_class = _pycocotools()
     labels: list[dict[str, Any]] = []
     answers: list[dict[str, Any]] = []

@@ -27,8 +27,12 @@ class SetFault(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """One picture. boxes: float64 (N, 4) x1 y1 x2 y2 in pixels of a `size` (width, height) picture, which `pixels` may
-    be a scaled copy of; names: what they are; crowd: (N,) bool, not to count.
+    """One labelled picture.
+
+    - boxes: float64 (N, 4) x1 y1 x2 y2 in pixels of a `size` (width, height) picture; `pixels` may be a smaller or
+      larger copy of it.
+    - names: the name of each box.
+    - crowd: (N,) bool, true for boxes that are not to count.
     """
 
     name: str
@@ -40,7 +44,7 @@ class Labelled:
 
 
 def coco(annotations: Path, images: Path) -> Iterator[Labelled]:
-    """A COCO instances file. Boxes with iscrowd or ignore are not counted."""
+    """Read a COCO instances file. Boxes with iscrowd or ignore are not counted."""
     table = _json(annotations)
     try:
         names = {row["id"]: row["name"] for row in table["categories"]}
@@ -74,7 +78,7 @@ def yolo(folder: Path, names: Sequence[str]) -> Iterator[Labelled]:
 
 
 def yolo_names(data: Path) -> list[str]:
-    """The class names of a data.yaml, in order."""
+    """Return the class names of a data.yaml, in order."""
     try:
         names = yaml.safe_load(data.read_text(encoding="utf-8"))["names"]
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
@@ -87,10 +91,10 @@ def yolo_names(data: Path) -> list[str]:
 def mot(
     clip: Path, truth: Path, classes: dict[int, str], every: int, scaled: Callable[[int, int], tuple[int, int]]
 ) -> Iterator[Labelled]:
-    """A film and MOTChallenge rows: frame from 1, id, x, y, w, h, counts, class, visible share.
+    """Read a film and MOTChallenge rows: frame from 1, id, x, y, w, h, counts, class, visible share.
 
     The decoder scales frames to the size that `scaled` says, as in the appliance; it does so better than the detector.
-    Rows that say they do not count, or of which under a tenth shows, and classes without a name are crowd.
+    Rows that say they do not count, rows with under a tenth visible, and classes without a name are crowd.
     """
     rows = defaultdict(list)
     with _open(truth) as file:
@@ -109,7 +113,7 @@ def mot(
 
 
 def assembled(path: Path, split: index.Split) -> Iterator[Labelled]:
-    """One side of a set that `models.train.assemble` made; regions to ignore are crowd."""
+    """Yield one side of a set that `models.train.assemble` made; regions to ignore are crowd."""
     root = path if path.is_dir() else path.parent
     for entry in index.of(index.read(path), split):
         scale = np.array([entry.width, entry.height] * 2, float)

@@ -108,12 +108,12 @@ class Assembly:
 def _draft(
     image: str, boxes: tuple[Label, ...], ignore: tuple[Label, ...], source: str, split: Split, licence: str, group: str
 ) -> Entry:
-    """An entry that does not know its file's bytes yet."""
+    """Return an entry that does not know its file's bytes yet."""
     return Entry(image, "", "", 0, 0, boxes, ignore, source, split, licence, group)
 
 
 def assemble(options: argparse.Namespace) -> Assembly:
-    """All kinds of pictures into options.out, and its index."""
+    """Assemble all kinds of pictures into options.out, and its index."""
     assembly = Assembly(options.out, fence.build(options.data))
     for folder in (options.data / "train", *options.photographs):
         for shot in photographs(folder, unclear=options.unclear_licences):
@@ -146,7 +146,10 @@ def _footage(assembly: Assembly, data: Path) -> None:
 
 
 def _side(sha256: str) -> Split:
-    """One in sixteen photographs judges; by content, so that the answer outlives a new assembly."""
+    """Choose the side of the split: one in sixteen photographs judges.
+
+    The content decides, so that the answer outlives a new assembly.
+    """
     return "val" if int(sha256[:8], 16) / 2**32 < VAL_SHARE else "train"
 
 

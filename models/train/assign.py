@@ -16,8 +16,13 @@ SIDE_MIN = 16.0  # px: a box narrower than two of the finest cells would often h
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A batch's labels, padded. boxes (B, M, 4) x1 y1 x2 y2 px; classes (B, M) int64; sure (B, M) 0..1, 0 is padding;
-    ignore_boxes (B, K, 4); ignore_classes (B, K), -1 any, -2 padding.
+    """The labels of a batch, padded.
+
+    - boxes: (B, M, 4) x1 y1 x2 y2 px.
+    - classes: (B, M) int64.
+    - sure: (B, M) 0..1, 0 is padding.
+    - ignore_boxes: (B, K, 4).
+    - ignore_classes: (B, K), -1 any, -2 padding.
     """
 
     boxes: Tensor
@@ -27,15 +32,19 @@ class Truth:
     ignore_classes: Tensor
 
     def to(self, device: torch.device) -> Truth:
-        """The same on `device`."""
+        """Return the same labels on `device`."""
         tensors = (self.boxes, self.classes, self.sure, self.ignore_boxes, self.ignore_classes)
         return Truth(*(each.to(device, non_blocking=True) for each in tensors))
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What each cell is to answer. boxes (B, N, 4) px; scores (B, N, C): 0, or how well it does where it is chosen;
-    chosen (B, N) bool; counts (B, N, C) bool: whether the class loss looks at it.
+    """The answers that each cell should give.
+
+    - boxes: (B, N, 4) px.
+    - scores: (B, N, C), 0, or how well a cell does where it is chosen.
+    - chosen: (B, N) bool.
+    - counts: (B, N, C) bool, true where the class loss looks at it.
     """
 
     boxes: Tensor
@@ -45,7 +54,7 @@ class Targets:
 
 
 def ious(one: Tensor, other: Tensor) -> Tensor:
-    """IoU of boxes (..., 4) that broadcast against each other."""
+    """Return the IoU of boxes (..., 4) that broadcast against each other."""
     low, high = torch.maximum(one[..., :2], other[..., :2]), torch.minimum(one[..., 2:], other[..., 2:])
     shared = (high - low).clamp(min=0).prod(-1)
     return shared / (_area(one) + _area(other) - shared + 1e-7)
@@ -53,7 +62,10 @@ def ious(one: Tensor, other: Tensor) -> Tensor:
 
 @torch.no_grad()
 def assign(scores: Tensor, boxes: Tensor, grid: Tensor, truth: Truth) -> Targets:
-    """scores (B, N, C) 0..1 and boxes (B, N, 4) as the network answers now; grid (3, N)."""
+    """Assign targets to cells, from the network's present answers.
+
+    Scores are (B, N, C) 0..1, boxes (B, N, 4), and the grid is (3, N).
+    """
     centres = grid[:2].t()
     real = truth.sure > 0
     inside = _inside(centres, _widened(truth.boxes)) & real[..., None]
@@ -67,7 +79,7 @@ def assign(scores: Tensor, boxes: Tensor, grid: Tensor, truth: Truth) -> Targets
 
 
 def _best(fit: Tensor, inside: Tensor, centres: Tensor, boxes: Tensor) -> Tensor:
-    """(B, M, N) bool: the TOP cells of each box. Nearness to its middle decides while no cell fits at all."""
+    """Return (B, M, N) bool: the TOP cells of each box. Nearness to its middle decides while no cell fits at all."""
     middle = (boxes[..., :2] + boxes[..., 2:]) / 2
     away = (middle[:, :, None] - centres).pow(2).sum(-1)
     order = torch.where(inside, fit + 1e-9 / (1 + away), -1.0)
@@ -76,7 +88,7 @@ def _best(fit: Tensor, inside: Tensor, centres: Tensor, boxes: Tensor) -> Tensor
 
 
 def _one_owner(chosen: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
-    """A cell that several boxes chose goes to the one it overlaps most. Returns chosen and (B, N) its owner."""
+    """Give a cell that several boxes chose to the one it overlaps most. Return chosen and (B, N) its owner."""
     owner = torch.where(chosen, shared + 1e-6, 0.0).argmax(1)
     mine = torch.zeros_like(chosen).scatter_(1, owner[:, None], True)
     return chosen & mine, owner
@@ -97,7 +109,7 @@ def _targets(
 
 
 def _ignored(centres: Tensor, truth: Truth, classes: int) -> Tensor:
-    """(B, N, C) bool: cells in a region to ignore, for its class and those it is mistaken for."""
+    """Return (B, N, C) bool: cells in a region to ignore, for its class and those it is mistaken for."""
     covers = _inside(centres, truth.ignore_boxes)
     table = torch.zeros(len(CLASSES) + 2, classes, device=centres.device)
     for cls in range(len(CLASSES)):
@@ -108,7 +120,7 @@ def _ignored(centres: Tensor, truth: Truth, classes: int) -> Tensor:
 
 
 def _inside(centres: Tensor, boxes: Tensor) -> Tensor:
-    """(B, M, N) bool: centres (N, 2) strictly within boxes (B, M, 4)."""
+    """Return (B, M, N) bool: centres (N, 2) strictly within boxes (B, M, 4)."""
     x, y = centres[:, 0], centres[:, 1]
     x1, y1, x2, y2 = (boxes[..., side, None] for side in range(4))
     return (x > x1) & (x < x2) & (y > y1) & (y < y2)

@@ -36,7 +36,7 @@ class Recipe:
     h264: float = 0.08
 
     def looks(self) -> tuple[tuple[float, Look], ...]:
-        """What may happen to the pixels, in the order in which it happens to light: scene, lens, sensor, coder."""
+        """Return the changes of the pixels, in the order in which they happen to light: scene, lens, sensor, coder."""
         return (
             (self.colour, looks.colour),
             (self.tone, looks.tone),
@@ -66,9 +66,11 @@ def compose(
     whole: int = 0,
     calm: bool = False,
 ) -> Sample:
-    """A `side` x `side` sample of `first` and, in a grid, of `others`. `whole`: compose at this side in pixels if it is
-    larger, and cut the sample out of it. `calm`: one whole picture, only mirrored and given another look, for the last
-    part of a run (YOLOX closes its mosaic for the same reason).
+    """Compose a `side` x `side` sample of `first` and, in a grid, of `others`.
+
+    `whole` composes at this side in pixels if it is larger, and cuts the sample out of it. `calm` makes one whole
+    picture, only mirrored and given another look, for the last part of a run (YOLOX closes its mosaic for the same
+    reason).
     """
     if calm or recipe is PLAIN:
         sample = geometry.fit(first, side)
@@ -85,7 +87,7 @@ def compose(
 
 
 def seen(pixels: Pixels, recipe: Recipe, rng: Rng) -> Pixels:
-    """What a camera makes of it: day, night or infrared, then each look by its chance."""
+    """Return what a camera makes of it: day, night or infrared, then each look by its chance."""
     light, dark = rng.uniform(), False
     for chance, change in ((recipe.infrared, looks.infrared), (recipe.night, looks.night), (recipe.grey, looks.grey)):
         if 0 <= light < chance:

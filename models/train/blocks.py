@@ -18,8 +18,10 @@ def fold(weight: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
 
 
 class ConvUnit(nn.Module):
-    """Convolution, batch norm, ReLU. `rep` adds a 1x1 and, where shapes allow, an identity branch while training
-    (RepVGG, arXiv:2101.03697; MobileOne, arXiv:2206.04040); `fuse()` merges everything into one convolution with bias.
+    """Convolution, batch norm, ReLU.
+
+    `rep` adds a 1x1 and, where shapes allow, an identity branch while training (RepVGG, arXiv:2101.03697; MobileOne,
+    arXiv:2206.04040); `fuse()` merges everything into one convolution with bias.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class ConvUnit(nn.Module):
         self.fused: nn.Conv2d | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, c_in, H, W) to (B, c_out, H / stride, W / stride)."""
+        """Turn (B, c_in, H, W) into (B, c_out, H / stride, W / stride)."""
         if self.fused is not None:
             return torch.relu(self.fused(x))
         y = self.norm(self.conv(x))
@@ -87,14 +89,15 @@ class Separable(nn.Module):
         self.mix = ConvUnit(c_in, c_out, rep=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, c_in, H, W) to (B, c_out, H / stride, W / stride)."""
+        """Turn (B, c_in, H, W) into (B, c_out, H / stride, W / stride)."""
         mixed: Tensor = self.mix(self.depth(x))
         return mixed
 
 
 class Split(nn.Module):
-    """Two 1x1 convolutions instead of a slice, a chain of n full 3x3 on the narrow half, everything concatenated and
-    mixed by a 1x1 (the ELAN of YOLOv7 and C2f of YOLOv8 in its cheapest form).
+    """Two 1x1 convolutions instead of a slice, and a chain of n full 3x3 on the narrow half.
+
+    Everything is concatenated and mixed by a 1x1 (the ELAN of YOLOv7 and C2f of YOLOv8 in its cheapest form).
     """
 
     def __init__(self, c_in: int, c_out: int, narrow: int, n: int = 1) -> None:
@@ -105,7 +108,7 @@ class Split(nn.Module):
         self.mix = ConvUnit((2 + n) * narrow, c_out)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, c_in, H, W) to (B, c_out, H, W)."""
+        """Turn (B, c_in, H, W) into (B, c_out, H, W)."""
         parts = [self.left(x), self.right(x)]
         for brick in self.chain:
             parts.append(brick(parts[-1]))

@@ -1,7 +1,8 @@
-"""What a run needs to go on after a kill, written so that a kill while writing loses nothing.
+"""State that a run needs to go on after a kill, written so that a kill while writing loses nothing.
 
-Two files, each small enough to be carried: `last.pt` (weights, average, step) and `optimizer-STEP.pt`. `last.pt` names
-its optimizer file and is put in place last, by a rename: before it the old pair is whole, after it the new one.
+It consists of two files, each small enough to be carried: `last.pt` (weights, average, step) and `optimizer-STEP.pt`.
+`last.pt` names its optimizer file and is put in place last, by a rename: before it the old pair is whole, after it the
+new one.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def restore(
     device: torch.device,
     imitation: nn.Module | None = None,
 ) -> Progress | None:
-    """Load the last checkpoint of `folder`, if there is one. Raises IndexFault if it is not of this network."""
+    """Load the last checkpoint of `folder`, if there is one. Raise IndexFault if it is not of this network."""
     path = folder / LAST
     if not path.is_file():
         return None

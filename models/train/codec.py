@@ -30,7 +30,7 @@ def warn() -> None:
 
 
 def h264(pixels: Pixels, rng: np.random.Generator) -> Pixels:
-    """`pixels` (even sides) as a predicted frame of a starved stream. Same libx264, same bytes."""
+    """Return `pixels` (even sides) as a predicted frame of a starved stream. The same libx264 gives the same bytes."""
     quantiser, drift = int(rng.integers(28, 44)), tuple(int(value) for value in rng.integers(-3, 4, 2))
     if av is None:
         return looks.jpeg(pixels, rng)

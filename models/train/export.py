@@ -60,7 +60,7 @@ class Delivered(nn.Module):
         self.register_buffer("half_stride", grid[None, 2:] / 2)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """(1, 3, H, W) RGB 0..1 to (1, 4 + classes, cells)."""
+        """Turn (1, 3, H, W) RGB 0..1 into (1, 4 + classes, cells)."""
         answer = self.network(pictures)
         reach = torch.exp(answer[:, :4])
         before, after = reach[:, :2], reach[:, 2:]
@@ -97,7 +97,7 @@ def export(network: Network, path: Path, width: int = 416, height: int = 416, *,
 
 
 def load(checkpoint: Path) -> Network:
-    """The averaged (EMA) weights of a checkpoint, or the plain ones of a file without."""
+    """Load the averaged (EMA) weights of a checkpoint, or the plain ones of a file without them."""
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     network = Network(DESIGNS[state["design"]])
     network.load_state_dict(state["ema"]["network"])

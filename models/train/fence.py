@@ -1,4 +1,4 @@
-"""What may never be learnt from: the evaluation footage and everything with ground truth, by hash and by looks."""
+"""Pictures that may never be learnt from, by hash and by looks: evaluation footage and all that has ground truth."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class Fence:
     mirrored: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def forbids(self, sha256: str, look: int, flipped: int | None = None) -> bool:
-        """Whether a picture of this file hash and perceptual hash (`flipped`: of its mirror image) is, or looks like,
-        an evaluation picture.
+        """Return whether a picture is an evaluation picture, or looks like one.
+
+        The picture has this file hash and perceptual hash (`flipped`: of its mirror image).
         """
         if sha256 in self.sha256:
             return True
@@ -48,19 +49,21 @@ class Fence:
         return bool(near or turned)
 
     def wider(self, looks: Sequence[int]) -> Fence:
-        """This fence and further pictures, by their perceptual hashes."""
+        """Return this fence with further pictures, by their perceptual hashes."""
         return replace(self, looks=np.concatenate([self.looks, np.array(looks, np.uint64)]))
 
 
 def barred(path: Path) -> bool:
-    """Whether the name alone says that a file is for evaluation only."""
+    """Return whether the name alone says that a file is for evaluation only."""
     name = str(path).lower()
     return any(word in name for word in WORDS)
 
 
 def build(data: Path) -> Fence:
-    """The fence around every 5th frame of the evaluation footage, every picture under groundtruth/ of `data`, and the
-    hashes of `HASHES` and `OWN_HASHES`.
+    """Build the fence around all pictures that may not be learnt from.
+
+    They are every 5th frame of the evaluation footage, every picture under groundtruth/ of `data`, and the hashes of
+    `HASHES` and `OWN_HASHES`.
     """
     shas, looks, flips = set(), [], []
     for path in sorted((data / "groundtruth").rglob("*")):
@@ -75,7 +78,7 @@ def build(data: Path) -> Fence:
 
 
 def listed(path: Path) -> list[int]:
-    """The perceptual hashes of a file with one of 16 hex digits a line. Raises IndexFault."""
+    """Return the perceptual hashes of a file with one of 16 hex digits a line. Raise IndexFault."""
     try:
         return [from_hex(line.strip()) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, ValueError) as error:

@@ -17,11 +17,11 @@ Size = tuple[int, int]
 def frames(
     path: Path, every: int, *, scaled: Callable[[int, int], Size] | None = None
 ) -> Iterator[tuple[int, NDArray[np.uint8], Size]]:
-    """(0-based number, BGR picture, width and height in the film) of every `every`th frame.
+    """Yield (0-based number, BGR picture, width and height in the film) of every `every`th frame.
 
-    scaled: from a frame's width and height to those in which it is wanted, for the decoder to scale it.
+    `scaled` turns a frame's width and height into those in which it is wanted, for the decoder to scale it.
 
-    A film that breaks off gives what came before the damage. Raises IndexFault if it does not open at all.
+    A film that breaks off gives what came before the damage. Raise IndexFault if it does not open at all.
     """
     given = False
     try:

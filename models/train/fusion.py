@@ -1,5 +1,7 @@
-"""Labels from several teachers by weighted box fusion (arXiv:1910.13302): what two of them see is learnt, with the
-score that they give it on the mean; what only one sees is left alone.
+"""Labels from several teachers by weighted box fusion (arXiv:1910.13302).
+
+An object that two of them see is learnt, with the score that they give it on the mean. An object that only one sees is
+left alone.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class Panel:
     """Three detectors, loaded once; owned by one thread."""
 
     def __init__(self, models: Path, threads: int = 1) -> None:
-        """Raises ModelError where a teacher's file is missing."""
+        """Load the teachers. Raise ModelError where a teacher's file is missing."""
         self._teachers = [
             NetworkDetector(
                 models / name, OnnxRuntime(models / name, threads=threads), score_min=LOOK_MIN, label_names=COCO_80
@@ -36,17 +38,17 @@ class Panel:
         ]
 
     def answers(self, picture: NDArray[np.uint8]) -> list[list[Label]]:
-        """What each teacher finds in a BGR picture, in our classes."""
+        """Return the labels that each teacher finds in a BGR picture, in our classes."""
         found = [teacher.detect([picture])[0] for teacher in self._teachers]
         return [list(_ours(each)) for each in found]
 
     def label(self, picture: NDArray[np.uint8]) -> Opinion:
-        """Labels of a BGR picture."""
+        """Return the labels of a BGR picture."""
         return fuse(self.answers(picture))
 
 
 def fuse(answers: Sequence[Sequence[Label]]) -> Opinion:
-    """One opinion out of several teachers' answers."""
+    """Fuse several teachers' answers into one opinion."""
     groups: list[list[tuple[int, Label]]] = []
     everything = [(number, label) for number, each in enumerate(answers) for label in each]
     for number, label in sorted(everything, key=lambda pair: -pair[1].score):
@@ -64,7 +66,10 @@ def fuse(answers: Sequence[Sequence[Label]]) -> Opinion:
 
 
 def with_drawn(drawn: Sequence[Label], said: Opinion) -> Opinion:
-    """What people drew, and of the teachers' opinion what does not lie on it: people have the last word."""
+    """Return the labels that people drew, and those of the teachers that do not lie on them.
+
+    People have the last word.
+    """
     rest = [label for label in said.boxes if not _on(label, drawn)]
     doubtful = [label for label in said.ignore if not _on(label, drawn)]
     return Opinion((*drawn, *rest), tuple(doubtful))
@@ -96,7 +101,7 @@ def _on(label: Label, drawn: Sequence[Label]) -> bool:
 
 
 def _mean(group: Sequence[tuple[int, Label]]) -> Label:
-    """The box weighted by scores, and the mean of the scores."""
+    """Return the box weighted by scores, and the mean of the scores."""
     labels = [label for _, label in group]
     total = sum(label.score for label in labels)
     sides = [sum(getattr(label, side) * label.score for label in labels) / total for side in ("x1", "y1", "x2", "y2")]

@@ -40,8 +40,10 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """Pictures of one repository. pattern: of their paths; classes: what people labelled in YOLO files beside them, by
-    those files' numbers (images/x.jpg has labels/x.txt), empty for none; most: take no more than so many.
+    """The pictures of one repository.
+
+    `pattern` is that of their paths. `classes` are the classes that people labelled in YOLO files beside them, by those
+    files' numbers (images/x.jpg has labels/x.txt), empty for none. No more than `most` are taken.
     """
 
     name: str
@@ -111,7 +113,7 @@ class Gathering:
         self.rows: list[Row] = []
 
     def take(self, source: Public, repository: Repository) -> int:
-        """All fitting pictures of one source, in an order that is random but fixed; returns how many."""
+        """Take all fitting pictures of one source, in an order that is random but fixed; return how many."""
         names = [name for name in repository.names() if _fits(name, source)]
         names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
         present = set(repository.names()) if source.classes else set()
@@ -181,12 +183,12 @@ class Gathering:
 
 
 def labels_path(image: str) -> str:
-    """Where YOLO exports keep a picture's labels."""
+    """Return where YOLO exports keep a picture's labels."""
     return str(Path(image.replace("images/", "labels/", 1)).with_suffix(".txt"))
 
 
 def yolo(text: str, classes: dict[int, str]) -> Iterator[Label]:
-    """Labels from lines of class, centre and size, or class and a polygon; others are passed over."""
+    """Yield the labels from lines of class, centre and size, or class and a polygon; others are passed over."""
     for line in text.splitlines():
         cls, *words = line.split() or [""]
         try:
@@ -205,7 +207,7 @@ def yolo(text: str, classes: dict[int, str]) -> Iterator[Label]:
 
 
 def shrunk(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """At most SIDE_MAX on the longer side."""
+    """Return the picture with at most SIDE_MAX on the longer side."""
     share = SIDE_MAX / max(picture.shape[:2])
     if share >= 1:
         return picture

@@ -30,8 +30,10 @@ def mirror(sample: Sample) -> Sample:
 
 
 def place(sample: Sample, width: int, height: int, rng: Rng, zoom: tuple[float, float], stretch: float) -> Sample:
-    """`sample` in a `width` x `height` picture: its fitting scale times a zoom from the range, sides stretched against
-    each other by up to `stretch`, anywhere it covers the picture (or lies within).
+    """Place `sample` in a `width` x `height` picture.
+
+    Its scale is its fitting scale times a zoom from the range. The sides are stretched against each other by up to
+    `stretch`. It lies anywhere it covers the picture (or lies within it).
     """
     tall, wide = sample.pixels.shape[:2]
     scale = min(width / wide, height / tall) * float(np.exp(rng.uniform(*np.log(zoom))))

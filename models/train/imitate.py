@@ -32,7 +32,7 @@ class Imitation(nn.Module):
         )
 
     def forward(self, mine: Views, lesson: Lesson) -> Tensor:
-        """Mean over all maps of the squared difference, in float32; 1 is what a pupil without eyes gets."""
+        """Return the mean over all maps of the squared difference, in float32; 1 is what a pupil without eyes gets."""
         weights = [None] * len(mine.scenes) + _weights(lesson, mine.towers)
         pairs = zip(self.turns, self.norms, _all(mine), _all(lesson.views), weights, strict=True)
         unlike = [
@@ -47,7 +47,7 @@ def _apart(mine: Tensor, theirs: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _weights(lesson: Lesson, towers: Sequence[Tensor]) -> list[Tensor | None]:
-    """(B, 1, H, W) for each tower: more where the teacher sees something; mean 1."""
+    """Return (B, 1, H, W) for each tower: more where the teacher sees something; mean 1."""
     best = lesson.scores.float().amax(-1)
     found: list[Tensor | None] = []
     start = 0

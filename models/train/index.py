@@ -61,7 +61,7 @@ class Entry:
     group: str = ""
 
     def line(self) -> str:
-        """One line of JSON, keys in a fixed order."""
+        """Write one line of JSON, keys in a fixed order."""
         return json.dumps(
             {
                 "image": self.image,
@@ -89,7 +89,7 @@ def write(folder: Path, entries: Iterable[Entry]) -> Path:
 
 
 def read(path: Path) -> list[Entry]:
-    """All entries of an index file (or of the folder that holds one). Raises IndexFault with file and line."""
+    """Return all entries of an index file (or of the folder that holds one). Raise IndexFault with file and line."""
     path = path / NAME if path.is_dir() else path
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -107,12 +107,12 @@ def read(path: Path) -> list[Entry]:
 
 
 def of(entries: Iterable[Entry], split: Split) -> Iterator[Entry]:
-    """The entries of one side of the split."""
+    """Yield the entries of one side of the split."""
     return (entry for entry in entries if entry.split == split)
 
 
 def kin(cls: int) -> tuple[int, ...]:
-    """The classes that `cls` is mistaken for, itself included; all for ANY."""
+    """Return the classes that `cls` is mistaken for, itself included; all for ANY."""
     return next((kind for kind in KINDS if cls in kind), tuple(range(len(CLASSES))))
 
 
@@ -136,7 +136,7 @@ def _entry(row: dict[str, object]) -> Entry:
 
 
 def labels(rows: object) -> tuple[Label, ...]:
-    """Labels from rows of class, x1, y1, x2, y2 and perhaps a score. Raises ValueError or TypeError."""
+    """Return the labels from rows of class, x1, y1, x2, y2 and perhaps a score. Raise ValueError or TypeError."""
     if not isinstance(rows, list):
         raise TypeError("boxes are not a list")
     found = tuple(Label(int(row[0]), *(float(value) for value in row[1:6])) for row in rows)

@@ -32,7 +32,10 @@ class Verdict:
 
 @torch.no_grad()
 def detect(network: Network, pictures: Sequence[np.ndarray], side: int, device: torch.device) -> list[Detections]:
-    """What the network finds in BGR pictures of any size, laid in as the appliance lays them; boxes are shares."""
+    """Return the network's detections in BGR pictures of any size, laid in as the appliance lays them.
+
+    The boxes are shares.
+    """
     box = Letterbox(side, side, "centre")
     laid = np.stack([box.lay(picture)[:, :, ::-1].transpose(2, 0, 1) for picture in pictures])
     answer = network(torch.from_numpy(np.ascontiguousarray(laid)).to(device).float() / 255).float()
@@ -50,7 +53,7 @@ def detect(network: Network, pictures: Sequence[np.ndarray], side: int, device: 
 
 
 def judge(network: Network, cache: Cache, entries: Sequence[Entry], places: Sequence[int], side: int) -> Verdict:
-    """AP50 on the pictures at `places` of `entries` and `cache`."""
+    """Return AP50 on the pictures at `places` of `entries` and `cache`."""
     device = next(network.parameters()).device
     network.eval()
     cv2.setNumThreads(1)

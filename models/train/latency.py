@@ -1,7 +1,7 @@
-"""What designs cost on this CPU beside other networks, in one run: python -m models.train.latency --beside NANO.onnx.
+"""Cost of designs on this CPU beside other networks, in one run: python -m models.train.latency --beside NANO.onnx.
 
-Weights are random: the time of a convolutional network does not depend on them. `models.evaluation.cost` says how it
-is measured, and measures finished files.
+Weights are random: the time of a convolutional network does not depend on them. `models.evaluation.cost` says how it is
+measured, and measures finished files.
 """
 
 from __future__ import annotations

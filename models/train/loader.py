@@ -25,8 +25,10 @@ PADDING = -2
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Input sides of a run: around `first` px when it begins, growing evenly to around `last` px at step `grown`; each
-    batch within `around` x 32 px of that.
+    """The input sides of a run.
+
+    They lie around `first` px when it begins and grow evenly to around `last` px at step `grown`; each batch is within
+    `around` x 32 px of that.
     """
 
     first: int
@@ -35,16 +37,18 @@ class Sides:
     grown: int = 1
 
     def at(self, step: int, rng: np.random.Generator) -> int:
-        """The side of a batch: a multiple of 32, at least 64."""
+        """Return the side of a batch: a multiple of 32, at least 64."""
         middle = self.first + (self.last - self.first) * min(1.0, step / max(1, self.grown))
         return max(64, 32 * (round(middle / 32) + int(rng.integers(-self.around, self.around + 1))))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What fixes every sample of a run. sides: of the square input a batch is made in, by the step's number;
-    calm_from: the step from which on pictures come whole and undistorted; window_from: the side in pixels at which
-    pictures are composed before a window of the batch's side is cut out of them, 0 for the batch's side.
+    """The settings that fix every sample of a run.
+
+    `sides` are those of the square input a batch is made in, by the step's number. From step `calm_from` on, pictures
+    come whole and undistorted. `window_from` is the side in pixels at which pictures are composed before a window of
+    the batch's side is cut out of them, 0 for the batch's side.
     """
 
     seed: int
@@ -56,7 +60,7 @@ class Plan:
     window_from: int = 0
 
     def side(self, step: int) -> int:
-        """The input's side at `step`."""
+        """Return the input's side at `step`."""
         return self.sides.at(step, np.random.default_rng([self.seed, 1, step]))
 
 
@@ -69,7 +73,7 @@ class Batch:
     truth: Truth
 
     def pin_memory(self) -> Batch:
-        """Called by the loader, so that the copy to the GPU need not wait."""
+        """Pin the tensors, so that the copy to the GPU need not wait. The loader calls this."""
         truth = self.truth
         pinned = (truth.boxes, truth.classes, truth.sure, truth.ignore_boxes, truth.ignore_classes)
         return Batch(self.step, self.pictures.pin_memory(), Truth(*(each.pin_memory() for each in pinned)))
@@ -79,7 +83,7 @@ class Draws(Dataset[Sample]):
     """The endless row of samples of a plan, by number."""
 
     def __init__(self, cache: Cache, entries: Sequence[Entry], weights: Sequence[int], plan: Plan) -> None:
-        """entries: those of the cache; weights: how often an epoch shows each, 0 for never."""
+        """Take the `entries` of the cache and `weights`: how often an epoch shows each, 0 for never."""
         self._cache = cache
         self._rows = [(rows(entry.boxes, entry), rows(entry.ignore, entry)) for entry in entries]
         self._deck = np.repeat(np.arange(len(entries)), weights)
@@ -91,7 +95,7 @@ class Draws(Dataset[Sample]):
         return self._plan.steps * self._plan.batch
 
     def epoch_length(self) -> int:
-        """Samples in which every picture came as often as its weight says."""
+        """Return the number of samples in which every picture came as often as its weight says."""
         return len(self._deck)
 
     def __getitem__(self, number: int) -> Sample:
@@ -103,7 +107,7 @@ class Draws(Dataset[Sample]):
         return compose(first, others, plan.recipe, rng, side=side, whole=plan.window_from, calm=calm)
 
     def raw(self, place: int) -> Sample:
-        """A picture of the cache as it is, boxes in pixels."""
+        """Return a picture of the cache as it is, boxes in pixels."""
         boxes, ignore = self._rows[place]
         return Sample(self._cache[place], boxes.copy(), ignore.copy())
 
@@ -129,8 +133,9 @@ class _Steps(Sampler[list[int]]):
 
 
 def batches(draws: Draws, plan: Plan, start: int, workers: int, *, pin: bool = False, nice: int = 0) -> Iterator[Batch]:
-    """The plan's batches from step `start` to its end, made by `workers` processes (0: here) that are `nice` to others
-    by so much more than this one.
+    """Yield the plan's batches from step `start` to its end.
+
+    `workers` processes (0: this one) make them; they are `nice` to others by so much more than this one.
     """
     loader: DataLoader[Sample] = DataLoader(
         draws,
@@ -146,7 +151,7 @@ def batches(draws: Draws, plan: Plan, start: int, workers: int, *, pin: bool = F
 
 
 def pack(samples: Sequence[Sample]) -> Batch:
-    """Samples of one size as tensors, labels padded to the longest."""
+    """Return samples of one size as tensors, labels padded to the longest."""
     pictures = np.stack([sample.pixels[:, :, ::-1].transpose(2, 0, 1) for sample in samples])
     boxes, ignore = _padded([sample.boxes for sample in samples]), _padded([sample.ignore for sample in samples])
     truth = Truth(
@@ -160,7 +165,7 @@ def pack(samples: Sequence[Sample]) -> Batch:
 
 
 def sureness(scores: Tensor) -> Tensor:
-    """What a cell that does perfectly is to answer: 1 for drawn boxes, less for boxes that teachers were unsure of.
+    """Return the answer of a perfect cell: 1 for drawn boxes, less for boxes that teachers were unsure of.
 
     A network's 0.7 is as sure as it gets on small objects, hence the 0.3.
     """
@@ -168,7 +173,7 @@ def sureness(scores: Tensor) -> Tensor:
 
 
 def rows(labels: Sequence[Label], entry: Entry) -> Floats:
-    """(N, 6) class, x1, y1, x2, y2 in pixels, score."""
+    """Return (N, 6): class, x1, y1, x2, y2 in pixels, score."""
     if not labels:
         return empty()
     scale = np.array([1, entry.width, entry.height, entry.width, entry.height, 1], np.float32)

@@ -12,7 +12,7 @@ Rng = np.random.Generator
 
 
 def colour(pixels: Pixels, rng: Rng, much: float = 1.0) -> Pixels:
-    """Hue, saturation and value jittered, and the white balance."""
+    """Jitter hue, saturation and value, and the white balance."""
     hue, saturation, value = rng.uniform(-1, 1, 3) * (0.015, 0.6, 0.4) * much + (0, 1, 1)
     table = np.arange(256, dtype=np.float32)
     h, s, v = cv2.split(cv2.cvtColor(pixels, cv2.COLOR_BGR2HSV))
@@ -23,21 +23,21 @@ def colour(pixels: Pixels, rng: Rng, much: float = 1.0) -> Pixels:
 
 
 def tone(pixels: Pixels, rng: Rng) -> Pixels:
-    """Contrast, brightness and gamma, as exposures differ."""
+    """Change contrast, brightness and gamma, as exposures differ."""
     gamma, contrast, light = np.exp(rng.uniform(-0.5, 0.5)), rng.uniform(0.6, 1.3), rng.uniform(-30, 30)
     table = 255 * (np.arange(256) / 255) ** gamma
     return _eight(cv2.LUT(pixels, np.clip((table - 128) * contrast + 128 + light, 0, 255).astype(np.uint8)))
 
 
 def grey(pixels: Pixels, rng: Rng) -> Pixels:
-    """Without colour, each channel given its own weight: cameras see clothes differently at night."""
+    """Take the colour away, each channel given its own weight: cameras see clothes differently at night."""
     weights = rng.dirichlet((2.0, 2.0, 2.0)).astype(np.float32)
     one = np.clip(pixels @ weights, 0, 255).astype(np.uint8)
     return _eight(cv2.merge([one, one, one]))
 
 
 def infrared(pixels: Pixels, rng: Rng) -> Pixels:
-    """A night picture by the camera's own lamps: grey, bright in the middle, black far off, noisy, cloth pale."""
+    """Make a night picture by the camera's own lamps: grey, bright in the middle, black far off, noisy, cloth pale."""
     lit = grey(pixels, rng).astype(np.float32)
     height, width = lit.shape[:2]
     y, x = np.mgrid[:height, :width].astype(np.float32)
@@ -49,7 +49,7 @@ def infrared(pixels: Pixels, rng: Rng) -> Pixels:
 
 
 def night(pixels: Pixels, rng: Rng) -> Pixels:
-    """Dark and coloured by street lamps, with a sensor's noise."""
+    """Make the picture dark and coloured by street lamps, with a sensor's noise."""
     gain = rng.uniform(0.25, 0.6)
     warm = np.array([rng.uniform(0.6, 1.1), 1.0, rng.uniform(1.0, 1.3)], np.float32) * gain
     dark = 255 * (pixels.astype(np.float32) / 255) ** rng.uniform(0.8, 1.2) * warm
@@ -57,7 +57,7 @@ def night(pixels: Pixels, rng: Rng) -> Pixels:
 
 
 def noise(pixels: Pixels, rng: Rng, sigma: float, *, one: bool = False) -> Pixels:
-    """Gaussian, the same in all channels if `one`, sometimes coarse as a denoiser leaves it."""
+    """Add Gaussian noise, the same in all channels if `one`, sometimes coarse as a denoiser leaves it."""
     height, width = pixels.shape[:2]
     coarse = 2 if rng.uniform() < 0.3 else 1
     shape = (height // coarse + 1, width // coarse + 1, 1 if one else 3)
@@ -68,7 +68,7 @@ def noise(pixels: Pixels, rng: Rng, sigma: float, *, one: bool = False) -> Pixel
 
 
 def blur(pixels: Pixels, rng: Rng) -> Pixels:
-    """Out of focus, or moved while the shutter was open (at most 7 px, centred, so that boxes stay)."""
+    """Blur as if out of focus, or moved while the shutter was open (at most 7 px, centred, so that boxes stay)."""
     if rng.uniform() < 0.5:
         return _eight(cv2.GaussianBlur(pixels, (0, 0), rng.uniform(0.5, 1.8)))
     length = int(rng.integers(3, 8)) | 1
@@ -80,7 +80,7 @@ def blur(pixels: Pixels, rng: Rng) -> Pixels:
 
 
 def rain(pixels: Pixels, rng: Rng) -> Pixels:
-    """Bright streaks, nearly all in one direction, and a veil."""
+    """Add bright streaks, nearly all in one direction, and a veil."""
     height, width = pixels.shape[:2]
     streaks = np.zeros((height, width), np.uint8)
     slant = rng.uniform(-0.4, 0.4)
@@ -93,7 +93,7 @@ def rain(pixels: Pixels, rng: Rng) -> Pixels:
 
 
 def coarse(pixels: Pixels, rng: Rng) -> Pixels:
-    """From a camera with fewer pixels, enlarged, sometimes sharpened as cheap cameras do."""
+    """Enlarge the picture of a camera with fewer pixels, sometimes sharpened as cheap cameras do."""
     height, width = pixels.shape[:2]
     share = rng.uniform(0.4, 0.85)
     small = cv2.resize(
@@ -106,7 +106,7 @@ def coarse(pixels: Pixels, rng: Rng) -> Pixels:
 
 
 def jpeg(pixels: Pixels, rng: Rng) -> Pixels:
-    """Coded at a quality of 15 to 70."""
+    """Code the picture at a quality of 15 to 70."""
     coded = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(15, 71))])[1]
     return _eight(cv2.imdecode(coded, cv2.IMREAD_COLOR))
 

@@ -1,4 +1,4 @@
-"""What the network is told off for: wrong scores, wrong boxes, and to differ from the teacher."""
+"""Penalties of the network: for wrong scores, for wrong boxes, and for differing from the teacher."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ LOOSE_MIN, LOOSE_SCORE_MIN = 0.5, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A teacher's answers for the same pictures, cell by cell: scores (B, N, C) 0..1 and boxes (B, N, 4) px; and what
-    it saw on the way.
+    """The teacher's answers for the same pictures, cell by cell.
+
+    Scores are (B, N, C) 0..1 and boxes (B, N, 4) px; with them come the teacher's feature maps.
     """
 
     scores: Tensor
@@ -49,8 +50,9 @@ class Loss:
 
 
 def loss(answer: Tensor, grid: Tensor, truth: Truth, lesson: Lesson | None = None, teacher_gain: float = 0.0) -> Loss:
-    """answer: the network's raw (B, 4 + C, N); everything is computed in float32. Sums are shared out over the batch's
-    total target score, as in TOOD.
+    """Return the loss of `answer`, the network's raw (B, 4 + C, N).
+
+    Everything is computed in float32. Sums are shared out over the batch's total target score, as in TOOD.
     """
     answer = answer.float()
     boxes, logits = corners(answer, grid), answer[:, 4:].transpose(1, 2)
@@ -73,10 +75,12 @@ def loss(answer: Tensor, grid: Tensor, truth: Truth, lesson: Lesson | None = Non
 
 
 def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson, free: Tensor, placed: Tensor) -> Tensor:
-    """Cross entropy with the teacher's scores less its own entropy (so that 0 is reached), and its boxes where it is
-    sure of something. Scores only in cells that are `free` (B, N): where the truth says what a cell is to answer, it
-    has the last word, as the teacher is blind to much that people drew. Boxes in those `placed` (B, N): drawn boxes are
-    looser than the teacher's, so where both mean the same thing the teacher's is a second target.
+    """Return the cost of differing from the teacher: in its scores, and in its boxes where it is sure of something.
+
+    The cost of scores is the cross entropy with the teacher's less its own entropy (so that 0 is reached). It counts
+    only cells that are `free` (B, N): where the truth says what a cell is to answer, it has the last word, as the
+    teacher is blind to much that people drew. Boxes count in those `placed` (B, N): drawn boxes are looser than the
+    teacher's, so where both mean the same thing the teacher's is a second target.
     """
     share = lesson.scores.sum().clamp(min=1.0)
     soft = lesson.scores.clamp(1e-6, 1 - 1e-6)
@@ -89,7 +93,7 @@ def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson, free: Tensor, placed:
 
 
 def giou_loss(one: Tensor, other: Tensor) -> Tensor:
-    """1 - generalised IoU (arXiv:1902.09630) of boxes (..., 4), 0..2."""
+    """Return 1 - generalised IoU (arXiv:1902.09630) of boxes (..., 4), 0..2."""
     shared = ious(one, other)
     hull_low, hull_high = torch.minimum(one[..., :2], other[..., :2]), torch.maximum(one[..., 2:], other[..., 2:])
     hull = (hull_high - hull_low).clamp(min=0).prod(-1) + 1e-7

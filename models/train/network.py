@@ -21,11 +21,15 @@ Kind = Literal["split", "separable"]
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Widths and depths. `stages` are those at strides 4, 8, 16, 32; `kinds` what each is built of; `neck` channels at
-    every level; `tower` separable convolutions in each of the head's two branches; `branched`: convolutions train with
-    several branches, which on a CPU doubles the time of a step; `head`: channels of the one tower of full 3x3
-    convolutions that both answers read, and then the neck halves by full ones, too (0: two towers of separable ones of
-    the neck's width).
+    """Widths and depths of a network.
+
+    - stages: those at strides 4, 8, 16, 32.
+    - kinds: the blocks that each stage is built of.
+    - neck: channels at every level.
+    - tower: separable convolutions in each of the head's two branches.
+    - branched: convolutions train with several branches, which on a CPU doubles the time of a step.
+    - head: channels of the one tower of full 3x3 convolutions that both answers read, and then the neck halves by full
+      ones, too (0: two towers of separable ones of the neck's width).
     """
 
     name: str
@@ -76,7 +80,7 @@ class Pool(nn.Module):
         self.mix = ConvUnit(c_in * 2, c_out)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, c_in, H, W) to (B, c_out, H, W)."""
+        """Turn (B, c_in, H, W) into (B, c_out, H, W)."""
         parts = [self.narrow(x)]
         for _ in range(3):
             parts.append(self.pool(parts[-1]))
@@ -97,7 +101,7 @@ class Neck(nn.Module):
         self.bottom = nn.ModuleList(_merge(kind, c) for _ in range(2))
 
     def forward(self, levels: Sequence[Tensor]) -> list[Tensor]:
-        """Three levels of the backbone to three of `c` channels."""
+        """Turn three levels of the backbone into three of `c` channels."""
         p3, p4, p5 = self.lateral[0](levels[0]), self.lateral[1](levels[1]), self.pool(levels[2])
         p4 = self.top[0](torch.cat([p4, self.up(p5)], 1))
         p3 = self.top[1](torch.cat([p3, self.up(p4)], 1))
@@ -129,8 +133,9 @@ class Branch(nn.Module):
         nn.init.constant_(self.classes.bias, -math.log((1 - PRIOR) / PRIOR))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, c, H, W) to (B, 4 + classes, H, W): log of the distances to left, top, right, bottom in cells; logits.
-        And what the two towers saw.
+        """Turn (B, c, H, W) into (B, 4 + classes, H, W), and return the views of the two towers with it.
+
+        The first 4 are the log of the distances to left, top, right, bottom in cells; the classes are logits.
         """
         side = self.side_tower(x)
         kind = side if self.class_tower is None else self.class_tower(x)
@@ -145,8 +150,10 @@ def _tower(c: int, depth: int, head: int) -> nn.Sequential:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Feature maps (B, C, H, W) that pupil and teacher can be compared by. `scenes`: backbone at strides 4, 8, 16, then
-    neck at 8, 16; `towers`: the box towers at strides 8, 16, 32, then the class towers.
+    """Feature maps (B, C, H, W) by which pupil and teacher can be compared.
+
+    `scenes` are the backbone at strides 4, 8, 16, then the neck at 8, 16. `towers` are the box towers at strides 8, 16,
+    32, then the class towers.
     """
 
     scenes: tuple[Tensor, ...]
@@ -174,11 +181,11 @@ class Network(nn.Module):
                     module.bare()
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """(B, 3, H, W) to (B, 4 + classes, cells): the levels one after the other, rows before columns."""
+        """Turn (B, 3, H, W) into (B, 4 + classes, cells): the levels one after the other, rows before columns."""
         return self.watched(pictures)[0]
 
     def watched(self, pictures: Tensor) -> tuple[Tensor, Views]:
-        """The answer, and what the network saw on the way to it."""
+        """Return the answer, and the views of the network on the way to it."""
         x = self.stem(pictures)
         stages = []
         for stage in self.stages:
@@ -197,12 +204,15 @@ class Network(nn.Module):
         return self
 
     def parameters_count(self) -> int:
-        """Numbers to be learnt; of a fused network, numbers delivered."""
+        """Count the numbers to be learnt; of a fused network, the numbers delivered."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
 def _rows(answer: Tensor) -> Tensor:
-    """(B, C, H, W) to (B, C, H * W). int() makes the sides constants of the export; flatten leaves Shape nodes."""
+    """Turn (B, C, H, W) into (B, C, H * W).
+
+    int() makes the sides constants of the export; flatten leaves Shape nodes.
+    """
     batch, channels, height, width = (int(side) for side in answer.shape)
     return answer.reshape(batch, channels, height * width)
 
@@ -218,7 +228,7 @@ def cells(width: int, height: int) -> Tensor:
 
 
 def corners(answer: Tensor, grid: Tensor) -> Tensor:
-    """Boxes (B, cells, 4) x1 y1 x2 y2 in pixels from a raw answer (B, 4 + classes, cells)."""
+    """Return the boxes (B, cells, 4) x1 y1 x2 y2 in pixels from a raw answer (B, 4 + classes, cells)."""
     # exp overflows in half precision and one wild cell would spoil the loss: e^6 cells of 32 px is beyond any picture.
     reach = torch.exp(answer[:, :4].float().clamp(max=6.0)) * grid[2]
     return torch.cat([grid[:2] - reach[:, :2], grid[:2] + reach[:, 2:]], 1).transpose(1, 2)

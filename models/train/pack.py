@@ -37,7 +37,7 @@ WRITTEN = (1980, 1, 1, 0, 0, 0)  # the same set makes the same zip
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What was written: its size in bytes, the step that fitted."""
+    """The result of packing: its size in bytes, the step that fitted."""
 
     size: int
     side: int
@@ -46,8 +46,9 @@ class Packed:
 
 
 def pack(root: Path, entries: Sequence[Entry], out: Path, budget: int, name: str = index.NAME) -> Packed:
-    """Write the zip, at most `budget` bytes, its index called `name`. Raises IndexFault if nothing fits or a picture is
-    missing.
+    """Write the zip, at most `budget` bytes, its index called `name`.
+
+    Raise IndexFault if nothing fits or a picture is missing.
     """
     for side, quality in STEPS:
         probe = entries[:: max(1, len(entries) // PROBE)]
@@ -60,7 +61,10 @@ def pack(root: Path, entries: Sequence[Entry], out: Path, budget: int, name: str
 
 
 def _write(root: Path, entries: Sequence[Entry], out: Path, step: tuple[int, int], budget: int, name: str) -> bool:
-    """Whether everything went in. The budget is checked on the way, so that a wrong guess costs little."""
+    """Write the zip and return whether everything went in.
+
+    The budget is checked on the way, so that a wrong guess costs little.
+    """
     fresh, lines, used = out.with_suffix(".part"), [], 0
     with zipfile.ZipFile(fresh, "w", zipfile.ZIP_STORED) as box:
         for coded, entry in _recoded(root, entries, step):
@@ -86,7 +90,7 @@ def _recoded(root: Path, entries: Sequence[Entry], step: tuple[int, int]) -> Ite
 
 
 def _coded(root: Path, entry: Entry, side: int, quality: int) -> tuple[bytes, tuple[int, int]]:
-    """WebP bytes and (height, width)."""
+    """Return the WebP bytes and (height, width)."""
     path = root / entry.image
     picture = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if path.is_file() else None
     if picture is None:
@@ -103,12 +107,12 @@ def _add(box: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 def chosen(entries: Sequence[Entry], drop: Sequence[str]) -> list[Entry]:
-    """The entries whose source is not dropped."""
+    """Return the entries whose source is not dropped."""
     return [entry for entry in entries if entry.source not in drop]
 
 
 def part(entries: Sequence[Entry], text: str) -> tuple[list[Entry], str]:
-    """Every Nth entry from the Kth, for the text K/N, and the name of that part's index. Raises IndexFault."""
+    """Return every Nth entry from the Kth, for the text K/N, and the name of that part's index. Raise IndexFault."""
     first, mark, parts = text.partition("/")
     if not (mark and first.isdigit() and parts.isdigit() and 1 <= int(first) <= int(parts)):
         raise IndexFault(f"--part {text}: K/N with whole numbers, K from 1 to N")

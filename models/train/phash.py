@@ -22,22 +22,22 @@ def phash(picture: NDArray[np.uint8]) -> int:
 
 
 def mirrored(picture: NDArray[np.uint8]) -> int:
-    """The hash of the picture seen in a mirror."""
+    """Return the hash of the picture seen in a mirror."""
     return phash(np.ascontiguousarray(picture[:, ::-1]))
 
 
 def distances(one: NDArray[np.uint64], many: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """(N, M): in how many of their 64 bits each of `one` (N,) differs from each of `many` (M,)."""
+    """Return (N, M): in how many of their 64 bits each of `one` (N,) differs from each of `many` (M,)."""
     different = one[:, None] ^ many[None, :]
     words = different.view(np.uint16).reshape(*different.shape, 4)
     return np.asarray(_ONES[words].sum(axis=-1, dtype=np.uint8))
 
 
 def as_hex(value: int) -> str:
-    """16 hex digits, as the index holds it."""
+    """Return 16 hex digits, as the index holds it."""
     return f"{value:016x}"
 
 
 def from_hex(text: str) -> int:
-    """The hash that `as_hex` wrote."""
+    """Return the hash that `as_hex` wrote."""
     return int(text, 16)

@@ -19,7 +19,7 @@ PARTS_LABELLED = frozenset({"construction_site"})
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What sources.json says of one source."""
+    """The entry of one source in sources.json."""
 
     name: str
     use: str
@@ -27,7 +27,7 @@ class Source:
 
     @property
     def clear(self) -> bool:
-        """Whether the uploader stated a permissive licence."""
+        """True if the uploader stated a permissive licence."""
         return self.use.startswith("good")
 
 
@@ -42,7 +42,7 @@ class Photograph:
 
 
 def sources(train: Path) -> dict[str, Source]:
-    """All sources of sources.json. Raises IndexFault."""
+    """Return all sources of sources.json. Raise IndexFault."""
     try:
         table = json.loads((train / "sources.json").read_text(encoding="utf-8"))
         return {name: Source(name, str(row["use"]), str(row["licence"])) for name, row in table.items()}
@@ -51,7 +51,7 @@ def sources(train: Path) -> dict[str, Source]:
 
 
 def photographs(train: Path, *, unclear: bool = False) -> Iterator[Photograph]:
-    """Every picture of merged.jsonl whose source's licence is clear (or all of them, if `unclear`)."""
+    """Yield every picture of merged.jsonl whose source's licence is clear (or all of them, if `unclear`)."""
     known = sources(train)
     for number, line in enumerate((train / "merged.jsonl").read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -65,7 +65,7 @@ def photographs(train: Path, *, unclear: bool = False) -> Iterator[Photograph]:
 
 
 def _by_the_rules(shot: Photograph) -> Photograph:
-    """Boxes to learn and regions to leave alone, by what is known of the source (data/train/MANIFEST.md)."""
+    """Return the boxes to learn and regions to leave alone, by what is known of the source (data/train/MANIFEST.md)."""
     boxes = tuple(_tidy(label) for label in shot.boxes if label.score >= SCORE_MIN)
     ignore = [_tidy(label) for label in shot.ignore]
     if shot.source.name in PARTS_LABELLED:
@@ -81,7 +81,7 @@ def _by_the_rules(shot: Photograph) -> Photograph:
 
 
 def _horizon(boxes: tuple[Label, ...]) -> list[Label]:
-    """The strip above the highest labelled vehicle: what drives there was too far to be labelled."""
+    """Return the strip above the highest labelled vehicle: anything that drives there was too far to be labelled."""
     tops = [label.y1 for label in boxes if CLASSES[label.cls] in ("car", "bus", "truck")]
     top = min(tops, default=0.0)
     return [Label(CAR, 0.0, 0.0, 1.0, round(top, 4))] if top > 0.02 else []

@@ -24,12 +24,14 @@ class Sample:
     ignore: Floats
 
     def look(self, pixels: Pixels) -> Sample:
-        """The same things, seen otherwise."""
+        """Return the same things, seen otherwise."""
         return replace(self, pixels=pixels)
 
     def keep(self, width_min: float, share_min: float, before: Floats) -> Sample:
-        """Clip boxes to the picture. What is left of a box must be `width_min` pixels on both sides and `share_min` of
-        the area it had `before` (N,); a box of which less is left becomes a region to ignore.
+        """Clip boxes to the picture.
+
+        The rest of a box must be `width_min` pixels on both sides and `share_min` of the area it had `before` (N,). A
+        box with less left becomes a region to ignore.
         """
         boxes, ignore = self._clipped(self.boxes), self._clipped(self.ignore)
         sides = boxes[:, 3:5] - boxes[:, 1:3]
@@ -48,12 +50,12 @@ class Sample:
 
 
 def areas(rows: Floats) -> Floats:
-    """(N,) pixels."""
+    """Return the areas (N,) in pixels."""
     return np.asarray((rows[:, 3] - rows[:, 1]) * (rows[:, 4] - rows[:, 2]), np.float32)
 
 
 def empty() -> Floats:
-    """No boxes."""
+    """Return no boxes."""
     return np.zeros((0, 6), np.float32)
 
 

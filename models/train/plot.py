@@ -22,7 +22,7 @@ class Curve:
 
 
 def curves(path: Path) -> tuple[list[Curve], list[Curve]]:
-    """Losses, and figures on the held-back pictures, of a log.jsonl."""
+    """Return the losses, and figures on the held-back pictures, of a log.jsonl."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     steps = [line for line in lines if line["type"] == "step"]
     judged = [line for line in lines if line["type"] == "judge"]
@@ -38,7 +38,7 @@ def _curve(lines: list[dict[str, float]], name: str) -> Curve:
 
 
 def svg(panels: Sequence[Sequence[Curve]]) -> str:
-    """One panel below the other, each with its own scale from 0."""
+    """Draw one panel below the other, each with its own scale from 0."""
     tall = HEIGHT * len(panels)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {tall}" font-family="sans-serif" font-size="12">'

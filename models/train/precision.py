@@ -10,8 +10,10 @@ CPU_FLAGS = ("avx512_bf16", "amx_bf16")
 
 
 def reduced(wanted: str, device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether to train in bfloat16. `auto`: on every GPU, and on CPUs that multiply it in hardware; elsewhere a CPU
-    converts it to float32 and back, which is slower than float32 itself.
+    """Return whether to train in bfloat16.
+
+    With `auto` this is so on every GPU, and on CPUs that multiply it in hardware. Elsewhere a CPU converts it to
+    float32 and back, which is slower than float32 itself.
     """
     if wanted != "auto":
         return wanted == "bf16"

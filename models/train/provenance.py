@@ -1,7 +1,8 @@
-"""What a network has learnt from, picture by picture: python -m models.train.provenance --index SET --out NAME.csv.gz
+"""List of all pictures that a network has learnt from.
 
-The list lies beside the network. The pictures cannot be shipped, but whoever has them can tell by the hashes whether
-they were used, and a test tells that no evaluation picture was.
+The command is python -m models.train.provenance --index SET --out NAME.csv.gz. The list lies beside the network. The
+pictures cannot be shipped, but everyone who has them can tell by the hashes whether they were used, and a test tells
+that no evaluation picture was.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ Row = tuple[str, str, str, str, str]
 
 
 def rows_of(entries: Iterable[index.Entry]) -> Iterator[Row]:
-    """The row of each picture of a set."""
+    """Yield the row of each picture of a set."""
     for each in entries:
         yield each.source, each.split, each.licence, each.sha256, each.phash
 
 
 def write(rows: Iterable[Row], path: Path) -> int:
-    """One row a picture, `train` where any list says so. Equal pictures make equal bytes. Returns how many."""
+    """Write one row a picture, `train` where any list says so, and return how many.
+
+    Equal pictures make equal bytes.
+    """
     once: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: (row[1], row)):  # `train` comes before `val`
         once.setdefault(row[3], row)
@@ -43,7 +47,7 @@ def write(rows: Iterable[Row], path: Path) -> int:
 
 
 def read(path: Path) -> Iterator[dict[str, str]]:
-    """One row a picture, by COLUMNS."""
+    """Yield one row a picture, by COLUMNS."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
 

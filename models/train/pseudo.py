@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.geometry import iou
 from appliance.detect.class_labels import COCO_80
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
@@ -32,7 +33,7 @@ _TO_OURS = {COCO_80.index(name): number for number, name in enumerate(CLASSES)}
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What the teachers make of one picture."""
+    """The teachers' opinion of one picture."""
 
     boxes: tuple[Label, ...]
     ignore: tuple[Label, ...]
@@ -42,7 +43,7 @@ class Teachers:
     """Two detectors, loaded once; owned by one thread."""
 
     def __init__(self, models: Path, threads: int = 1) -> None:
-        """Raises ModelError where a teacher's file is missing."""
+        """Load the teachers. Raise ModelError where a teacher's file is missing."""
         self._pair = [
             NetworkDetector(
                 models / name, OnnxRuntime(models / name, threads=threads), score_min=LOOK_MIN, label_names=COCO_80
@@ -51,7 +52,7 @@ class Teachers:
         ]
 
     def label(self, picture: NDArray[np.uint8]) -> Opinion:
-        """Labels of a BGR picture."""
+        """Return the labels of a BGR picture."""
         first, second = (self._look(teacher, picture) for teacher in self._pair)
         return agree(first, second)
 
@@ -82,12 +83,8 @@ def agree(first: Sequence[Label], second: Sequence[Label]) -> Opinion:
 
 
 def overlap(a: Label, b: Label) -> float:
-    """IoU."""
-    width, height = min(a.x2, b.x2) - max(a.x1, b.x1), min(a.y2, b.y2) - max(a.y1, b.y1)
-    if width <= 0 or height <= 0:
-        return 0.0
-    shared = width * height
-    return shared / ((a.x2 - a.x1) * (a.y2 - a.y1) + (b.x2 - b.x1) * (b.y2 - b.y1) - shared)
+    """Return the IoU."""
+    return iou((a.x1, a.y1, a.x2, a.y2), (b.x1, b.y1, b.x2, b.y2))
 
 
 def _mean(a: Label, b: Label) -> Label:

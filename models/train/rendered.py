@@ -35,12 +35,12 @@ class Still:
 
 
 def clips(folder: Path) -> list[Path]:
-    """The clips of `folder` that have a truth file."""
+    """Return the clips of `folder` that have a truth file."""
     return [path for path in sorted(folder.glob("*.mp4")) if path.with_suffix(".gt.txt").is_file()]
 
 
 def pictures(clip: Path, every: int) -> Iterator[tuple[int, NDArray[np.uint8], tuple[Label, ...], tuple[Label, ...]]]:
-    """(frame, BGR picture, boxes, ignore) of every `every`th frame. Raises IndexFault."""
+    """Yield (frame, BGR picture, boxes, ignore) of every `every`th frame. Raise IndexFault."""
     classes = _classes(clip.with_suffix(".truth.json"))
     rows = _rows(clip.with_suffix(".gt.txt"))
     for number, picture, (width, height) in film.frames(clip, every):
@@ -53,7 +53,7 @@ def pictures(clip: Path, every: int) -> Iterator[tuple[int, NDArray[np.uint8], t
 
 
 def stills(folder: Path) -> Iterator[Still]:
-    """The practice stills of `folder`, in the order of its index. Raises IndexFault with the line that is wrong."""
+    """Yield the practice stills of `folder`, in the order of its index. Raise IndexFault with the wrong line."""
     path = folder / STILLS
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -82,13 +82,13 @@ def _still(folder: Path, row: dict[str, object]) -> Still:
 
 
 def _label(cls: int, sides: tuple[float, float, float, float], size: tuple[int, int]) -> Label:
-    """A box in pixels as shares of the picture, cut at its edges."""
+    """Return a box in pixels as shares of the picture, cut at its edges."""
     (x1, y1, x2, y2), (width, height) = sides, size
     return Label(cls, max(0.0, x1 / width), max(0.0, y1 / height), min(1.0, x2 / width), min(1.0, y2 / height))
 
 
 def _clear(width: float, height: float, seen: float) -> bool:
-    """Whether a box of that many pixels and visible share is learnt; the rest is ignored."""
+    """Return whether a box of that many pixels and visible share is learnt; the rest is ignored."""
     return seen >= SEEN_MIN and min(width, height) >= SIDE_MIN
 
 
@@ -101,7 +101,7 @@ def _classes(truth: Path) -> dict[int, int]:
 
 
 def _rows(path: Path) -> dict[int, list[tuple[int, float, float, float, float, float]]]:
-    """MOTChallenge rows by frame (from 1): class, x, y, width, height in pixels, visible share."""
+    """Return the MOTChallenge rows by frame (from 1): class, x, y, width, height in pixels, visible share."""
     rows = defaultdict(list)
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.reader(file):

@@ -14,17 +14,17 @@ class Repository:
     """One repository's files at one commit, through `git cat-file`."""
 
     def __init__(self, folder: Path, commit: str) -> None:
-        """folder: a git directory or a clone. Raises IndexFault if the commit is not in it."""
+        """folder: a git directory or a clone. Raise IndexFault if the commit is not in it."""
         self._folder, self._commit = folder, commit
         self._run("cat-file", "-e", f"{commit}^{{commit}}")
 
     def names(self) -> list[str]:
-        """All paths, in git's order."""
+        """Return all paths, in git's order."""
         listed = self._run("ls-tree", "-r", "-z", "--name-only", self._commit)
         return [name for name in listed.decode("utf-8", "replace").split("\0") if name]
 
     def read(self, path: str) -> bytes:
-        """One file's bytes. Raises IndexFault."""
+        """Read one file's bytes. Raise IndexFault."""
         return self._run("cat-file", "blob", f"{self._commit}:{path}")
 
     def _run(self, *arguments: str) -> bytes:
@@ -37,7 +37,7 @@ class Repository:
 
 
 def find(clones: Path, name: str, commit: str) -> Repository:
-    """The repository OWNER/NAME below `clones`, cloned there if it is not there yet. Raises IndexFault."""
+    """Return the repository OWNER/NAME below `clones`; clone it if it is not there yet. Raise IndexFault."""
     flat = name.replace("/", "+")
     for folder in (clones / flat / "repo", clones / flat, clones / name, clones / f"{name}.git"):
         if folder.is_dir():

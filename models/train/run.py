@@ -25,7 +25,7 @@ HELP_FIRST = "try --recipe plain --limit 20 --steps 300 --size 224 first: it mus
 
 
 def parser() -> argparse.ArgumentParser:
-    """All of the run's settings."""
+    """Return the parser of all of the run's settings."""
     made = argparse.ArgumentParser(
         prog="python -m models.train.run",
         description=__doc__,

@@ -12,8 +12,10 @@ from models.train.network import Network
 
 
 def rate(step: int, steps: int, peak: float, warmup: int, fall: float = 1.0, floor: float = 0.02) -> float:
-    """Learning rate: linear to `peak` over `warmup` steps, flat, then over the last share `fall` of the steps half a
-    cosine down to `floor` of it. A run that stays flat for long can be made longer (arXiv:2405.18392).
+    """Return the learning rate at `step`.
+
+    It is linear to `peak` over `warmup` steps, then flat, then over the last share `fall` of the steps half a cosine
+    down to `floor` of it. A run that stays flat for long can be made longer (arXiv:2405.18392).
     """
     if step < warmup:
         return peak * (step + 1) / warmup
@@ -23,8 +25,9 @@ def rate(step: int, steps: int, peak: float, warmup: int, fall: float = 1.0, flo
 
 
 class Average:
-    """Exponential moving average of a network, norms' statistics included. Young averages forget faster: over about the
-    last tenth of their steps, until `decay` is reached.
+    """Exponential moving average of a network, norms' statistics included.
+
+    Young averages forget faster: over about the last tenth of their steps, until `decay` is reached.
     """
 
     def __init__(self, network: Network, decay: float) -> None:

@@ -28,7 +28,7 @@ class YoloxTeacher(nn.Module):
     """YOLOX from its ONNX file, of any picture size that is a multiple of 32. No gradients, no state."""
 
     def __init__(self, path: Path) -> None:
-        """Raises IndexFault for a graph with other operators, or another layout, than YOLOX has."""
+        """Load the graph. Raise IndexFault if it has other operators, or another layout, than YOLOX has."""
         super().__init__()
         graph = onnx.load(str(path)).graph
         unknown = sorted({node.op_type for node in graph.node} - set(_OPS))
@@ -45,7 +45,7 @@ class YoloxTeacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, pictures: Tensor) -> Lesson:
-        """RGB 0..1 pictures (B, 3, H, W) to what it makes of every cell."""
+        """Turn RGB 0..1 pictures (B, 3, H, W) into what the teacher makes of every cell."""
         values: Values = {name: getattr(self, attribute) for name, attribute in self._names.items()}
         values[self._input] = pictures.flip(1) * 255.0
         for node in self._nodes:
@@ -68,8 +68,9 @@ def lesson(rows: Tensor, views: Views, pictures: Tensor) -> Lesson:
 
 
 def places(graph: onnx.GraphProto) -> tuple[list[str], list[str]]:
-    """Names of the values that are `Views` of YOLOX, found by structure: what a halving convolution reads is the end of
-    a stage; what the last convolution before an answer reads is the end of a tower.
+    """Return the names of the values that are `Views` of YOLOX, found by structure.
+
+    A halving convolution reads the end of a stage; the last convolution before an answer reads the end of a tower.
     """
     makers = {name: node for node in graph.node for name in node.output}
     halved = [node.input[0] for node in graph.node if node.op_type == "Conv" and _attributes(node)["strides"] == [2, 2]]

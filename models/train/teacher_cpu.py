@@ -22,7 +22,7 @@ class CpuTeacher:
     """YOLOX from its ONNX file, of any batch and any picture size that is a multiple of 32."""
 
     def __init__(self, path: Path, threads: int) -> None:
-        """Raises IndexFault for a graph with another layout than YOLOX has."""
+        """Load the graph. Raise IndexFault if it has another layout than YOLOX has."""
         model = onnx.load(str(path))
         graph = model.graph
         if len(graph.output) != 1:
@@ -39,7 +39,7 @@ class CpuTeacher:
         )
 
     def __call__(self, pictures: Tensor) -> Lesson:
-        """RGB 0..1 pictures (B, 3, H, W) to what it makes of every cell."""
+        """Turn RGB 0..1 pictures (B, 3, H, W) into what the teacher makes of every cell."""
         given = np.ascontiguousarray(pictures.flip(1).mul(255.0).numpy())
         rows, *maps = (torch.from_numpy(each) for each in self._session.run(None, {self._input: given}))
         return lesson(rows, Views(tuple(maps[: self._scenes]), tuple(maps[self._scenes :])), pictures)

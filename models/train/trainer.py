@@ -62,8 +62,10 @@ FREE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """images_s: pictures a second of wall time. cpu_ms: CPU time a picture of the training process alone, which other
-    work on the machine changes little; the loader's processes are not in it.
+    """The speed of a run.
+
+    `images_s` is pictures a second of wall time. `cpu_ms` is the CPU time a picture of the training process alone,
+    which other work on the machine changes little; the loader's processes are not in it.
     """
 
     images_s: float
@@ -79,11 +81,11 @@ class Clock:
 
     @staticmethod
     def now() -> Clock:
-        """This moment."""
+        """Return this moment."""
         return Clock(time.monotonic(), time.process_time())
 
     def speed(self, images: int) -> Speed:
-        """Of `images` pictures since then."""
+        """Return the speed of `images` pictures since then."""
         now = Clock.now()
         return Speed(images / max(now.wall - self.wall, 1e-9), (now.cpu - self.cpu) * 1000 / max(images, 1))
 
@@ -92,7 +94,7 @@ class Trainer:
     """Owns network, average, optimizer and the run's folder; one thread, and the loader's processes."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        """Read everything, decode what is not decoded yet, take up the last checkpoint. Raises IndexFault."""
+        """Read everything, decode what is not decoded yet, take up the last checkpoint. Raise IndexFault."""
         self._options = options
         self._device = _device(options.device)
         torch.manual_seed(options.seed)
@@ -156,7 +158,7 @@ class Trainer:
         return done
 
     def _imitating(self) -> Imitation | None:
-        """What compares the pupil's sight with the teacher's, if it is to be compared."""
+        """Return the comparison of the pupil's views with the teacher's, or None if they are not to be compared."""
         if not self._teacher or not self._options.imitate:
             return None
         picture = torch.zeros(1, 3, 64, 64, device=self._device)
@@ -170,7 +172,7 @@ class Trainer:
         return imitation.to(self._device)
 
     def _learn(self, batch: Batch) -> Loss:
-        """One optimiser step."""
+        """Take one optimiser step."""
         options, network = self._options, self._network.train()
         for group in self._optimizer.param_groups:
             group["lr"] = rate(batch.step, options.steps, options.rate, options.warmup, options.fall)
@@ -234,7 +236,7 @@ class Trainer:
         checkpoint.save(self._options.out, self._network, self._average, self._optimizer, progress, self._imitation)
 
     def _settings(self) -> dict[str, Any]:
-        """The options as plain values, for log and checkpoint."""
+        """Return the options as plain values, for log and checkpoint."""
         given = vars(self._options)
         return {name: value if isinstance(value, (int, float, list)) else str(value) for name, value in given.items()}
 
@@ -280,7 +282,7 @@ def _entries(options: argparse.Namespace) -> tuple[list[Entry], Path]:
 
 
 def _weights(options: argparse.Namespace, entries: list[Entry]) -> list[int]:
-    """How often an epoch shows each picture: val never, the rest once unless --weight says otherwise."""
+    """Return how often an epoch shows each picture: val never, the rest once unless --weight says otherwise."""
     table: dict[str, int] = {}
     sources = {entry.source for entry in entries}
     for text in options.weight:
@@ -307,7 +309,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _network(options: argparse.Namespace, pictures: Callable[[], Tensor]) -> Network:
-    """The network to start with; `pictures` are asked for where its norms have to be measured."""
+    """Return the network to start with; `pictures` are asked for where its norms have to be measured."""
     if options.design not in DESIGNS:
         raise IndexFault(f"--design {options.design}: one of {', '.join(DESIGNS)}")
     if options.init and options.init.suffix == ".onnx":
@@ -324,7 +326,7 @@ def _network(options: argparse.Namespace, pictures: Callable[[], Tensor]) -> Net
 
 
 def _some(draws: Draws, entries: list[Entry], side: int) -> Tensor:
-    """(GAUGED, 3, side, side) RGB 0..1: whole training pictures, evenly from the index."""
+    """Return (GAUGED, 3, side, side) RGB 0..1: whole training pictures, evenly from the index."""
     places = [number for number, entry in enumerate(entries) if entry.split == "train"]
     chosen = [places[number * len(places) // GAUGED] for number in range(GAUGED)]
     return pack([fit(draws.raw(place), side) for place in chosen]).pictures.float() / 255

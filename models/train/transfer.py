@@ -31,14 +31,14 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a transfer did: names of the convolutions that were taken over, and of those that start anew."""
+    """The result of a transfer: names of the convolutions that were taken over, and of those that start anew."""
 
     kept: tuple[str, ...]
     fresh: tuple[str, ...]
 
 
 def weights(path: Path) -> Weights:
-    """The convolutions of one of our exported networks, by their names in `Network`. Raises IndexFault."""
+    """Return the convolutions of one of our exported networks, by their names in `Network`. Raise IndexFault."""
     try:
         graph = onnx.load(str(path)).graph
     except (OSError, DecodeError) as error:
@@ -59,8 +59,9 @@ def weights(path: Path) -> Weights:
 
 @torch.no_grad()
 def transfer(network: Network, old: Weights, pictures: Tensor) -> Taken:
-    """Put the weights of `old` into `network` wherever shapes agree or can be narrowed, and measure the norms on
-    `pictures` (B, 3, H, W), RGB 0..1.
+    """Put the weights of `old` into `network` wherever shapes agree or can be narrowed.
+
+    Measure the norms on `pictures` (B, 3, H, W), RGB 0..1.
     """
     narrowed = _narrowed(old, network)
     kept, fresh = [], []
@@ -79,7 +80,7 @@ def transfer(network: Network, old: Weights, pictures: Tensor) -> Taken:
 
 
 def _answers(network: Network, old: Weights) -> None:
-    """The last convolutions, which have no norm, where they read a tower of the same width."""
+    """Copy the last convolutions, which have no norm, where they read a tower of the same width."""
     for name, module in network.branches.named_modules():
         weight = old.get(f"branches.{name}.weight")
         if isinstance(module, nn.Conv2d) and weight is not None and weight.shape == module.weight.shape:
@@ -89,8 +90,9 @@ def _answers(network: Network, old: Weights) -> None:
 
 
 def _measure(network: Network, kept: set[str], pictures: Tensor) -> None:
-    """Norms of taken convolutions that pass on what came in, plus the folded bias; each level's input is already right
-    when its hook runs, as modules run in order.
+    """Set the norms of taken convolutions to pass on what came in, plus the folded bias.
+
+    Each level's input is already right when its hook runs, as modules run in order.
     """
     hooks = []
 
@@ -120,7 +122,7 @@ def _measure(network: Network, kept: set[str], pictures: Tensor) -> None:
 
 
 def _narrowed(old: Weights, network: Network) -> Weights:
-    """`old` with the neck's width brought down to that of `network`; the same where it is no wider."""
+    """Return `old` with the neck's width brought down to that of `network`; the same where it is no wider."""
     wide, narrow = len(old["neck.lateral.0.bias"]), network.design.neck
     if wide <= narrow or "neck.top.0.left.weight" not in old:
         return old
@@ -151,7 +153,7 @@ def _narrowed(old: Weights, network: Network) -> Weights:
 
 
 def _largest(weight: Tensor, count: int) -> NDArray[np.int64]:
-    """Which outputs of a convolution have the largest weights, in order."""
+    """Return the outputs of a convolution that have the largest weights, in order."""
     size = weight.flatten(1).norm(dim=1).numpy()
     return np.sort(np.argsort(-size, kind="stable")[:count])
 

@@ -9,8 +9,9 @@ import pytest
 
 from appliance.base.clock import SystemClock
 from appliance.base.passwords import hashed
-from appliance.dashboard.totp import STEP_S, code_at
-from appliance.store.users import UserRow, UserStore
+from appliance.store.users import UserStore
+from appliance.types.accounts import UserRow
+from appliance.web.totp import STEP_S, code_at
 from tests.support.dashboard_site import Site, running
 from tests.support.screenshots import shot
 from tests.support.waiting import until

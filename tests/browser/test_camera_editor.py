@@ -13,10 +13,10 @@ import yaml
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.trial_store import TrialHead, TrialStore
-from appliance.demo.rtsp_server import RtspServer
 from appliance.settings.settings_service import SettingsService
 from appliance.types import Event
 from tests.browser.test_page_races import Held
+from tests.servers.rtsp import FaultyRtspServer
 from tests.support import waiting
 from tests.support.dashboard_site import Site, running
 from tests.support.screenshots import shot
@@ -281,7 +281,7 @@ def test_keys_alone_move_and_remove_corners_and_undo(page: Page, editing: Editin
 def test_what_is_wrong_is_said_and_nothing_is_saved(page: Page, editing: Editing) -> None:
     text = editing.path.read_text()
     page.get_by_role("button", name="Remove yard").click()
-    page.get_by_text("yard is used by the rule intruder").wait_for()
+    page.get_by_text("The rule intruder uses yard").wait_for()
     for label in ("Name of the zone yard", "Name"):
         name = page.get_by_label(label, exact=True).first
         name.evaluate("field => (field.value = 'no spaces')")
@@ -304,7 +304,7 @@ def test_without_scripts_and_on_a_camera_page_there_is_a_way_in(page: Page, edit
 
 def test_a_camera_is_added_by_its_address(page: Page, editing: Editing, tmp_path: Path) -> None:
     film = clip(tmp_path / "c.mp4", 300, fps=10, gop=10)
-    with RtspServer.in_thread({"main": film}, user="viewer", password="geheim") as server:
+    with FaultyRtspServer.in_thread({"main": film}, user="viewer", password="geheim") as server:
         page.goto(f"{editing.url}/cameras")
         page.get_by_role("link", name="Add a camera").click()
         page.wait_for_url("**/cameras/new")

@@ -19,7 +19,7 @@ import httpx
 import pytest
 import yaml
 
-from appliance.demo.rtsp_server import RtspServer
+from tests.servers.rtsp import FaultyRtspServer
 from tests.support.scripted_sources import clip
 from tests.support.waiting import ANSWER_S, until
 
@@ -102,7 +102,7 @@ def test_from_an_empty_folder_to_a_zone_without_opening_a_file(
         "the code is good once"
     )
     film = clip(tmp_path / "c.mp4", 300, fps=10, gop=10)
-    with RtspServer.in_thread({"main": film}, user="viewer", password="geheim") as server:
+    with FaultyRtspServer.in_thread({"main": film}, user="viewer", password="geheim") as server:
         page.get_by_label("Stream", exact=True).fill(f"rtsp://127.0.0.1:{server.port}/main")
         page.get_by_label("User").fill("viewer")
         page.get_by_label("Password").fill("geheim")
@@ -158,7 +158,7 @@ def test_the_five_minute_path(
 
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.set_default_timeout(120_000)
-    with RtspServer.in_thread({"yard": ROOT / "fixtures/clips/yard.mp4"}) as server:
+    with FaultyRtspServer.in_thread({"yard": ROOT / "fixtures/clips/yard.mp4"}) as server:
         page.goto(first_run.url)
         page.get_by_label("Code").fill(first_run.code)
         page.get_by_label("Name of the site").fill("depot-7")

@@ -73,10 +73,10 @@ def test_an_event_appears_beside_the_alerts_changes_in_place_and_can_be_filtered
     expect(line).to_contain_text("20 s")
     page.locator("select[name=show]").select_option("health")
     expect(page.locator(".card")).to_have_count(0)
-    expect(page.locator(".ill")).to_have_count(3)
+    expect(page.locator(".fault")).to_have_count(3)
     expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
     page.locator("select[name=show]").select_option("alerts")
-    expect(page.locator(".ill")).to_have_count(0)
+    expect(page.locator(".fault")).to_have_count(0)
     expect(page.locator(".card")).to_have_count(1)
 
 

@@ -10,7 +10,8 @@ import pytest
 from appliance.base.clock import SystemClock
 from appliance.base.passwords import hashed
 from appliance.settings.settings_service import SettingsService
-from appliance.store.users import UserRow, UserStore
+from appliance.store.users import UserStore
+from appliance.types.accounts import UserRow
 from tests.support.dashboard_site import Site, config_of, running
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")

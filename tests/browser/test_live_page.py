@@ -11,7 +11,7 @@ import pytest
 
 from appliance import config
 from appliance.base.clock import SystemClock
-from appliance.demo.rtsp_server import RtspServer, RtspServerThread
+from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.camera_rig import CameraRig
 from tests.support.dashboard_site import Site, config_of, running
 from tests.support.live_stream import KeptBySite
@@ -67,7 +67,7 @@ class LiveHouse:
 def live(tmp_path: Path, browser: Browser, request: pytest.FixtureRequest) -> Iterator[LiveHouse]:
     codec = getattr(request, "param", "libx264")
     film = clip(tmp_path / "film.mp4", 400, fps=20, gop=20, codec=codec, size=(640, 360))
-    with RtspServer.in_thread({"main": film}) as camera:
+    with FaultyRtspServer.in_thread({"main": film}) as camera:
         site = Site(tmp_path, SystemClock(), config=config_of())
         gate = config.CameraConfig.model_validate({"url": camera.url("main")})
         rig = CameraRig(tmp_path, {"gate": gate}, tick_s=1.0, heard=KeptBySite(site))

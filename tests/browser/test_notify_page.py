@@ -63,11 +63,11 @@ class NotifyingHouse:
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[NotifyingHouse]:
-    from appliance.dashboard.server import DashboardServer
+    from appliance.web.server import WebServer
 
     (tmp_path / "data").mkdir()
     made = NotifyingHouse(tmp_path)
-    with running(DashboardServer(made.app, "127.0.0.1", 0)) as made.url:
+    with running(WebServer(made.app, "127.0.0.1", 0)) as made.url:
         yield made
     made.site.close()
 

@@ -12,9 +12,9 @@ import yaml
 
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.demo.rtsp_server import RtspServer
 from appliance.settings.settings_service import SettingsService
 from tests.servers.onvif_camera import OnvifCamera, Stream
+from tests.servers.rtsp import FaultyRtspServer
 from tests.support.dashboard_site import Site, running
 from tests.support.screenshots import shot
 from tests.support.scripted_sources import clip
@@ -38,7 +38,7 @@ def camera(tmp_path: Path) -> Iterator[OnvifCamera]:
     main = clip(tmp_path / "main.mp4", 300, fps=10, gop=10, size=(640, 360))
     sub = clip(tmp_path / "sub.mp4", 300, fps=10, gop=10, size=(480, 270))
     streams = (Stream("m", "main", (1280, 720)), Stream("s", "sub", (480, 270)), Stream("t", "tiny", (160, 90)))
-    with RtspServer.in_thread({"main": main, "sub": sub}, user="viewer", password="geheim") as server:
+    with FaultyRtspServer.in_thread({"main": main, "sub": sub}, user="viewer", password="geheim") as server:
         made = OnvifCamera(
             name="Back yard", user="viewer", password="geheim", ahead_s=240, rtsp_port=server.port, streams=streams
         )

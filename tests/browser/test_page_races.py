@@ -46,8 +46,8 @@ class Held:
 
 def test_the_answer_that_was_asked_for_last_stands_whichever_comes_first(visit: Visit) -> None:
     shown = visit("/alerts/walker").evaluate("""async () => {
-        const { again, swap } = await import("/static/page.js");
-        const [first, second] = [await again(), await again()];
+        const { reload, swap } = await import("/static/page.js");
+        const [first, second] = [await reload(), await reload()];
         first.querySelector("#about h2").textContent = "old";
         second.querySelector("#about h2").textContent = "new";
         swap(second, "#about");
@@ -59,12 +59,12 @@ def test_the_answer_that_was_asked_for_last_stands_whichever_comes_first(visit: 
 
 def test_a_part_that_is_replaced_keeps_its_focus_and_where_it_is_scrolled_to(visit: Visit) -> None:
     found = visit("/alerts/walker").evaluate("""async () => {
-        const { again, swap } = await import("/static/page.js");
+        const { reload, swap } = await import("/static/page.js");
         const part = document.getElementById("verdict");
         Object.assign(part.style, { maxHeight: "60px", overflow: "auto" });
         part.scrollTop = 20;
         document.querySelector("#verdict button").focus({ preventScroll: true });
-        const fresh = await again();
+        const fresh = await reload();
         const [other] = fresh.querySelectorAll("#verdict");
         Object.assign(other.style, { maxHeight: "60px", overflow: "auto" });
         other.querySelector(".reason").textContent = "another one";
@@ -100,7 +100,7 @@ def test_a_review_during_a_refresh_ends_with_the_focus_on_what_takes_it_back(vis
     ReviewStore(house.site.db).note("walker", "the postman", house.t0)
     held.wait()
     page.get_by_role("button", name="Mark reviewed").click()
-    expect(page.locator("#said")).to_have_text("Marked reviewed")
+    expect(page.locator("#notice")).to_have_text("Marked reviewed")
     held.release()
     expect(page.locator("#review button", has_text="Undo")).to_be_focused()
 
@@ -113,7 +113,7 @@ def test_what_is_written_on_while_a_note_is_saved_stays(visit: Visit) -> None:
     held.wait()
     page.locator("#note-text").fill("the postman, again")
     held.release()
-    expect(page.locator("#said")).to_have_text("Note saved")
+    expect(page.locator("#notice")).to_have_text("Note saved")
     expect(page.locator("#note-text")).to_have_value("the postman, again")
     expect(page.locator("#note-form button")).to_be_visible()
 

@@ -84,7 +84,7 @@ def test_a_new_alert_slides_in_within_half_a_second(visit: Visit, house: House, 
         took.append(time.monotonic() - began)
     assert statistics.median(took) < median_s, took
     assert page.locator(".card").first.get_attribute("data-id") == "new4"
-    assert "New alert" in page.inner_text("#said")
+    assert "New alert" in page.inner_text("#notice")
 
 
 def test_the_tab_counts_what_is_to_review(visit: Visit, house: House) -> None:

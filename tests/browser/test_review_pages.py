@@ -170,10 +170,10 @@ def test_the_clip_plays_while_a_mouse_rests_on_its_card(visit: Visit, five: Hous
     live(page)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.locator("#a-walker .said").hover()
+    page.locator("#a-walker .words").hover()
     until(page, "(document.querySelector('#a-walker .shot video')?.currentTime ?? 0) > 0.2")
     assert sum("clip.mp4" in url for url in asked) > 0
-    page.locator("#a-a0 .said").hover()
+    page.locator("#a-a0 .words").hover()
     expect(page.locator("video")).to_have_count(0)
     page.locator("#a-walker .open").focus()
     page.keyboard.press("p")
@@ -186,6 +186,6 @@ def test_nothing_moves_for_who_wants_little_motion(visit: Visit, five: House) ->
     page = visit("/")
     page.emulate_media(reduced_motion="reduce")
     live(page)
-    page.locator("#a-walker .said").hover()
+    page.locator("#a-walker .words").hover()
     page.wait_for_timeout(800)
     expect(page.locator("video")).to_have_count(0)

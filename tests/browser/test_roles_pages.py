@@ -9,7 +9,7 @@ import pytest
 
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.schemas import API
-from appliance.store.users import Role
+from appliance.types.accounts import Role
 from tests.support.dashboard_site import PASSWORD, furnished
 from tests.support.waiting import until
 

@@ -11,8 +11,8 @@ from fastapi import FastAPI
 
 from appliance.base.clock import SystemClock, local_day
 from appliance.config import SiteConfig, load
-from appliance.dashboard.server import DashboardServer
 from appliance.settings.settings_service import SettingsService
+from appliance.web.server import WebServer
 from tests.browser.conftest import House
 from tests.support.dashboard_site import Site, running
 from tests.support.screenshots import shot
@@ -87,7 +87,7 @@ def test_a_price_is_edited_on_the_page_and_counts_at_once(browser: Browser, tmp_
         return ()
 
     apps.append(site.app(SettingsService(path, site.root, clock, take)))
-    with running(DashboardServer(apps[0], "127.0.0.1", 0)) as url:
+    with running(WebServer(apps[0], "127.0.0.1", 0)) as url:
         context = browser.new_context(viewport={"width": 390, "height": 844})
         page = context.new_page()
         page.goto(f"{url}/savings")

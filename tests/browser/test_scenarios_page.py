@@ -46,7 +46,7 @@ def test_an_alert_is_reviewed_kept_listed_and_deleted(visit: Visit, house: House
     panel.get_by_role("button", name="Keep as scenario").click()
     expect(panel).to_contain_text("Kept as the-postman-a-midi")
     expect(panel).to_contain_text(str(house.site.root / "scenarios" / "the-postman-a-midi"))
-    expect(page.locator("#said")).to_have_text("Kept as the-postman-a-midi")
+    expect(page.locator("#notice")).to_have_text("Kept as the-postman-a-midi")
     fits(page, width)
     shot(page, f"alert-kept-{device}-{scheme}")
 

@@ -9,7 +9,7 @@ import pytest
 
 from appliance import config
 from appliance.base.clock import SystemClock
-from appliance.demo.rtsp_server import RtspServer
+from tests.servers.rtsp import FaultyRtspServer
 from tests.support.camera_rig import CameraRig
 from tests.support.dashboard_site import Site, config_of, running
 from tests.support.firefox import Firefox, firefox_program
@@ -50,7 +50,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoEngines]:
         site.record("dock", t0 + 8 * n)
     site.cut(site.raise_alert("walker", t0 + 3, camera="dock", seconds=2.0))
     film = clip(root / "film.mp4", 400, fps=20, gop=20, size=(320, 180))
-    with RtspServer.in_thread({"main": film}) as camera:
+    with FaultyRtspServer.in_thread({"main": film}) as camera:
         gate = config.CameraConfig.model_validate({"url": camera.url("main")})
         with CameraRig(root, {"gate": gate}, tick_s=1.0, heard=KeptBySite(site)), running(site.serve()) as url:
             firefox = Firefox(program, root / "profile")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.telemetry import LogRing
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
-from appliance.dashboard.server import DashboardServer
+from appliance.web.server import WebServer
 from tests.support.dashboard_site import Site, running
 from tests.support.screenshots import shot
 
@@ -41,12 +42,9 @@ class Box:
         self.log(logging.WARNING, "camera dock: no packets for 6 s from rtsp://viewer:hunter2@192.168.1.21/main")
         self.log(logging.ERROR, "the ingest process ended (signal 9); starting it again")
         probes = CoreProbes(link=lambda: self.site.link, health=lambda: self.site.health, log=self.ring.tail)
-        self.server = DashboardServer(
-            create_app(
-                db=self.site.db, meter=self.site.meter, root=folder, config=self.site.config.for_dashboard(),
-                clock=self.site.clock,
-                probes=probes,
-            ), "127.0.0.1", 0,
+        self.server = WebServer(
+            create_app(replace(self.site.stored, root=folder), self.site.config.for_dashboard(), probes=probes),
+            "127.0.0.1", 0,
         )  # fmt: skip
 
     def log(self, level: int, text: str) -> None:

@@ -22,12 +22,12 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance import config
+from appliance.base.box_arrays import iou_matrix
 from appliance.base.errors import DetectorError, MissingDependency, ModelError
 from appliance.detect import detector, model_files, onnx_runtime
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
-from appliance.track.association import iou_matrix
 from appliance.types import Detections
 from tests.support import hailo_files
 from tests.support import tiny_networks as tiny

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
-from appliance.demo.rtsp_server import RtspServer
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.media.source import MICROSECOND, VideoSource
+from tests.servers.rtsp import FaultyRtspServer
 from tests.support.scripted_sources import ScriptedSource, clip
 
 
@@ -22,7 +22,7 @@ from tests.support.scripted_sources import ScriptedSource, clip
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[VideoSource]:
     path = clip(tmp_path / "c.mp4", 60, fps=20, gop=10)
     if request.param == "rtsp":
-        with RtspServer.in_thread({"main": path}) as server:
+        with FaultyRtspServer.in_thread({"main": path}) as server:
             yield RtspSource("gate", server.url("main"), SystemClock(), SocketFinder())
         return
     yield {

@@ -21,7 +21,7 @@ interface HTMLElement {
 /** Safari's, and the browser's own of video frames. */
 declare var ManagedMediaSource: typeof MediaSource | undefined;
 
-/** The texts of a page that is not English: appliance/dashboard/texts.py makes them. */
+/** The texts of a page that is not English: appliance/web/texts.py makes them. */
 declare var TEXTS: (Record<string, any> & { plural(n: number): number }) | undefined;
 
 interface Navigator {

@@ -1,7 +1,7 @@
 // The stream of changes, over a browser of our own: a hidden page lets go, and resumes where it was.
 import assert from "node:assert/strict";
 import { beforeEach, mock, test } from "node:test";
-import { coalescedWork, EventFeed } from "../../appliance/dashboard/static/event_feed.js";
+import { coalescedWork, EventFeed } from "../../appliance/web/static/event_feed.js";
 
 /** @type {Source[]} */
 let opened = [];

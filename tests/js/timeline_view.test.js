@@ -105,8 +105,8 @@ test("a pointer is at a moment of the view, also beside the strip", () => {
 });
 
 test("pictures are as far apart as a strip can tell", () => {
-	assert.equal(view.pictureStep([0, 86400]), 144);
-	assert.equal(view.pictureStep([0, 120]), 1);
+	assert.equal(view.frameStep([0, 86400]), 144);
+	assert.equal(view.frameStep([0, 120]), 1);
 });
 
 test("keys move the needle, with Shift six times as far; other keys do not", () => {

@@ -28,13 +28,13 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.config import SiteConfig
 from appliance.detect import detector
 from appliance.replay.replay_routing import EscalationImages, FrameHistory, replay_escalation
-from appliance.replay.replay_runner import replay
 from appliance.router.escalation_planner import build_escalation
 from appliance.types import Alert, Event, EvidenceStep
 from cloud_worker.commands import build_engine as engine_of
 from cloud_worker.config import RedetectEngine
 from cloud_worker.judge import Engine, Judge, JudgeCase
 from cloud_worker.media_fetch import EvidenceFile
+from tests.support.clip_replay import replay
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("VEDETTE_SHARED", ROOT / ".." / "shared")) / "data"

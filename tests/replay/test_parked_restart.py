@@ -12,7 +12,7 @@ from appliance.base.clock import ManualClock
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.ingest.clip_reader import ClipReader
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
-from appliance.track.parked_vehicle_memory import StationaryObjects
+from appliance.track.stationary_objects import StationaryObjects
 from appliance.track.tracker import Tracker
 from appliance.types import Alert, Detections, StreamHeader
 from tests.support.render_family import FAMILY, Truth

@@ -31,13 +31,14 @@ from appliance.replay.footage import ClipSource, SourceItem
 from appliance.replay.replay_log_writer import LogHeader
 from appliance.replay.replay_result import RecordedLog, ReplayResult, read_log
 from appliance.replay.replay_resume import open_log
-from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay, with_conditions
+from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, with_conditions
 from appliance.scenario import scenario_loader
 from appliance.scenario import scenario_runner as scenario_run
 from appliance.scenario.scenario_loader import plans_by_conditions
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.types import Gap
 from tests.support.block_footage import FPS, BrightBlock, block_clip, site
+from tests.support.clip_replay import replay
 from tests.support.yard_scenarios import VISIT, verdict_of, visit_clip, write
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,10 @@ from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.footage import RecordingSource, TimeSpan
 from appliance.replay.replay_result import ReplayResult
-from appliance.replay.replay_runner import ReplayInput, ReplayOptions, ReplayPlan, clip_input, play, replay
+from appliance.replay.replay_runner import ReplayInput, ReplayOptions, ReplayPlan, clip_input, play
 from appliance.types import Gap, SegmentRow
 from tests.support.block_footage import site
+from tests.support.clip_replay import replay
 from tests.support.walker_footage import FPS, WalkerDetector, place
 
 VISITS = ((12.4, 16.0), (27.3, 31.0))

@@ -17,9 +17,9 @@ from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_diff_match import LogDifference, LoggedTrack, match_tracks
 from appliance.replay.replay_log_writer import Replayed, encode_header, opening, settings_of
 from appliance.replay.replay_result import read_log
-from appliance.replay.replay_runner import replay
 from appliance.types import Alert, Box, Event, FrameBoxes, LogEnd, LogLine, Route, StreamHeader, TrackedObject
 from tests.support.block_footage import BrightBlock, block_clip, site
+from tests.support.clip_replay import replay
 
 LEFT: Box = (0.1, 0.2, 0.2, 0.6)
 RIGHT: Box = (0.55, 0.2, 0.65, 0.6)

@@ -8,9 +8,9 @@ from pathlib import Path
 from appliance.base.json_lines import decode_log
 from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.replay_result import read_log
-from appliance.replay.replay_runner import replay
 from appliance.types import HealthEvent
 from tests.support.block_footage import BrightBlock, site
+from tests.support.clip_replay import replay
 
 YARD = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
 

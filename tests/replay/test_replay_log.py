@@ -26,8 +26,8 @@ from appliance.base.json_lines import decode_log
 from appliance.config import AlertsConfig, SiteConfig
 from appliance.detect import detector
 from appliance.replay.replay_result import ReplayResult
-from appliance.replay.replay_runner import replay
 from appliance.types import Alert, Box, Event, FrameBoxes, LogLine, StreamHeader, TrackedObject
+from tests.support.clip_replay import replay
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "fixtures" / "golden"

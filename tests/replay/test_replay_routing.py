@@ -19,7 +19,7 @@ from appliance.config import BudgetConfig, OffPeakConfig, SiteConfig
 from appliance.core.core_settings import CoreStores
 from appliance.evidence.maker import EvidenceMaker
 from appliance.replay.replay_routing import EscalationImages, FrameHistory
-from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
+from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play
 from appliance.store.meter import Meter
 from appliance.store.outbox_store import OutboxStore
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
@@ -27,6 +27,7 @@ from appliance.uplink.nats_messages import chunk_message
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.send_queue import SendQueue
 from tests.support.block_footage import BrightBlock, block_clip, site
+from tests.support.clip_replay import replay
 from tests.support.core_harness import make_core
 
 

@@ -14,9 +14,9 @@ from appliance.base.errors import SourceError
 from appliance.base.json_lines import decode_log
 from appliance.replay import replay_report
 from appliance.replay.replay_result import ReplayResult
-from appliance.replay.replay_runner import replay
 from appliance.types import Alert, Event, FrameBoxes, StreamHeader
 from tests.support.block_footage import BrightBlock, block_clip, site
+from tests.support.clip_replay import replay
 
 
 def there_and_back(t: float) -> float | None:

@@ -10,8 +10,8 @@ import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.replay.replay_result import ReplayResult
-from appliance.replay.replay_runner import replay
 from tests.support.block_footage import BrightBlock, block_clip, site
+from tests.support.clip_replay import replay
 
 
 def walk(t: float) -> float:

@@ -13,8 +13,9 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.replay.replay_result import ReplayResult, read_log
-from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
+from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play
 from tests.support.block_footage import BrightBlock, block_clip, site
+from tests.support.clip_replay import replay
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from appliance.replay.replay_runner import (
 )
 from appliance.replay.stood_before import digest_of, read_stood_before
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
-from appliance.track.parked_vehicle_memory import StationaryObject
+from appliance.track.stationary_objects import StationaryObject
 from tests.support.render_family import FAMILY, Truth
 
 WHOLE = [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]

@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -153,6 +154,7 @@ def store(folder: Path) -> None:
         alert = alerts(running)[-1]["id"]
         post(running, f"/api/v1/alerts/{alert}/review", {"review": "reviewed"})
     at = ("--config", folder / "site.yaml")
+    time.sleep(3)  # a clip that ended just now is said to be still recorded, for a second or two
     vedette("scenario", "keep", alert, *at, "--name", "visit")
     vedette("scenario", "list", *at, expects="visit")
     vedette("scenario", "delete", "visit", *at)

@@ -31,7 +31,7 @@ def detect_stream(
     **more: Any,
 ) -> DetectStream:
     analysis = CameraAnalysis(camera, detector, new_tracker, settings)
-    return DetectStream(camera, analysis, settings, detector.name, clock, emit, **more)
+    return DetectStream(analysis, settings, clock, emit, **more)
 
 
 class CameraRig:
@@ -74,7 +74,7 @@ class CameraRig:
             if ring is not None:
                 self.substreams[name] = ring
             self.cameras[name] = CameraRunner(
-                name, camera, recorder, self.streams[name], finder, self.clock, self.heard, substream=ring
+                camera, recorder, self.streams[name], finder, self.clock, self.heard, substream=ring
             )
         self.worker = InferenceWorker(self.detector, list(self.streams.values()), self.clock, wake)
         self._tick_s = tick_s

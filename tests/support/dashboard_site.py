@@ -22,11 +22,8 @@ from appliance.base.clock import Clock, ManualClock, SystemClock, local_day
 from appliance.base.passwords import hashed
 from appliance.broker import LinkState
 from appliance.config import SiteConfig
-from appliance.dashboard.acceptor import ConnectionLimits
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import CoreProbes, SystemHealth
-from appliance.dashboard.server import DashboardServer
-from appliance.dashboard.tls import DashboardCertificate
+from appliance.dashboard.deps import CoreProbes, StoredSite, SystemHealth
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.clips import cut_clip
@@ -39,18 +36,17 @@ from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import Meter, Metric, MetricName
+from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
 from appliance.store.paths import evidence_folder
 from appliance.store.rows import EvidenceRow, alert_of
 from appliance.store.segments import SegmentStore
-from appliance.store.users import Role, UserRow, UserStore
+from appliance.store.users import UserStore
 from appliance.types import (
     Alert,
     AlertChange,
     BestView,
     CameraState,
     Decision,
-    DecodeStatus,
     Event,
     FrameBoxes,
     HealthEvent,
@@ -59,6 +55,10 @@ from appliance.types import (
     StreamHeader,
     TrackedObject,
 )
+from appliance.types.accounts import Role, UserRow
+from appliance.web.acceptor import ConnectionLimits
+from appliance.web.server import WebServer
+from appliance.web.tls import ServerCertificate
 from tests.support import numbered_footage
 
 RUN = "run-1"
@@ -255,26 +255,29 @@ class Site:
         )  # fmt: skip
         assert self.alerts.apply_verdict(verdict, self.clock.now() + 1.4)
 
+    @property
+    def stored(self) -> StoredSite:
+        return StoredSite(self.db, self.meter, self.root, self.clock)
+
     def probes(self) -> CoreProbes:
         """The link and the ingest process as `link` and `health` say."""
         return CoreProbes(link=lambda: self.link, health=lambda: self.health)
 
-    def app(self, settings: SettingsService | None = None, certificate: DashboardCertificate | None = None) -> FastAPI:
+    def app(self, settings: SettingsService | None = None, certificate: ServerCertificate | None = None) -> FastAPI:
         """The dashboard of this site."""
         return create_app(
-            db=self.db, meter=self.meter, root=self.root, config=self.config.for_dashboard(), clock=self.clock,
-            probes=self.probes(), settings=settings, certificate=certificate,
-        )  # fmt: skip
+            self.stored, self.config.for_dashboard(), probes=self.probes(), settings=settings, certificate=certificate
+        )
 
     def client(self) -> TestClient:
         """For a `with` block: the dashboard in this process; what it does not expect is a 500, as for a person."""
         return TestClient(self.app(), base_url="http://127.0.0.1:8080", raise_server_exceptions=False)
 
-    def serve(self, limits: ConnectionLimits | None = None, settings: SettingsService | None = None) -> DashboardServer:
+    def serve(self, limits: ConnectionLimits | None = None, settings: SettingsService | None = None) -> WebServer:
         """A server on a free port of the loopback, not running yet. settings None: they cannot be changed."""
         served = self.config.dashboard
-        certificate = DashboardCertificate.of(served, self.root, self.clock)
-        return DashboardServer(
+        certificate = ServerCertificate.of(served, self.root, self.clock)
+        return WebServer(
             self.app(settings, certificate), "127.0.0.1", 0,
             trusted_proxies=served.trusted_proxies, limits=limits, certificate=certificate,
         )  # fmt: skip
@@ -324,7 +327,7 @@ def walk(camera: str, t0: float, n: int) -> FrameBoxes:
 
 
 @contextlib.contextmanager
-def running(server: DashboardServer) -> Iterator[str]:
+def running(server: WebServer) -> Iterator[str]:
     """Run the server in a thread; yields its URL without the last slash."""
     thread = threading.Thread(target=server.run, name="dashboard")
     thread.start()

@@ -16,11 +16,11 @@ from appliance.ingest.clip_reader import ClipReader
 from appliance.lab.replay import replay_diff_command
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_result import RecordedLog, read_log
-from appliance.replay.replay_runner import replay
 from appliance.scenario import scenario_loader
 from appliance.scenario.scenario_loader import ScenarioPlan
 from appliance.types import Alert, Detections, Event, FrameBoxes, TrackedObject
 from fixtures.render.truth import Row, read_rows
+from tests.support.clip_replay import replay
 
 ROOT = Path(__file__).parents[2]
 FAMILY = ROOT / "fixtures" / "family"
@@ -125,7 +125,7 @@ class Truth:
 def log_of(scenario: ScenarioPlan, eye: ObjectDetector) -> bytes:
     """The replay log of the scenario's clip, without what a router would ask: that is measured elsewhere."""
     part, log = scenario.parts[0], io.BytesIO()
-    replay(part.clip, scenario.config.for_decisions(), part.camera, eye, log)
+    replay(part.clip, scenario.config, part.camera, eye, log)
     kept = [line for line in log.getvalue().splitlines(keepends=True) if not line.startswith(_ASKED)]
     return b"".join(kept)
 

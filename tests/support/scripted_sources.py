@@ -66,7 +66,8 @@ class ScriptedSource:
     Each step is a clip (its packets come at once, then the stream is lost with `end`), or an error that `open` raises.
     """
 
-    def __init__(self, *steps: Path | SourceError, end: SourceError | None = None) -> None:
+    def __init__(self, *steps: Path | SourceError, end: SourceError | None = None, loops: bool = False) -> None:
+        self.loops = loops
         self.opened = 0
         self.closed = 0
         self._steps = list(steps)

@@ -11,10 +11,10 @@ from appliance.base.broker_config import BrokerConfig
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.replay.replay_result import ReplayResult
-from appliance.replay.replay_runner import replay
 from appliance.replay.verdict_source import VerdictSource
 from appliance.uplink.verdict_client import TimedVerdict
 from tests.support.block_footage import BrightBlock, block_clip, site
+from tests.support.clip_replay import replay
 
 UPLINK = BrokerConfig(url="nats://127.0.0.1:4222")
 

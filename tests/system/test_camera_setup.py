@@ -18,12 +18,12 @@ from appliance.config.secrets_file import secrets_path
 from appliance.dashboard.app import create_app
 from appliance.dashboard.camera_setup_api import VENDORS, second_stream
 from appliance.dashboard.deps import NO_PROBES
-from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.ingest.probe_process import ProbeFailed, probe_camera
 from appliance.onvif.camera_client import inspect_camera
 from appliance.onvif.soap_client import OnvifAddress
 from appliance.settings.settings_service import SettingsService
 from tests.servers.onvif_camera import OnvifCamera, Stream
+from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.dashboard_site import Site
 from tests.support.scripted_sources import clip
 
@@ -33,7 +33,7 @@ PASSWORD = "p@ss:w/ord"  # as people choose them
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RtspServerThread]:
     film = clip(tmp_path_factory.mktemp("film") / "c.mp4", 300, fps=10, gop=10)
-    with RtspServer.in_thread(
+    with FaultyRtspServer.in_thread(
         {"main": film, "sub": film, "Streaming/Channels/101": film}, user="viewer", password=PASSWORD
     ) as running:
         yield running
@@ -49,14 +49,7 @@ class Setup:
         self.clock = SystemClock()
         site = Site(folder / "data", self.clock)
         service = SettingsService(self.file, folder, site.clock, self._take)
-        app = create_app(
-            db=site.db,
-            meter=site.meter,
-            root=site.root,
-            config=site.config.for_dashboard(),
-            clock=site.clock,
-            settings=service,
-        )
+        app = create_app(site.stored, site.config.for_dashboard(), settings=service)
         self.app = app
         self.http = TestClient(app, base_url="http://127.0.0.1")
 

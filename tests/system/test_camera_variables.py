@@ -59,14 +59,7 @@ class Box:
         self.in_force: list[SiteConfig] = []
         site = Site(folder / "data", SystemClock())
         service = SettingsService(self.file, folder, site.clock, self._take)
-        app = create_app(
-            db=site.db,
-            meter=site.meter,
-            root=site.root,
-            config=site.config.for_dashboard(),
-            clock=site.clock,
-            settings=service,
-        )
+        app = create_app(site.stored, site.config.for_dashboard(), settings=service)
         self.http = TestClient(app, base_url="http://127.0.0.1")
 
     def _take(self, config: SiteConfig) -> tuple[str, ...]:

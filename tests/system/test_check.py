@@ -21,7 +21,7 @@ import onnxruntime as ort
 import pytest
 
 from appliance.cli import main
-from appliance.demo.rtsp_server import RtspServer, RtspServerThread
+from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.numbered_footage import numbered_image
 from tests.support.scripted_sources import clip
 
@@ -62,7 +62,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(film: Path) -> Iterator[RtspServerThread]:
-    with RtspServer.in_thread({"main": film}, user="viewer", password=PASSWORD) as running:
+    with FaultyRtspServer.in_thread({"main": film}, user="viewer", password=PASSWORD) as running:
         yield running
 
 

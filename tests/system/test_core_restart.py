@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.red_camera import alerts, ingest_of, one, red_appliance, red_clip, rows
+from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.servers.worker import WorkerProcess
 from tests.support.waiting import PATIENCE, until
 
@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE, until
 @pytest.fixture(scope="module")
 def cameras(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RtspServerThread]:
     path = red_clip(tmp_path_factory.mktemp("film") / "film.mp4")
-    with RtspServer.in_thread({"gate": path}) as running:
+    with FaultyRtspServer.in_thread({"gate": path}) as running:
         yield running
 
 

@@ -14,7 +14,6 @@ from nats.js.api import ConsumerConfig
 from test_escalation_nats import ask_broker, language_model, left_in_queue, make_streams, second_look
 
 from appliance import config, wire
-from appliance.demo.rtsp_server import RtspServer
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.router.escalation_planner import build_escalation
@@ -29,6 +28,7 @@ from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import OpenAiStub, kinds_shown, openai_stub
 from tests.servers.red_camera import one, red_appliance, red_clip, rows
+from tests.servers.rtsp import FaultyRtspServer
 from tests.servers.site import RULE, Site
 from tests.servers.worker import worker
 from tests.support import wire_v1
@@ -312,7 +312,7 @@ def test_the_appliance_itself_is_killed_while_escalations_take_two_messages(
     """`vedette run`, kill -9 of the core at two moments of the second step, and one verdict each in the end."""
     stub.mode = "needs crop"
     path = red_clip(tmp_path / "film.mp4")
-    with RtspServer.in_thread({"gate": path}) as cameras, worker(one_broker.url, language_model(stub)):
+    with FaultyRtspServer.in_thread({"gate": path}) as cameras, worker(one_broker.url, language_model(stub)):
         box = red_appliance(tmp_path, cameras.url("gate"), one_broker.url)
         box.config.write_text(f"{box.config.read_text()}\nescalation: {{first: facts}}\n")
         watch_and_kill(box)

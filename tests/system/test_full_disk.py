@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from appliance.demo.rtsp_server import RtspServer
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.red_camera import alerts, ingest_of, one, red_appliance, red_clip
+from tests.servers.rtsp import FaultyRtspServer
 from tests.support.waiting import until
 
 DISK = "24m"
@@ -40,7 +40,7 @@ def box(tmp_path: Path, small_disk: Path) -> Iterator[ApplianceProcess]:
     broker = NatsServer(found[0], tmp_path / "nats").start()
     try:
         with (
-            RtspServer.in_thread({"gate": red_clip(tmp_path / "film.mp4")}) as cameras,
+            FaultyRtspServer.in_thread({"gate": red_clip(tmp_path / "film.mp4")}) as cameras,
             red_appliance(tmp_path, cameras.url("gate"), broker.url) as running,
         ):
             yield running

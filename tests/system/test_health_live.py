@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from appliance.base.clock import SystemClock
 from appliance.base.json_lines import decode_ingest
 from appliance.config import SiteConfig
-from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.inference import detector_watchdog
 from appliance.ingest import process
 from appliance.ingest.channel import IngestChannel
 from appliance.types import Detections, HealthEvent
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import one
+from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.scripted_sources import CountingTracker, clip
 from tests.support.tampered_footage import CLIPS, covered, turned
 from tests.support.tiny_networks import Thing, yolo
@@ -83,7 +83,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def server(films: dict[str, Path]) -> Iterator[RtspServerThread]:
-    with RtspServer.in_thread({"main": films["healthy"]}) as running:
+    with FaultyRtspServer.in_thread({"main": films["healthy"]}) as running:
         yield running
 
 
@@ -156,7 +156,7 @@ def test_a_stalled_camera_and_a_clock_that_jumps(box: ApplianceProcess, server: 
 
 def test_two_streams_whose_clocks_differ_are_told(tmp_path: Path, films: dict[str, Path]) -> None:
     model = yolo(tmp_path / "none.onnx", [Thing((40, 20, 70, 110), 0.9, 0)], ["person"])
-    with RtspServer.in_thread({"main": films["healthy"], "sub": films["healthy"]}) as server:
+    with FaultyRtspServer.in_thread({"main": films["healthy"], "sub": films["healthy"]}) as server:
         server.set_clock_off("sub", -6.0)
         text = _SITE.format(model=model, url=server.url("main")).replace(
             "stall_timeout_s: 3", f"stall_timeout_s: 3, detect_url: '{server.url('sub')}'"
@@ -251,7 +251,7 @@ def test_a_detector_that_hangs_is_reported_and_the_process_makes_way(
         reader.start()
         detector = Hangs()
         ingest = process.IngestProcess(
-            site.cameras, site.health, site.storage, detector, CountingTracker, IngestChannel(writing), SystemClock()
+            site.for_ingest(), detector, CountingTracker, IngestChannel(writing), SystemClock()
         )
         with pytest.raises(detector_watchdog.DetectorHung):
             ingest.run()

@@ -20,11 +20,11 @@ import pytest
 from appliance import config
 from appliance.base.json_lines import decode_ingest, encode_command
 from appliance.config import IngestConfig
-from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.ingest.probe_process import ProbeFailed, probe_camera
 from appliance.types import CameraState, ConfigureCommand, FrameBoxes
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import ingest_of, one, rows
+from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.scripted_sources import clip
 from tests.support.waiting import until
 
@@ -106,7 +106,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def camera(film: Path) -> Iterator[RtspServerThread]:
-    with RtspServer.in_thread({"main": film}, user="viewer", password=SECRET) as running:
+    with FaultyRtspServer.in_thread({"main": film}, user="viewer", password=SECRET) as running:
         yield running
 
 

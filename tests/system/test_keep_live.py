@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from appliance.cli import main
-from appliance.demo.rtsp_server import RtspServer
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import red_appliance, red_clip
+from tests.servers.rtsp import FaultyRtspServer
 from tests.support.waiting import until
 
 
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[ApplianceProcess]:
     film = red_clip(tmp_path / "film.mp4")
-    with RtspServer.in_thread({"gate": film}) as cameras:
+    with FaultyRtspServer.in_thread({"gate": film}) as cameras:
         running = red_appliance(tmp_path, cameras.url("gate"), "nats://127.0.0.1:9")
         config = running.config.read_text()
         running.config.write_text(config.replace("dir:", "disk_free_min_mb: 0, dir:"))

@@ -15,8 +15,8 @@ import pytest
 from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.dashboard.live_api import MEDIA_TYPE
-from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.types import SegmentRow
+from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.camera_rig import CameraRig
 from tests.support.dashboard_site import Site, config_of, running
 from tests.support.live_stream import KeptBySite, LiveMessage, LiveParser, numbered_frames
@@ -83,7 +83,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def camera(film: Path) -> Iterator[RtspServerThread]:
-    with RtspServer.in_thread({"main": film}) as server:
+    with FaultyRtspServer.in_thread({"main": film}) as server:
         yield server
 
 
@@ -188,7 +188,7 @@ def test_one_stream_has_several_cameras_and_nothing_for_strangers(house: tuple[S
 
 def test_a_wall_gets_the_second_stream_from_the_session_that_there_is(tmp_path: Path, film: Path) -> None:
     small = clip(tmp_path / "small.mp4", 400, first=1000, fps=20, gop=20, size=(160, 120))
-    with RtspServer.in_thread({"main": film, "sub": small}) as camera:
+    with FaultyRtspServer.in_thread({"main": film, "sub": small}) as camera:
         site = Site(tmp_path, SystemClock(), config=config_of(token=TOKEN))
         gate = {"url": camera.url("main"), "detect_url": camera.url("sub")}
         folder = tmp_path / "substreams" / "gate"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from appliance.demo.rtsp_server import RtspServer
 from tests.servers.mosquitto import Listener, Mosquitto, find_mosquitto
 from tests.servers.red_camera import alerts, red_appliance, red_clip
+from tests.servers.rtsp import FaultyRtspServer
 from tests.support.waiting import until
 
 pytestmark = [
@@ -23,7 +23,7 @@ def test_from_a_camera_to_home_automation_and_back(tmp_path: Path) -> None:
     broker = Mosquitto(tmp_path / "broker").start()
     home = Listener(broker)
     film = red_clip(tmp_path / "film.mp4")
-    with RtspServer.in_thread({"gate": film}) as cameras:
+    with FaultyRtspServer.in_thread({"gate": film}) as cameras:
         box = red_appliance(tmp_path, cameras.url("gate"), "nats://127.0.0.1:9")
         box.config.write_text(
             f"{box.config.read_text()}\nmqtt: {{url: '{broker.url}', local: true, pictures: true, commands: true}}\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from tests.servers.appliance_process import ApplianceProcess
+from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.scripted_sources import clip
 from tests.support.waiting import PATIENCE, until
 
@@ -20,7 +20,7 @@ BACK_S_MAX = 10.0
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RtspServerThread]:
     film = clip(tmp_path_factory.mktemp("film") / "film.mp4", 200, fps=20, gop=20)
-    with RtspServer.in_thread({"main": film}, user="viewer", password=PASSWORD) as running:
+    with FaultyRtspServer.in_thread({"main": film}, user="viewer", password=PASSWORD) as running:
         yield running
 
 

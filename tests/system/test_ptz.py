@@ -14,8 +14,8 @@ import pytest
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard import ptz_api
-from appliance.dashboard.server import DashboardServer
 from appliance.store.access_log import AccessLog
+from appliance.web.server import WebServer
 from tests.servers.onvif_camera import OnvifCamera
 from tests.support.dashboard_site import Site, running
 from tests.support.waiting import until
@@ -36,7 +36,7 @@ class Turning:
         cameras = {"gate": {"url": "rtsp://h/1", "onvif": onvif}, "dock": {"url": "rtsp://h/2"}}
         config = SiteConfig.model_validate({"cameras": cameras, "dashboard": {"port": 0}})
         self.site = Site(folder, SystemClock(), config)
-        self.server: DashboardServer = self.site.serve()
+        self.server: WebServer = self.site.serve()
         self.url = ""
 
     def post(self, status: int = 200, name: str = "gate", **body: Any) -> Any:

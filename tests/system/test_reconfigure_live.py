@@ -19,7 +19,6 @@ from appliance.base.errors import ConfigError, MissingDependency, UsageError
 from appliance.base.threads import ServiceGroup
 from appliance.config import DetectorConfig
 from appliance.core.app import Appliance, build, recover, start
-from appliance.demo.rtsp_server import RtspServer
 from appliance.detect.detector import locate
 from appliance.media.segment_recovery import recover_segment
 from appliance.settings.site_editor import SiteFileChanged
@@ -27,6 +26,7 @@ from appliance.settings.yaml_edit import SiteChange
 from appliance.store.cameras import CameraRow
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
+from tests.servers.rtsp import FaultyRtspServer
 from tests.support.scripted_sources import clip
 from tests.support.waiting import until
 
@@ -124,7 +124,7 @@ def test_a_camera_on_a_port_of_its_own_is_reached_by_a_new_process_and_the_next_
     until(lambda: running.is_live("gate"), 40)
     before = running.camera("gate")
     assert before is not None
-    with RtspServer.in_thread({"main": tmp_path / "c.mp4"}) as server:
+    with FaultyRtspServer.in_thread({"main": tmp_path / "c.mp4"}) as server:
         running.change("cameras", "yard", to={"url": server.url("main")})
         until(lambda: running.is_live("yard") and running.is_live("gate"), 60)
         anew = running.camera("gate")

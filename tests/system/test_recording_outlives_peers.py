@@ -17,7 +17,6 @@ from pathlib import Path
 import av
 import pytest
 
-from appliance.demo.rtsp_server import RtspServer
 from cloud_worker.archive import S3Archive
 from tests.contract.test_archive import archive, case
 from tests.servers.appliance_process import ApplianceProcess
@@ -27,6 +26,7 @@ from tests.servers.mosquitto import Mosquitto, find_mosquitto
 from tests.servers.onvif_camera import OnvifCamera
 from tests.servers.receiver import Receiver
 from tests.servers.red_camera import FPS, one, red_appliance, red_clip, rows
+from tests.servers.rtsp import FaultyRtspServer
 from tests.servers.s3 import S3Server, s3_server
 from tests.servers.scripted_jetstream import ScriptedJetStream
 from tests.servers.site import evidence_image
@@ -171,7 +171,7 @@ def test_recording_has_no_gap_whatever_its_peers_do(tmp_path: Path, servers: Ser
     film = red_clip(tmp_path / "film.mp4")
     found: dict[str, tuple[float, float, float]] = {}
     try:
-        with RtspServer.in_thread({"gate": film}) as cameras:
+        with FaultyRtspServer.in_thread({"gate": film}) as cameras:
             made = red_appliance(tmp_path, cameras.url("gate"), servers.nats.url)
             made.config.write_text(
                 made.config.read_text() + _PEERS.format(mqtt=servers.mqtt.port, hook=servers.hook.port)

@@ -13,11 +13,11 @@ import pytest
 
 from appliance import config
 from appliance.base.clock import SystemClock
-from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.types import CameraState, FrameBoxes, Gap, SegmentRow, StreamHeader
+from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.camera_rig import CameraRig
 from tests.support.numbered_footage import number
 from tests.support.scripted_sources import Heard, clip
@@ -77,7 +77,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     film = clip(folder / "film.mp4", COUNT, fps=FPS, gop=FPS)
     wider = clip(folder / "wider.mp4", COUNT, fps=FPS, gop=FPS, size=(480, 320))
     names = [*LASTING, *AT_ONCE, WELL, LOCKED]
-    with RtspServer.in_thread(dict.fromkeys(names, film), user="viewer", password=PASSWORD) as server:
+    with FaultyRtspServer.in_thread(dict.fromkeys(names, film), user="viewer", password=PASSWORD) as server:
         urls = {name: server.url(name) for name in names}
         urls[LOCKED] = f"rtsp://viewer:hunter2@127.0.0.1:{server.port}/{LOCKED}"
         with House(folder, urls) as house:
@@ -199,7 +199,7 @@ def recording(server: RtspServerThread, root: Path) -> Iterator[tuple[RtspSource
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RtspServerThread]:
-    with RtspServer.in_thread({"main": clip(tmp_path / "film.mp4", COUNT, fps=FPS, gop=5)}) as running:
+    with FaultyRtspServer.in_thread({"main": clip(tmp_path / "film.mp4", COUNT, fps=FPS, gop=5)}) as running:
         yield running
 
 

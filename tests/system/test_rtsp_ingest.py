@@ -17,7 +17,6 @@ import pytest
 from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.base.errors import SourceLost, SourceRefused, VedetteError
-from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.ingest import socket_meter
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder
@@ -25,6 +24,7 @@ from appliance.media.decoder import Decoder
 from appliance.media.frames import FrameConverter
 from appliance.media.source import SourceStalled
 from appliance.types import CameraMeter, CameraState, FrameBoxes, Gap, SegmentRow, StreamHeader
+from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.camera_rig import CameraRig
 from tests.support.numbered_footage import number
 from tests.support.scripted_sources import clip
@@ -40,7 +40,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(film: Path) -> Iterator[RtspServerThread]:
-    with RtspServer.in_thread({"main": film, "sub": film}, user="viewer", password=PASSWORD) as running:
+    with FaultyRtspServer.in_thread({"main": film, "sub": film}, user="viewer", password=PASSWORD) as running:
         yield running
 
 
@@ -81,7 +81,7 @@ def test_pictures_arrive_in_order_with_the_time_of_day(server: RtspServerThread)
 def test_opening_takes_no_probing(tmp_path: Path) -> None:
     """The SDP carries the parameter sets. Default probing reads on for five seconds where few pictures come."""
     slow = clip(tmp_path / "slow.mp4", 60, fps=4, gop=2)
-    with RtspServer.in_thread({"main": slow}) as server:
+    with FaultyRtspServer.in_thread({"main": slow}) as server:
         camera = source(server.url("main"))
         began = time.monotonic()
         camera.open()

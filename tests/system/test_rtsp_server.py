@@ -21,8 +21,9 @@ import numpy as np
 import pytest
 
 from appliance.base.errors import MissingDependency, SourceRefused, UsageError
-from appliance.demo.rtsp_server import CLIENTS_MAX, RtspServer, RtspServerThread
+from appliance.demo.rtsp_server import CLIENTS_MAX
 from appliance.demo.rtsp_session import RtspLimits
+from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support import waiting
 
 until = functools.partial(waiting.until, seconds=5.0, every_s=0.02)
@@ -68,7 +69,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(clips: Path) -> Iterator[RtspServerThread]:
     mounts = {"yard": clips / "yard.mp4", "gate": clips / "gate.mp4", "raw": clips / "raw.ts"}
-    with RtspServer.in_thread(mounts=mounts) as running:
+    with FaultyRtspServer.in_thread(mounts=mounts) as running:
         yield running
 
 
@@ -191,7 +192,7 @@ def test_plays_in_real_time(server: RtspServerThread) -> None:
 def test_one_who_comes_late_begins_with_the_last_key_frame(tmp_path: Path) -> None:
     """Of a film with one key frame in ten seconds: who waited for the next would wait for long."""
     path = make_clip(tmp_path / "long.mp4", frames=10 * FPS, gop=10 * FPS, size=(64, 48))
-    with RtspServer.in_thread({"yard": path}) as server, watch(server.url("yard")) as first:
+    with FaultyRtspServer.in_thread({"yard": path}) as server, watch(server.url("yard")) as first:
         assert sum(1 for _ in zip(range(15), first.demux(video=0), strict=False)) == 15
         with Talker(server.port) as second:
             second.play(server.url("yard"))
@@ -274,7 +275,7 @@ def test_pause_is_silence_and_play_continues(server: RtspServerThread) -> None:
 
 
 def test_keep_alives_are_answered_and_silence_is_closed(clips: Path) -> None:
-    running = RtspServer.in_thread(mounts={"yard": clips / "yard.mp4"}, limits=RtspLimits(session_timeout_s=2.0))
+    running = FaultyRtspServer.in_thread(mounts={"yard": clips / "yard.mp4"}, limits=RtspLimits(session_timeout_s=2.0))
     with running as server, Talker(server.port) as alive, Talker(server.port) as silent:
         until(lambda: alive.ask("GET_PARAMETER", server.url("yard"))[0] == 200 and len(ended(server)) == 1)
         assert ended(server) == ["no sign of life"]
@@ -300,7 +301,7 @@ def test_declines_extensions_it_does_not_know(server: RtspServerThread) -> None:
 @pytest.mark.parametrize("schemes", [("digest",), ("basic",), ("digest", "basic")])
 def test_the_right_password_opens_and_a_wrong_one_does_not(clips: Path, schemes: tuple[str, ...]) -> None:
     mounts = {"yard": clips / "yard.mp4"}
-    with RtspServer.in_thread(mounts, user="viewer", password="s€cret/@:", schemes=schemes) as server:  # type: ignore[arg-type]
+    with FaultyRtspServer.in_thread(mounts, user="viewer", password="s€cret/@:", schemes=schemes) as server:  # type: ignore[arg-type]
         assert len(decoded(server.url("yard"), 3)) == 3
         with pytest.raises(av.error.HTTPUnauthorizedError):
             decoded(server.url("yard").replace("cret", "wrong"), 1)
@@ -309,7 +310,7 @@ def test_the_right_password_opens_and_a_wrong_one_does_not(clips: Path, schemes:
 
 
 def test_one_who_guesses_passwords_is_shown_out(clips: Path) -> None:
-    running = RtspServer.in_thread({"yard": clips / "yard.mp4"}, user="viewer", password="x")
+    running = FaultyRtspServer.in_thread({"yard": clips / "yard.mp4"}, user="viewer", password="x")
     with running as server, Talker(server.port) as client:
         for _ in range(8):
             assert client.ask("DESCRIBE", server.url("yard", credentials=False))[0] == 401
@@ -463,7 +464,7 @@ def test_nonsense_is_answered_and_closed_and_no_one_else_notices(server: RtspSer
 
 
 def test_one_who_never_reads_is_cut_and_no_one_else_notices(clips: Path) -> None:
-    running = RtspServer.in_thread({"yard": clips / "large.mp4"}, limits=RtspLimits(buffer_bytes_max=100_000))
+    running = FaultyRtspServer.in_thread({"yard": clips / "large.mp4"}, limits=RtspLimits(buffer_bytes_max=100_000))
     with running as server, watch(server.url("yard")) as container, Talker(server.port, window=4096) as sleeper:
         packets = container.demux(video=0)
         sleeper.play(server.url("yard"))
@@ -494,16 +495,19 @@ def test_refuses_files_that_no_camera_would_send(clips: Path) -> None:
         (clips / "old.avi", "mpeg4, and cameras speak H.264 or HEVC"),
         (Path(__file__), "cannot be read as a video"),
     ):
-        with pytest.raises(SourceRefused, match=words), RtspServer.in_thread({"yard": path}):
+        with pytest.raises(SourceRefused, match=words), FaultyRtspServer.in_thread({"yard": path}):
             pass
-    with pytest.raises(UsageError, match="not a name for a camera"), RtspServer.in_thread({"a b": clips / "yard.mp4"}):
+    with (
+        pytest.raises(UsageError, match="not a name for a camera"),
+        FaultyRtspServer.in_thread({"a b": clips / "yard.mp4"}),
+    ):
         pass
 
 
 def test_a_taken_port_is_an_error(clips: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        running = RtspServer.in_thread({"yard": clips / "yard.mp4"}, port=port)
+        running = FaultyRtspServer.in_thread({"yard": clips / "yard.mp4"}, port=port)
         with pytest.raises(MissingDependency, match=f"127.0.0.1:{port}"), running:
             pass
 
@@ -533,7 +537,7 @@ def test_plays_real_footage_with_reordered_frames(name: str) -> None:
     path = SHARED / name
     if not path.is_file():
         pytest.skip(f"{name} is not beside the repository")
-    with RtspServer.in_thread({"real": path}) as server:
+    with FaultyRtspServer.in_thread({"real": path}) as server:
         stamps = [frame.pts for frame in decoded(server.url("real"), 40) if frame.pts is not None]
     assert len(stamps) >= 35
     assert stamps == sorted(set(stamps))

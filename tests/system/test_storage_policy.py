@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from appliance.demo.rtsp_server import RtspServer
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import alerts, one, red_appliance, red_clip, rows
+from tests.servers.rtsp import FaultyRtspServer
 from tests.support.waiting import until
 
 MB = 1_000_000
@@ -37,7 +37,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def camera(tmp_path: Path) -> Iterator[str]:
-    with RtspServer.in_thread({"gate": red_clip(tmp_path / "film.mp4")}) as cameras:
+    with FaultyRtspServer.in_thread({"gate": red_clip(tmp_path / "film.mp4")}) as cameras:
         yield cameras.url("gate")
 
 

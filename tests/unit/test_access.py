@@ -23,14 +23,15 @@ from appliance.base.passwords import hashed, is_password
 from appliance.core.app import check_guarded
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.app import ROUTERS, create_app
-from appliance.dashboard.auth import Access, SessionCookies
-from appliance.dashboard.sign_in_throttle import FREE_TRIES, FREE_TRIES_ACCOUNT
 from appliance.store.access_log import ROWS_MAX, AccessLog
 from appliance.store.health_events import HealthEventStore
 from appliance.store.rows import alert_of
-from appliance.store.sessions import SessionRow, SessionStore
-from appliance.store.users import UserRow, UserStore
+from appliance.store.sessions import SessionStore
+from appliance.store.users import UserStore
 from appliance.types import HealthEvent
+from appliance.types.accounts import SessionRow, UserRow
+from appliance.web.auth import Access, SessionCookies
+from appliance.web.sign_in_throttle import FREE_TRIES, FREE_TRIES_ACCOUNT
 from tests.support.dashboard_site import Site, config_of, running
 
 T0 = 1_700_000_000.0
@@ -42,9 +43,7 @@ NO_FACTOR = {"state": "none", "wanted": False, "recovery": 0}
 
 
 def app_of(site: Site) -> FastAPI:
-    return create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock
-    )
+    return create_app(site.stored, site.config.for_dashboard())
 
 
 def client_of(app: FastAPI, address: str = "192.168.1.7") -> TestClient:

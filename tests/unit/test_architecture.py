@@ -28,25 +28,25 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "boto3": ("cloud_worker.archive",),
     "botocore": ("cloud_worker.archive",),
     "urllib3": ("cloud_worker.archive",),  # comes with botocore, which lets its errors through
-    "cryptography": ("appliance.backup.sealed_box", "appliance.dashboard.tls", "appliance.notify.push_crypto",
+    "cryptography": ("appliance.backup.sealed_box", "appliance.web.tls", "appliance.notify.push_crypto",
         "appliance.notify.push_means"),
     "cuda": ("appliance.detect.cuda_runtime", "appliance.detect.nv12_letterbox"),
     "cv2": ("appliance.replay",
         "appliance.detect", "appliance.health", "appliance.lab", "appliance.media",
         "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.decoding", "cloud_worker.images",
     ),
-    "fastapi": ("appliance.dashboard",),
-    "h11": ("appliance.dashboard.server",),
+    "fastapi": ("appliance.dashboard", "appliance.web"),
+    "h11": ("appliance.web.server",),
     "hailo_platform": ("appliance.detect.hailo_helper",),
     "httpx": (
         "appliance.detect.model_download", "appliance.notify.http_sender", "appliance.onvif.soap_client",
         "cloud_worker.engines",
     ),
-    "itsdangerous": ("appliance.dashboard.auth",),
-    "jinja2": ("appliance.dashboard.templating", "appliance.lab"),
-    "markupsafe": ("appliance.dashboard",),
+    "itsdangerous": ("appliance.web.auth",),
+    "jinja2": ("appliance.web.templating", "appliance.lab"),
+    "markupsafe": ("appliance.web",),
     "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
-    "numpy": ("appliance.cli", "appliance.replay", "appliance.scenario",
+    "numpy": ("appliance.base.box_arrays", "appliance.cli", "appliance.replay", "appliance.scenario",
         "appliance.analysis", "appliance.detect", "appliance.health", "appliance.inference",
         "appliance.lab", "appliance.media", "appliance.motion", "appliance.recheck",
         "appliance.ingest.probe_process", "appliance.router",
@@ -59,7 +59,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pycocotools": ("appliance.lab.evaluate.detection_figures",),
     "pydantic": ("appliance.cli", "appliance.replay", "appliance.scenario",
         "appliance.backup", "appliance.base.broker_config", "appliance.config", "appliance.base.config_model",
-        "appliance.dashboard", "appliance.detect", "appliance.base.detector_config", "appliance.explain",
+        "appliance.dashboard", "appliance.web", "appliance.detect", "appliance.base.detector_config",
+        "appliance.explain",
         "appliance.ingest", "appliance.base.json_lines", "appliance.keep", "appliance.lab", "appliance.router",
         "appliance.settings.secret_scrubber", "appliance.track", "appliance.upgrade", "appliance.wire",
         "appliance.base.yamlfile", "cloud_worker",
@@ -70,12 +71,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "appliance.base.console", "appliance.cli.egress_command", "appliance.lab", "appliance.cli.models_command",
         "appliance.cli.calibrate_command", "appliance.cli.site_check", "appliance.cli.users_command",
     ),
-    "segno": ("appliance.dashboard.totp",),
+    "segno": ("appliance.web.totp",),
     "sqlite3": ("appliance.store",),
-    "starlette": ("appliance.dashboard",),
+    "starlette": ("appliance.dashboard", "appliance.web"),
     "tensorrt": ("appliance.detect.tensorrt_engine",),
     "tomli": ("appliance.detect.model_files",),
-    "uvicorn": ("appliance.dashboard.server",),
+    "uvicorn": ("appliance.web.server",),
     "yaml": (
         "appliance.backup.hidden_secrets", "appliance.demo.demo_config", "appliance.cli.first_run",
         "appliance.keep.scenario_file", "appliance.lab",
@@ -83,7 +84,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 # What the worker in the cloud may use of the appliance, indirectly too: the wire, the detector, plain parts.
-WORKER_MAY_USE = {"base", "broker", "detect", "sandbox", "types", "version", "wire"}
+WORKER_MAY_USE = {"base", "broker", "detect", "sandbox", "types", "version", "web", "wire"}
 
 
 # Modules that know the whole site file. Every other part takes the sections or values that it reads.
@@ -93,26 +94,17 @@ KNOW_THE_SITE_FILE = {
     "appliance.settings.site_editor",
 }  # fmt: skip
 PARAMETERS_MAX = 8
-MANY_PARAMETERS = {
-    "appliance.analysis.camera_analysis:CameraAnalysis.__init__",
-    "appliance.dashboard.alert_filter:AlertFilter.__init__",
-    "appliance.dashboard.app:create_app", "appliance.dashboard.app_parts:DashboardParts.__init__",
-    "appliance.dashboard.alert_page:alert_page", "appliance.dashboard.alerts_page:alerts_page",
-    "appliance.dashboard.savings_page:savings_page", "appliance.dashboard.why_page:why_page",
-    "appliance.ingest.camera_runner:CameraRunner.__init__", "appliance.ingest.detect_stream:DetectStream.__init__",
-    "appliance.ingest.process:IngestProcess.__init__",
-    "appliance.ingest.reconnecting_reader:ReconnectingReader.__init__",
-    "appliance.replay.replay_runner:replay",
-}  # fmt: skip
+MANY_PARAMETERS: set[str] = set()
 FIELDS_MAX = 16
-# The JSON of these is a contract (a line of the replay log, a row of the decisions), and so their fields stay flat.
-FLAT_BY_CONTRACT = {"appliance.types.events:Route", "appliance.types.events:RouteInputs"}
-MANY_FIELDS = {
-    "appliance.health.tamper_measures:TamperTuning", "appliance.lab.curve.curve_report:CurveReport",
-    "appliance.motion.motion_gate:MotionTuning", "appliance.notify.message:NotificationMessage",
+# The JSON of these is a contract (a line of the replay log, `vedette replay --json`, a message of the ingest channel),
+# or they are rows of the database, and so their fields stay flat.
+FLAT_BY_CONTRACT = {
     "appliance.replay.replay_result:ReplayResult", "appliance.store.notices:NoticeRow",
-    "appliance.store.rows:AlertRow", "appliance.store.rows:EscalationRow", "appliance.track.track_state:Track",
-    "appliance.track.tracker_tuning:TrackerTuning",
+    "appliance.store.rows:AlertRow", "appliance.store.rows:EscalationRow", "appliance.types.events:Route",
+    "appliance.types.events:RouteInputs", "appliance.types.ingest_messages:CameraMeter",
+}  # fmt: skip
+MANY_FIELDS = {
+    "appliance.notify.message:NotificationMessage", "appliance.track.track_state:Track",
 }  # fmt: skip
 
 

@@ -13,13 +13,13 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.base.errors import PreconditionError
 from appliance.config import SiteConfig
-from appliance.dashboard.visitor import Visitor, set_visitor
 from appliance.rules.arming import Arming
 from appliance.store.access_log import AccessLog
 from appliance.store.arming import ArmingRow, ArmingStore
 from appliance.store.database import Database
 from appliance.store.migrations import STEPS, migrate
 from appliance.types import TrackedObject
+from appliance.web.visitor import Visitor, set_visitor
 from tests.support.core_harness import CoreHarness
 from tests.support.core_harness import site as core_site
 from tests.support.dashboard_site import Site, config_of

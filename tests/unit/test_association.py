@@ -9,15 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from appliance.track.association import (
-    IMPOSSIBLE,
-    _hungarian_small,
-    assign,
-    contested_rows,
-    hungarian,
-    iou_matrix,
-    match_costs,
-)
+from appliance.base.box_arrays import iou_matrix
+from appliance.track.association import IMPOSSIBLE, _hungarian_small, assign, contested_rows, hungarian, match_costs
 
 BOX = (0.4, 0.4, 0.44, 0.5)
 SURE = (0.001, 0.001)

@@ -127,9 +127,8 @@ def test_the_page_the_api_and_the_metrics_say_it_and_where_it_is_from(tmp_path: 
     site = Site(tmp_path, ManualClock(T0))
     status, shed = SensorStatus(SensorReading(), MemoryReading(), None), LoadShedding()
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock,
-        probes=CoreProbes(sensors=lambda: status, shedding=lambda: shed),
-    )  # fmt: skip
+        site.stored, site.config.for_dashboard(), probes=CoreProbes(sensors=lambda: status, shedding=lambda: shed)
+    )
     with TestClient(app, base_url="http://127.0.0.1:8080") as http:
         bare = http.get("/api/v1/system").json()["machine"]
         assert (bare["throttling"], bare["energy"], bare["memory_stalled"], bare["temperatures"]) == (

@@ -72,7 +72,7 @@ class Sink:
         self.ends += 1
 
 
-def a_reader(source: ScriptedSource, *, loops: bool = False) -> tuple[ReconnectingReader, Sink, Listener, ManualClock]:
+def a_reader(source: ScriptedSource) -> tuple[ReconnectingReader, Sink, Listener, ManualClock]:
     clock = ManualClock()
     sink, listener = Sink(), Listener(clock)
     reader = ReconnectingReader(
@@ -82,7 +82,6 @@ def a_reader(source: ScriptedSource, *, loops: bool = False) -> tuple[Reconnecti
         listener,
         clock,
         threading.Event(),
-        loops=loops,
         backoff=Backoff(0.5, RETRY_S_MAX, jitter=0.0),
     )
     sink.reader = reader
@@ -235,7 +234,7 @@ class StoppedBeforeAPicture(ScriptedSource):
     """Is asked to stop once it is open, and ends as it was asked to."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        super().__init__(path, loops=True)
         self.stop = lambda: None
 
     def packets(self) -> Iterator[VideoPacket]:
@@ -245,14 +244,14 @@ class StoppedBeforeAPicture(ScriptedSource):
 
 def test_a_healthy_camera_that_is_stopped_before_its_next_picture_is_not_lost(ten: Path) -> None:
     source = StoppedBeforeAPicture(ten)
-    reader, _, listener, _ = a_reader(source, loops=True)
+    reader, _, listener, _ = a_reader(source)
     source.stop = reader.stop
     reader.run()
     assert (listener.states, listener.gaps) == (["connecting"], [])
 
 
 def test_a_clip_that_loops_is_a_new_run_each_time_and_no_loss(ten: Path) -> None:
-    reader, sink, listener, _ = a_reader(ScriptedSource(ten), loops=True)
+    reader, sink, listener, _ = a_reader(ScriptedSource(ten, loops=True))
     sink.stop_after = 25
     reader.run()
     assert (listener.states, listener.gaps) == (["connecting", "live"], [])
@@ -350,7 +349,7 @@ def test_a_camera_with_a_second_stream_records_one_and_examines_the_other(tmp_pa
     assert {row.size for row in house.heard.of(SegmentRow)} == {(640, 480)}
     assert {header.size for header in house.heard.of(StreamHeader)} == {(320, 240)}
     meters = house.heard.of(CameraMeter)
-    second, both = (sum(each) for each in ([m.traffic.detect_bytes for m in meters], [m.traffic.bytes for m in meters]))
+    second, both = (sum(each) for each in ([m.detect_received for m in meters], [m.received for m in meters]))
     assert 0 < second < both, "of what was received, a part came as a second stream"
 
 
@@ -360,8 +359,8 @@ def test_a_second_stream_whose_main_stream_is_not_opened_is_the_only_one(tmp_pat
     house = House(tmp_path, settings)
     house.watch_to_the_end()
     meters = house.heard.of(CameraMeter)
-    assert sum(meter.traffic.bytes for meter in meters) > 0
-    assert sum(meter.traffic.detect_bytes for meter in meters) == 0
+    assert sum(meter.received for meter in meters) > 0
+    assert sum(meter.detect_received for meter in meters) == 0
 
 
 def test_what_a_camera_did_adds_up(tmp_path: Path) -> None:
@@ -371,11 +370,11 @@ def test_what_a_camera_did_adds_up(tmp_path: Path) -> None:
     )
     house.watch_to_the_end()
     meters = house.heard.of(CameraMeter)
-    assert sum(meter.traffic.packets for meter in meters) == sum(meter.decoded for meter in meters) == 60
+    assert sum(meter.packets for meter in meters) == sum(meter.decoded for meter in meters) == 60
     looked = house.heard.of(FrameBoxes)
     assert sum(meter.examined for meter in meters) == sum(boxes.looked for boxes in looked)
     assert sum(meter.unexamined for meter in meters) >= sum(not boxes.looked for boxes in looked)
-    assert not any(meter.traffic.exact for meter in meters)
+    assert not any(meter.exact for meter in meters)
 
 
 def test_a_failing_detector_is_never_an_empty_yard(tmp_path: Path) -> None:

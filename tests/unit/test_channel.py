@@ -11,16 +11,7 @@ import pytest
 
 from appliance.base.json_lines import decode_ingest
 from appliance.ingest.channel import ChannelClosed, IngestChannel, signs_of_life
-from appliance.types import (
-    CameraMeter,
-    CameraState,
-    DecodeStatus,
-    FrameBoxes,
-    IngestHealth,
-    IngestMessage,
-    SegmentRow,
-    StreamTraffic,
-)
+from appliance.types import CameraMeter, CameraState, FrameBoxes, IngestHealth, IngestMessage, SegmentRow
 from tests.support.waiting import until
 
 
@@ -50,7 +41,9 @@ def meter(received: int, *, exact: bool = True) -> CameraMeter:
     return CameraMeter(
         camera="gate",
         t=1,
-        traffic=StreamTraffic(bytes=received, exact=exact, packets=1, detect_bytes=received // 10),
+        received=received,
+        exact=exact,
+        packets=1,
         decoded=2,
         examined=3,
         unexamined=4,
@@ -58,6 +51,7 @@ def meter(received: int, *, exact: bool = True) -> CameraMeter:
         why={"newer": 3, "late": 1},
         ages=(1, 2, 30),
         retried=1,
+        detect_received=received // 10,
     )
 
 
@@ -96,17 +90,14 @@ def test_messages_come_out_in_order(pipe: tuple[int, int]) -> None:
 
 def test_meters_that_wait_together_lose_no_count(pipe: tuple[int, int]) -> None:
     channel = IngestChannel(pipe[1])
-    traffic = StreamTraffic(bytes=1, exact=True, packets=1, detect_bytes=7)
-    late = DecodeStatus("idle", behind_s=3.0)
-    first = replace(meter(1), traffic=traffic, decoder_failures=2, retried=3, unrecorded=1, skipped=4, decoding=late)
-    for each in (first, replace(first, decoding=replace(late, behind_s=0.5))):
+    first = replace(meter(1), decoder_failures=2, detect_received=7, retried=3, unrecorded=1, skipped=4, behind_s=3.0)
+    for each in (first, replace(first, behind_s=0.5)):
         channel.put(each)
     (sent,) = drained(channel, *pipe)
     counts = [field.name for field in fields(CameraMeter) if field.type == "int"]
     assert [getattr(sent, name) for name in counts] == [2 * getattr(first, name) for name in counts]
     assert isinstance(sent, CameraMeter)
-    assert sent.traffic == StreamTraffic(bytes=2, exact=True, packets=2, detect_bytes=14)
-    assert sent.decoding == late
+    assert sent.behind_s == 3.0
 
 
 def test_when_the_core_does_not_read_the_oldest_boxes_go_and_nothing_else(pipe: tuple[int, int]) -> None:
@@ -146,8 +137,8 @@ def test_waiting_meters_are_added_up_and_only_the_last_health_counts(pipe: tuple
         channel.put(IngestHealth(t=n, detector_ms=1, queue=0, rss_bytes=1))
     summed, health = drained(channel, *pipe)
     assert isinstance(summed, CameraMeter)
-    assert summed.traffic == StreamTraffic(bytes=303, exact=False, packets=3, detect_bytes=30)
-    assert summed.reconnects == 15
+    assert (summed.received, summed.exact, summed.packets, summed.reconnects) == (303, False, 3, 15)
+    assert summed.detect_received == 30
     assert (summed.why, summed.ages, summed.retried) == ({"newer": 9, "late": 3}, (3, 6, 90), 3)
     assert isinstance(health, IngestHealth)
     assert health.t == 2

@@ -11,7 +11,6 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock, local_day
 from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, PricesConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.templating import money
 from appliance.savings.costs import (
     MONTH_H,
     Bill,
@@ -26,6 +25,7 @@ from appliance.savings.costs import (
 )
 from appliance.store.meter import Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
+from appliance.web.templating import money
 from appliance.wire import Verdict
 from tests.support.dashboard_site import Site, config_of
 from tests.support.prometheus_text import samples
@@ -156,7 +156,7 @@ def test_a_request_for_more_costs_too(site: Site) -> None:
 
 def test_the_page_and_the_api_say_what_a_verdict_costs(site: Site) -> None:
     judged(site, "a1", NOON)
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     with TestClient(app, base_url="http://127.0.0.1") as client:
         found = client.get("/api/v1/costs").json()
         assert found["verdicts"] == 1
@@ -182,7 +182,7 @@ def test_the_site_beside_all_to_the_cloud(site: Site) -> None:
     site.meter.flush(local_day(NOON - DAY_S))  # by an older version, which did not count its hours
     costs = CostsConfig(currency="EUR", edge=EdgeCostConfig(power_w=100, electricity_kwh=0.3))
     config = site.config.model_copy(update={"costs": costs})
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, config.for_dashboard())
     with TestClient(app, base_url="http://127.0.0.1") as client:
         found = client.get("/api/v1/costs").json()["comparison"]
         days = client.get("/api/v1/costs/history").json()["days"]
@@ -208,7 +208,7 @@ def test_the_site_beside_all_to_the_cloud(site: Site) -> None:
 
 
 def test_without_hours_there_is_nothing_to_compare(site: Site) -> None:
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     with TestClient(app, base_url="http://127.0.0.1") as client:
         assert client.get("/api/v1/costs").json()["comparison"] is None
         assert "All to the cloud" not in client.get("/savings").text
@@ -220,7 +220,7 @@ def test_a_new_site_without_a_price_of_bytes_is_not_called_a_loss(tmp_path: Path
     site.meter.add("gate", Metric(MetricName.EXAMINED), 10)
     site.meter.add("gate", Metric(MetricName.CAMERA_BYTES), 1_000_000)
     site.meter.flush(local_day(NOON))
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     with TestClient(app, base_url="http://127.0.0.1") as client:
         assert client.get("/api/v1/costs").json()["comparison"]["saved"] < 0
         page = client.get("/savings").text
@@ -232,7 +232,7 @@ def test_a_new_site_without_a_price_of_bytes_is_not_called_a_loss(tmp_path: Path
 def test_without_prices_the_page_asks_for_them(tmp_path: Path) -> None:
     site = Site(tmp_path, ManualClock(NOON))
     judged(site, "a1", NOON)
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     with TestClient(app, base_url="http://127.0.0.1") as client:
         assert "Set your prices in the site file" in client.get("/savings").text
     site.close()
@@ -246,7 +246,7 @@ def test_the_metrics_tell_by_version_how_often_the_cloud_disagrees(site: Site) -
             "UPDATE escalation SET body = json_set(body, '$.model', 'n@1', '$.box_version', '0.5') WHERE alert = 'a2'"
         )
         connection.execute("UPDATE verdict SET decision = 'rejected' WHERE alert = 'a2'")
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     with TestClient(app, base_url="http://127.0.0.1") as client:
         found = {each for each in samples(client.get("/metrics").text) if each[0] == "vedette_opinions"}
     assert len(found) == 2

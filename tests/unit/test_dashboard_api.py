@@ -24,14 +24,12 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import EvidenceError
 from appliance.broker import LinkState
 from appliance.config import SiteConfig
-from appliance.dashboard import assets
 from appliance.dashboard.alert_counts import AlertCountCache
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import SystemHealth
+from appliance.dashboard.deps import MediaReaders, SystemHealth
 from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers
 from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.snapshots import Snapshot, SnapshotCache
-from appliance.dashboard.templating import percent, size, span, when
 from appliance.store import verdict_stats
 from appliance.store.alerts import AlertCounts, AlertStore
 from appliance.store.database import Database
@@ -39,6 +37,8 @@ from appliance.store.meter import Metric, MetricName
 from appliance.store.rows import AlertRow
 from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache, judge_work_since
 from appliance.types import CameraState, Gap, SegmentRow
+from appliance.web import assets, folders
+from appliance.web.templating import percent, size, span, when
 from tests.support.dashboard_site import Site, running
 from tests.support.prometheus_text import samples
 from tests.support.waiting import ANSWER_S, PATIENCE
@@ -270,9 +270,7 @@ def test_ten_viewers_cost_one_cut(site: Site) -> None:
             running_now -= 1
         return Snapshot(b"\xff\xd8\xff", t)
 
-    app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock, cut=slow_cut
-    )  # fmt: skip
+    app = create_app(site.stored, site.config.for_dashboard(), media=MediaReaders(cut=slow_cut))
     with TestClient(app, base_url="http://127.0.0.1") as client, ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda _: client.get("/api/v1/cameras/gate/picture").status_code, range(10)))
     assert answers == [200] * 10
@@ -288,7 +286,9 @@ def test_a_slow_appliance_cuts_less_often(site: Site) -> None:
         raise EvidenceError("the disk is slow")
 
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock, cut=cut
+        site.stored,
+        site.config.for_dashboard(),
+        media=MediaReaders(cut=cut),
     )
     with TestClient(app, base_url="http://127.0.0.1") as client:
         for _ in range(5):
@@ -402,10 +402,10 @@ def test_a_site_without_a_camera_says_what_to_do_on_each_page(tmp_path: Path) ->
 
 
 def test_everything_the_browser_loads_fits_in_150_kb_and_comes_from_here() -> None:
-    files = [file for file in assets.STATIC.iterdir() if file.suffix in {".js", ".css"}]
+    files = [file for file in folders.files("static") if file.suffix in {".js", ".css"}]
     assert sum(len(assets.without_comments(file.name)) for file in files) <= 150_000
     foreign = re.compile(r"""(?:https?:|(?<!rtsp:))//(?!www\.w3\.org/2000/svg|ntfy\.sh" }})[a-z0-9]""")
-    pages = list((assets.STATIC.parent / "templates").iterdir())
+    pages = list(folders.files("templates"))
     for file in [*files, *pages]:
         text = re.sub(r"^\s*//.*$|placeholder=\"[^\"]*\"", "", file.read_text(), flags=re.MULTILINE)
         assert not foreign.search(re.sub(r"(?<=[;\s])// .*", "", text)), file.name
@@ -416,8 +416,8 @@ def test_everything_the_browser_loads_fits_in_150_kb_and_comes_from_here() -> No
 def test_a_form_sends_nothing_by_itself_and_its_patterns_are_ones() -> None:
     """Before its script is there, a form of the method GET puts a password into the address. A browser reads patterns
     with the flag v, where a hyphen at the end of a class is an error: then it passes all and says so in the console."""
-    pages = list((assets.STATIC.parent / "templates").glob("*.html"))
-    for file in [*pages, *assets.STATIC.glob("*.js")]:
+    pages = list(folders.files("templates", "*.html"))
+    for file in [*pages, *folders.files("static", "*.js")]:
         text = file.read_text()
         assert not re.search(r'<form(?![^>]*\bmethod="(?:dialog"|get" action="/"))', text), file.name
         for pattern in re.findall(r'\bpattern(?:=|: )"([^"]*)"', text):

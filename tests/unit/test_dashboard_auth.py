@@ -15,14 +15,15 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import MissingDependency
 from appliance.config import DashboardConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.auth import COOKIE, SessionCookies
-from appliance.dashboard.guard import AllowedHosts
-from appliance.dashboard.login_page import local_path
-from appliance.dashboard.server import DashboardServer
-from appliance.dashboard.sign_in_throttle import LoginThrottle
 from appliance.store.alerts import AlertStore
 from appliance.store.sessions import SessionStore
-from appliance.store.users import UserRow, UserStore
+from appliance.store.users import UserStore
+from appliance.types.accounts import UserRow
+from appliance.web.auth import COOKIE, SessionCookies
+from appliance.web.guard import AllowedHosts
+from appliance.web.login_page import local_path
+from appliance.web.server import WebServer
+from appliance.web.sign_in_throttle import LoginThrottle
 from tests.support.dashboard_site import Site, config_of, running
 from tests.support.waiting import ANSWER_S
 
@@ -32,7 +33,7 @@ HERE = "http://127.0.0.1:8080"
 
 
 def client_of(site: Site, base: str = HERE) -> TestClient:
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     return TestClient(app, base_url=base, follow_redirects=False)
 
 
@@ -162,7 +163,7 @@ def test_an_origin_that_is_no_address_is_another_site(site: Site, origin: str) -
 def test_without_a_token_only_this_machine_looks_and_not_through_a_proxy(
     site: Site, client: str, headers: dict[str, str], status: int
 ) -> None:
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     made = TestClient(app, base_url=HERE, client=(client, 4000), follow_redirects=False)
     for path in ("/api/v1/alerts", "/", "/api/v1/alerts/a/evidence/still.jpg", "/metrics"):
         answer = made.get(path, headers={"Accept": "text/html", **headers})
@@ -464,12 +465,12 @@ def test_signing_in_leads_only_to_pages_of_this_appliance(wanted: str, leads_to:
 
 
 def test_a_taken_port_is_reported_with_the_remedy(site: Site) -> None:
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(MissingDependency, match=r"dashboard\.port"):
-        DashboardServer(app, "127.0.0.1", other.getsockname()[1])
+        WebServer(app, "127.0.0.1", other.getsockname()[1])
 
 
 def test_a_host_that_is_not_ours_is_reported(site: Site) -> None:
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     with pytest.raises(MissingDependency):
-        DashboardServer(app, "192.0.2.1", 0)
+        WebServer(app, "192.0.2.1", 0)

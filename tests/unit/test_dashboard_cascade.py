@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import CoreProbes
+from appliance.dashboard.deps import CoreProbes, StoredSite
 from appliance.router.calibration import Calibration, GroupFit, RecallClaim, SureClaim
 from appliance.router.decide import SystemLoad
 from appliance.store.decisions import TierCounts
@@ -39,9 +39,7 @@ def client(box: CoreHarness, tmp_path: Path) -> Iterator[TestClient]:
     probes = CoreProbes(
         calibration=lambda: LEARNT, pool=lambda: PoolState(workers=3, ready=2, wait_s=4.0, gpu_hour=0.8)
     )
-    app = create_app(
-        db=box.db, meter=box.meter, root=tmp_path, config=core_site().for_dashboard(), clock=box.clock, probes=probes
-    )  # fmt: skip
+    app = create_app(StoredSite(box.db, box.meter, tmp_path, box.clock), core_site().for_dashboard(), probes=probes)
     with TestClient(app, base_url="http://127.0.0.1:8080") as made:
         yield made
 
@@ -100,7 +98,7 @@ def test_the_api_says_share_claims_misses_and_workers(box: CoreHarness, client: 
     assert "100 % of 1 alert stayed here" in page
     assert "Wrong at most" in page
     assert "4.2 %" in page
-    assert "In 1 of the 2 that were answered (people 0, language models 2)" in page
+    assert "2 of them were answered (people 0, language models 2), and 1 did show something" in page
     assert "2 of 3 workers are ready" in page
     assert client.get(f"/alerts/{silent['missed_alerts'][0]}").status_code == 200
 
@@ -140,7 +138,7 @@ def test_where_the_cloud_is_gone_the_boxs_own_answer_stands_is_flagged_and_asked
 
 def test_a_new_site_claims_nothing_and_says_so(box: CoreHarness, tmp_path: Path) -> None:
     box.walk()
-    app = create_app(db=box.db, meter=box.meter, root=tmp_path, config=core_site().for_dashboard(), clock=box.clock)
+    app = create_app(StoredSite(box.db, box.meter, tmp_path, box.clock), core_site().for_dashboard())
     with TestClient(app, base_url="http://127.0.0.1:8080") as plain:
         found = plain.get("/api/v1/cascade").json()
         assert (found["claims"], found["pool"]["wait_s"], found["silent"]["missed_high"]) == ([], None, None)

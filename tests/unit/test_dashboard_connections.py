@@ -16,11 +16,11 @@ import httpx
 import pytest
 
 from appliance.base.clock import ManualClock
-from appliance.dashboard.acceptor import Admission, Connection, ConnectionLimits
-from appliance.dashboard.guard import CountedBody
-from appliance.dashboard.problems import Problem
-from appliance.dashboard.server import BACKLOG, DashboardServer
 from appliance.store.access_log import AccessLog
+from appliance.web.acceptor import Admission, Connection, ConnectionLimits
+from appliance.web.guard import CountedBody
+from appliance.web.problems import Problem
+from appliance.web.server import BACKLOG, WebServer
 from tests.support.dashboard_site import Site, config_of, running
 from tests.support.tcp_clients import Noise, address_of, connections, is_closed, is_served
 from tests.support.waiting import ANSWER_S, until
@@ -148,7 +148,7 @@ def test_an_ipv4_visitor_of_an_ipv6_socket_is_one_of_many(tmp_path: Path) -> Non
     """Counted as `::ffff:…/64`, all of IPv4 was one visitor to the limits on wrong tries, and no proxy was trusted."""
     served = config_of(token=TOKEN, host="::", protocol="http", trusted_proxies=["127.0.0.1"])
     site = Site(tmp_path, ManualClock(), config=served)
-    server = DashboardServer(site.app(), "::", 0)
+    server = WebServer(site.app(), "::", 0)
     with running(server), httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=ANSWER_S) as client:
         for headers in ({"X-Forwarded-For": "203.0.113.9"}, {}):
             assert client.post("/login", json={"token": "wrong"}, headers=headers).status_code == 401

@@ -12,7 +12,8 @@ from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import SystemHealth
 from appliance.store.health_events import HealthEventStore
-from appliance.types import DecodeStatus, HealthEvent
+from appliance.store.meter import DecodeStatus
+from appliance.types import HealthEvent
 from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
@@ -30,14 +31,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def client(site: Site) -> TestClient:
-    app = create_app(
-        db=site.db,
-        meter=site.meter,
-        root=site.root,
-        config=site.config.for_dashboard(),
-        clock=site.clock,
-        probes=site.probes(),
-    )
+    app = create_app(site.stored, site.config.for_dashboard(), probes=site.probes())
     return TestClient(app, base_url="http://127.0.0.1")
 
 
@@ -75,7 +69,7 @@ def test_what_is_not_known_yet_is_not_made_up(site: Site, client: TestClient) ->
 
 
 def test_the_cameras_page_and_the_metrics_say_what_came_of_what_was_due(client: TestClient) -> None:
-    assert "3.2 times a second of 5.0 that are due" in client.get("/cameras/gate").text
+    assert "3.2 times a second; 5.0 are due" in client.get("/cameras/gate").text
     metrics = client.get("/metrics").text
     assert 'vedette_camera_promised_fps{camera="gate"} 5.0' in metrics
     assert 'vedette_camera_examined_fps{camera="gate"} 3.2' in metrics

@@ -44,9 +44,10 @@ def orders() -> list[tuple[str, str]]:
 @pytest.fixture
 def client(site: Site, orders: list[tuple[str, str]]) -> TestClient:
     app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock,
+        site.stored,
+        site.config.for_dashboard(),
         probes=CoreProbes(rebaseline=lambda camera, kind: orders.append((camera, kind))),
-    )  # fmt: skip
+    )
     return TestClient(app, base_url="http://127.0.0.1")
 
 

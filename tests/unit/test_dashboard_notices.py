@@ -29,9 +29,8 @@ class Noticed:
         self.notices = NoticeStore(self.site.db)
         self.states: tuple[TargetStatus, ...] = ()
         app = create_app(
-            db=self.site.db, meter=self.site.meter, root=self.site.root, config=self.site.config.for_dashboard(),
-            clock=self.site.clock, probes=CoreProbes(targets=lambda: self.states),
-        )  # fmt: skip
+            self.site.stored, self.site.config.for_dashboard(), probes=CoreProbes(targets=lambda: self.states)
+        )
         self.client = TestClient(app, base_url="http://127.0.0.1:8080")
 
     def plan(self, target: str, hold_s: float = 0.0, forbidden: str = "") -> None:

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
 from appliance.dashboard.app import create_app
-from appliance.dashboard.lab_jobs import LabJobs
+from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.sandbox.sandbox import SandboxUnavailable
 from appliance.scenario import scenario_loader
@@ -50,8 +50,8 @@ class HeldSandbox:
 
 @pytest.fixture
 def client(site: Site) -> Iterator[TestClient]:
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
-    app.state.parts[LabJobs] = jobs = LabJobs(site.root, site.clock, make=HeldSandbox)  # type: ignore[arg-type]
+    app = create_app(site.stored, site.config.for_dashboard())
+    app.state.parts[RecordingJobs] = jobs = RecordingJobs(site.root, site.clock, make=HeldSandbox)  # type: ignore[arg-type]
     yield from served(app)
     jobs.close()
 
@@ -59,9 +59,7 @@ def client(site: Site) -> Iterator[TestClient]:
 @pytest.fixture
 def running(site: Site) -> Iterator[TestClient]:
     """With the real sandbox."""
-    yield from served(
-        create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
-    )
+    yield from served(create_app(site.stored, site.config.for_dashboard()))
 
 
 def served(app: FastAPI) -> Iterator[TestClient]:

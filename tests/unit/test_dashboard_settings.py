@@ -38,10 +38,7 @@ class Fixture:
         (folder / "data").mkdir()
         self.site = Site(folder / "data", ManualClock(1_700_000_000.0))
         service = SettingsService(self.path, folder, self.site.clock, self._take)
-        app = create_app(
-            db=self.site.db, meter=self.site.meter, root=self.site.root, config=self.site.config.for_dashboard(),
-            clock=self.site.clock, settings=service,
-        )  # fmt: skip
+        app = create_app(self.site.stored, self.site.config.for_dashboard(), settings=service)
         self.http = TestClient(app, base_url="http://127.0.0.1")
 
     def _take(self, config: SiteConfig) -> tuple[str, ...]:
@@ -273,6 +270,6 @@ def test_changed_rules_are_tried_on_stored_boxes(settings: Fixture) -> None:
 
 def test_without_a_site_file_there_is_nothing_to_change(tmp_path: Path) -> None:
     site = Site(tmp_path, ManualClock(1_700_000_000.0))
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     answer = TestClient(app, base_url="http://127.0.0.1").get("/api/v1/settings")
     assert (answer.status_code, "without a site file" in answer.json()["detail"]) == (404, True)

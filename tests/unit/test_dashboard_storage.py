@@ -55,11 +55,8 @@ def site(tmp_path: Path) -> Site:
 
 def client(site: Site) -> TestClient:
     app = create_app(
-        db=site.db,
-        meter=site.meter,
-        root=site.root,
-        config=site.config.for_dashboard(),
-        clock=site.clock,
+        site.stored,
+        site.config.for_dashboard(),
         probes=CoreProbes(health=lambda: site.health),
     )
     return TestClient(app, base_url="http://127.0.0.1")

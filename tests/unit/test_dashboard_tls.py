@@ -25,9 +25,9 @@ from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import MissingDependency
 from appliance.config import DashboardConfig
 from appliance.core.app import keep_until_restart
-from appliance.dashboard.acceptor import ConnectionLimits
-from appliance.dashboard.auth import COOKIE
-from appliance.dashboard.tls import LOOK_EVERY_S, OWN_S, RENEW_BEFORE_S, DashboardCertificate
+from appliance.web.acceptor import ConnectionLimits
+from appliance.web.auth import COOKIE
+from appliance.web.tls import LOOK_EVERY_S, OWN_S, RENEW_BEFORE_S, ServerCertificate
 from tests.support.dashboard_site import Site, config_of, running
 from tests.support.tcp_clients import Noise, address_of, connections, is_closed, is_served
 from tests.support.waiting import ANSWER_S, until
@@ -133,7 +133,7 @@ def test_a_box_makes_its_own_certificate_shows_it_and_keeps_it(site: Site) -> No
 
 def test_its_own_certificate_is_renewed_in_time_with_the_same_key(tmp_path: Path) -> None:
     clock = ManualClock()
-    own = DashboardCertificate.of(DashboardConfig(protocol="https"), tmp_path, clock)
+    own = ServerCertificate.of(DashboardConfig(protocol="https"), tmp_path, clock)
     assert own is not None
     first, key = own.facts, (tmp_path / "tls" / "dashboard.key").read_bytes()
     clock.advance(OWN_S - RENEW_BEFORE_S - 3 * 86400)
@@ -161,7 +161,7 @@ def test_a_certificate_of_an_authority_is_trusted_and_asks_browsers_to_stay_with
 def test_files_that_change_are_taken_and_broken_ones_are_not(tmp_path: Path) -> None:
     authority, clock = Authority(), ManualClock()
     config = DashboardConfig.model_validate(authority.issue(tmp_path))
-    held = DashboardCertificate.of(config, tmp_path, clock)
+    held = ServerCertificate.of(config, tmp_path, clock)
     assert held is not None
     first = held.facts
 
@@ -210,7 +210,7 @@ def test_unusable_files_are_named_at_the_start(tmp_path: Path, what: str) -> Non
         locked = serialization.BestAvailableEncryption(b"secret")
         path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
     with pytest.raises(MissingDependency, match=r"box\.key"):
-        DashboardCertificate.of(DashboardConfig.model_validate(settings), tmp_path, SystemClock())
+        ServerCertificate.of(DashboardConfig.model_validate(settings), tmp_path, SystemClock())
 
 
 def test_what_is_set_for_https_waits_for_a_restart(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_what_the_appliance_itself_found_is_shown_and_changes_nothing_of_where_t
     assert "Seen twice" in client.get("/").text
     failed = client.get("/api/v1/alerts/b").json()
     assert (failed["alert"]["edge"], failed["second_look"]["error"]) == (None, "the detector failed")
-    assert "A second look on this box failed: the detector failed." in client.get("/alerts/b").text
+    assert "The second detection on this appliance failed: the detector failed." in client.get("/alerts/b").text
 
     with site.db.transaction() as connection:
         connection.execute(

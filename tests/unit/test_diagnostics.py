@@ -20,7 +20,7 @@ from appliance.base.telemetry import LogRing
 from appliance.cli import main
 from appliance.config import load
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import CoreProbes
+from appliance.dashboard.deps import CoreProbes, StoredSite
 from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.settings_service import SettingsService
 from appliance.store.health_events import HealthEventStore
@@ -91,12 +91,10 @@ class Planted:
         event = HealthEvent(camera="gate", id="h1", kind="stalled", t=T0, t_start=T0, reason=f"no {everything}")
         HealthEventStore(self.site.db).put(event)
         probes = CoreProbes(health=lambda: self.site.health, log=self.ring.tail)
+        stored = StoredSite(self.site.db, self.site.meter, data, self.clock)
         self.http = TestClient(
-            create_app(
-                db=self.site.db, meter=self.site.meter, root=data, config=self.site.config.for_dashboard(),
-                clock=self.clock,
-                probes=probes, settings=service,
-            ), base_url="http://127.0.0.1:8080", headers={"Authorization": "Bearer 0123456789abcdef"},
+            create_app(stored, self.site.config.for_dashboard(), probes=probes, settings=service),
+            base_url="http://127.0.0.1:8080", headers={"Authorization": "Bearer 0123456789abcdef"},
         )  # fmt: skip
 
 

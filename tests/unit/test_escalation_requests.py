@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import CoreProbes
+from appliance.dashboard.deps import CoreProbes, StoredSite
 from appliance.router.escalation_requests import WAITING_MAX, EscalationRequests, RequestAnswer
 from tests.support.core_harness import CoreHarness, site
 from tests.support.dashboard_site import Site
@@ -119,9 +119,10 @@ def test_the_api_says_why_not_and_notes_who_did(tmp_path: Path) -> None:
     made.raise_alert("kept", T0, ask=False)
     answers = {"kept": RequestAnswer(False, "the privacy rule of this camera forbids it")}
     app = create_app(
-        db=made.db, meter=made.meter, root=made.root, config=made.config.for_dashboard(), clock=made.clock,
+        StoredSite(made.db, made.meter, made.root, made.clock),
+        made.config.for_dashboard(),
         probes=CoreProbes(escalate=lambda alert: answers[alert]),
-    )  # fmt: skip
+    )
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:
         assert 'id="escalate"' in client.get("/alerts/kept").text
         refused = client.post("/api/v1/alerts/kept/escalate", json={})

@@ -111,7 +111,7 @@ def test_reviews_make_it_and_taking_one_back_undoes_it(tmp_path: Path) -> None:
         )
         site.raise_alert(f"a{n}", T0 + n, events=[event])
         site.alerts.review(f"a{n}", "false_alarm", T0 + 50)
-    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock)
+    app = create_app(site.stored, site.config.for_dashboard())
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:
         (found,) = client.get("/api/v1/cameras/gate/proposals").json()
         assert found["editor"] == "/cameras/gate/edit?rule=intruder&place=0.7%2C0.4%2C0.76%2C0.6&score_min=0.61"

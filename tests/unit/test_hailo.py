@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from appliance.base.detector_config import DetectorConfig, HailoConfig
 from appliance.base.errors import ModelError
 from appliance.cli import main
-from appliance.dashboard.lab_jobs import model_places
+from appliance.dashboard.recording_jobs import model_places
 from appliance.detect import detector, hailo_cures, hef_file, model_files, yolo_detr_heads
 from appliance.detect.hailo_bindings import python_with_bindings
 from appliance.detect.hailo_process import HelperFailed

@@ -11,12 +11,12 @@ import numpy as np
 import onnx
 import pytest
 
+from appliance.base.box_arrays import iou_matrix
 from appliance.base.detector_config import DetectorConfig
 from appliance.detect import detector, hef_file
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
-from appliance.track.association import iou_matrix
 from models import hailo_recipe, shapes
 from models.train import film
 from tests.support import hailo_files

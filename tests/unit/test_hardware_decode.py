@@ -217,9 +217,7 @@ def test_what_is_decoded_by_and_how_often_it_failed_is_counted_and_the_session_g
     settings = DetectConfig(latency="lowest")
     decoders = Device(fails_at=20).decoders(DecodeConfig(hardware="cuda", fallback=True))
     analysis = CameraAnalysis("gate", WalkerDetector(), Tracker, settings)
-    stream = DetectStream(
-        "gate", analysis, settings, "lookout", ManualClock(), lambda message: None, hardware=decoders.of("gate", CAMERA)
-    )
+    stream = DetectStream(analysis, settings, ManualClock(), lambda message: None, hardware=decoders.of("gate", CAMERA))
     with ClipReader(str(film)) as reader:
         stream.begin(reader.info, "run")
         for n, packet in enumerate(reader.packets()):

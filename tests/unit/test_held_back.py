@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import StoredSite
 from tests.support.core_harness import CoreHarness, site
 
 
@@ -19,7 +20,7 @@ def test_what_a_cooldown_holds_back_is_counted_and_shown(tmp_path: Path) -> None
     box = CoreHarness(tmp_path, config, ManualClock())
     first = box.walk()
     assert box.walk() == box.walk() == first, "the cooldown lasts"
-    app = create_app(db=box.db, meter=box.meter, root=tmp_path, config=config.for_dashboard(), clock=box.clock)
+    app = create_app(StoredSite(box.db, box.meter, tmp_path, box.clock), config.for_dashboard())
     client = TestClient(app, base_url="http://127.0.0.1")
     assert client.get("/api/v1/cameras/gate").json()["held_back_today"] == {"intruder": 2}
     assert "2 held back today by its cooldown" in client.get("/cameras/gate").text

@@ -39,7 +39,9 @@ def test_its_detector_hears_what_rules_want(tmp_path: Path) -> None:
     cameras = {"gate": config.CameraConfig.model_validate(section("person"))}
     with open(os.devnull, "wb") as nowhere:
         channel = IngestChannel(nowhere.fileno())
-        made = IngestProcess(cameras, config.HealthConfig(), storage, detector, Tracker, channel, ManualClock())
+        made = IngestProcess(
+            config.IngestConfig(cameras=cameras, storage=storage), detector, Tracker, channel, ManualClock()
+        )
         assert detector.wanted == [frozenset({"person"})]
         made.configure({"gate": section("car", "dog")})
         made._tick()
@@ -54,7 +56,9 @@ def test_a_detector_that_stands_in_is_a_health_event_and_a_warning(tmp_path: Pat
     storage = config.StorageConfig.model_validate({"dir": str(tmp_path)})
     with (tmp_path / "channel").open("wb") as out:
         channel = IngestChannel(out.fileno())
-        process = IngestProcess({}, config.HealthConfig(), storage, StandsIn(), Tracker, channel, ManualClock())
+        process = IngestProcess(
+            config.IngestConfig(cameras={}, storage=storage), StandsIn(), Tracker, channel, ManualClock()
+        )
         heard: list[object] = []
         channel.put = heard.append  # type: ignore[method-assign,assignment]
         process._tick()

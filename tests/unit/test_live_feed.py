@@ -16,11 +16,11 @@ from appliance.base.clock import ManualClock, SystemClock
 from appliance.dashboard import live_feed
 from appliance.dashboard.event_stream import StreamViewer, TooManyViewers
 from appliance.dashboard.live_feed import LiveHub, Movement
-from appliance.dashboard.texts import set_language
-from appliance.dashboard.visitor import OWNER, Visitor
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.types import FrameBoxes, Gap, SegmentRow, TrackedObject
+from appliance.web.texts import set_language
+from appliance.web.visitor import OWNER, Visitor
 from tests.support.dashboard_site import Site
 from tests.support.live_stream import LiveMessage, LiveParser, numbered_frames
 from tests.support.scripted_sources import clip

@@ -218,7 +218,8 @@ def test_ingest_does_what_it_is_told_also_for_cameras_that_come_later(tmp_path: 
     camera = {"url": "file:x", "detect_url": "file:y"}
     with open(os.devnull, "wb") as nowhere:
         made = IngestProcess(
-            {"gate": config.CameraConfig.model_validate(camera)}, config.HealthConfig(), storage, NumberReader(),
+            config.IngestConfig(cameras={"gate": config.CameraConfig.model_validate(camera)}, storage=storage),
+            NumberReader(),
             Tracker, IngestChannel(nowhere.fileno()), ManualClock(),
         )  # fmt: skip
         made.handle_command(ShedLoadCommand(fps_share=0.5, input_share=0.75, memory_step=2))

@@ -11,8 +11,8 @@ import pytest
 from appliance.base.clock import ManualClock, local_day
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
-from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
-from appliance.types import CameraMeter, DecodeStatus, StreamTraffic
+from appliance.store.meter import DecodeStatus, Meter, MeterTotal, Metric, MetricName
+from appliance.types import CameraMeter
 from tests.support.core_harness import CoreHarness, site
 from tests.support.sample_rows import T0
 
@@ -46,10 +46,13 @@ def test_the_core_counts_what_came_as_a_second_stream(tmp_path: Path) -> None:
     told = CameraMeter(
         camera="gate",
         t=T0,
-        traffic=StreamTraffic(bytes=100, exact=True, packets=1, detect_bytes=30),
+        received=100,
+        exact=True,
+        packets=1,
         decoded=1,
         examined=1,
         unexamined=0,
+        detect_received=30,
     )
     core.core.take(told)
     found = {each.metric: each.amount for each in core.meter.totals("start")}

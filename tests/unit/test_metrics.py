@@ -243,14 +243,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             SensorReading((Temperature("cpu", 50.0),), throttling=("cpu",)), MemoryReading(10**9, 4 * 10**9, 0.25), 6.5
         ),
     )  # fmt: skip
-    app = create_app(
-        db=site.db,
-        meter=site.meter,
-        root=site.root,
-        config=site.config.for_dashboard(),
-        clock=site.clock,
-        probes=probes,
-    )
+    app = create_app(site.stored, site.config.for_dashboard(), probes=probes)
     parts = app.state.parts
     parts[SnapshotCache].cuts, parts[FrameCache].cuts = 71, 72
     parts[RecordingCuts].cuts, parts[RecordingCuts].bytes_cut = 73, 74_000

@@ -179,7 +179,7 @@ def test_a_sketch_is_small_whatever_the_camera(width: int) -> None:
         made = FrameConverter().motion_plane(frame.reformat(format=form))
         assert made.shape[1] <= MOTION_WIDTH_MAX
         assert MotionGate().measure(made) == Motion(1.0, whole=True)
-    assert TUNING.cells_max < MOTION_WIDTH_MAX
+    assert TUNING.background.cells_max < MOTION_WIDTH_MAX
 
 
 def test_regions_say_where_it_moves_and_the_greater_one_comes_first() -> None:
@@ -235,9 +235,9 @@ def test_a_camera_that_is_turned_is_learnt_and_one_that_shakes_is_never_blind() 
 def test_weather_raises_the_bar_and_never_closes_the_gate(weather: Draw) -> None:
     yard, gate = Yard(640, 360), MotionGate()
     yard.lived(gate, 4)
-    assert gate.threshold == pytest.approx(TUNING.threshold_min, abs=2)
+    assert gate.threshold == pytest.approx(TUNING.blobs.threshold_min, abs=2)
     yard.lived(gate, 20, weather)
-    assert TUNING.threshold_min < gate.threshold <= TUNING.threshold_max
+    assert TUNING.blobs.threshold_min < gate.threshold <= TUNING.blobs.threshold_max
     alone = yard.lived(gate, 10, weather)
     visited = yard.lived(gate, 5, both(weather, walker(20, 50, x=200, y=150)))
     assert seen(visited[1:]) == 1, "whoever walks through it is seen at once, and all the time"
@@ -285,5 +285,5 @@ def test_an_eager_gate_waits_for_no_evidence_in_rain_either() -> None:
         yard, gate = Yard(640, 360), MotionGate(eager=eager)
         yard.lived(gate, 20, rain(200, 9))
         first[eager] = [motion.priority > 0 for motion in yard.lived(gate, 6, walker(4, 8, x=300, y=200))].index(True)
-        assert (gate.threshold == TUNING.threshold_min) == eager
+        assert (gate.threshold == TUNING.blobs.threshold_min) == eager
     assert first[True] == 0 < first[False]

@@ -47,10 +47,8 @@ class Fixture:
         )
         self.service = SettingsService(self.path, folder, self.site.clock, self._take)
         self.app = create_app(
-            db=self.site.db, meter=self.site.meter, root=self.site.root, config=first.for_dashboard(),
-            clock=self.site.clock,
-            settings=self.service, probes=CoreProbes(push=self.push),
-        )  # fmt: skip
+            self.site.stored, first.for_dashboard(), settings=self.service, probes=CoreProbes(push=self.push)
+        )
         self.http = TestClient(self.app, base_url="http://127.0.0.1:8080")
 
     def _take(self, changed: SiteConfig) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.track.parked_vehicle_memory import (
+from appliance.track.stationary_objects import (
     FORGET_S,
     STATIONARY_MAX,
     StationaryObject,

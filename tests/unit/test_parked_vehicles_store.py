@@ -12,7 +12,7 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.track.parked_vehicle_file import RENEW_EVERY_S, WRITE_EVERY_S, ParkedVehiclesStore
-from appliance.track.parked_vehicle_memory import STATIONARY_MAX, StationaryObject, normalised_patch, patch_correlation
+from appliance.track.stationary_objects import STATIONARY_MAX, StationaryObject, normalised_patch, patch_correlation
 
 
 def place(x: float = 0.2, t: float = 1_700_000_000.0) -> StationaryObject:

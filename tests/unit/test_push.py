@@ -23,7 +23,8 @@ from appliance.notify.push_means import VapidKey
 from appliance.notify.push_sender import PushSender
 from appliance.store.database import Database
 from appliance.store.push_subscriptions import PER_USER_MAX, PushSubscription, PushSubscriptionStore
-from appliance.store.users import UserRow, UserStore
+from appliance.store.users import UserStore
+from appliance.types.accounts import UserRow
 from tests.servers.push_service import PushedBrowser, PushService
 from tests.support.sample_rows import T0
 

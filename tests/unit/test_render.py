@@ -10,8 +10,9 @@ import av
 import numpy as np
 import pytest
 
+from appliance.base.box_arrays import iou_matrix
 from fixtures.render.camera import Camera
-from fixtures.render.detect import Found, iou
+from fixtures.render.detect import Found
 from fixtures.render.film import Stage
 from fixtures.render.gait import walking
 from fixtures.render.judge import _judged
@@ -166,7 +167,7 @@ def test_judge_counts_a_miss_a_hit_and_a_false_alarm() -> None:
     judged = _judged(Found(boxes, np.array([0.9, 0.8, 0.7]), np.zeros(3, np.int64)), rows, 0.4, 100, 0.5)
     assert (judged.persons, judged.found) == (2, 1)
     assert judged.right.tolist() == [1, 0, -1]
-    assert iou(boxes[:1], boxes[:1]) == pytest.approx(1.0)
+    assert iou_matrix(boxes[:1], boxes[:1]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -34,14 +34,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def client(site: Site) -> Iterator[TestClient]:
-    app = create_app(
-        db=site.db,
-        meter=site.meter,
-        root=site.root,
-        config=site.config.for_dashboard(),
-        clock=site.clock,
-        probes=site.probes(),
-    )
+    app = create_app(site.stored, site.config.for_dashboard(), probes=site.probes())
     with TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False) as made:
         yield made
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.dashboard.assets import STATIC
+from appliance.web import folders
 
 ROOT = Path(__file__).parents[2]
 TESTS = sorted((ROOT / "tests" / "js").glob("*.test.js"))
@@ -31,16 +31,18 @@ def test_the_scripts_pass_their_own_tests(file: Path) -> None:
 
 
 def test_every_script_asks_for_its_types_to_be_checked() -> None:
-    scripts = sorted(STATIC.glob("*.js"))
+    scripts = [*folders.files("static", "*.js")]
     assert len(scripts) > 30
     assert not [file.name for file in scripts if not file.read_text(encoding="utf-8").startswith("// @ts-check\n")]
     lint = (ROOT / "tests" / "js" / "lint.sh").read_text()
     assert "typescript/bin/tsc" in lint
-    assert "biome/bin/biome\" lint --error-on-warnings" in lint
+    assert 'biome/bin/biome" lint --error-on-warnings' in lint
     assert "tests/js/lint.sh" in (ROOT / "Makefile").read_text()
     assert not re.search(r"@ts-(ignore|nocheck|expect-error)", "".join(file.read_text() for file in scripts))
 
 
 def test_nothing_of_it_is_shipped() -> None:
-    assert not [file for file in STATIC.rglob("*") if file.suffix in {".ts", ".map"} or "node_modules" in file.parts]
+    assert not [
+        file for file in folders.files("static") if file.suffix in {".ts", ".map"} or "node_modules" in file.parts
+    ]
     assert "node_modules/" in (ROOT / ".gitignore").read_text().splitlines()

@@ -14,11 +14,12 @@ from fastapi.testclient import TestClient
 from appliance import cli
 from appliance.base.clock import ManualClock
 from appliance.base.passwords import hashed
-from appliance.dashboard.session_api import CODE_WANTED
-from appliance.dashboard.sign_in_throttle import FREE_TRIES
-from appliance.dashboard.totp import STEP_S, code_at, step_of
 from appliance.store.second_factors import SecondFactorStore
-from appliance.store.users import UserRow, UserStore
+from appliance.store.users import UserStore
+from appliance.types.accounts import UserRow
+from appliance.web.session_api import CODE_WANTED
+from appliance.web.sign_in_throttle import FREE_TRIES
+from appliance.web.totp import STEP_S, code_at, step_of
 from tests.support.dashboard_site import Site, config_of
 
 T0 = 1_700_000_010.0  # the beginning of a step

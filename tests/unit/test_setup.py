@@ -18,9 +18,9 @@ from appliance.config import SiteConfig
 from appliance.core.app import is_in_setup
 from appliance.dashboard.app import create_app
 from appliance.dashboard.setup_api import new_setup_code
-from appliance.dashboard.sign_in_throttle import FREE_TRIES
 from appliance.settings.settings_service import PutInForce, SettingsService
 from appliance.store.users import UserStore
+from appliance.web.sign_in_throttle import FREE_TRIES
 from tests.support.dashboard_site import Site, config_of
 
 HERE = "http://127.0.0.1:8080"
@@ -44,11 +44,7 @@ def site(folder: Path) -> Iterator[Site]:
 
 def client_of(site: Site, folder: Path, put_in_force: PutInForce = lambda _: ()) -> TestClient:
     service = SettingsService(folder / "site.yaml", site.root, site.clock, put_in_force)
-    app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(),
-        clock=site.clock, settings=service,
-        setup_code=CODE,
-    )  # fmt: skip
+    app = create_app(site.stored, site.config.for_dashboard(), settings=service, setup_code=CODE)
     return TestClient(app, base_url=HERE, follow_redirects=False, client=("127.0.0.1", 4000))
 
 

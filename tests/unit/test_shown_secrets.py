@@ -20,6 +20,7 @@ from appliance.base.telemetry import LogRing
 from appliance.base.threads import ServiceGroup
 from appliance.core.app import build
 from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import StoredSite
 from appliance.settings.settings_service import SettingsService
 from appliance.store.database import Database
 from tests.support.dashboard_site import Site
@@ -98,10 +99,10 @@ class Shown:
         self.service.replace(self.text, self.service.status().digest, "anna", "other secrets")
         self.site = Site(root, self.clock, config.load(self.path))
         app = create_app(
-            db=self.site.db, meter=self.site.meter, root=root, config=self.site.config.for_dashboard(),
-            clock=self.clock,
+            StoredSite(self.site.db, self.site.meter, root, self.clock),
+            self.site.config.for_dashboard(),
             settings=self.service,
-        )  # fmt: skip
+        )
         self.http = TestClient(app, base_url="http://127.0.0.1:8080", headers=HERE)
 
     def post(self, path: str, **body: Any) -> str:

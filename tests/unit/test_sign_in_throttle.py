@@ -13,9 +13,11 @@ from fastapi.testclient import TestClient
 from appliance import cli
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.cli.users_command import UNLOCK_S
-from appliance.dashboard.acceptor import counted_address
-from appliance.dashboard.session_api import CODE_WANTED
-from appliance.dashboard.sign_in_throttle import (
+from appliance.store.users import UserStore
+from appliance.types.accounts import UserRow
+from appliance.web.acceptor import counted_address
+from appliance.web.session_api import CODE_WANTED
+from appliance.web.sign_in_throttle import (
     CODE_BLOCK_S_MAX,
     FREE_TRIES,
     FREE_TRIES_ACCOUNT,
@@ -25,8 +27,7 @@ from appliance.dashboard.sign_in_throttle import (
     device_of,
     new_device,
 )
-from appliance.dashboard.totp import STEP_S, code_at
-from appliance.store.users import UserRow, UserStore
+from appliance.web.totp import STEP_S, code_at
 from tests.support.dashboard_site import PASSWORD, Site, config_of
 
 T0 = 1_700_000_010.0
@@ -201,7 +202,7 @@ def test_the_owner_is_told(app: FastAPI, site: Site) -> None:
     strangers_guess(app)
     page = owner.get("/account").text
     assert "Wrong tries to sign in as you" in page
-    assert f"In the last seven days: {FREE_TRIES_ACCOUNT}, addresses they came from: 5." in page
+    assert f"In the last seven days: {FREE_TRIES_ACCOUNT}, from this many addresses: 5." in page
     rows = [(each["who"], each["what"]) for each in owner.get("/api/v1/access-log").json()]
     assert rows.count(("anna", "is guessed at by strangers")) == 1
     assert "Wrong tries" not in signed_in_page(app, "vic")

@@ -52,10 +52,7 @@ def snoozing(tmp_path: Path) -> Iterator[Snoozing]:
     site = Site(tmp_path, ManualClock(T0), SiteConfig.model_validate(config))
     links = SnoozeLinks(tmp_path, "https://cams.example", UsedLinkStore(site.db))
     arming = Arming(site.config.arming, site.config.cameras, ArmingStore(site.db), site.clock, lambda t: (0, 0))
-    app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(), clock=site.clock,
-        probes=CoreProbes(snooze_links=links, arming=arming),
-    )  # fmt: skip
+    app = create_app(site.stored, site.config.for_dashboard(), probes=CoreProbes(snooze_links=links, arming=arming))
     with TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False) as http:
         yield Snoozing(site, links, arming, http)
     site.close()

@@ -16,7 +16,6 @@ import pytest
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import SourceLost
 from appliance.config import CameraConfig, EscalationConfig
-from appliance.demo.rtsp_server import RtspServer
 from appliance.evidence.escalation_evidence import EvidenceFileWriter
 from appliance.evidence.recording_index import RecordingIndex
 from appliance.evidence.redaction import Redactor
@@ -32,6 +31,7 @@ from appliance.media.segment_recovery import recover_segment
 from appliance.media.sound import SoundPacket, SoundTrack
 from appliance.media.source import SourceStalled
 from appliance.types import CameraMeter, SegmentRow
+from tests.servers.rtsp import FaultyRtspServer
 from tests.support import numbered_footage
 from tests.support.camera_rig import CameraRig
 from tests.support.dashboard_site import Site
@@ -99,7 +99,7 @@ def taped(tmp_path_factory: pytest.TempPathFactory) -> list[SegmentRow]:
     """Six seconds of a camera that sends AAC, recorded once for all tests that only read them."""
     root, heard = tmp_path_factory.getbasetemp() / "taped", Heard()
     root.mkdir()
-    with RtspServer.in_thread({"gate": beeping(root / "camera.mp4")}) as server:
+    with FaultyRtspServer.in_thread({"gate": beeping(root / "camera.mp4")}) as server:
         recorded(root, server.url("gate"), seconds=6, meters=heard)
     return newest(heard)
 
@@ -114,7 +114,7 @@ def tape(taped: list[SegmentRow], tmp_path_factory: pytest.TempPathFactory, tmp_
 @pytest.mark.parametrize(("codec", "rate", "b_frames"), [("aac", 16_000, 2), ("pcm_mulaw", 8000, 0)])
 def test_what_a_camera_sends_is_heard_with_its_pictures(tmp_path: Path, codec: str, rate: int, b_frames: int) -> None:
     clip = beeping(tmp_path / "camera.mov", codec, rate=rate, b_frames=b_frames)
-    with RtspServer.in_thread({"gate": clip}) as server:
+    with FaultyRtspServer.in_thread({"gate": clip}) as server:
         segments = recorded(tmp_path, server.url("gate"))
     with_sound = []
     for segment in segments:
@@ -130,7 +130,7 @@ def test_what_a_camera_sends_is_heard_with_its_pictures(tmp_path: Path, codec: s
 
 
 def test_a_camera_that_did_not_opt_in_is_never_asked_for_sound(tmp_path: Path) -> None:
-    with RtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server:
+    with FaultyRtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server:
         segments = recorded(tmp_path, server.url("gate"), seconds=3, audio=False)
     for segment in segments:
         with av.open(str(segment.path)) as opened:
@@ -153,10 +153,10 @@ def test_its_bytes_are_in_the_ledger(tmp_path: Path) -> None:
         meters = Heard()
         root = tmp_path / str(audio)
         root.mkdir()
-        with RtspServer.in_thread({"gate": beeping(root / "camera.mov", "pcm_mulaw", rate=8000)}) as server:
+        with FaultyRtspServer.in_thread({"gate": beeping(root / "camera.mov", "pcm_mulaw", rate=8000)}) as server:
             recorded(root, server.url("gate"), seconds=4, audio=audio, meters=meters)
             (session,) = [each for each in server.sessions() if each.bytes_sent > 10_000]
-        received[audio] = sum(meter.traffic.bytes for meter in meters.of(CameraMeter))
+        received[audio] = sum(meter.received for meter in meters.of(CameraMeter))
         assert received[audio] <= session.bytes_sent
         assert received[audio] > 0.5 * session.bytes_sent
     assert received[True] > received[False] + 20_000  # 8 kB a second
@@ -190,7 +190,7 @@ def test_what_is_reported_on_disk_is_on_disk(tmp_path: Path) -> None:
 
     clock = SystemClock()
     recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 2.0, 0, sound=True), clock, emit)
-    with RtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server:
+    with FaultyRtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server:
         source = RtspSource("gate", server.url("gate"), clock, SocketFinder(), hear=recorder.take_sound)
         recorder.begin(source.open(), "run1")
         for n, packet in enumerate(source.packets()):
@@ -214,7 +214,7 @@ def test_sound_that_stops_does_not_hold_the_pictures_back(tmp_path: Path) -> Non
         if us < told[0] + 2_000_000:
             recorder.take_sound(packet, us)
 
-    with RtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server:
+    with FaultyRtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server:
         source = RtspSource("gate", server.url("gate"), SystemClock(), SocketFinder(), hear=hear)
         recorder.begin(source.open(), "run1")
         for packet in source.packets():
@@ -231,7 +231,7 @@ def test_sound_that_stops_does_not_hold_the_pictures_back(tmp_path: Path) -> Non
 
 
 def test_sound_that_goes_on_does_not_hide_that_the_pictures_stopped(tmp_path: Path) -> None:
-    with RtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server:
+    with FaultyRtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server:
         heard = threading.Event()
         source = RtspSource(
             "gate", server.url("gate"), SystemClock(), SocketFinder(), stall_s=0.5, hear=lambda packet, us: heard.set()
@@ -253,7 +253,7 @@ def iter_sound(path: Path) -> Iterator[av.Packet[av.AudioStream]]:
 
 def test_sound_that_is_not_kept_is_refused_in_words(tmp_path: Path) -> None:
     recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 2.0, 0, sound=True), ManualClock(0), Heard())
-    with RtspServer.in_thread({"gate": media_without_sound(tmp_path)}) as server:
+    with FaultyRtspServer.in_thread({"gate": media_without_sound(tmp_path)}) as server:
         source = RtspSource("gate", server.url("gate"), SystemClock(), SocketFinder(), hear=recorder.take_sound)
         recorder.begin(source.open(), "run1")
         source.close()
@@ -272,7 +272,7 @@ def test_sound_that_cannot_be_encoded_costs_no_picture(tmp_path: Path, monkeypat
     monkeypatch.setattr(SoundTrack, "frames", fail)
     heard = Heard()
     recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 2.0, 0, sound=True), SystemClock(), heard)
-    with RtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server:
+    with FaultyRtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server:
         source = RtspSource("gate", server.url("gate"), SystemClock(), SocketFinder(), hear=recorder.take_sound)
         recorder.begin(source.open(), "run1")
         for n, packet in enumerate(source.packets()):

@@ -121,7 +121,9 @@ def test_what_checks_the_scripts_of_pages_is_locked_with_hashes_and_no_registry(
     optional = {name for each in packages for name in each.get("optionalDependencies", {})}
     assert {f"node_modules/{name}" for name in (*optional, *wanted)} == {*lock["packages"]} - {""}, "of every platform"
     assert "omit-lockfile-registry-resolved=true" in (folder / ".npmrc").read_text()
-    assert not re.search(r"npmjs|\bregistry=", (folder / "package-lock.json").read_text() + (folder / ".npmrc").read_text())
+    assert not re.search(
+        r"npmjs|\bregistry=", (folder / "package-lock.json").read_text() + (folder / ".npmrc").read_text()
+    )
 
 
 @pytest.mark.parametrize("name", BINARY)

@@ -42,10 +42,7 @@ def ring(site: Site) -> LogRing:
 @pytest.fixture
 def http(site: Site, ring: LogRing) -> Iterator[TestClient]:
     probes = CoreProbes(link=lambda: site.link, health=lambda: site.health, log=ring.tail)
-    app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config.for_dashboard(),
-        clock=site.clock, probes=probes
-    )  # fmt: skip
+    app = create_app(site.stored, site.config.for_dashboard(), probes=probes)
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:
         yield client
 

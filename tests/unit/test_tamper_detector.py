@@ -235,7 +235,7 @@ def test_a_frozen_camera_is_connected_to_again_ever_more_rarely() -> None:
         detector.observe(n / 5, plane)
         if detector.reconnect_reason(n / 5):
             at.append(n / 5)
-    assert at == [7.0, 7.0 + TUNING.retry_s, 7.0 + 3 * TUNING.retry_s, 7.0 + 7 * TUNING.retry_s]
+    assert at == [7.0, 7.0 + TUNING.frozen.retry_s, 7.0 + 3 * TUNING.frozen.retry_s, 7.0 + 7 * TUNING.frozen.retry_s]
     assert (events[-1].attempts, events[-1].recovery) == (4, "connecting to the camera again")
 
 

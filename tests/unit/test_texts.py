@@ -11,12 +11,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
-from appliance.dashboard import texts
 from appliance.dashboard.access_rights import RIGHTS
-from appliance.dashboard.templating import figure, lasting, percent, size, span
-from appliance.dashboard.texts import Catalogue, choose_language
+from appliance.web import folders, texts
+from appliance.web.templating import figure, lasting, percent, size, span
+from appliance.web.texts import Catalogue, choose_language
 from tests.page_sentences import SENTENCES
-from tests.page_texts import DASHBOARD, bare_script_words, bare_words, updated
+from tests.page_texts import DASHBOARD, WEB, bare_script_words, bare_words, updated
 from tests.support.dashboard_site import Site
 
 T0 = 1_700_000_000.0
@@ -88,12 +88,12 @@ def test_the_choice_of_a_person_is_kept_in_their_browser(client: TestClient) -> 
     assert '<html lang="en">' in client.get("/", headers={"Accept-Language": "en"}).text
 
 
-@pytest.mark.parametrize("file", sorted((DASHBOARD / "templates").glob("*.html")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [*folders.files("templates", "*.html")], ids=lambda file: file.name)
 def test_every_word_of_a_template_is_marked(file: Path) -> None:
     assert bare_words(file.read_text()) == []
 
 
-@pytest.mark.parametrize("file", sorted((DASHBOARD / "static").glob("*.js")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [*folders.files("static", "*.js")], ids=lambda file: file.name)
 def test_every_sentence_of_a_script_is_marked(file: Path) -> None:
     assert bare_script_words(file.read_text()) == []
 
@@ -113,13 +113,15 @@ GAP = re.compile(r"%\((\w+)\)s|\{(\w+)\}")
 MARKUP = re.compile(r"</?\w+[^>]*>")
 
 
-@pytest.mark.parametrize("file", sorted(texts.FOLDER.glob("*.po")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", [*folders.files("translations", "*.po")], ids=lambda file: f"{file.parents[1].name}-{file.stem}"
+)
 def test_a_translation_holds_every_text_and_none_that_is_gone(file: Path) -> None:
     """`python -m tests.page_texts` adds what is new and takes out what is gone; the translating is left to people."""
     text = file.read_text(encoding="utf-8")
     _, *messages = texts.read(text)
     assert [each.key for each in messages if not each.is_translated] == []
-    assert updated(text) == text, "run python -m tests.page_texts"
+    assert updated(file.parents[1], text) == text, "run python -m tests.page_texts"
     for each in messages:
         for form in each.texts:
             names = {found[0] or found[1] for found in GAP.findall(form)}
@@ -183,7 +185,7 @@ def test_the_appliance_s_own_words_are_german_wherever_they_stand(tmp_path: Path
 def test_what_the_access_log_says_is_told_in_every_language() -> None:
     words = {right.logged for right in RIGHTS.values() if right.logged}
     written = re.compile(r'log\.write\b.*"([a-z ]+)"|"(was refused: [a-z ]+)"')
-    for file in DASHBOARD.glob("*.py"):
+    for file in [*DASHBOARD.glob("*.py"), *WEB.glob("*.py")]:
         words |= {one or other for one, other in written.findall(file.read_text())}
     assert words <= set(SENTENCES), words - set(SENTENCES)
     assert {"signed in", "was refused: wrong code"} <= words

@@ -33,10 +33,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def client_of(site: Site, config: SiteConfig | None = None) -> TestClient:
-    app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=(config or site.config).for_dashboard(), clock=site.clock,
-        probes=site.probes(),
-    )  # fmt: skip
+    app = create_app(site.stored, (config or site.config).for_dashboard(), probes=site.probes())
     return TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False)
 
 

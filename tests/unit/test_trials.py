@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
-from appliance.dashboard.lab_jobs import LabJob, LabJobs
+from appliance.dashboard.recording_jobs import RecordingJob, RecordingJobs
 from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.trial_store import KEPT_MAX, TrialHead, TrialStore
 from appliance.dashboard.trials_api import RESTARTED, SettingsTrials
@@ -77,7 +77,7 @@ class Fixture:
         site.config = service.running.config
         self.app = site.app(service)
         self.made: list[FakeSandbox] = []
-        self.jobs = LabJobs(site.root, site.clock, make=self._make)  # type: ignore[arg-type]
+        self.jobs = RecordingJobs(site.root, site.clock, make=self._make)  # type: ignore[arg-type]
         parts = self.app.state.parts
         self.trials = SettingsTrials(
             site.db,
@@ -87,7 +87,7 @@ class Fixture:
             parts[TimelineReader],
             str(site.root),
         )
-        parts[LabJobs], parts[SettingsTrials] = self.jobs, self.trials
+        parts[RecordingJobs], parts[SettingsTrials] = self.jobs, self.trials
         self.http = TestClient(self.app, base_url="http://127.0.0.1")
         self.base = self.http.get("/api/v1/settings").json()["digest"]
 
@@ -148,7 +148,7 @@ def test_a_trial_is_begun_told_of_kept_and_deleted(trials: Fixture) -> None:
     assert "only with the settings in force" in page
     assert "Not recorded" in page
     again = SettingsTrials(
-        trials.site.db, trials.site.config.for_decisions(), LabJobs(trials.site.root, trials.site.clock),
+        trials.site.db, trials.site.config.for_decisions(), RecordingJobs(trials.site.root, trials.site.clock),
         TrialStore(trials.site.root), trials.app.state.parts[TimelineReader], str(trials.site.root),
     )  # fmt: skip
     assert again.report("gate", begun["id"]).result is not None, "also after a restart"
@@ -183,7 +183,7 @@ def test_a_bug_ends_its_job_and_keeps_no_other_waiting(trials: Fixture, monkeypa
 def test_who_sees_that_a_job_is_over_finds_what_was_kept_of_it(trials: Fixture) -> None:
     seen: list[tuple[str, str]] = []
 
-    def keep(over: LabJob) -> None:
+    def keep(over: RecordingJob) -> None:
         known = trials.jobs.find("gate", over.id)
         seen.append((over.state, known.state if known else ""))
 

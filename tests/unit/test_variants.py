@@ -17,9 +17,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from appliance.base.box_arrays import iou_matrix
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
-from appliance.track.association import iou_matrix
 from models import shapes, variants
 from models.variants import NotExportable
 

@@ -15,8 +15,8 @@ from appliance.dashboard.event_stream import StreamHub, StreamViewer, TooManyVie
 from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.recordings import RecordingCuts, TooBusy, _Turn
 from appliance.dashboard.renditions import Renditions
-from appliance.dashboard.visitor import OWNER, Visitor, set_visitor
 from appliance.media.recording_reader import READ_DIRECTLY
+from appliance.web.visitor import OWNER, Visitor, set_visitor
 from tests.support.dashboard_site import Site
 
 ANNA, VIC = Visitor("anna"), Visitor("vic")

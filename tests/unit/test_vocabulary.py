@@ -213,7 +213,7 @@ def test_a_private_word_is_found_wherever_a_name_stands(tmp_path: Path, file: st
 
 def test_the_helpers_are_read() -> None:
     read = {path.relative_to(ROOT).as_posix() for path in sources()}
-    assert {"tests/support/waiting.py", "tests/servers/nats.py", "appliance/dashboard/static/style.css"} <= read
+    assert {"tests/support/waiting.py", "tests/servers/nats.py", "appliance/web/static/style.css"} <= read
     assert len([path for path in read if path.endswith(".js")]) > 20
 
 

@@ -14,15 +14,16 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.dashboard import event_stream, server
+from appliance.dashboard import event_stream
 from appliance.dashboard.event_stream import StreamHub
-from appliance.dashboard.server import DashboardServer
 from appliance.evidence import maker as evidence
 from appliance.evidence.maker import EvidenceMaker
 from appliance.ingest.channel import BATCH_MAX, IngestChannel
 from appliance.ingest.timestamps import SenderReports
 from appliance.store.database import Database
 from appliance.types import CameraState
+from appliance.web import server
+from appliance.web.server import WebServer
 
 DEADLINE_S = 80.0
 T0_US = 1_700_000_000_000_000
@@ -167,7 +168,7 @@ def test_a_server_that_nobody_visits_ticks_once_a_second_and_ends_at_once(monkey
     monkeypatch.setattr(server, "TICK_S", DEADLINE_S)  # were it waited for, the story would not end in time
     app = FastAPI()
     app.state.streams = (StreamHub(lambda: 0, lambda after, limit: [], ManualClock()),)
-    site = DashboardServer(app, "127.0.0.1", 0)
+    site = WebServer(app, "127.0.0.1", 0)
     thread = threading.Thread(target=site.run)
     thread.start()
     started = threading.Event()

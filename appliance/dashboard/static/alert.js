@@ -1,6 +1,6 @@
 // @ts-check
 // One alert: the clip with its boxes in time, the tracks' life, the review.
-import { again, by, coalesced, follow, keys, light, made, review, swap } from "./page.js";
+import { by, coalesced, follow, keys, light, made, reload, review, swap } from "./page.js";
 import { t } from "./texts.js";
 import { begin, box } from "./draw.js";
 import { converted } from "./converted.js";
@@ -183,7 +183,7 @@ async function mark(value) {
 
 // Take over what changed, without disturbing a clip that plays.
 const refresh = coalesced(async () => {
-	const fresh = await again();
+	const fresh = await reload();
 	swap(fresh, "#review, #verdict, #told, #about, #gone, #learnt, .head");
 	const remove = by("remove"); // stays as it is while a person types
 	if (fresh.querySelector("#remove").dataset.state !== remove.dataset.state) swap(fresh, "#remove");

@@ -1,6 +1,6 @@
 // @ts-check
 // The live list: cards arrive, change in place, and are reviewed from the keyboard.
-import { again, by, coalesced, follow, keys, light, made, post, prepare, review, say, swap } from "./page.js";
+import { by, coalesced, follow, keys, light, made, post, prepare, reload, review, say, swap } from "./page.js";
 import { t, tn } from "./texts.js";
 import { BATCH, choose, mark, none, send, some } from "./chosen.js";
 import "./health.js";
@@ -13,7 +13,7 @@ const live = "live" in list.dataset;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const waiting = new Map();
 const cards = () => [...list.querySelectorAll(".card")];
-const items = () => [...list.querySelectorAll(".card, .ill")];
+const items = () => [...list.querySelectorAll(".card, .fault")];
 const cardOf = id => by(`a-${id}`);
 const newerThan = (a, b) => Number(a.dataset.t) - Number(b.dataset.t) || (a.dataset.id > b.dataset.id ? 1 : -1);
 
@@ -35,7 +35,7 @@ async function fetchCard(id, what = "alerts") {
 	if (!text) return null;
 	const holder = made("template", { innerHTML: text });
 	prepare(holder.content);
-	const found = holder.content.querySelector(".card, .ill");
+	const found = holder.content.querySelector(".card, .fault");
 	if (found.matches(".card")) mark(found);
 	return found;
 }
@@ -138,7 +138,7 @@ const work = coalesced(async () => {
 });
 
 const refreshSide = coalesced(async () => {
-	const page = await again("/");
+	const page = await reload("/");
 	swap(page, "#headline, #states, #to-review, #arming:not([open])");
 	document.title = page.title;
 	soon();
@@ -150,8 +150,8 @@ async function older() {
 	if (!link || link.dataset.busy) return;
 	link.dataset.busy = "yes";
 	try {
-		const page = await again(link.href);
-		for (const item of page.querySelectorAll(".card, .ill")) if (!by(item.id)) list.append(item);
+		const page = await reload(link.href);
+		for (const item of page.querySelectorAll(".card, .fault")) if (!by(item.id)) list.append(item);
 		markDays();
 		const next = page.getElementById("older");
 		if (next) link.href = next.getAttribute("href");

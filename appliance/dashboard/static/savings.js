@@ -1,6 +1,6 @@
 // @ts-check
 // Keeps the numbers fresh while somebody looks; an admin's prices go into the site file and count at once.
-import { again, coalesced, follow, post, renew, say, swap } from "./page.js";
+import { coalesced, follow, post, reload, renew, say, swap } from "./page.js";
 import { t } from "./texts.js";
 const refresh = coalesced(renew, 1000);
 document.addEventListener("submit", async event => {
@@ -14,7 +14,7 @@ document.addEventListener("submit", async event => {
 	if (!changes.length) return;
 	try {
 		await post("/api/v1/settings", { base: form.dataset.base, changes, why: "prices" });
-		swap(await again(), "[data-swap], #prices");
+		swap(await reload(), "[data-swap], #prices");
 		say(t("Saved."));
 	} catch (error) {
 		form.querySelector(".wrong").textContent = error.message;

@@ -1,10 +1,10 @@
 // @ts-check
 // The site file: an edit by hand is taken, an older version shown and brought back.
-import { again, attempt, coalesced, follow, made, post, renew, say, swap } from "./page.js";
+import { attempt, coalesced, follow, made, post, reload, renew, say, swap } from "./page.js";
 import { t } from "./texts.js";
 const reading = () => document.hidden || document.querySelector("details[data-version][open]");
 const refresh = coalesced(async () => {
-	const fresh = await again();
+	const fresh = await reload();
 	reading() || swap(fresh, "[data-swap]");
 });
 

@@ -5,7 +5,7 @@ import { clockOf } from "./time.js";
 import { Pane } from "./pane.js";
 import { AXIS, drawStrip } from "./strip.js";
 import { centred, clamp, CUT_S_MAX, dateOf, dayNamed, dayOf, isReady, landing, marked, momentAt } from "./timeline_view.js";
-import { neighbour, nextStart, noonOf, pictureStep, stepOf, width, zoomed } from "./timeline_view.js";
+import { neighbour, nextStart, noonOf, frameStep, stepOf, width, zoomed } from "./timeline_view.js";
 const TOGETHER_MAX = 4;
 const TICK_MS = 150;
 const HOLD_MS = 300; // a camera may lack its next piece this long before the others wait for it
@@ -250,7 +250,7 @@ class Timeline {
 		if (this.t === null) return;
 		this.address();
 		for (const pane of this.panes)
-			if (pane.report) pane.show(this.t, this.now, this.dragging ? pictureStep(this.view) : 0.1, this.dragging);
+			if (pane.report) pane.show(this.t, this.now, this.dragging ? frameStep(this.view) : 0.1, this.dragging);
 	}
 	/** @param {string} text */
 	note(text) {
@@ -432,7 +432,7 @@ class Timeline {
 		canvas.onpointermove = event => {
 			if (this.dragging && canvas.hasPointerCapture(event.pointerId)) this.seek(moment(event));
 			if (event.pointerType === "mouse" || this.dragging)
-				this.bubble.show(this.reports.get(camera), row, moment(event), event.clientX, pictureStep(this.view));
+				this.bubble.show(this.reports.get(camera), row, moment(event), event.clientX, frameStep(this.view));
 		};
 		canvas.onpointerup = canvas.onpointercancel = () => {
 			if (!this.dragging) return;

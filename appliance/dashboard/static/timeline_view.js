@@ -133,7 +133,7 @@ export const momentAt = (x, area, view) => view[0] + clamp((x - area.left) / are
  * Seconds between two pictures that a view tells apart: a strip shows about 600 of them.
  * @param {Stretch} view
  */
-export const pictureStep = view => Math.max(1, width(view) / 600);
+export const frameStep = view => Math.max(1, width(view) / 600);
 
 /**
  * Seconds that a key moves the needle; undefined if it is another key.

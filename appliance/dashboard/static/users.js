@@ -1,6 +1,6 @@
 // @ts-check
 // Users, sessions and tokens: each change is one request, and then the lists are those of the appliance.
-import { again, attempt, by, follow, post, say, swap } from "./page.js";
+import { attempt, by, follow, post, reload, say, swap } from "./page.js";
 import { t } from "./texts.js";
 const path = (part, name) => `/api/v1/${part}/${encodeURIComponent(name)}`;
 
@@ -10,7 +10,7 @@ const change = (work, words) =>
 		say(words);
 		const answer = await fetch("/users", { headers: { Accept: "text/html" } });
 		if (answer.redirected || !answer.ok) location.reload(); // the first user was added, or one's own session ended
-		else swap(await again("/users"), "[data-swap]");
+		else swap(await reload("/users"), "[data-swap]");
 		return done;
 	});
 

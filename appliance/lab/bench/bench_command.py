@@ -19,7 +19,7 @@ from appliance.detect import model_files, runtime_choice
 from appliance.detect.detector import locate, with_device
 from appliance.version import version
 
-CHILD_S_MAX = 300.0
+CHILD_S_MAX = 300.0  # RUNS_MIN inferences of a slow network on a slow board
 BUSY_SHARE = 0.25  # of the cores, wanted by others over the last minute
 PRECISIONS = {"onnx": ("auto", "int8", "bf16"), "openvino": ("auto", "int8", "bf16"), "tensorrt": ("auto", "int8")}
 DEVICES = {"onnx": ("cuda",), "openvino": ("gpu", "npu"), "tensorrt": ()}

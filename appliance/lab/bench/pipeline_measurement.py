@@ -21,7 +21,7 @@ from appliance.media.frames import FrameConverter
 from appliance.types import Detections, DropReason
 
 Seconds = Callable[[], float]
-ROUNDS_MIN, ROUNDS_MAX = 5, 200
+ROUNDS_MIN, ROUNDS_MAX = 5, 200  # a median needs five; more than 200 only take time
 CAMERA_FPS, HEARTBEAT_S = 1000.0, 60.0  # a frame is always due, and no deadline disturbs the order
 
 

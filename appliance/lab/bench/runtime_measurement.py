@@ -30,9 +30,9 @@ from appliance.lab.bench.pipeline_measurement import Efficiency
 from appliance.sensors.energy_meter import EnergyMeter
 from appliance.sensors.linux_sensors import RaplCounters
 
-WARM_UP = 3
-RUNS_MIN = 10
-CAMERAS = (1, 4, 16)
+WARM_UP = 3  # the first inferences allocate and choose kernels
+RUNS_MIN = 10  # a median and its spread
+CAMERAS = (1, 4, 16)  # one, a house, and a small site
 SMAPS = Path("/proc/self/smaps_rollup")
 _CLOCK = SystemClock()
 

@@ -259,7 +259,7 @@ def _line(
 
 
 def _as_sent(body: wire.Escalation, kinds: list[str]) -> wire.Escalation:
-    """Return the message as it was when the steps of these kinds had been sent; the row lists all that was ever sent."""
+    """Return the message as it was when the steps of these kinds had been sent; the row lists all ever sent."""
     rank = max((_MEDIA_RANK.get(kind, 3) for kind in kinds), default=3)
     media = tuple(ref for ref in body.media if _MEDIA_RANK[ref.kind] <= rank)
     return body.model_copy(update={"media": media, "step": len(kinds) - 1})

@@ -84,7 +84,12 @@ def _reason_to_skip(each: ScenarioPlan) -> str:
 
 def as_json(report: CurveReport) -> dict[str, Any]:
     """Every field under its own name."""
-    return {"bar_met": report.bar_met, **_report_adapter.dump_python(report, mode="json")}
+    return {
+        "bar_met": report.bar_met,
+        "goal": report.goal,
+        "bar": report.bar,
+        **_report_adapter.dump_python(report, mode="json"),
+    }
 
 
 def print_text(report: CurveReport) -> None:

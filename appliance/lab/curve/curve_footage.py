@@ -1,4 +1,4 @@
-"""Replays one camera's footage of a scenario once; records its labelled incidents and all that a strategy could send."""
+"""Replays one camera's footage of a scenario once: its labelled incidents and all that a strategy could send."""
 
 from __future__ import annotations
 

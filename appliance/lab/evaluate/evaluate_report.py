@@ -13,9 +13,9 @@ from appliance.base.errors import UsageError
 from appliance.lab.evaluate.detection_figures import LEVEL, OWN_ARITHMETIC, SCORE, DetectionFigures
 from appliance.lab.scenario.plot_page import ReportTable, aligned_lines
 
-REPORT_BYTES_MAX = 16 * 1024 * 1024
+REPORT_BYTES_MAX = 16 * 1024 * 1024  # a report of 80 classes has 100 kB
 _FALLING = {"ap50": "AP50", "ap50_95": "AP50:95", "precision": "precision", "recall": "recall"}
-_PLACES = 4
+_PLACES = 4  # decimals; the interval of AP is wider
 _Share = Annotated[float, Field(ge=0, le=1)]
 
 

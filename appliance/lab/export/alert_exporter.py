@@ -29,7 +29,7 @@ from appliance.store.paths import evidence_folder
 from appliance.store.rows import AlertDetail, AlertRow
 from appliance.types import Review
 
-PAGE = 500
+PAGE = 500  # alerts read at once
 # Seconds between alerts of one incident: one that outlasts `length_max_s`, or during which the camera reconnected,
 # is reported in several alerts.
 INCIDENT_GAP_S = 30.0

@@ -179,7 +179,7 @@ def _json(content: object) -> bytes:
     return json.dumps(content, indent=2).encode() + b"\n"
 
 
-_DATE = (1980, 1, 1, 0, 0, 0)
+_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest that ZIP can hold: the same content gives the same bytes
 _STORED_SUFFIXES = {".jpg"}
 
 

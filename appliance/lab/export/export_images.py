@@ -17,7 +17,7 @@ from appliance.store.paths import EVIDENCE, SEGMENTS, inside
 from appliance.store.rows import AlertDetail
 from appliance.types import FrameBoxes, TrackedObject
 
-_FILE_BYTES_MAX = 64 * 1024 * 1024
+_FILE_BYTES_MAX = 64 * 1024 * 1024  # a still has under 2 MB; a larger file is damaged
 
 
 def examined_frames(archive: StorageArchive, detail: AlertDetail) -> list[FrameBoxes]:

@@ -56,7 +56,7 @@ from appliance.types import HardwareKind
 _CONTAINERS = {".mp4", ".mkv", ".avi", ".mov", ".m4v", ".webm", ".ts", ".m2ts", ".mpg", ".mpeg", ".flv", ".wmv", ".3gp"}
 _RAW = {".264", ".h264", ".265", ".h265", ".hevc", ".gif"}
 VIDEO_SUFFIXES = frozenset(_CONTAINERS | _RAW)
-FILES_MAX = 10_000
+FILES_MAX = 10_000  # clips of one run; more are a folder by mistake
 _ADDRESS = re.compile(r"(rtsps?|rtmps?|https?|ftp|udp|tcp|nats):/", re.IGNORECASE)
 DEFAULT_CAMERA = "clip"  # of a replay without a site file
 

@@ -22,7 +22,7 @@ from appliance.replay.replay_diff_match import (
 from appliance.replay.replay_report import format_bytes, format_time
 from appliance.replay.replay_result import read_log
 
-LINES_MAX = 40
+LINES_MAX = 40  # differences on a terminal; --json has all
 
 
 def diff_texts(found: LogDifference) -> Iterator[str]:

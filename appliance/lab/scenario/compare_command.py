@@ -36,7 +36,7 @@ from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
 
 EVENTS_MIN = 10  # with fewer, one event more or less is a tenth and chance decides
 TOLERANCE = 0.01  # by which a share may be lower and still count as the same
-COST_RUNS = 15
+COST_RUNS = 15  # inferences of each model, a median
 
 InferenceCost = Callable[[Sequence[ObjectDetector]], list[float]]
 

@@ -27,8 +27,8 @@ from appliance.types import Box, Event, Point
 
 logger = logging.getLogger(__name__)
 
-STILL_SIDE_MAX = 960
-STILL_QUALITY = 80
+STILL_SIDE_MAX = 960  # pixels; the report is one file with its stills inside
+STILL_QUALITY = 80  # JPEG, likewise
 STILLS_MAX = 40  # of one scenario
 # As the dashboard draws tracks (static/draw.js): colours that stand out on camera images.
 TRACK_COLOURS = ("#3fd0b5", "#f0a259", "#8fa8ff", "#e58bcb", "#b9c95a", "#ff8f94")

@@ -1,4 +1,4 @@
-"""`vedette scenario keep`, `list` and `delete`: keeps a reviewed alert as a scenario, lists or deletes the kept ones."""
+"""`vedette scenario keep`, `list` and `delete`: keep a reviewed alert as a scenario, list or delete the kept ones."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from appliance.base.clock import iso_utc
 
 WIDTH, HEIGHT = 760, 400  # of a plot, SVG units
-_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 16, 14, 54
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 16, 14, 54  # pixels, for the labels of the axes
 _PLOT_AREA = (WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM)
-_TICKS_PER_AXIS = 6
-_CLIP_MARGIN = 6
+_TICKS_PER_AXIS = 6  # labels that do not touch
+_CLIP_MARGIN = 6  # pixels, so that a marker at the border is whole
 STYLES = 6  # as many as plot.html has colours and dashes for
 
 XY = tuple[float, float]

@@ -144,7 +144,7 @@ def _filled_slots(outcome: ScenarioOutcome) -> list[bool]:
 
 
 def _expectation_key(wanted: Expectation, counts: dict[str, int]) -> str:
-    """Return a key of an expectation that is the same in every run: source, pattern, and a number where two are equal."""
+    """Return a key of an expectation that is the same in every run: source, pattern, a number where two are equal."""
     text = f"{wanted.source}: {wanted.pattern.text()}"
     counts[text] = counts.get(text, 0) + 1
     return text if counts[text] == 1 else f"{text} ({counts[text]})"

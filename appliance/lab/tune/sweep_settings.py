@@ -15,8 +15,8 @@ from appliance.base.config_model import ConfigModel
 from appliance.base.errors import UsageError
 from appliance.config import CameraConfig, DecisionConfig
 
-POINTS_MAX = 400
-VALUES_MAX = 100
+POINTS_MAX = 400  # combinations; each is a replay of decisions
+VALUES_MAX = 100  # of one setting
 SweepValue = float | str
 SweepSetting = tuple[tuple[str, SweepValue], ...]  # (key, value) of every sweep, in the order of the command line
 _RANGE_PATTERN = re.compile(r"^(-?[\d.]+):(-?[\d.]+):([\d.]+)$")

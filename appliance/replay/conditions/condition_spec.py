@@ -79,8 +79,8 @@ CONDITION_KINDS: tuple[ConditionKind, ...] = (
 KIND_BY_NAME = {name: kind for kind in CONDITION_KINDS for name in (kind.name, *kind.aliases)}
 
 
-CONDITIONS_MAX = 40
-SEED_MAX = 2**32 - 1
+CONDITIONS_MAX = 40  # of one set; each is applied to every frame
+SEED_MAX = 2**32 - 1  # numpy's seeds have 32 bits
 NO_CONDITIONS_WORD = "none"
 _ITEM = re.compile(r"^(?P<name>[a-z_-]+)(?::(?P<amount>[^@]+))?(?:@(?P<when>.+))?$")
 _NUMBER = re.compile(r"^(?P<value>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>[a-z%]*)$")

@@ -17,7 +17,7 @@ from appliance.media.frames import quarter_turns
 
 Plane = NDArray[np.uint8]
 Weights = NDArray[np.float32]
-GREY = 128
+GREY = 128  # mid-grey of 0..255, the chroma of a colourless pixel (ITU-T H.273)
 
 
 @dataclass(frozen=True, slots=True)

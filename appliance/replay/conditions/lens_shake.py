@@ -118,7 +118,7 @@ class Blur:
         return Planes(y, u, v, planes.black, planes.white)
 
 
-_FRAMES_A_SWAY = 4
+_FRAMES_A_SWAY = 4  # frames from one side to the other
 _UNITS = 8  # of a pixel, so that halves of the colour planes are exact
 
 

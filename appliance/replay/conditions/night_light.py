@@ -19,7 +19,7 @@ from appliance.replay.conditions.image_effect import (
     smooth_noise,
 )
 
-GAMMA = 2.2
+GAMMA = 2.2  # ITU-R BT.1886 and sRGB, rounded
 DAY_LUX = 30.0  # with less light than this a camera can no longer make up for it
 _SWITCH_S = 0.8  # for which the frame is bleached after the switch
 

@@ -1,9 +1,0 @@
-// @ts-check
-// Keeps the numbers fresh while somebody looks.
-import { again, coalesced, follow, swap } from "./page.js";
-const refresh = coalesced(async () => {
-	const fresh = await again();
-	document.querySelector("[data-armed]") || swap(fresh, "[data-swap]");
-}, 1000);
-setInterval(() => document.hidden || refresh(), 5000);
-follow({});

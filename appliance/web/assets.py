@@ -1,0 +1,92 @@
+"""The scripts, styles and pictures of pages, at addresses that change with their content: browsers keep them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from hashlib import sha256
+
+from markupsafe import Markup
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from appliance.web import folders
+
+BASE = "page.js"  # of every page
+_YEAR_S = 365 * 86400  # the most that RFC 9111's readers are used to
+# Lines that hold only a comment (`// …`, or `/* … */`, which has the types for tsc), and comments after code. One that
+# holds a quotation mark stays there: it could be the end of a string.
+_COMMENT = re.compile(r"""^[ \t]*(?://.*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$|(?<=[;,{}()]) // [^"'`\n]*$""", re.MULTILINE)
+_IMPORT = re.compile(r'^import .*?"\./([\w.]+)";$', re.MULTILINE)
+
+
+@cache
+def version() -> str:
+    """Return the digest of all of them, taken when this process began."""
+    found = sha256()
+    for file in folders.files("static"):
+        found.update(file.name.encode() + b"\0" + file.read_bytes())
+    return f"v-{found.hexdigest()[:12]}"
+
+
+@cache
+def _imports() -> Mapping[str, tuple[str, ...]]:
+    return {
+        file.name: tuple(_IMPORT.findall(file.read_text(encoding="utf-8"))) for file in folders.files("static", "*.js")
+    }
+
+
+@cache
+def without_comments(name: str) -> bytes:
+    """Return a script or style as browsers get it: without comments; lines keep their numbers."""
+    text = folders.file_of("static", name).read_text(encoding="utf-8")
+    return _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text).encode()
+
+
+def asset(name: str) -> str:
+    """Where a file of `static` is. Modules that it imports are beside it, in the same version."""
+    return f"/static/{version()}/{name}"
+
+
+def scripts(*names: str) -> Markup:
+    """Elements that load these modules, and what they import in the same moment: not wave after wave."""
+    known = () if BASE in names else (BASE, *imported(BASE))
+    early = dict.fromkeys(each for name in names for each in imported(name) if each not in (*names, *known))
+    preloads = (Markup('<link rel="modulepreload" href="{}">').format(asset(each)) for each in early)
+    modules = (Markup('<script type="module" src="{}"></script>').format(asset(each)) for each in names)
+    return Markup("").join((*preloads, *modules))
+
+
+def imported(name: str) -> Iterator[str]:
+    """All modules that a module needs, however far away. Raises KeyError for one that is not there."""
+    found, waiting = {name}, [name]
+    while waiting:
+        new = [each for each in _imports()[waiting.pop()] if each not in found]
+        found.update(new)
+        waiting += new
+        yield from new
+
+
+class AssetFiles(StaticFiles):
+    """The files, under the version that they have now for a year, under any other to be asked for again each time.
+
+    A page that was open while the appliance was updated asks for an older version: it gets what there is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(check_dir=False)
+        self.all_directories = [*folders.folders("static")]
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """One file. Raises HTTPException."""
+        first, _, rest = path.partition("/")
+        name = rest if first.startswith("v-") else path
+        answer = await super().get_response(name, scope)
+        if answer.status_code == 200 and name.endswith((".js", ".css")):
+            kept = {key: answer.headers[key] for key in ("content-type", "etag", "last-modified")}
+            answer = Response(without_comments(name), headers=kept)
+        if first == version():
+            answer.headers["Cache-Control"] = f"max-age={_YEAR_S}, immutable"
+        return answer

@@ -1,0 +1,56 @@
+// @ts-check
+// Forms that are one request: each field under its name; what holds JSON is parsed, or merged into the request.
+import { by, light, post, reload, say, swap } from "./page.js";
+import { t } from "./texts.js";
+const value = field =>
+	field.type === "checkbox" ? field.checked : field.dataset.json === undefined ? field.value : JSON.parse(field.value);
+
+function bodyOf(form, button) {
+	const body = {};
+	for (const field of form.elements) {
+		if (field.dataset.merge !== undefined && (field.type !== "submit" || field === button)) {
+			Object.assign(body, JSON.parse(field.dataset.merge || field.value));
+		} else if (field.name) body[field.name] = value(field);
+	}
+	return body;
+}
+
+document.addEventListener("submit", async event => {
+	const form = event.target;
+	const { post: path, method } = form.dataset;
+	if (!path) return;
+	event.preventDefault();
+	const button = event.submitter;
+	if (button.dataset.sure && !button.dataset.armed) {
+		button.dataset.armed = button.textContent; // asked once more
+		button.textContent = button.dataset.sure;
+		return;
+	}
+	const wrong = form.querySelector(".wrong");
+	if (wrong) wrong.textContent = "";
+	button.disabled = true;
+	try {
+		const done = await post(path + (form.querySelector("[data-name]")?.value || ""), bodyOf(form, button), method);
+		say(done.message || t("Done."));
+		const output = form.querySelector("output");
+		if (output) output.value = done.message;
+		else {
+			form.closest("details")?.removeAttribute("open");
+			swap(await reload(), "#arming, [data-swap]");
+			if (!button.isConnected) by("main").focus();
+		}
+	} catch (error) {
+		if (wrong) wrong.textContent = error.message;
+		else light("lost", error.message);
+	} finally {
+		button.disabled = false;
+	}
+});
+
+document.addEventListener("click", ({ target }) => {
+	for (const each of document.querySelectorAll("[data-armed]"))
+		if (each !== target) {
+			each.textContent = each.dataset.armed;
+			delete each.dataset.armed;
+		}
+});

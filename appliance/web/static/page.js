@@ -1,0 +1,158 @@
+// @ts-check
+// What every page does: local times, the event stream, the connection light, signing out.
+import { coalescedWork, EventFeed } from "./event_feed.js";
+import { dress } from "./time.js";
+import { t } from "./texts.js";
+/** @type {(id: string) => any} the element of this id, which the template of the page promises */
+export const by = id => document.getElementById(id);
+/** @type {(tag: string, values?: object) => any} */
+export const made = (tag, values) => Object.assign(document.createElement(tag), values);
+
+const CLOSER_MAX = 2;
+
+export async function post(url, body, method = "POST", as = "json") {
+	const answer = await fetch(url, {
+		method,
+		headers: { "Content-Type": "application/json" },
+		body: body && JSON.stringify(body)
+	}).catch(() => {
+		throw new Error(t("The appliance does not answer."));
+	});
+	if (answer.ok) return answer[as]();
+	const problem = await answer.json().catch(() => ({}));
+	const text = problem.detail || t("The appliance answered {status}.", { status: answer.status });
+	throw Object.assign(new Error(text), { type: problem.type });
+}
+
+export function say(text) {
+	by("notice").textContent = text;
+}
+
+export const get = url => post(url, undefined, "GET");
+
+// A picture in a list is drawn closer to whom it is about, who would else be a few pixels high.
+function closer(image) {
+	const [x1, y1, x2, y2] = image.dataset.box.split(" ").map(Number);
+	const [x, y] = [(x1 + x2) / 2, (y1 + y2) / 2];
+	const reach = (c, size) => (2 * Math.min(c, 1 - c)) / Math.max(size, 0.01); // beyond, the frame would cut the box
+	const zoom = Math.min(CLOSER_MAX, reach(x, x2 - x1), reach(y, y2 - y1));
+	const place = `${100 * x}% ${100 * y}%`;
+	Object.assign(image.style, { objectPosition: place, transformOrigin: place, scale: Math.max(1, zoom) });
+}
+
+// What the server cannot know: the viewer's time zone, and how its own style rules let a script place a picture.
+export function prepare(root = document) {
+	dress(root);
+	for (const image of root.querySelectorAll(".shot img[data-box]")) closer(image);
+}
+
+// The same page again, as the appliance would show it now.
+let asks = 0;
+export async function reload(url = location.href) {
+	const ask = ++asks;
+	const answer = await fetch(url, { headers: { Accept: "text/html" } });
+	if (!answer.ok) throw new Error(t("The appliance answered {status}.", { status: answer.status }));
+	const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+	prepare(fresh);
+	return Object.assign(fresh, { ask });
+}
+
+// Replace the parts of this page that match `selector` by those of the fresh one with the same key, unless one that was
+// asked for later stands here. What has the focus keeps it, what is scrolled stays there.
+let shown = 0;
+const key = part => part.id || part.dataset.swap;
+export function swap(fresh, selector) {
+	if (fresh.ask < shown) return;
+	shown = fresh.ask;
+	const parts = new Map([...fresh.querySelectorAll(selector)].map(part => [key(part), part]));
+	for (const old of document.querySelectorAll(selector)) {
+		const part = parts.get(key(old));
+		if (!part || old.isEqualNode(part)) continue;
+		const held = document.activeElement;
+		const { scrollTop } = old;
+		const next = old.contains(held) && [...part.querySelectorAll("*")].find(each => each.isEqualNode(held));
+		old.replaceWith(part);
+		part.scrollTop = scrollTop;
+		if (next) next.focus({ preventScroll: true });
+	}
+}
+
+export const renew = async () => swap(await reload(), "[data-swap]");
+
+export async function review(id, value) {
+	const alert = await post(`/api/v1/alerts/${encodeURIComponent(id)}/review`, { review: value });
+	say(value === "reviewed" ? t("Marked reviewed") : value === "false_alarm" ? t("Marked false alarm") : t("Review taken back"));
+	return alert;
+}
+
+/**
+ * At most one run of this work at a time; asked again meanwhile, once more `pauseMs` afterwards.
+ * @param {() => unknown} work
+ */
+export const coalesced = (work, pauseMs = 0) => coalescedWork(work, pauseMs, error => light("lost", error.message));
+
+/**
+ * Do something that a person asked for. A button takes no second press meanwhile; what is wrong stands where the page says.
+ * @template T
+ * @param {any} button null if there is none to hold
+ * @param {() => Promise<T>} work
+ * @returns {Promise<T | undefined>}
+ */
+export async function attempt(button, work, wrong = by("wrong")) {
+	if (button) button.disabled = true;
+	wrong.textContent = "";
+	try {
+		return await work();
+	} catch (error) {
+		wrong.textContent = error.message;
+		wrong.scrollIntoView({ block: "nearest" });
+	} finally {
+		if (button) button.disabled = false;
+	}
+}
+
+export function onSubmit(id, work) {
+	document.addEventListener("submit", event => {
+		const form = event.target;
+		if (form.id !== id) return;
+		event.preventDefault();
+		attempt(form.querySelector("[type=submit]"), () => work(form), form.querySelector(".wrong"));
+	});
+}
+
+const WORDS = { live: t("Live"), connecting: t("Connecting to the appliance"), lost: t("The appliance does not answer; trying again") };
+
+export function light(state, detail = "") {
+	const pulse = by("pulse");
+	if (!pulse) return;
+	pulse.dataset.state = state;
+	pulse.title = detail || WORDS[state];
+	pulse.setAttribute("aria-label", WORDS[state]);
+}
+
+/**
+ * Follow what changes from when this page was made.
+ * @param {Record<string, (row: any) => void>} handlers by kind of change
+ */
+export const follow = handlers => new EventFeed(Number(document.body.dataset.rev), handlers, light).listen();
+
+// `j` and friends, unless the person is typing or holds a modifier.
+export function keys(actions) {
+	document.addEventListener("keydown", event => {
+		if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), select, textarea")) return;
+		const action = actions[event.key];
+		if (action && action() !== false) event.preventDefault();
+	});
+}
+
+prepare();
+navigator.serviceWorker?.register(`/sw.js?${document.documentElement.lang}`, { updateViaCache: "none" }).catch(() => {}); // a certificate that the browser does not trust
+setInterval(dress, 15000);
+by("language")?.addEventListener("change", async ({ target }) => {
+	await post("/language", { language: target.value });
+	location.reload();
+});
+by("leave")?.addEventListener("click", async () => {
+	await post("/logout", {});
+	location.href = "/login";
+});

@@ -1,0 +1,56 @@
+"""The visitor: the person or program that a request is answered for, and what they may do."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from appliance.types.accounts import ROLES, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """The visitor that a request comes from.
+
+    name: of a user, `token NAME` of a program; '' for the site's own token and, while there is neither token nor user,
+    for this machine. cameras: those that they may see; None: all. by_proxy: a reverse proxy has let them in.
+    """
+
+    name: str = ""
+    role: Role = "admin"
+    cameras: frozenset[str] | None = None
+    by_proxy: bool = False
+
+    def may(self, role: Role) -> bool:
+        """Return whether they may do what `role` may."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    def sees(self, camera: str) -> bool:
+        """Return whether they may see this camera; '' is the appliance itself, which everybody may."""
+        return self.cameras is None or not camera or camera in self.cameras
+
+
+OWNER = Visitor()
+NOBODY = Visitor("", "viewer", frozenset())
+_VISITOR: ContextVar[Visitor] = ContextVar("visitor", default=OWNER)
+_ADDRESS: ContextVar[str] = ContextVar("address", default="")
+
+
+def visitor() -> Visitor:
+    """Return the visitor of the request that is being answered, in any thread; outside of one, the owner."""
+    return _VISITOR.get()
+
+
+def visitor_keys() -> tuple[str, ...]:
+    """Under what the share of this visitor in a common good is counted: their account, and their address.
+
+    The site's own token and this machine are nobody's account, and outside of a request there is no address.
+    """
+    who, address = _VISITOR.get().name, _ADDRESS.get()
+    return tuple(f"{kind} {value}" for kind, value in (("user", who), ("address", address)) if value)
+
+
+def set_visitor(who: Visitor, address: str) -> None:
+    """From here on this task, and the threads that it starts, answer `who`, at `address`."""
+    _VISITOR.set(who)
+    _ADDRESS.set(address)

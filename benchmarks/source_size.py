@@ -1,0 +1,180 @@
+"""Size and shape of the product's sources, as a table: `python -m benchmarks.source_size [--json] [TREE ...]`.
+
+With several trees (checkouts of other commits) each is a column. Counts what can be counted: lines, modules, importers,
+parameters, fields, constants. Nothing is imported, so an old tree is counted as well as this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGES = ("appliance", "cloud_worker")
+PARAMETERS_MAX, METHODS_MAX, SHORT_LINES = (
+    8,
+    15,
+    70,
+)  # the bounds of tests/unit/test_architecture.py, and a short module
+_NO_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
+}  # fmt: skip
+_FRAGMENT = re.compile(r"(What|Who|Of|That|So|Whose|Whether)\b")
+_CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
+
+
+class Module:
+    """One source file. name: dotted; lines: all of them; code: without blanks, comments and docstrings."""
+
+    def __init__(self, root: Path, path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
+        self.name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        self.text, self.tree, self.lines = text.splitlines(), ast.parse(text), text.count("\n")
+        self.code = len(self._code_lines(text))
+
+    def _code_lines(self, text: str) -> set[int]:
+        found: set[int] = set()
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type not in _NO_CODE:
+                found.update(range(token.start[0], token.end[0] + 1))
+        for node in ast.walk(self.tree):
+            for each in getattr(node, "body", None) if isinstance(getattr(node, "body", None), list) else ():
+                if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+                    found.difference_update(range(each.lineno, (each.end_lineno or each.lineno) + 1))
+        return found
+
+    def imports(self) -> set[str]:
+        """Return the dotted names that the module imports, wherever in it."""
+        found: set[str] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module)
+                found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        return found
+
+    def docstrings(self) -> Iterator[str]:
+        """Yield the docstrings of module, classes and functions."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from filter(None, [ast.get_docstring(node)])
+
+    def unexplained_constants(self) -> tuple[list[str], int]:
+        """Return the numeric constants without a comment or text beside them, and how many there are in all.
+
+        A value that is computed from another constant counts as explained.
+        """
+        bare, count = [], 0
+        for place, node in enumerate(self.tree.body):
+            if not isinstance(node, ast.Assign) or not _is_number(node.value):
+                continue
+            count += 1
+            named = [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+            follows = self.tree.body[place + 1] if place + 1 < len(self.tree.body) else None
+            if not all(_CONSTANT.fullmatch(name) for name in named) or any(
+                isinstance(each, ast.Name) for each in ast.walk(node.value)
+            ):
+                continue
+            lines = self.text[node.lineno - 1 : node.end_lineno]
+            above = self.text[node.lineno - 2].lstrip() if node.lineno > 1 else ""
+            said = any("#" in line.replace("# fmt: skip", "") for line in lines) or above.startswith("#")
+            if not said and not (isinstance(follows, ast.Expr) and isinstance(follows.value, ast.Constant)):
+                bare.append(f"{self.name}:{node.lineno} {', '.join(named)}")
+        return bare, count
+
+
+def _is_number(value: ast.expr) -> bool:
+    parts = [each for each in ast.walk(value) if isinstance(each, ast.Constant)]
+    shape = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.Name, ast.operator, ast.unaryop, ast.expr_context)
+    numbers = [each for each in parts if isinstance(each.value, int | float) and not isinstance(each.value, bool)]
+    return bool(parts) and len(numbers) == len(parts) and all(isinstance(each, shape) for each in ast.walk(value))
+
+
+def _functions(module: Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            named = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            yield f"{module.name}:{node.name}", len([each for each in named if each not in {"self", "cls"}])
+
+
+def _classes(module: Module) -> Iterator[tuple[str, int, int]]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+            data = any("dataclass" in ast.unparse(each) for each in node.decorator_list)
+            fields = sum(isinstance(each, ast.AnnAssign) for each in node.body) if data else 0
+            yield f"{module.name}:{node.name}", len(methods), fields
+
+
+def measure(root: Path) -> dict[str, int | str]:
+    """Return the rows of the table for a tree, by their names."""
+    modules = [Module(root, path) for each in PACKAGES for path in sorted((root / each).rglob("*.py"))]
+    names = {module.name for module in modules}
+    importers: Counter[str] = Counter()
+    for module in modules:
+        imported = module.imports()
+        importers.update(name for name in imported & names if name != module.name)
+    single = [module for module in modules if importers[module.name] == 1 and module.code]
+    many = [name for module in modules for name, count in _functions(module) if count > PARAMETERS_MAX]
+    classes = [each for module in modules for each in _classes(module)]
+    constants = [module.unexplained_constants() for module in modules]
+    decisions = [*(root / "docs" / "decisions").glob("*.md")] or [root / "docs" / "decisions.md"]
+    loose = [path for path in (root / "appliance").glob("*.py") if path.stem not in {"__init__", "__main__"}]
+    knows = [module for module in modules if re.search(r"\bSiteConfig\b", "\n".join(module.text))]
+    fragments = sum(bool(_FRAGMENT.match(each)) for module in modules for each in module.docstrings())
+    return {
+        "lines": sum(module.lines for module in modules),
+        "code lines (without blanks, comments, docstrings)": sum(module.code for module in modules),
+        "modules": len(modules),
+        "modules with code": sum(module.code > 0 for module in modules),
+        "loose modules in appliance/": len(loose) + 2,
+        "modules that name SiteConfig": len(knows),
+        "modules with one importer": len(single),
+        f"of those at most {SHORT_LINES} lines": sum(module.lines <= SHORT_LINES for module in single),
+        f"functions with more than {PARAMETERS_MAX} parameters": len(many),
+        f"classes with more than {METHODS_MAX} methods": sum(methods > METHODS_MAX for _, methods, _ in classes),
+        "most fields of a dataclass": max(fields for _, _, fields in classes),
+        "docstrings": sum(1 for module in modules for _ in module.docstrings()),
+        "docstrings that begin with What, Who, Of, That or So": fragments,
+        "numeric constants": sum(count for _, count in constants),
+        "numeric constants without a reason": sum(len(bare) for bare, _ in constants),
+        "lines of the decisions": sum(path.read_text(encoding="utf-8").count("\n") for path in decisions),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.source_size", description=__doc__.split("\n")[0])
+    parser.add_argument("trees", nargs="*", type=Path, default=[Path()], help="checkouts to count (default: this one)")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--constants", action="store_true", help="list the constants without a reason")
+    parser.add_argument("--packages", action="store_true", help="code lines of each package")
+    given = parser.parse_args()
+    for root in given.trees if given.constants or given.packages else ():
+        modules = [Module(root, path) for each in PACKAGES for path in sorted((root / each).rglob("*.py"))]
+        if given.constants:
+            print("\n".join(each for module in modules for each in module.unexplained_constants()[0]))
+        if given.packages:
+            size: Counter[str] = Counter()
+            for module in modules:
+                size[".".join(module.name.split(".")[: 1 if module.name.startswith("cloud") else 2])] += module.code
+            print("\n".join(f"{count:6d}  {name}" for name, count in size.most_common()))
+    if given.constants or given.packages:
+        return 0
+    found = [measure(root) for root in given.trees]
+    if given.json:
+        print(json.dumps({str(root): each for root, each in zip(given.trees, found, strict=True)}, indent=1))
+        return 0
+    for name in found[0]:
+        print(f"{name:58}" + "".join(f"{each[name]:>10}" for each in found))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
