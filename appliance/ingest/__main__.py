@@ -93,9 +93,10 @@ def main() -> int:
 
 
 def run_until_stopped(ingest: IngestProcess) -> int:
-    """Run the cameras until SIGTERM, SIGINT, the end of stdin or of who reads the channel, or until the detector hangs.
+    """Run the cameras until SIGTERM, the end of stdin or of the channel's reader, or until the detector hangs.
 
-    Returns the exit code. In the main thread, which waits in here, so that a signal can interrupt nothing else.
+    SIGINT ends it, too. Return the exit code. Call it in the main thread, which waits in here, so that a signal can
+    interrupt nothing else.
     """
     group = ServiceGroup(stop_s_max=END_S_MAX)
 
@@ -217,7 +218,10 @@ def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callabl
 
 
 def _run_cameras(ingest: IngestProcess, group: ServiceGroup) -> None:
-    """Until they are stopped, nobody reads the channel any more, the detector hangs or the policy is outdated."""
+    """Run until the cameras are stopped, or nobody reads the channel any more.
+
+    It also ends if the detector hangs or the policy is outdated.
+    """
     try:
         ingest.run()
     except (DetectorHung, PolicyOutdated) as error:
@@ -228,7 +232,7 @@ def _run_cameras(ingest: IngestProcess, group: ServiceGroup) -> None:
 
 
 def _watch_stdin(ingest: IngestProcess, end: Callable[[], None]) -> None:
-    """Commands of the core, a JSON line each. The process ends with its standard input."""
+    """Read commands of the core, a JSON line each. The process ends with its standard input."""
     with contextlib.suppress(OSError, ValueError):
         while line := sys.stdin.buffer.readline(COMMAND_BYTES_MAX):
             try:
@@ -241,7 +245,7 @@ def _watch_stdin(ingest: IngestProcess, end: Callable[[], None]) -> None:
 
 
 def _die_with_parent() -> None:
-    """SIGTERM when the parent dies (Linux), for the case that something else holds our stdin open."""
+    """Ask for SIGTERM when the parent dies (Linux), for the case that something else holds our stdin open."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Which camera is decoded by which hardware: sessions are counted over all cameras, and what fails is told."""
+"""Hardware that decodes cameras: sessions are counted over all cameras, and failures are reported."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ class HardwareDecoders:
         return f"{self._sessions} of {self.settings.sessions_max} sessions; {', '.join(found)}"
 
     def must_have(self, cameras: Mapping[str, CameraConfig]) -> None:
-        """Probe what these cameras ask for. Raises MissingDependency: it is not there, and may not be done without."""
+        """Probe the hardware that these cameras ask for.
+
+        Raise MissingDependency if it is not there, and may not be done without.
+        """
         for name, camera in cameras.items():
             wanted = self.settings.hardware_of(camera.decode) if camera.enabled else "off"
             if wanted == "auto":
@@ -72,7 +75,7 @@ class HardwareDecoders:
             return [self._probed[kind] for kind in kinds]
 
     def of(self, camera: str, settings: CameraConfig) -> CameraHardware | None:
-        """None: software decodes this camera."""
+        """Return the hardware of a camera; None if software decodes it."""
         wanted = self.settings.hardware_of(settings.decode)
         if wanted == "off":
             return None
@@ -177,7 +180,7 @@ class HardwareOnly(CameraHardware):
 
 
 def missing_text(camera: str, settings: CameraConfig, probed: ProbedHardware) -> str:
-    """Why a camera cannot have what it asks for, with the remedy."""
+    """Return why a camera cannot have what it asks for, with the remedy."""
     key = f"cameras.{camera}.decode.hardware" if settings.decode.hardware is not None else "decode.hardware"
     return (
         f"{key} {probed.kind} does not work here: {probed.text}. Or set it to auto or off, or decode.fallback to true"

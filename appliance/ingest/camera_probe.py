@@ -45,7 +45,10 @@ class ProbeResult:
 
 
 def probe(name: str, camera: CameraConfig, url: str, key: str) -> ProbeResult:
-    """Open `url` (the camera's `key`), decode for a moment, close. Raises SourceRefused, SourceLost or SourceError."""
+    """Open `url` (the camera's `key`), decode for a moment, and close it.
+
+    Raise SourceRefused, SourceLost or SourceError.
+    """
     clock = SystemClock()
     source = _source(name, camera, url, key, clock)
     began = clock.monotonic()

@@ -276,7 +276,10 @@ class CameraRunner:
 
 
 def _streams_apart_s(readers: Mapping[str, ReaderCounts]) -> float | None:
-    """By how much the detect stream's camera time is ahead of the main stream's; None: there are not both now."""
+    """Return by how much the detect stream's camera time is ahead of the main stream's.
+
+    Return None if there are not both now.
+    """
     behind = [readers[role].behind_s for role in (MAIN_STREAM, DETECT_STREAM) if role in readers]
     main, detect = behind if len(behind) == 2 else (None, None)
     return None if main is None or detect is None else main - detect

@@ -82,7 +82,7 @@ class IngestChannel:
         self._changed = threading.Condition()
 
     def put(self, message: IngestMessage) -> None:
-        """Queue a message; never waits. Raises ChannelClosed."""
+        """Queue a message; never wait. Raise ChannelClosed."""
         with self._changed:
             if self._closed or self._kept >= self._kept_max:
                 self._closed = True
@@ -110,7 +110,7 @@ class IngestChannel:
             on_closed()
 
     def close(self) -> None:
-        """No more messages; `run` returns when what waits is written."""
+        """Take no more messages; `run` returns when what waits is written."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -177,7 +177,7 @@ class IngestChannel:
 
 
 def _key(message: IngestMessage) -> tuple[str, str] | None:
-    """Two messages of the same key: the newer may take the older one's place."""
+    """Return the message's key: a newer message of the same key may take the older one's place."""
     if isinstance(message, SegmentRow):
         return "segment", message.path
     if isinstance(message, CameraMeter):

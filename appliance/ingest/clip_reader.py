@@ -73,7 +73,7 @@ class ClipReader:
         return self._source.jumps
 
     def packets(self) -> Iterator[VideoPacket]:
-        """As they are, for whoever decodes them."""
+        """Return the packets as they are, for a caller that decodes them."""
         return self._source.packets()
 
     def frames(

@@ -51,7 +51,7 @@ class DetectCounts:
         return sum(self.dropped.get(reason, 0) for reason in ("newer", "capped", "late"))
 
     def dropped_since(self, before: DetectCounts) -> dict[DropReason, int]:
-        """By reason; reasons without any are left out."""
+        """Return the new drops by reason; reasons without any are left out."""
         found = {reason: count - before.dropped.get(reason, 0) for reason, count in self.dropped.items()}
         return {reason: count for reason, count in found.items() if count}
 
@@ -153,7 +153,7 @@ class DetectStream:
         self._analysis.rebaseline(kind)
 
     def until_needed_s(self) -> float:
-        """For how many seconds from now on no further packet is needed. Called by the camera's thread."""
+        """Return for how many seconds from now on no further packet is needed. The camera's thread calls it."""
         return self._analysis.until_needed_s(self._packet_t)
 
     def complete(self, queued: QueuedInference, detections: Detections | None, reason: DropReason = "failed") -> None:

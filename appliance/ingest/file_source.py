@@ -169,9 +169,9 @@ def _must_be_file(path: Path, name: str) -> None:
 
 
 def describe_stream(stream: av.VideoStream, label: str, name: str) -> StreamInfo:
-    """StreamInfo of a freshly opened PyAV stream, which is set to decode in the calling thread only.
+    """Return the StreamInfo of a freshly opened PyAV stream, which is set to decode in the calling thread only.
 
-    Raises SourceRefused for a codec that this FFmpeg does not know, and for frames of more than PIXELS_MAX.
+    Raise SourceRefused for a codec that this FFmpeg does not know, and for frames of more than PIXELS_MAX.
     """
     context = stream.codec_context
     if context is None:  # PyAV makes none without a decoder
@@ -197,7 +197,7 @@ def describe_stream(stream: av.VideoStream, label: str, name: str) -> StreamInfo
 def _read(
     container: av.container.InputContainer, stream: av.VideoStream, name: str
 ) -> Iterator[av.Packet[av.VideoStream]]:
-    """Packets until the end; places that cannot be read are skipped, as long as something follows."""
+    """Yield packets until the end; places that cannot be read are skipped, as long as something follows."""
     damaged = 0
     while True:
         try:

@@ -92,7 +92,7 @@ class IngestPolicy:
 
 
 def _with_accelerators(policy: ConfinementPolicy, site: IngestConfig, needs: IngestNeeds) -> ConfinementPolicy:
-    """With devices, what their libraries read and keep, and the programs that use them."""
+    """Add devices, what their libraries read and keep, and the programs that use them."""
     places = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     places += [os.environ.get(name, "") for name in ("CUDA_PATH", "CUDA_HOME")]
     caches = [Path.home() / f".{each}" for each in _CACHES] if "HOME" in os.environ else []
@@ -119,7 +119,7 @@ def _programs(site: IngestConfig, needs: IngestNeeds) -> Iterator[Path]:
 
 
 def _network_files(site: IngestConfig) -> Iterator[Path]:
-    """Files that the site names by their path, and what lies beside them under their name: weights, notes."""
+    """Yield the files that the site names by their path, and those beside them under their name: weights, notes."""
     named = (site.detector.model, site.second_look.model or "", site.detector.labels or "")
     for path in (Path(each).expanduser() for each in named):
         if path.is_file():
@@ -133,7 +133,7 @@ def _camera_files(urls: Iterable[str]) -> Iterator[Path]:
 
 
 def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int] | None]:
-    """Device and inode; None: it is not there."""
+    """Return the device and inode of each path; None if it is not there."""
     found: dict[Path, tuple[int, int] | None] = {}
     for path in paths:
         try:

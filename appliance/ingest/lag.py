@@ -36,9 +36,10 @@ class LagEstimator:
         self._up_to_date = now
 
     def lag_s(self, size: int, stream_t: float, unread: int | None, now: float) -> float:
-        """Seconds by which a packet of `size` bytes is late. stream_t: its stamp; unread: bytes left in the socket.
+        """Return the seconds by which a packet of `size` bytes is late; 0 if that is not known.
 
-        Never more than what has passed since nothing was waiting. 0 where it cannot be told.
+        stream_t: its stamp. unread: bytes left in the socket. It is never more than what has passed since nothing was
+        waiting.
         """
         self._learn(size, stream_t)
         if unread is None or self._seconds < KNOWN_S_MIN:
@@ -120,5 +121,8 @@ class LagFilter:
         return worst
 
     def _is_due_key_frame(self, packet: VideoPacket) -> bool:
-        """Late is better than never: an appliance that cannot keep up still examines every camera now and then."""
+        """Return True for a key frame that is due, although it is late.
+
+        Late is better than never: an appliance that cannot keep up still examines every camera now and then.
+        """
         return packet.keyframe and not 0 <= packet.t - self._handed_on_t < self._key_frame_every_s

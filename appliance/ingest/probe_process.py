@@ -55,7 +55,10 @@ class ProbeFailed(VedetteError):
 
 
 def probe_camera(url: str) -> CameraReport:
-    """Watch the camera at `url` for some seconds, in a child process. Raises ProbeFailed. Takes up to 30 s."""
+    """Watch the camera at `url` for some seconds, in a child process; it takes up to 30 s.
+
+    Raise ProbeFailed.
+    """
     command = [sys.executable, "-m", INGEST_PROBE]
     try:
         done = subprocess.run(

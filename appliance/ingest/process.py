@@ -186,7 +186,10 @@ class IngestProcess:
             self._end(writer, worker)
 
     def stop(self) -> None:
-        """Any thread; not a signal handler, which may have interrupted whoever is in the event's `set` or `wait`."""
+        """Stop; any thread may call, but not a signal handler.
+
+        A handler may have interrupted a thread in the event's `set` or `wait`.
+        """
         self._stop.set()
 
     def handle_command(self, command: Command) -> None:
@@ -246,7 +249,7 @@ class IngestProcess:
             )  # fmt: skip
 
     def _apply_shedding(self) -> None:
-        """Each second, so that a camera which is added meanwhile does no more than the others."""
+        """Apply load shedding each second, so that a camera which is added meanwhile does no more than the others."""
         shedding, before = self._shedding, self._shed
         self._shed = shedding
         work = WorkShare(shedding.fps_share, shedding.input_share)
@@ -266,7 +269,7 @@ class IngestProcess:
         return [f"camera {name}: {each.text}" for each in unknown_labels(camera.rules, self._detector.labels)]
 
     def _stop_cameras(self, cameras: Collection[_RunningCamera]) -> None:
-        """Their segments are closed and their last counters emitted."""
+        """Stop the cameras: their segments are closed and their last counters emitted."""
         for camera in cameras:
             camera.runner.stop()
         deadline = self._clock.monotonic() + STOP_S_MAX

@@ -169,7 +169,7 @@ class ReconnectingReader:
         self._stop.set()
 
     def run(self) -> None:
-        """Until `stop()`, or until a clip that does not loop is at its end."""
+        """Run until `stop()`, or until a clip that does not loop is at its end."""
         self._set_state("connecting", "")
         try:
             while not self._stop.is_set() and self._state != "ended":
@@ -179,7 +179,7 @@ class ReconnectingReader:
             self._source.close()
 
     def run_once(self) -> None:
-        """One connection, until it ends. Raises SourceError."""
+        """Run one connection, until it ends; raise SourceError."""
         info = self._source.open()
         self._dry = False
         began = self._clock.monotonic()
@@ -232,7 +232,7 @@ class ReconnectingReader:
         return ReaderCounts(self._packets, self._reconnects, self._source.received(), behind_s, self._waiting)
 
     def _attempt(self) -> float:
-        """One connection; seconds to wait before the next."""
+        """Run one connection; return the seconds to wait before the next."""
         packets = self._packets
         try:
             self.run_once()
@@ -275,7 +275,7 @@ class ReconnectingReader:
             self._set_state("live", "")
 
     def _notice_pause(self, last_t: float, t: float) -> None:
-        """Nothing came for a while, and the connection held: a gap."""
+        """Report a gap if nothing came for a while, though the connection held."""
         step_s = max(0.0, t - last_t)
         if step_s > max(GAP_S_MIN, GAP_STEPS * self._usual_s):
             self._listener.gap(self._name, last_t, t, PAUSED)

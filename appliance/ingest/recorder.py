@@ -97,7 +97,10 @@ class SegmentRecorder:
         self._session_id, self._size = session_id, size
 
     def take(self, packet: VideoPacket) -> None:
-        """Record one packet. Raises nothing of the disk's: that is counted in `lost`, and `warning` has the reason."""
+        """Record one packet; raise no error of the disk.
+
+        A packet that the disk refuses is counted in `lost`, and `warning` has the reason.
+        """
         if self._info is None or suffix_for(self._info.codec) is None:
             return
         try:
@@ -125,7 +128,7 @@ class SegmentRecorder:
                 self._refused(error, us / SECOND_US)
 
     def _frames_of(self, packet: av.Packet[av.AudioStream], us: int) -> list[SoundPacket]:
-        """Sound that cannot be decoded costs itself, never the pictures."""
+        """Decode a packet of sound; if that fails, the sound is lost, never the video."""
         if self._sound is None:
             return []
         try:
@@ -194,7 +197,10 @@ class SegmentRecorder:
         self._cut, self._sets = self._cut or changed, sets or self._sets
 
     def _must_end(self, packet: VideoPacket, segment: SegmentWriter) -> bool:
-        """Frames that go on over a jump of their clock are kept, up to the next key frame; a hole is not bridged."""
+        """Return True if the segment ends before this packet.
+
+        Frames that go on over a jump of their clock are kept, up to the next key frame; a hole is not bridged.
+        """
         self._cut = self._cut or packet.jump
         if not packet.keyframe:
             return packet.jump and packet.t - segment.t_end > HOLE_S_MAX

@@ -153,7 +153,7 @@ class RtspSource:
         return ReceivedBytes(earlier.bytes + self._packet_bytes, earlier.exact and not self._packet_bytes)
 
     def unread_bytes(self) -> int | None:
-        """Bytes that the camera sent and that were not read yet; None where the system does not say."""
+        """Return the bytes that the camera sent and that were not read yet; None if the system does not say."""
         return None if self._meter is None else self._meter.unread_bytes()
 
     def close(self) -> None:
@@ -184,7 +184,10 @@ class RtspSource:
         return VideoPacket(packet, t, packet.is_keyframe, packet.size, stamp.jump, lag_s)
 
     def _take_sound(self, packet: av.Packet[av.AudioStream]) -> None:
-        """Hand it on with its camera time, which is that of the pictures. Raises SourceStalled: only sound comes."""
+        """Hand a packet of sound on with its camera time, which is that of the frames.
+
+        Raise SourceStalled if only sound comes.
+        """
         self._packet_bytes += packet.size
         if self._clock.monotonic() - self._picture_at > self._stall_s:
             raise SourceStalled(f"{self._name}: only sound came for {self._stall_s:g} s")

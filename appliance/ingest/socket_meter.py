@@ -24,13 +24,13 @@ class SocketMeter:
     """Counts one connection. State: a duplicate of its socket, kept so that the number can be read at any time."""
 
     def __init__(self, fd: int) -> None:
-        """`fd` is duplicated; the caller keeps its own."""
+        """Duplicate `fd`; the caller keeps its own."""
         self._lock = threading.Lock()
         self._socket: socket.socket | None = socket.socket(fileno=os.dup(fd))
         self._last = 0
 
     def received(self) -> int:
-        """Bytes so far; stays at its last value after `close`."""
+        """Return the bytes so far; the count stays at its last value after `close`."""
         with self._lock:
             if self._socket is not None:
                 counted = tcp_bytes(self._socket)
@@ -38,7 +38,7 @@ class SocketMeter:
             return self._last
 
     def unread_bytes(self) -> int | None:
-        """Bytes that came and were not read yet; None where the system does not say."""
+        """Return the bytes that came and were not read yet; None if the system does not say."""
         with self._lock:
             if self._socket is None:
                 return None
@@ -68,9 +68,9 @@ class SocketFinder:
 
     @contextlib.contextmanager
     def watching(self, address: tuple[str, int]) -> Iterator[NewSocket]:
-        """While the block runs, sockets to `address` (host, port) are watched; afterwards ask the result for the meter.
+        """Watch sockets to `address` (host, port) while the block runs; afterwards ask the result for the meter.
 
-        Waits its turn at most `TURN_S_MAX`; without a turn nothing is found, and bytes are counted otherwise.
+        It waits its turn at most `TURN_S_MAX`; without a turn nothing is found, and bytes are counted otherwise.
         """
         with self._lock:
             turn = self._turns.setdefault(address, threading.Lock())
@@ -112,12 +112,12 @@ class NewSocket:
 
 
 def _sockets_to(port: int) -> set[int]:
-    """Inodes of this process's TCP sockets that are connected to `port` somewhere."""
+    """Return the inodes of this process's TCP sockets that are connected to `port` somewhere."""
     return {inode for inode, fd in _sockets() if _peer_port(fd) == port}
 
 
 def _sockets() -> Iterator[tuple[int, int]]:
-    """(inode, fd) of each open socket of this process."""
+    """Yield (inode, fd) of each open socket of this process."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             target = os.readlink(f"/proc/self/fd/{name}")

@@ -31,7 +31,7 @@ class SubstreamRing:
     """
 
     def __init__(self, root: Path, camera: str, free_min_bytes: int, clock: Clock) -> None:
-        """root: the storage folder. What an earlier process left there is deleted."""
+        """Delete what an earlier process left; root: the storage folder."""
         self._root = root
         self._camera = camera
         self._paths: deque[str] = deque()
@@ -58,13 +58,16 @@ class SubstreamRing:
         self._recorder.end()
 
     def close(self) -> None:
-        """Its camera is not read any more: delete what there is. After the thread has ended."""
+        """Delete what there is: the camera is not read any more. Call it after the thread has ended."""
         self._keep(0)
         with contextlib.suppress(OSError):
             (self._root / FOLDER / self._camera).rmdir()
 
     def pause(self, is_paused: bool) -> None:
-        """Memory is short: keep nothing, and delete what there is with the next packet; or go on. Any thread."""
+        """Keep nothing while memory is short, or go on. Any thread may call.
+
+        With a pause, the next packet deletes what there is.
+        """
         self._is_paused = is_paused
 
     def _take_row(self, row: SegmentRow | Gap) -> None:

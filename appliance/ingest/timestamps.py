@@ -46,7 +46,10 @@ class SenderReports:
         self._last: tuple[int, int | None] | None = None
 
     def utc_us(self, packet: av.Packet[av.VideoStream], pts_us: int | None) -> int | None:
-        """UTC of the frame in microseconds, if there were any reports. pts_us: its stamp, in microseconds."""
+        """Return the UTC of the frame in microseconds, if there were any reports.
+
+        pts_us: the frame's stamp, in microseconds.
+        """
         if pts_us is None:
             return self._read(packet)
         if self._last is None or not 0 <= pts_us - self._last[0] < READ_EVERY_US:
@@ -113,7 +116,10 @@ class Timeline:
         return self._last_out
 
     def camera_us(self, stream_us: int) -> int | None:
-        """Camera time of a moment of the stream's own clock, by the anchor of now; None: there is none yet."""
+        """Return the camera time of a moment of the stream's own clock, by the present anchor.
+
+        Return None if there is no anchor yet.
+        """
         return None if self._offset is None else stream_us + self._offset
 
     def stamp_live(self, pts: int | None, dts: int | None, arrival: int, report: int | None = None) -> CameraStamp:
@@ -213,7 +219,10 @@ class _Drift:
         self._owed = 0
 
     def correction(self, late: int, report: int | None, mapped: int, passed: int) -> int:
-        """Microseconds to add to the anchor. `late`: arrival minus camera time; `passed`: stream time since last."""
+        """Return the microseconds to add to the anchor.
+
+        `late`: arrival minus camera time. `passed`: stream time since last.
+        """
         if report is not None:
             self._owed = report - mapped
         else:
@@ -233,7 +242,7 @@ class _Drift:
 
 
 def _agree(pts: int | None, dts: int | None) -> tuple[int | None, int | None]:
-    """(pts, what orders the packets): dts where it is sane, pts where only that is there."""
+    """Return pts and the stamp that orders the packets: dts where it is sane, pts where only that is there."""
     if pts is None:
         return (dts, dts) if dts is not None else (None, None)
     if dts is None:

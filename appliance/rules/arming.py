@@ -21,9 +21,9 @@ _NOTHING: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class ProfileInForce:
-    """A profile, and why it is the one.
+    """A profile, and why it is the one in force.
 
-    by: the week of the site file, or a person's choice. until_t: UTC seconds; None: until somebody changes it.
+    by: the week of the site file, or a person's choice. until_t: UTC seconds; None: until a person changes it.
     following: the profile after that; '' where none is known. who, why: of a choice.
     """
 
@@ -103,7 +103,7 @@ class Arming:
         return frozenset(off)
 
     def paused(self, camera: str | None = None) -> tuple[ArmingRow, ...]:
-        """Cameras and rules that somebody paused, of one camera or all."""
+        """Return the cameras and rules that a person paused, of one camera or all."""
         now = self._clock.now()
         return tuple(
             row for row in self._store.rows
@@ -111,12 +111,12 @@ class Arming:
         )  # fmt: skip
 
     def snoozed(self) -> tuple[ArmingRow, ...]:
-        """Targets that are not notified of a camera or rule for a while."""
+        """Return the targets that are not notified of a camera or rule for a while."""
         now = self._clock.now()
         return tuple(row for row in self._store.rows if row.target and row.lasts(now))
 
     def quiet_reason(self, target: str, camera: str, rules: tuple[str, ...]) -> str:
-        """Why a target is not notified of an alert of these rules now; '': it is."""
+        """Return why a target is not notified of an alert of these rules now; '' if it is."""
         notified = self.config.profile(self.profile).notify
         if notified is not None and target not in notified:
             return f"not told: the profile is {self.profile}"
@@ -137,13 +137,16 @@ class Arming:
         return tuple(found)
 
     def choose(self, profile: str, until_t: float | None, who: str, why: str = "") -> None:
-        """Put a profile in force until a time (None: until it is changed). Raises PreconditionError, StoreError."""
+        """Put a profile in force until a time (None: until it is changed).
+
+        Raise PreconditionError or StoreError.
+        """
         if profile not in self.config.names:
             raise PreconditionError(f"there is no profile {profile}: this site has {', '.join(self.config.names)}")
         self._store.put(self._row("", "", "", profile, until_t, who, why))
 
     def follow_schedule(self) -> bool:
-        """Take a person's choice back. False: there was none. Raises StoreError."""
+        """Take a person's choice back; return False if there was none. Raise StoreError."""
         return self._store.remove()
 
     def arm(self, *, armed: bool, who: str) -> bool:
@@ -166,29 +169,33 @@ class Arming:
     def pause(self, camera: str, rule: str, until_t: float, who: str, why: str = "") -> None:
         """Let a camera ('' for `rule`), or one of its rules, report nothing until a time.
 
-        Raises PreconditionError: there is no such camera or rule, or the time is not ahead, or far; StoreError.
+        Raise PreconditionError if there is no such camera or rule, or if the time is not ahead, or far. Raise
+        StoreError.
         """
         self._check(camera, rule, until_t)
         self._store.put(self._row(camera, rule, "", "", until_t, who, why))
 
     def resume(self, camera: str, rule: str = "") -> bool:
-        """End a pause. False: there was none. Raises PreconditionError: there is no such camera; StoreError."""
+        """End a pause; return False if there was none.
+
+        Raise PreconditionError if there is no such camera. Raise StoreError.
+        """
         ended = self._store.remove(camera, rule)
         if not ended and camera not in self._rules:
             raise PreconditionError(f"there is no camera {camera} in the site file")
         return ended
 
     def snooze(self, target: str, camera: str, rule: str, until_t: float, who: str) -> None:
-        """Do not notify a target of a camera or one of its rules until a time. Raises as `pause`."""
+        """Do not notify a target of a camera or one of its rules until a time. Raise the errors of `pause`."""
         self._check(camera, rule, until_t)
         self._store.put(self._row(camera, rule, target, "", until_t, who, ""))
 
     def wake(self, target: str, camera: str, rule: str) -> bool:
-        """End a snooze. False: there was none. Raises StoreError."""
+        """End a snooze; return False if there was none. Raise StoreError."""
         return self._store.remove(camera, rule, target)
 
     def next_turn(self, now: float) -> float | None:
-        """When the week turns to another profile than that of `now`; None: never."""
+        """Return when the week turns to another profile than that of `now`; None if it never does."""
         if not self._hours:
             return None
         present = self._scheduled(now)

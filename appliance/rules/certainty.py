@@ -43,17 +43,17 @@ TUNING = CertaintyTuning()
 
 
 class TrackCertainty:
-    """How sure it is, 0..1, that a track is what its label says, in two ways, each the highest that it has ever been.
+    """The certainty, 0..1, that a track is what its label says, in two ways, each the highest that it has ever been.
 
-    median: of the last nine scores, from two on. added_up: from the sum of the log-odds of its independent looks. A
-    median, so that one strong false detection cannot fire a rule and one weak one cannot hide a person; the
-    lower of the two middle scores where their number is even, so that of two detections both must be good. A sum,
-    because who was seen a dozen times, at a score of 0.35 and each time a step further on, is there.
+    median: of the last nine scores, from two on. added_up: from the sum of the log-odds of its independent detections.
+    A median is used so that one strong false detection cannot fire a rule and one weak one cannot hide a person. The
+    lower of the two middle scores counts where their number is even, so that of two detections both must be good. A sum
+    is used because a person who was seen a dozen times, at a score of 0.35 and each time a step further on, is there.
 
-    A rule is satisfied by either (`at_least`); it is told the median where that is enough: how good the looks were.
+    A rule is satisfied by either (`at_least`). It gets the median where that is enough: how good the detections were.
 
-    The highest so far, because a person who was well seen does not become less of a person behind a bush. Frames in
-    which the object was not detected add nothing (adding zeros would make every occlusion a doubt).
+    The highest so far counts, because a person who was well seen does not become less of a person behind a bush. Frames
+    in which the object was not detected add nothing (adding zeros would make every occlusion a doubt).
     """
 
     __slots__ = ("_last", "_looks", "_recent", "_sum", "added_up", "median")

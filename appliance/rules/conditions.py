@@ -65,7 +65,7 @@ class RuleTrackState:
         certainty.add(calibrated(found.score, found.label, calibration), found.box)
 
     def update_start(self, t: float, settle_s: float) -> None:
-        """Note whether it has moved off from where it stood when the session began."""
+        """Note if the object has moved off from where it stood when the session began."""
         self.moves_off = False
         if self.start_box is None:
             return
@@ -75,7 +75,10 @@ class RuleTrackState:
             self.start_box, self.moves_off = None, True
 
     def certainty(self, label: str, score_min: float) -> float:
-        """How sure it is that this track is a `label`, for a rule that wants `score_min` (see TrackCertainty)."""
+        """Return how sure it is that this track is a `label` (see TrackCertainty).
+
+        score_min: the score that the rule wants.
+        """
         certainty = self.certainties.get(label)
         return certainty.at_least(score_min) if certainty else 0.0
 
@@ -90,14 +93,17 @@ class RuleTrackState:
         return (rule.height_min or 0.0) <= height <= (1.0 if rule.height_max is None else rule.height_max)
 
     def break_off(self) -> None:
-        """Missing for too long: what it did meanwhile is unknown. Being inside a zone stands until it is seen again."""
+        """Break off, because the object was missing for too long: what it did meanwhile is unknown.
+
+        Being inside a zone stands until it is seen again.
+        """
         self.lost = True
         self.positions.clear()
         self.dwells.clear()
         self.break_debounces()
 
     def break_debounces(self) -> None:
-        """Missed between two detections: they are not in a row."""
+        """Break the debounces: it was missed between two detections, so they are not in a row."""
         self.off_place.clear()
         for member in self.members.values():
             member.debounce.clear()

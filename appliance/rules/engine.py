@@ -137,7 +137,7 @@ class RulesEngine:
         return tuple(events)
 
     def _steady(self, t: float) -> float:
-        """Frame time that never runs back: a camera whose clock is set back must not have negative durations."""
+        """Return frame time that never runs back: a camera whose clock is set back must not have negative durations."""
         if self._latest is not None and t < self._latest:
             self._offset += self._latest - t
         self._latest = t

@@ -19,7 +19,7 @@ _FRAME_EDGE = 0.01  # share of the frame: feet below it are cut off by the pictu
 
 
 def foot(box: Box) -> Point:
-    """Where the object stands: the middle of the box's lower edge."""
+    """Return where the object stands: the middle of the box's lower edge."""
     return (box[0] + box[2]) / 2, box[3]
 
 
@@ -57,7 +57,7 @@ def touching(a: Box, b: Box) -> bool:
 
 
 def signed_area(point: Point, a: Point, b: Point) -> float:
-    """Twice the signed area of a, b, point: negative left of the line a→b, positive right of it, 0 on it."""
+    """Return twice the signed area of a, b, point: negative left of the line a→b, positive right of it, 0 on it."""
     return (b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0])
 
 
@@ -99,7 +99,7 @@ class Polygon:
         self._edges = [(a[0], a[1], b[0], b[1]) for a, b in zip(points, following, strict=True) if a != b]
 
     def contains(self, point: Point) -> bool:
-        """Even-odd rule; a point within 1e-9 of an edge is inside."""
+        """Return True if the point is inside by the even-odd rule, or within 1e-9 of an edge."""
         x, y = point
         if not (self._x_min <= x <= self._x_max and self._y_min <= y <= self._y_max):
             return False
@@ -113,7 +113,7 @@ class Polygon:
         return inside
 
     def edge_distance(self, point: Point, aspect: float) -> float:
-        """Distance of `point` from the nearest edge, in frame heights (aspect: width / height)."""
+        """Return the distance of `point` from the nearest edge, in frame heights (aspect: width / height)."""
         x, y = point[0] * aspect, point[1]
         return min(_distance(x, y, ax * aspect, ay, bx * aspect, by) for ax, ay, bx, by in self._edges)
 

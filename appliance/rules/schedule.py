@@ -41,7 +41,7 @@ class ArmedHours:
         )
 
     def opens_in(self, weekday: int, minute: int) -> int:
-        """Minutes until it is armed: 0 when it is now; at most a week."""
+        """Return the minutes until it is armed: 0 when it is now; at most a week."""
         for ahead in range(8 * MINUTES_A_DAY):
             days, at = divmod(minute + ahead, MINUTES_A_DAY)
             if self.armed((weekday + days) % 7, at):
@@ -58,7 +58,10 @@ def armed_at(schedule: Schedule | None, local_time: LocalTime) -> Callable[[floa
 
 
 def off_peak_in_s(hours: OffPeakConfig | None, local_time: LocalTime | None) -> Callable[[float], float] | None:
-    """Seconds from a time until the off-peak hours, 0 inside them; None where there are none, or no time of day."""
+    """Return the seconds from a time until the off-peak hours, 0 inside them.
+
+    Return None if there are none, or no time of day.
+    """
     if hours is None or local_time is None:
         return None
     spans, at = ArmedHours(hours), local_time

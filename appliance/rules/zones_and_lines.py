@@ -54,7 +54,7 @@ class Debounce:
     since: float | None = None
 
     def add(self, t: float, settle_s: float = TUNING.settle_s) -> float | None:
-        """One more detection; the time of the first once the change is to be believed."""
+        """Add one more detection; return the time of the first once the change is to be believed."""
         if self.since is None:
             self.since = t
         return self.since if t - self.since >= settle_s else None
@@ -213,7 +213,7 @@ class Line:
         return "left_to_right" if here == RIGHT else "right_to_left"
 
     def _side(self, leaning: float, margin: float, aspect: float) -> int:
-        """LEFT or RIGHT; 0 within the margin (frame heights) of the endless line."""
+        """Return LEFT or RIGHT; 0 within the margin (frame heights) of the endless line."""
         length = hypot((self._b[0] - self._a[0]) * aspect, self._b[1] - self._a[1])
         if abs(leaning) * aspect <= margin * length:
             return 0

@@ -27,7 +27,7 @@ _HIGHEST = (235.0, 160.0, 160.0)  # video white, and the chroma beyond which col
 
 
 def _bin_positions(lowest: float, highest: float) -> Floats:
-    """(256,): where each value lies among the bins."""
+    """Return where each value lies among the bins: (256,)."""
     shares = (np.arange(256) - lowest) / (highest - lowest)
     return np.asarray(np.clip(shares, 0.0, 1.0) * (_BINS - 1), np.float64)
 
@@ -41,10 +41,11 @@ _LOWER_SHARE = 1 - _UPPER_SHARE
 
 
 def describe(planes: Planes, boxes: NDArray[np.float32]) -> Floats:
-    """(N, L) histograms of the objects in `boxes` (N, 4, shares of the frame) of a frame that is not empty.
+    """Return (N, L) histograms of the objects in `boxes` (N, 4, shares of the frame) of a frame that is not empty.
 
-    For each half and plane one histogram that sums to 1, linear between its bins, so that a slow change of light
-    moves it a little and not by whole bins. L is 24 for each plane. About 0.02 ms per box on a desktop core.
+    For each half and plane there is one histogram that sums to 1, linear between its bins, so that a slow change of
+    light moves it a little and not by whole bins. L is 24 for each plane. It takes about 0.02 ms per box on a desktop
+    core.
     """
     count = min(len(planes), len(_LOWEST))
     x, y = _points(np.asarray(boxes, np.float64))
@@ -60,28 +61,28 @@ def describe(planes: Planes, boxes: NDArray[np.float32]) -> Floats:
 
 
 def similarity(some: Floats, others: Floats) -> Floats:
-    """(M, N): how alike each of `some` (M, L) and each of `others` (N, L) look; 1 the same, 0 nothing in common.
+    """Return (M, N): how alike each of `some` (M, L) and each of `others` (N, L) are; 1 the same, 0 nothing in common.
 
-    The Bhattacharyya coefficient, mean over the histograms. On PETS09-S2L1 the same person 1.5 to 5 s later has
-    0.95 +- 0.05, another one 0.77 +- 0.10. Rounded, so that the last bit of a sum decides nothing.
+    It is the Bhattacharyya coefficient, mean over the histograms. On PETS09-S2L1 the same person 1.5 to 5 s later has
+    0.95 +- 0.05, another one 0.77 +- 0.10. It is rounded, so that the last bit of a sum decides nothing.
     """
     shared = (np.sqrt(some)[:, None] * np.sqrt(others)[None]).sum(axis=2)
     return np.asarray(np.round(shared * (_BINS / some.shape[1]), 6), np.float64)
 
 
 def _points(boxes: Floats) -> tuple[Floats, Floats]:
-    """x (N, columns) and y (N, 2, rows) of the points that are read, in shares."""
+    """Return x (N, columns) and y (N, 2, rows) of the points that are read, in shares."""
     side = boxes[:, 2:] - boxes[:, :2]
     return boxes[:, :1] + side[:, :1] * _ACROSS, boxes[:, 1, None, None] + side[:, 1, None, None] * _DOWN
 
 
 def _pixels(shares: Floats, side: int) -> NDArray[np.intp]:
-    """Which of a frame's `side` pixels."""
+    """Return the index of each share among a frame's `side` pixels."""
     return np.minimum(np.maximum((shares * side).astype(np.intp), 0), side - 1)
 
 
 def _histograms(values: NDArray[np.intp]) -> Floats:
-    """(M, points), values of planes, to (M, bins)."""
+    """Convert (M, points), values of planes, to (M, bins)."""
     count, points = values.shape
     total = count * _BINS
     index = (_LOWER.take(values) + np.arange(0, total, _BINS)[:, None]).ravel()

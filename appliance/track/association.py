@@ -18,7 +18,7 @@ _SMALL = 400  # cells of a table up to which plain numbers are quicker than arra
 
 
 def overlap_of_smaller(a: Box, b: Box) -> float:
-    """Share of the smaller of two boxes that lies in the other."""
+    """Return the share of the smaller of two boxes that lies in the other."""
     width = min(a[2], b[2]) - max(a[0], b[0])
     if width <= 0:
         return 0.0
@@ -59,7 +59,7 @@ def match_costs(
 
 
 def assign(costs: Floats | Sequence[Sequence[float]], cost_max: float = 2.0) -> list[tuple[int, int]]:
-    """Pairs (row, column) of least total cost, in row order; a row left alone costs `cost_max`.
+    """Return pairs (row, column) of least total cost, in row order; a row left alone costs `cost_max`.
 
     One sure pair therefore beats two doubtful ones. The table falls into groups of rows and columns that could be
     confused with each other; most hold one pair. Larger ones go through the Hungarian algorithm.

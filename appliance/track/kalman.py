@@ -29,7 +29,7 @@ class Kalman:
     __slots__ = ("_axes", "box")
 
     def __init__(self, box: Box) -> None:
-        """At `box`, standing still as far as is known."""
+        """Begin at `box`, standing still as far as is known."""
         position = to_centre(box)
         self._axes = [
             (at, 0.0, _square(size * MEASURED_STD), 0.0, _square(size * speed))
@@ -95,7 +95,7 @@ class Kalman:
 
 
 def to_centre(box: Box) -> Box:
-    """xyxy to centre x, centre y, width, height."""
+    """Convert xyxy to centre x, centre y, width, height."""
     x1, y1, x2, y2 = box
     width, height = x2 - x1, y2 - y1
     return x1 + width / 2, y1 + height / 2, width, height
@@ -111,11 +111,11 @@ def sizes(position: Box) -> tuple[float, float]:
 
 
 def _scale(position: Box) -> Box:
-    """`sizes` for the centre, and again for the sides."""
+    """Return `sizes` for the centre, and once more for the sides."""
     width, height = sizes(position)
     return width, height, width, height
 
 
 def _square(value: float) -> float:
-    """Not `value**2`, which is a power and may differ in the last bit."""
+    """Return the square by multiplication: `value**2` is a power and may differ in the last bit."""
     return value * value

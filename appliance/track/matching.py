@@ -144,7 +144,7 @@ class TwoStageMatcher:
             self._frame.taken[rows[row]] = free[column]
 
     def _add_appearance_costs(self, table: list[list[float]], rows: list[int], free: list[int]) -> None:
-        """Where there is a choice, what looks different costs more."""
+        """Raise the cost of a pair that differs in appearance, where there is a choice."""
         contested = [
             (row, track.appearance, track.appearance_samples)
             for row in contested_rows(table, TUNING.cost_max)

@@ -80,7 +80,7 @@ class ParkedTracks:
             track.stationary = None
 
     def hand_over(self, track: Track, known: Track) -> None:
-        """`track` continues `known`: with its place, unless it turned up elsewhere."""
+        """Continue `known` as `track`: with its place, unless it turned up elsewhere."""
         place = known.stationary
         if place is None:
             return

@@ -35,7 +35,7 @@ def spawn_confident(frame: FrameObservation, held: Iterable[Track], room: int) -
 
 
 def spawn_tentative(frame: FrameObservation, tracks: Sequence[Track], spawned: Sequence[int], room: int) -> list[int]:
-    """At most `room` detections that are too doubtful to begin tracks, but may be persons, if they walk."""
+    """Return at most `room` detections that are too doubtful to begin tracks, but may be persons, if they walk."""
     doubtful = frame.free(TUNING.scores.tentative_score_min, TUNING.scores.spawn_score_min)
     if not doubtful or room <= 0:
         return []
@@ -81,7 +81,7 @@ def reidentify(track: Track, lost: Iterable[Track]) -> Track | None:
 
 
 def inherit_identity(track: Track, known: Track) -> None:
-    """`track` goes on as `known`: with its number, votes and appearance."""
+    """Let `track` go on as `known`: with its number, votes and appearance."""
     track.number, known.number = known.number, 0
     for class_id, score in known.votes.items():
         track.votes[class_id] = track.votes.get(class_id, 0.0) + score

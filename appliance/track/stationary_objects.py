@@ -83,7 +83,7 @@ class StationaryObjects:
             each.number, each.taken = 0, False
 
     def forget(self, t: float) -> None:
-        """Time has come to `t`. A clock that was set far back makes everything old."""
+        """Forget objects that are old at `t`. A clock that was set far back makes everything old."""
         kept = [each for each in self._objects if each.taken or abs(t - each.t_last) <= FORGET_S]
         if len(kept) < len(self._objects):
             self._objects = kept
@@ -102,7 +102,7 @@ class StationaryObjects:
         return None
 
     def park(self, place: StationaryObject) -> None:
-        """Something has come to stand; what is known to have stood there before is gone."""
+        """Add an object that has come to stand; forget what is known to have stood there before."""
         self._objects = [
             each for each in self._objects if each.taken or each.kind != place.kind or iou(each.box, place.box) < 0.5
         ]
@@ -118,7 +118,7 @@ class StationaryObjects:
             self.changes += 1
 
     def snapshot(self) -> tuple[StationaryObject, ...]:
-        """All objects as they are now, copies, oldest first."""
+        """Return copies of all objects as they are now, oldest first."""
         return tuple(replace(each) for each in list(self._objects))
 
 
@@ -139,7 +139,7 @@ def cut_patch(planes: Planes, box: Box) -> Patch | None:
 
 
 def normalised_patch(cells: NDArray[np.generic]) -> Patch | None:
-    """`cells` with mean 0 and length 1; None where they hardly differ."""
+    """Return `cells` with mean 0 and length 1; None if they hardly differ."""
     values = np.asarray(cells, np.float32)
     values = values - values.mean()
     length = float(np.sqrt(np.dot(values, values)))

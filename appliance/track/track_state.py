@@ -261,6 +261,6 @@ class Standstill:
 
 
 def _distance(a: Box, b: Box) -> float:
-    """Between two centred boxes, in sizes of the first."""
+    """Return the distance between two centred boxes, in sizes of the first."""
     width, height = sizes(a)
     return math.hypot((b[0] - a[0]) / width, (b[1] - a[1]) / height)

@@ -62,7 +62,7 @@ class Tracker:
     def update(
         self, detections: Detections, t: float, planes: Planes = (), parts: Sequence[Box] = ()
     ) -> tuple[TrackedObject, ...]:
-        """One examined frame at time `t` (seconds); the confirmed objects in it, by number.
+        """Track one examined frame at time `t` (seconds); return the confirmed objects in it, by number.
 
         planes: the whole frame, for the appearance of objects and places; without it boxes alone decide. parts: the
         regions of the frame that were examined (boxes are shares of the whole); none: all of it. Tracks outside of them
@@ -71,7 +71,7 @@ class Tracker:
         place looks the same.
 
         A frame in which nothing was detected must be given too (`Detections.empty()`); one on which the detector failed
-        must not. A `t` that does not advance (camera clock set back) counts as no time passed. Raises ValueError if `t`
+        must not. A `t` that does not advance (camera clock set back) counts as no time passed. Raise ValueError if `t`
         is not finite.
         """
         expected = self._predict(t, parts)
@@ -112,7 +112,7 @@ class Tracker:
         )
 
     def _predict(self, t: float, parts: Sequence[Box]) -> list[bool]:
-        """Move filters and ages on to `t`. For each track, whether this frame looks for it."""
+        """Move filters and ages on to `t`; return for each track if this frame looks for it."""
         if not math.isfinite(t):
             raise ValueError(f"the time of a frame must be finite, not {t}")
         if self._t is None:
@@ -171,7 +171,10 @@ class Tracker:
                 self._parked.detected(track, self._kind(track), self._t or 0.0, frame.planes, clear=index in clear)
 
     def _clear(self, frame: FrameObservation) -> list[int]:
-        """Which of the boxes taken show one confident object alone; where another is expected counts too."""
+        """Return which of the boxes taken show one confident object alone.
+
+        A box where another object is expected counts, too.
+        """
         taken = list(frame.taken.values())
         boxes = [frame.boxes[index] for index in taken]
         boxes += [each.filter.box for row, each in enumerate(self._tracks) if each.number and row not in frame.taken]
@@ -282,6 +285,9 @@ def _tracked_object(track: Track, score: float, labels: Sequence[str]) -> Tracke
 
 
 def _confusion_groups(labels: tuple[str, ...]) -> tuple[int, ...]:
-    """For each class the first class it may be mistaken for: itself, or for a vehicle the first kind of vehicle."""
+    """Return for each class the first class it may be mistaken for.
+
+    It is the class itself, or for a vehicle the first kind of vehicle.
+    """
     vehicle = next((index for index, label in enumerate(labels) if label in VEHICLES), -1)
     return tuple(vehicle if label in VEHICLES else index for index, label in enumerate(labels))
