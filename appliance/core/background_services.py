@@ -39,10 +39,10 @@ from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.evidence.shareable_still import ShareableStills
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps
+from appliance.notify.health_notices import SystemStatus
 from appliance.notify.message import MessageBuilder
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
-from appliance.notify.system_status import SystemStatus
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.router.escalation_planner import RouterContext
 from appliance.router.system_load import SystemLoadMonitor

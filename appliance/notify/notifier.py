@@ -17,7 +17,7 @@ from appliance.config import AppriseTarget, PushTarget, Target
 from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import POLL_S, NotifierDeps, TargetSender, TargetStatus, UnstoredAlert
 from appliance.notify.http_sender import HttpSender
-from appliance.notify.message_sender import MessageSender
+from appliance.notify.message import MessageSender
 from appliance.notify.notice_policy import is_news
 from appliance.notify.push_means import PushMeans
 from appliance.notify.push_sender import PushSender

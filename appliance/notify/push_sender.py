@@ -11,10 +11,8 @@ from urllib.parse import urlsplit
 from appliance.base.clock import Clock
 from appliance.base.errors import UsageError
 from appliance.config import PushTarget
-from appliance.notify.http_sender import HttpPoster, tls_verification
-from appliance.notify.message import NotificationMessage, is_good_news
-from appliance.notify.message_sender import SendResult
-from appliance.notify.ntfy_webhook import HttpRequest
+from appliance.notify.http_sender import HttpPoster, HttpRequest, tls_verification
+from appliance.notify.message import NotificationMessage, SendResult, is_good_news
 from appliance.notify.push_crypto import encrypt
 from appliance.notify.push_means import VapidKey
 from appliance.store.push_subscriptions import PushSubscription, PushSubscriptionStore

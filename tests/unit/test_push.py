@@ -16,8 +16,7 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import MissingDependency, UsageError
 from appliance.config import PushTarget
 from appliance.notify.key_file import own_key
-from appliance.notify.message import NotificationMessage
-from appliance.notify.message_sender import SendResult
+from appliance.notify.message import AlertFinding, NotificationMessage, SendResult
 from appliance.notify.push_crypto import PLAIN_BYTES_MAX, encrypt
 from appliance.notify.push_means import VapidKey
 from appliance.notify.push_sender import PushSender
@@ -29,8 +28,9 @@ from tests.servers.push_service import PushedBrowser, PushService
 from tests.support.sample_rows import T0
 
 MESSAGE = NotificationMessage(
-    id="n1", alert="a1", site="depot", camera="gate", severity="alert", standing="edge", rules=("intruder",),
-    labels=("person",), score=0.9, t=T0, link="https://cams.example/alerts/a1",
+    id="n1", alert="a1", site="depot", camera="gate", severity="alert",
+    finding=AlertFinding("edge", ("intruder",), ("person",), 0.9),
+    t=T0, link="https://cams.example/alerts/a1",
     snooze="https://cams.example/snooze/x.y",
 )  # fmt: skip
 
