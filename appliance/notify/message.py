@@ -95,9 +95,9 @@ class NotificationMessage:
             return "Vedette can reach you. This is what an alert of this site will look like."
         if self.health:
             return f"{self.reason[:1].upper()}{self.reason[1:]}.\n{self.site}"
-        when, said = datetime.fromtimestamp(self.t).astimezone().strftime("%H:%M:%S"), self.finding
-        lines = [f"{', '.join(said.rules)}, {said.score:.0%} sure, {when}, {self.site}"]
-        lines.append(f"{_STANDING_TEXT[said.standing]}{' ' + self.reason if self.reason else ''}")
+        when, found = datetime.fromtimestamp(self.t).astimezone().strftime("%H:%M:%S"), self.finding
+        lines = [f"{', '.join(found.rules)}, {found.score:.0%} sure, {when}, {self.site}"]
+        lines.append(f"{_STANDING_TEXT[found.standing]}{' ' + self.reason if self.reason else ''}")
         lines += [f"Note: {each}." for each in self.degraded]
         return "\n".join(lines)
 
