@@ -35,8 +35,7 @@ from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.system_probes import SystemProbes
 from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.maker import EvidenceMaker
-from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
-from appliance.evidence.shareable_still import ShareableStills
+from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps
 from appliance.notify.health_notices import SystemStatus

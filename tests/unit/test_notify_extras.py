@@ -16,8 +16,7 @@ import pytest
 
 from appliance.base.clock import ManualClock, local_weekday_minute
 from appliance.config import AppriseTarget, CameraConfig, NtfyTarget, SiteConfig
-from appliance.evidence.privacy import PrivacyRules
-from appliance.evidence.shareable_still import ShareableStills
+from appliance.evidence.privacy import PrivacyRules, ShareableStills
 from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import STILL_WAIT_S, TargetSender
