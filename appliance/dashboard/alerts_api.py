@@ -11,6 +11,7 @@ from starlette.responses import FileResponse, Response
 from appliance.dashboard.alert_reader import PAGE_LENGTH, AlertWithNotices, Before, Filtered, Reader, why_not
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.openapi import media
+from appliance.dashboard.recordings_api import kept_file
 from appliance.dashboard.schemas import (
     API,
     EVIDENCE_NAMES,
@@ -78,12 +79,8 @@ def evidence_file(
     row = detail.piece(_KINDS[name])
     if row is None or row.state != "ready":
         raise Problem(404, why_not(row))
-    # A browser asks each time whether it may show what it has kept: after signing out it may not.
     etag = f'"{row.sha256 or f"{row.bytes}-{row.t_end}"}"'
-    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
-    if etag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    return FileResponse(alerts.file(row), headers=headers, media_type=_TYPES[name])
+    return kept_file(request, alerts.file(row), etag, _TYPES[name])
 
 
 @router.post("/review")

@@ -40,7 +40,7 @@ def new_sender(name: str, target: Target, clock: Clock, push: PushMeans | None =
     if isinstance(target, PushTarget):
         if push is None:
             raise UsageError("only a running appliance knows the browsers that are notified")
-        return PushSender(target, name, push.key, push.subscriptions, push.sees, push.contact, clock)
+        return PushSender(target, name, push, clock)
     if isinstance(target, AppriseTarget):
         return AppriseSender(target, clock)
     return HttpSender(target, clock)
