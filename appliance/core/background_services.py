@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from appliance.core.core_settings import (
     router_context,
 )
 from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core.site_faults import Neighbours, SiteFaults
 from appliance.core.system_probes import SystemProbes
 from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.maker import EvidenceMaker
@@ -49,7 +50,6 @@ from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at
 from appliance.store.access_log import AccessLog
 from appliance.store.database import Database
-from appliance.store.health_events import HealthEventStore
 from appliance.store.notices import NewNotice, NoticeStore
 from appliance.store.outbox_store import OutboxStore
 from appliance.store.preroll_ring import PrerollRing
@@ -134,6 +134,8 @@ class BackgroundConfig:
     notify: Mapping[str, Target]
     mqtt: MqttConfig | None
     public_url: str
+    certificate: Path | None = None
+    """Of the dashboard, where the owner brings one."""
 
 
 def build_background(config: BackgroundConfig, lasting: LastingParts) -> BackgroundServices:
@@ -141,7 +143,7 @@ def build_background(config: BackgroundConfig, lasting: LastingParts) -> Backgro
     parts = _build_parts(config, lasting)
     return BackgroundServices(
         _services(config, lasting, parts),
-        _core_settings(config.decisions, config.notify, lasting, parts),
+        _core_settings(config, lasting, parts),
         _dashboard_probes(lasting, parts),
         parts.ring,
     )
@@ -203,9 +205,8 @@ def _services(config: BackgroundConfig, lasting: LastingParts, parts: _Backgroun
     )
 
 
-def _core_settings(
-    config: DecisionConfig, targets: Mapping[str, Target], lasting: LastingParts, parts: _BackgroundParts
-) -> CoreSettings:
+def _core_settings(background: BackgroundConfig, lasting: LastingParts, parts: _BackgroundParts) -> CoreSettings:
+    config, targets = background.decisions, background.notify
     stores, clock, monitor, uplink, probes = lasting.stores, lasting.clock, lasting.monitor, parts.uplink, parts.probes
     system_load = SystemLoadMonitor(
         probes.link if uplink else None,
@@ -220,15 +221,36 @@ def _core_settings(
         clock,
         _CoreListener(parts.evidence, parts.notifier, parts.recheck),
         system_load.read,
-        partial(_faults, lasting, config.health.ignore),
+        _site_faults(background, lasting, parts).read,
     )
     return core_settings(config, targets, parts.arming, parts.context, deps)
 
 
-def _faults(lasting: LastingParts, ignored: Collection[HealthKind]) -> Mapping[HealthKind, str]:
-    """Return the faults of the appliance and of the services that are started again."""
-    fault = "" if "service" in ignored else lasting.restarts.fault
-    return {**lasting.monitor.faults(), **({"service": fault} if fault else {})}
+def _site_faults(config: BackgroundConfig, lasting: LastingParts, parts: _BackgroundParts) -> SiteFaults:
+    """Return who gathers the faults of the machine, of the services that are started again, and of the neighbours."""
+    uplink, notifier, publisher = parts.uplink, parts.notifier, parts.publisher
+    broker = config.uplink
+    files = {
+        "the certificate of the dashboard": config.certificate,
+        "the certificate for the cloud link": broker.tls_cert if broker else None,
+        "the token for the cloud link": broker.credentials if broker else None,
+    }
+    neighbours = Neighbours(
+        link=parts.probes.link if uplink else None,
+        mqtt=(lambda: publisher.status) if publisher else None,
+        targets=lambda: notifier.statuses if notifier else (),
+        expiring={what: path for what, path in files.items() if path is not None},
+    )
+
+    def own() -> Mapping[HealthKind, str]:
+        refused = lasting.backlog.refused
+        return {
+            **lasting.monitor.faults(),
+            "service": lasting.restarts.fault,
+            "disk": lasting.monitor.disk.fault or (f"the database cannot be written: {refused}" if refused else ""),
+        }
+
+    return SiteFaults(own, neighbours, config.decisions.health.ignore, lasting.clock)
 
 
 def _dashboard_probes(lasting: LastingParts, parts: _BackgroundParts) -> CoreProbes:
@@ -250,6 +272,7 @@ def _dashboard_probes(lasting: LastingParts, parts: _BackgroundParts) -> CorePro
         push=parts.push,
         sensors=lambda: monitor.status,
         shedding=lambda: monitor.shed,
+        health_events=stores.health,
     )
 
 
@@ -323,8 +346,8 @@ def _build_notifier(
         notices=NoticeStore(db),
         alerts=stores.alerts,
         messages=MessageBuilder(site, config.public_url, lambda event: privacy.level(event) == "never"),
-        status=SystemStatus(link, HealthEventStore(db), probes.warning, clock),
-        health=HealthEventStore(db),
+        status=SystemStatus(link, stores.health, probes.warning, clock),
+        health=stores.health,
         armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),
         in_quiet_hours=lambda target, t: (
             target.quiet_hours is not None and armed_at(target.quiet_hours, local_weekday_minute)(t)

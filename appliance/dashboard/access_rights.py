@@ -67,6 +67,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/timeline"): _OWN,
     ("GET", "/alerts/{alert_id}"): _ALERT,
     ("GET", "/fragments/alerts/{alert_id}"): _ALERT,
+    ("GET", "/fragments/troubles"): _OWN,
     ("GET", "/fragments/health/{event}"): _HEALTH,
     ("GET", "/savings"): _SITE,
     ("GET", "/scenarios"): _SITE,

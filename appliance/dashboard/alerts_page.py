@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import HTMLResponse, Response
 
+from appliance.base.clock import day_bounds, local_day
 from appliance.broker import LinkState
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.dashboard import scenarios_api
@@ -64,6 +65,7 @@ class SiteGlance:
 def alerts_page(
     *,
     page: Page,
+    db: DatabasePart,
     alerts: Reader,
     health: HealthPart,
     glance: Annotated[SiteGlance, Depends()],
@@ -93,6 +95,7 @@ def alerts_page(
         counts=counts,
         counts_behind=counted.behind,
         cameras=cameras.items(),
+        day_text=cameras.day_text(day_bounds(local_day(db.clock.now()))[0], db.clock.now()),
         rules=sum(len(camera.rules) for name, camera in cameras.configured.items() if visitor().sees(name)),
         savings=glance.savings.report("today"),
         headline_after_s=HEADLINE_AFTER_S,
@@ -111,6 +114,12 @@ def one_card(templates: TemplatesPart, alerts: Reader, wanted: Filtered, alert_i
     if not alerts.is_listed(alert_id, wanted):
         return Response(status_code=204)
     return templates.page("card.html", alert=AlertItem.of(row))
+
+
+@router.get("/fragments/troubles")
+def troubles(templates: TemplatesPart) -> HTMLResponse:
+    """Return the part of each page that says what is wrong now."""
+    return templates.page("troubles.html")
 
 
 @router.get("/fragments/health/{event}")

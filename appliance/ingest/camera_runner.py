@@ -118,8 +118,12 @@ class CameraRunner:
         *,
         watchdog: CameraWatchdog | None = None,
         substream: PacketSink | None = None,
+        standby: PacketSink | None = None,
     ) -> None:
-        """substream: takes the detect stream's packets, too, where a camera has a second stream for detection."""
+        """substream: takes the detect stream's packets, too, where a camera has a second stream for detection.
+
+        standby: takes the main stream's packets after the recorder.
+        """
         name = self._name = detect_stream.camera
         self._settings = settings
         self._finder = finder
@@ -129,6 +133,7 @@ class CameraRunner:
         self._states = CameraStates(name, clock, emit)
         self._recorder = recorder
         self._substream = substream
+        self._standby = standby
         self._detect_stream = detect_stream
         self._lag_filter = LagFilter(name, detect_stream, clock)
         self._readers = self._make_readers()
@@ -195,7 +200,7 @@ class CameraRunner:
 
     def _make_readers(self) -> dict[str, ReconnectingReader]:
         settings, until_needed_s = self._settings, self._detect_stream.until_needed_s
-        record: tuple[PacketSink, ...] = (self._recorder,) if self._recorder is not None else ()
+        record: tuple[PacketSink, ...] = tuple(each for each in (self._recorder, self._standby) if each is not None)
         if settings.detect_url is None:
             # The detect stream first: it reports a new frame size to the recorder before the packet is recorded.
             sinks = (self._lag_filter, *record)

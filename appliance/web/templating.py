@@ -37,8 +37,12 @@ class Templates:
         guarded: Callable[[], bool],
         may: Callable[[str, str], bool],
         editable: bool = False,
+        troubles: Callable[[], Sequence[object]] = tuple,
     ) -> None:
-        """guarded: whether one must sign in now. may: whether the visitor may ask a route, by method and path."""
+        """guarded: whether one must sign in now. may: whether the visitor may ask a route, by method and path.
+
+        troubles: what is wrong now and the visitor may know, with what helps; it stands on each page.
+        """
         self.site = site
         self._environment = Environment(
             loader=FileSystemLoader(folders.folders("templates")), autoescape=True, undefined=StrictUndefined,
@@ -49,7 +53,7 @@ class Templates:
         )
         self._environment.policies["ext.i18n.trimmed"] = True
         self._environment.globals.update(site=site, guarded=guarded, may=may, editable_site=editable, visitor=visitor)
-        self._environment.globals.update(navigation=navigation)
+        self._environment.globals.update(navigation=navigation, troubles=troubles)
         self._environment.globals.update(
             catalogue=texts.catalogue, languages=texts.catalogues, script_of=texts.script_of
         )

@@ -130,11 +130,28 @@ export function light(state, detail = "") {
 	pulse.setAttribute("aria-label", WORDS[state]);
 }
 
+// What is wrong now, on every page: it says so within a second, and keeps open what was opened.
+const renewTroubles = coalesced(async () => {
+	const old = by("troubles");
+	if (!old) return;
+	const holder = made("template", { innerHTML: await post("/fragments/troubles", undefined, "GET", "text") });
+	prepare(holder.content);
+	const fresh = holder.content.querySelector("#troubles");
+	fresh.open = old.open || (location.pathname === "/" && old.hidden);
+	if (!old.isEqualNode(fresh) && !old.contains(document.activeElement)) old.replaceWith(fresh);
+}, 1000);
+
 /**
  * Follow what changes from when this page was made.
  * @param {Record<string, (row: any) => void>} handlers by kind of change
  */
-export const follow = handlers => new EventFeed(Number(document.body.dataset.rev), handlers, light).listen();
+export function follow(handlers) {
+	const health = row => {
+		renewTroubles();
+		handlers.health?.(row);
+	};
+	new EventFeed(Number(document.body.dataset.rev), { ...handlers, health, trouble: renewTroubles }, light).listen();
+}
 
 // `j` and friends, unless the person is typing or holds a modifier.
 export function keys(actions) {
