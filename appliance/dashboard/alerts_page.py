@@ -183,9 +183,9 @@ def takes_health(wanted: AlertFilter, show: str, row: HealthEventRow | None = No
 
 
 def _uplink_text(probe: Callable[[], LinkState] | None, waiting: int) -> str:
-    """How the uplink does, in a sentence. waiting: alerts without an answer."""
+    """How the uplink does, in a sentence; '': there is none. waiting: alerts without an answer."""
     if probe is None:
-        return "Edge only: no uplink is set."
+        return ""
     link = probe()
     if link.up and link.breaker != "closed":
         return f"Cloud does not answer ({link.breaker_why}), {waiting} waiting; nothing is lost."

@@ -132,7 +132,7 @@ class DashboardParts:
         health_reader = HealthReader(self._health_events, self._cameras, probes, self._clock)
         templates = Templates(
             decisions.site.name, navigation=NAVIGATION, guarded=lambda: self.access.guarded, may=may,
-            editable=self._editable, troubles=health_reader.troubles,
+            editable=self._editable, troubles=health_reader.troubles, has_uplink=probes.link is not None,
         )  # fmt: skip
         self.hub.notes = lambda: health_reader.notes
         limits = StorageLimits.of(config.storage, cameras)

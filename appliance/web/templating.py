@@ -38,10 +38,12 @@ class Templates:
         may: Callable[[str, str], bool],
         editable: bool = False,
         troubles: Callable[[], Sequence[object]] = tuple,
+        has_uplink: bool = True,
     ) -> None:
         """guarded: whether one must sign in now. may: whether the visitor may ask a route, by method and path.
 
-        troubles: what is wrong now and the visitor may know, with what helps; it stands on each page.
+        troubles: what is wrong now and the visitor may know, with what helps; it stands on each page. has_uplink False:
+        nothing is said of what the cloud was not asked.
         """
         self.site = site
         self._environment = Environment(
@@ -53,7 +55,7 @@ class Templates:
         )
         self._environment.policies["ext.i18n.trimmed"] = True
         self._environment.globals.update(site=site, guarded=guarded, may=may, editable_site=editable, visitor=visitor)
-        self._environment.globals.update(navigation=navigation, troubles=troubles)
+        self._environment.globals.update(navigation=navigation, troubles=troubles, has_uplink=has_uplink)
         self._environment.globals.update(
             catalogue=texts.catalogue, languages=texts.catalogues, script_of=texts.script_of
         )
