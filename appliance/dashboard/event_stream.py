@@ -171,7 +171,7 @@ class StreamHub:
     async def _follow(self, since: int | None, still: StillMay) -> AsyncIterator[bytes]:
         try:
             rev = await asyncio.to_thread(self._rev)
-            at, noted = rev if since is None else min(since, rev), -1
+            at, noted = rev if since is None else min(since, rev), 0
             yield b"retry: 1000\n: connected\n\n"
             while not self._closed:
                 tick = self._tick
