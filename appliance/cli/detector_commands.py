@@ -109,7 +109,7 @@ Exit code 0: something ran. 2: nothing did.
     json_switch("a JSON object instead of a table"),
 )
 def bench(options: argparse.Namespace) -> int:
-    from appliance.lab.bench.bench_command import BenchOptions, bench_command
+    from appliance.lab.bench_command import BenchOptions, bench_command
 
     chosen = {"models": tuple(options.models)} if options.models else {}
     return bench_command(BenchOptions(seconds=options.seconds, as_json=options.as_json, **chosen))
@@ -147,6 +147,6 @@ Exit code 0: exported. 1: the disk is full. 2: wrong use, or the folder holds so
     JSON,
 )
 def export(options: argparse.Namespace) -> int:
-    from appliance.lab.export.export_command import ExportOptions, export_command
+    from appliance.lab.export_command import ExportOptions, export_command
 
     return export_command(options_of(ExportOptions, options), options.config)

@@ -158,7 +158,7 @@ Exit code 0: replayed. 1: some footage cannot be read to its end, or an escalati
     ),
 )
 def replay(options: argparse.Namespace) -> int:
-    from appliance.lab.replay.replay_command import ReplayCommandOptions, ReplaySelection, replay_command
+    from appliance.lab.replay_command import ReplayCommandOptions, ReplaySelection, replay_command
     from appliance.replay.conditions.condition_spec import ConditionSet
     from appliance.replay.verdict_source import VerdictOptions
     from appliance.scenario.scenario_verdicts import oracle_for_replay
@@ -200,7 +200,7 @@ Exit code 0: the same was decided. 1: something differs. 2: wrong use, or not a 
     JSON,
 )
 def replay_diff(options: argparse.Namespace) -> int:
-    from appliance.lab.replay.replay_diff_command import diff_command
+    from appliance.lab.replay_diff_command import diff_command
 
     return diff_command(options.before, options.after, as_json=options.as_json)
 
@@ -239,7 +239,7 @@ Exit code 0: copied. 1: the store cannot be read. 2: wrong use, or there was no 
     JSON,
 )
 def cassette_from_store(options: argparse.Namespace) -> int:
-    from appliance.lab.cassette.cassette_command import from_store_command
+    from appliance.lab.cassette_command import from_store_command
 
     return from_store_command(options.config, options.cassette, options.t_from, options.t_to, as_json=options.as_json)
 
@@ -256,6 +256,6 @@ Exit code 0: it is whole. 2: it is not a cassette, or damaged (with the line and
     JSON,
 )
 def cassette_check(options: argparse.Namespace) -> int:
-    from appliance.lab.cassette.cassette_command import check_command
+    from appliance.lab.cassette_command import check_command
 
     return check_command(options.cassette, as_json=options.as_json)

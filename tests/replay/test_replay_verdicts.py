@@ -24,9 +24,9 @@ from appliance.config import SiteConfig
 from appliance.core.core_settings import CoreStores
 from appliance.detect import detector
 from appliance.evidence.maker import EvidenceMaker
-from appliance.lab.cassette.cassette_recorder import CassetteRecorder, cassette_from_store
-from appliance.lab.replay.replay_command import ReplaySelection, replay_targets
-from appliance.lab.replay.replay_diff_command import diff_texts
+from appliance.lab.cassette_command import CassetteRecorder, cassette_from_store
+from appliance.lab.replay_command import ReplaySelection, replay_targets
+from appliance.lab.replay_diff_command import diff_texts
 from appliance.replay.cassette_file import CassettePlayer
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_report import count_decisions, format_time

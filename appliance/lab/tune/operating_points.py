@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from appliance.base.errors import UsageError
-from appliance.lab.tune.sweep_settings import SweepSetting
+from appliance.lab.tune.sweep import SweepSetting
 from appliance.scenario.event_metrics import LEVEL, RESAMPLES, EventFigures, event_figures
 from appliance.scenario.expectations import Expectation
 from appliance.scenario.scenario_result import ScenarioResult

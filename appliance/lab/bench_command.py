@@ -110,7 +110,7 @@ def way(settings: DetectorConfig) -> str:
 
 
 def measure_in_child(settings: DetectorConfig, seconds: float) -> BenchRow:
-    """See runtime_measurement."""
+    """Measure one way in a process of its own; see bench_measurement."""
     cores = os.cpu_count() or 1
     threads = sorted({1, max(1, cores // 2), cores})
     asked = {"settings": settings.model_dump(mode="json"), "seconds": seconds, "threads": threads}

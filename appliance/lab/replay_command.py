@@ -23,7 +23,7 @@ from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.ingest.camera_hardware import HardwareDecoders
-from appliance.lab.cassette.cassette_command import (
+from appliance.lab.cassette_command import (
     ActiveVerdictSource,
     MakeOracle,
     open_verdict_source,
