@@ -22,7 +22,7 @@ from appliance.config import (
     Target,
     UplinkConfig,
 )
-from appliance.core.appliance_monitor import ApplianceMonitor
+from appliance.core.appliance_monitor import ApplianceMonitor, SystemProbes
 from appliance.core.core_settings import (
     CoreDeps,
     CoreListener,
@@ -32,7 +32,6 @@ from appliance.core.core_settings import (
     router_context,
 )
 from appliance.core.ingest_supervisor import IngestSupervisor
-from appliance.core.system_probes import SystemProbes
 from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
