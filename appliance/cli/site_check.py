@@ -76,16 +76,16 @@ class Finding:
     text: str
 
 
-def check(path: Path, *, probe: bool, as_json: bool) -> int:
+def check(site_file: Path, *, probe: bool, as_json: bool) -> int:
     """Print what was found; 0 ready, 1 something did not answer, 2 the file is wrong. Raises ConfigError."""
-    site = config.load(path)
+    site = config.load(site_file)
     options = runtime_options(site.detector, runtime_choice.remembered_choice(site.detector, site.storage.dir))
-    lines = yamlfile.line_numbers(path)
-    findings = [*_secrets(path), *exposures(site, path), *_findings(site, lines, options, contact=probe)]
+    lines = yamlfile.line_numbers(site_file)
+    findings = [*_secrets(site_file), *exposures(site, site_file), *_findings(site, lines, options, contact=probe)]
     if as_json:
-        print(json.dumps(_as_json(path, findings, options)))
+        print(json.dumps(_as_json(site_file, findings, options)))
     else:
-        _print(path, findings, options)
+        _print(site_file, findings, options)
     return exit_code(findings)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from appliance import config
 from appliance.base import yamlfile
-from appliance.lab.curve.strategies import LabelledIncident
+from appliance.lab.curve.ranking import LabelledIncident
 from appliance.types import TrackedObject
 from benchmarks.ingest.frame_clock import FrameClock
 from benchmarks.uplink_share.__main__ import CASES, faults, report, site_file

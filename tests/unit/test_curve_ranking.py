@@ -8,22 +8,20 @@ from math import inf
 import numpy as np
 import pytest
 
-from appliance.lab.curve.strategies import (
+from appliance.lab.curve.ranking import (
     Bootstrap,
     Candidate,
     LabelledIncident,
     Lead,
-    SimulatedVerdicts,
     all_or_nothing,
     leads,
     ranked,
     ranking,
-    ranking_without,
     recall_at,
     smallest_share,
-    spread,
     staircase,
 )
+from appliance.lab.curve.strategies import SimulatedVerdicts, ranking_without, spread
 
 WHOLE = np.array([1000.0])
 

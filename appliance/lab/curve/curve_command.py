@@ -23,7 +23,7 @@ from appliance.lab.curve.curve_report import (
     RecallCurve,
     measure_curves,
 )
-from appliance.lab.curve.strategies import Lead
+from appliance.lab.curve.ranking import Lead
 from appliance.lab.scenario.plot_page import (
     Plot,
     PlotAxis,
@@ -375,6 +375,11 @@ class CurveOptions:
     stand_in_error: float = 0.05
     html: Path | None = None
     as_json: bool = False
+
+
+def run_command(paths: Sequence[Path], pattern: str, model: str | None, options: CurveOptions) -> int:
+    """Run `vedette scenario curve`; see `curve_command`."""
+    return curve_command(paths, pattern, DetectorCache(model), options)
 
 
 def curve_command(

@@ -14,25 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.lab.curve.curve_footage import ReplayedFootage
-from appliance.lab.curve.strategies import (
-    BASELINES,
+from appliance.lab.curve.ranking import (
     Bootstrap,
     BootstrapSample,
     Floats,
     LabelledIncident,
     Lead,
     Ranking,
+    leads,
+    smallest_share,
+    staircase,
+)
+from appliance.lab.curve.strategies import (
+    BASELINES,
     SimulatedVerdicts,
     Strategy,
     all_strategies,
     escalated_alerts,
-    leads,
     ranked_alerts,
     ranking_without,
     rejected_alerts,
     router_candidates,
-    smallest_share,
-    staircase,
 )
 from appliance.router.calibration import TrackStability
 from appliance.router.calibration_fit import AlertOutcome, fit

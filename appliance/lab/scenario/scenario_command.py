@@ -28,7 +28,7 @@ from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.replay_report import format_time
 from appliance.scenario import scenario_loader, scenario_runner
 from appliance.scenario.event_metrics import EventFigures, event_figures, format_estimate
-from appliance.scenario.scenario_loader import ScenarioPlan, plans_by_conditions
+from appliance.scenario.scenario_loader import ScenarioPlan, plans_by_conditions, read_condition_sets
 from appliance.scenario.scenario_result import ScenarioResult, fault_lines
 from appliance.scenario.scenario_runner import DetectorCache
 
@@ -103,6 +103,19 @@ class ReportTargets:
     junit: Path | None = None
     html: Path | None = None
     as_json: bool = False
+
+
+def run_command(
+    paths: Sequence[Path],
+    pattern: str,
+    model: str | None,
+    reports: ReportTargets,
+    conditions: Sequence[str],
+    seed: int,
+) -> int:
+    """Run `vedette scenario run`; see `scenario_command`."""
+    sets = read_condition_sets(conditions, seed)
+    return scenario_command(paths, pattern, DetectorCache(model), reports, condition_sets=sets)
 
 
 def scenario_command(

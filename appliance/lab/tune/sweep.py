@@ -24,7 +24,7 @@ from appliance.base.errors import SourceError, UsageError
 from appliance.config import CameraConfig, DecisionConfig
 from appliance.detect import detector as detectors
 from appliance.detect.detector import DetectorProxy, ObjectDetector, VariableInput
-from appliance.lab.tune.operating_points import OperatingPoint, ScenarioOutcome, outcome_of
+from appliance.lab.tune.operating_points import OperatingPoint, ScenarioOutcome, SweepSetting, SweepValue, outcome_of
 from appliance.scenario import scenario_runner
 from appliance.scenario.scenario_loader import ScenarioPlan
 from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
@@ -32,8 +32,6 @@ from appliance.types import Detections
 
 POINTS_MAX = 400  # combinations; each is a replay of decisions
 VALUES_MAX = 100  # of one setting
-SweepValue = float | str
-SweepSetting = tuple[tuple[str, SweepValue], ...]  # (key, value) of every sweep, in the order of the command line
 _RANGE_PATTERN = re.compile(r"^(-?[\d.]+):(-?[\d.]+):([\d.]+)$")
 _SECTIONS = {
     "detect": ("fps", "heartbeat_s"),
