@@ -137,17 +137,11 @@ InferenceObserver = Callable[[FrameBoxes, InferenceRequest], None]
 class ReplayContext:
     """The parts that the cameras of a replay share."""
 
-    config: DecisionConfig
-    detector: ObjectDetector
+    plan: ReplayPlan
+    options: ReplayOptions
     log: ReplayLog
     executor: OrderedExecutor[Detections | None]
     router_context: RouterContext
-    detections: DetectionJournal | None = None  # None: no detections are kept for a resumed replay
-    local_time: LocalTime | None = None  # None: the footage has no time of day
-    observer: InferenceObserver | None = None
-    verdict_source: VerdictSource | None = None  # None: no escalation is answered
-    conditions: ConditionSet = NO_CONDITIONS
-    stood_before: StoodBefore = field(default_factory=dict)
 
 
 class CameraReplay:
@@ -159,33 +153,31 @@ class CameraReplay:
     depends on how long the detector took.
     """
 
-    def __init__(
-        self, camera: str, source: FrameSource, run: str, context: ReplayContext, t_from: float | None = None
-    ) -> None:
-        """t_from: UTC seconds of the footage's t = 0, where they are known."""
-        self.camera = camera
-        self.source = source
-        self.run = run
-        self._context = context
-        plan = context.config.cameras[camera]
-        self._pipeline = Pipeline(camera, plan, context.config.alerts, context.local_time)
-        self._routing = ReplayRouting(context.config, camera, context.detector.name, context.router_context)
-        self._verdicts = PendingVerdicts(context.verdict_source, FootageRef(source.name, t_from))
+    def __init__(self, footage: ReplayInput, context: ReplayContext) -> None:
+        plan = context.plan
+        self.camera = camera = footage.replayed.camera
+        self.source = with_stream_faults(footage.source, camera, plan.conditions)
+        self.run = footage.replayed.run
+        self._context, self._plan, self._journal = context, plan, context.options.detections
+        settings = plan.config.cameras[camera]
+        self._pipeline = Pipeline(camera, settings, plan.config.alerts, plan.local_time)
+        self._routing = ReplayRouting(plan.config, camera, plan.detector.name, context.router_context)
+        self._verdicts = PendingVerdicts(plan.verdict_source, FootageRef(self.source.name, footage.replayed.t_from))
         # As live, they are known to the camera's next session; nothing is kept on disk.
-        self._known_before = camera in context.stood_before
-        parked = StationaryObjects(context.stood_before.get(camera, ()))
+        self._known_before = camera in plan.stood_before
+        parked = StationaryObjects(plan.stood_before.get(camera, ()))
         self.analysis = CameraAnalysis(
             camera,
-            context.detector,
+            plan.detector,
             lambda labels: Tracker(labels, parked),
-            plan.detect,
-            tamper=TamperDetector(camera, context.config.health, plan.health_ignore, self._log_health, mend=False),
-            frame_filter=frame_transform_of(context.conditions),
+            settings.detect,
+            tamper=TamperDetector(camera, plan.config.health, settings.health_ignore, self._log_health, mend=False),
+            frame_filter=frame_transform_of(plan.conditions),
             drain=context.executor.drain,
             # Conditions change frames; packet sizes know nothing of them.
-            decode_everything=bool(context.conditions.conditions),
+            decode_everything=bool(plan.conditions.conditions),
         )
-        self.analysis.watch_lines(plan.rule_lines)
+        self.analysis.watch_lines(settings.rule_lines)
         self._sessions = 0
         self._gaps: list[Gap] = []
         self._stats = ReplayStats()
@@ -213,7 +205,7 @@ class CameraReplay:
         reason = "end of clip" if self.source.error is None else "clip broke off"
         self._step(self._pipeline.close(self._stats.t, reason))
         self._log_verdicts(self._verdicts.remaining())
-        self._context.log.end(self._end(reason))
+        self._context.log.write(self._end(reason))
         self._context.log.flush()
 
     def result(self, *, wall_s: float, cpu_s: float, behind_s: float) -> ReplayResult:
@@ -221,7 +213,7 @@ class CameraReplay:
         return ReplayResult(
             clip=source.name,
             camera=self.camera,
-            model=self._context.detector.name,
+            model=self._plan.detector.name,
             run=self.run,
             size=stats.size,
             frames=counts.frames,
@@ -245,11 +237,11 @@ class CameraReplay:
             sent_bytes=sent_bytes(stats.routes, stats.verdicts),
             footage_bytes=source.bytes,
             behind_s=behind_s,
-            remembered=self._context.detections.remembered if self._context.detections else 0,
-            answered_by=str(self._context.verdict_source.answered_by) if self._context.verdict_source else "",
+            remembered=self._journal.remembered if self._journal else 0,
+            answered_by=str(self._plan.verdict_source.answered_by) if self._plan.verdict_source else "",
             verdicts=tuple(stats.verdicts),
-            unanswered=unanswered(stats.routes, stats.verdicts) if self._context.verdict_source else 0,
-            weather=str(self._context.conditions),
+            unanswered=unanswered(stats.routes, stats.verdicts) if self._plan.verdict_source else 0,
+            weather=str(self._plan.conditions),
         )
 
     def _frame(self, frame: DecodedFrame) -> None:
@@ -260,19 +252,19 @@ class CameraReplay:
         request = self.analysis.select(replace(frame, t=t))
         if request is None:
             return
-        journal, then = self._context.detections, partial(self._examined, self._sessions, request)
+        journal, then = self._journal, partial(self._examined, self._sessions, request)
         if journal is not None and journal.has_next:
             self._context.executor.call(partial(then, journal.read_next(self.camera, request.frame_index)))
             return
-        detect = partial(_detect, self._context.detector, self.analysis.detector_input(request))
+        detect = partial(_detect, self._plan.detector, self.analysis.detector_input(request))
         self._context.executor.submit(detect, partial(self._keep, request, then))
 
     def _keep(
         self, request: InferenceRequest, then: Callable[[Detections | None], None], found: Detections | None
     ) -> None:
         """Write new detections to the journal before anything of them is in the log."""
-        if self._context.detections is not None:
-            self._context.detections.append(self.camera, request.frame_index, found)
+        if self._journal is not None:
+            self._journal.append(self.camera, request.frame_index, found)
         then(found)
 
     def _examined(self, session: int, request: InferenceRequest, found: Detections | None) -> None:
@@ -280,10 +272,10 @@ class CameraReplay:
         boxes = self.analysis.result(request, found)
         self._log_verdicts(self._verdicts.due(boxes.t))
         self._stats.add_boxes(session, boxes)
-        self._context.log.boxes(boxes)
+        self._context.log.write(boxes)
         self._routing.add(boxes, request.av_frame)
-        if self._context.observer is not None:
-            self._context.observer(boxes, request)
+        if self._context.options.observer is not None:
+            self._context.options.observer(boxes, request)
         self._step(self._pipeline.feed(boxes))
 
     def _start_session(self, frame: DecodedFrame) -> None:
@@ -298,7 +290,7 @@ class CameraReplay:
         header = StreamHeader(
             camera=self.camera,
             clip=self.source.name,
-            model=self._context.detector.name,
+            model=self._plan.detector.name,
             size=self._stats.size,
             run=run,
             known_before=self._known_before or self._sessions > 1,
@@ -310,13 +302,13 @@ class CameraReplay:
     def _log_health(self, event: HealthEvent) -> None:
         """Log a fault at its place among the examined frames."""
         self._stats.health[event.id] = event
-        self._context.executor.call(partial(self._context.log.health, event))
+        self._context.executor.call(partial(self._context.log.write, event))
 
     def _log_start(self, header: StreamHeader, gaps: Sequence[Gap]) -> None:
         self._context.log.header(header)
         self._routing.begin(header)
         for gap in gaps:
-            self._context.log.gap(gap)
+            self._context.log.write(gap)
         self._step(self._pipeline.feed(header))
 
     def _gap(self, gap: Gap) -> None:
@@ -327,7 +319,7 @@ class CameraReplay:
             self._context.executor.call(partial(self._log_gap, gap))
 
     def _log_gap(self, gap: Gap) -> None:
-        self._context.log.gap(gap)
+        self._context.log.write(gap)
         if gap.t_end is not None:  # time passed without boxes, as when a live camera is away
             self._step(self._pipeline.tick(gap.t_end))
 
@@ -341,7 +333,7 @@ class CameraReplay:
 
     def _log_verdicts(self, verdicts: Sequence[LogVerdict]) -> None:
         for verdict in verdicts:
-            self._context.log.verdict(verdict)
+            self._context.log.write(verdict)
         self._stats.verdicts += verdicts
 
     def _end(self, reason: str) -> LogEnd:
@@ -528,29 +520,9 @@ def playing(
     prefer_labels(plan.detector, rule_labels(plan.config.cameras.values()))
     pacer = ReplayPacer(options.clock, options.speed)
     with OrderedExecutor[Detections | None](options.workers) as executor:
-        context = ReplayContext(
-            plan.config,
-            plan.detector,
-            ReplayLog(log, plan.header()),
-            executor,
-            router_context_of(plan.config, plan.local_time),
-            options.detections,
-            plan.local_time,
-            observer=options.observer,
-            verdict_source=plan.verdict_source,
-            conditions=plan.conditions,
-            stood_before=plan.stood_before,
-        )
-        cameras = [
-            CameraReplay(
-                each.replayed.camera,
-                with_stream_faults(each.source, each.replayed.camera, plan.conditions),
-                each.replayed.run,
-                context,
-                each.replayed.t_from,
-            )
-            for each in plan.inputs
-        ]
+        routing = router_context_of(plan.config, plan.local_time)
+        context = ReplayContext(plan, options, ReplayLog(log, plan.header()), executor, routing)
+        cameras = [CameraReplay(each, context) for each in plan.inputs]
         for camera, item in _merged(cameras):
             if isinstance(item, DecodedFrame) and not (options.detections and options.detections.has_next):
                 pacer.wait(item.t)

@@ -5,7 +5,6 @@ The detector is asked once about each frame.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +12,6 @@ from decimal import Decimal
 from itertools import product
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from appliance.base.clock import Clock, SystemClock
@@ -23,12 +20,11 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import SourceError, UsageError
 from appliance.config import CameraConfig, DecisionConfig
 from appliance.detect import detector as detectors
-from appliance.detect.detector import DetectorProxy, ObjectDetector, VariableInput
 from appliance.lab.tune.operating_points import OperatingPoint, ScenarioOutcome, SweepSetting, SweepValue, outcome_of
+from appliance.replay.memoized_detector import MemoizedDetector
 from appliance.scenario import scenario_runner
 from appliance.scenario.scenario_loader import ScenarioPlan
 from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
-from appliance.types import Detections
 
 POINTS_MAX = 400  # combinations; each is a replay of decisions
 VALUES_MAX = 100  # of one setting
@@ -147,48 +143,7 @@ def _values(key: str, text: str, *, text_values: bool) -> tuple[SweepValue, ...]
     return tuple(dict.fromkeys(values))
 
 
-CACHED_DETECTIONS_MAX = 100_000  # some 100 MB at 30 objects a frame; five and a half hours at 5 fps
 PRESENT_SETTING: SweepSetting = ()
-
-
-class MemoizedDetector(DetectorProxy):
-    """Caches the detector's detections by the contents of the frame; failures are not cached.
-
-    State: the cache, oldest first; the numbers of requests and of inferences that these took. Owner: one thread.
-    """
-
-    def __init__(self, detector: ObjectDetector) -> None:
-        super().__init__(detector)
-        self.requests = 0
-        self.inferences = 0
-        self._cache: dict[bytes, Detections] = {}
-
-    @property
-    def shape_step(self) -> int:
-        return self._detector.shape_step if isinstance(self._detector, VariableInput) else 0
-
-    def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """Return the remembered detections, or detect. Raise DetectorError."""
-        return [self._detect_one(frame) for frame in frames]
-
-    def forget(self) -> None:
-        """Empty the cache before other footage, whose frames differ."""
-        self._cache.clear()
-
-    def _detect_one(self, frame: NDArray[np.uint8]) -> Detections:
-        self.requests += 1
-        key = hashlib.blake2b(np.ascontiguousarray(frame).data, digest_size=16, salt=_shape_bytes(frame)).digest()
-        known = self._cache.get(key)
-        if known is None:
-            self.inferences += 1
-            known = self._cache[key] = self._detector.detect([frame])[0]
-            if len(self._cache) > CACHED_DETECTIONS_MAX:
-                del self._cache[next(iter(self._cache))]
-        return known
-
-
-def _shape_bytes(frame: NDArray[np.uint8]) -> bytes:
-    return b"%d,%d" % frame.shape[:2]
 
 
 SweepProgress = Callable[[int, int, str], None]  # done, of how many, what comes next
