@@ -178,10 +178,6 @@ def main() -> None:
     print(json.dumps(row))
 
 
-if __name__ == "__main__":
-    main()
-
-
 Seconds = Callable[[], float]
 ROUNDS_MIN, ROUNDS_MAX = 5, 200  # a median needs five; more than 200 only take time
 CAMERA_FPS, HEARTBEAT_S = 1000.0, 60.0  # a frame is always due, and no deadline disturbs the order
@@ -312,3 +308,7 @@ def efficiency(
             break
     scaled, decoded = (round(min(1.0, each / max(whole, 1e-9)), 3) for each, whole in zip(bare, spent, strict=True))
     return Efficiency(scaled, decoded)
+
+
+if __name__ == "__main__":
+    main()
