@@ -35,7 +35,7 @@ from appliance.lab.scenario.plot_page import (
     plot_page,
 )
 from appliance.lab.scenario.scenario_command import check_writable, load_scenarios, progress_status, write_report
-from appliance.replay.replay_report import format_time
+from appliance.replay.replay_report import format_bytes, format_time
 from appliance.scenario.event_metrics import Estimate
 from appliance.scenario.scenario_loader import ScenarioPlan, find_scenarios, plans_by_conditions
 from appliance.scenario.scenario_runner import DetectorCache
@@ -59,11 +59,6 @@ def format_recall(figure: Estimate) -> str:
     if figure.value is None:
         return "–"
     return f"{figure.value:.2f} ({figure.low or 0:.2f}-{1.0 if figure.high is None else figure.high:.2f})"
-
-
-def format_bytes(count: float) -> str:
-    """Bytes with the unit in which people read them."""
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
 def sent_table(report: CurveReport) -> ReportTable:
