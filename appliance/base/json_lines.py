@@ -1,4 +1,4 @@
-"""The JSON lines of Vedette: the ingest channel, the commands to the ingest process, the replay log, and their files."""
+"""The JSON lines of Vedette and their files: the ingest channel, the commands to ingest, and the replay log."""
 
 from __future__ import annotations
 
