@@ -58,7 +58,7 @@ def probe_vlm(url: str, model: str | None, key: str = "", *, trial_s: float = TR
     """
     server = _Server(_with_path(url), key)
     name = _choose(server, model)
-    question = {
+    trial = {
         "model": name,
         "max_tokens": 40,
         "temperature": 0,
@@ -73,7 +73,7 @@ def probe_vlm(url: str, model: str | None, key: str = "", *, trial_s: float = TR
             }
         ],
     }
-    status, body = server.ask("POST", "/chat/completions", trial_s, question)
+    status, body = server.ask("POST", "/chat/completions", trial_s, trial)
     if status != http.client.OK:
         raise UsageError(
             f"--vlm {server}: {name} does not answer about a picture by a JSON schema (answer {status}{_words(body)}); "
@@ -156,7 +156,7 @@ def _choose(server: _Server, model: str | None) -> str:
 def _words(body: Any) -> str:
     """Return the server's complaint, after a colon; '' if there is none."""
     try:
-        said = body["error"]["message"] if isinstance(body["error"], dict) else body["error"]
+        message = body["error"]["message"] if isinstance(body["error"], dict) else body["error"]
     except (TypeError, KeyError):
         return ""
     return f": {' '.join(str(said).split())[:160]}"

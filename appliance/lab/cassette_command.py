@@ -200,7 +200,7 @@ _MEDIA_RANK = {"facts": 0, "crop": 1, "frame": 2, "clip": 3}
 class CassetteCopy:
     """The counts of a written cassette."""
 
-    questions: int
+    escalations: int
     lines: int  # verdicts of all their steps
     judges: tuple[Judge, ...]
 
@@ -220,9 +220,9 @@ def cassette_from_store(root: Path, out: Path, t0: float, t1: float, clock: Cloc
     try:
         # Live pictures and those of a replay are cut from the same seconds, seldom from the same bytes.
         writer.begin(_header(judges, clock).model_copy(update={"match": "nearest"}))
-        questions = lines = 0
+        escalations = lines = 0
         for row in settled_escalations(root, t0, t1):
-            questions += 1
+            escalations += 1
             for line in lines_of(row):
                 if line.judge not in judges:
                     continue  # it came while we read; another copy will have it
@@ -232,7 +232,7 @@ def cassette_from_store(root: Path, out: Path, t0: float, t1: float, clock: Cloc
                 writer.write(line)
     finally:
         writer.close()
-    return CassetteCopy(questions, lines, judges)
+    return CassetteCopy(escalations, lines, judges)
 
 
 def lines_of(row: SettledEscalation) -> Iterator[CassetteLine]:
@@ -376,7 +376,7 @@ def from_store_command(site_file: Path, cassette: Path, t_from: str | None, t_to
         raise UsageError(f"{cassette} cannot be written: {error.strerror}") from None
     judges = list(map(str, copied.judges))
     if as_json:
-        print(json.dumps({"questions": copied.questions, "verdicts": copied.lines, "judges": judges}))
+        print(json.dumps({"questions": copied.escalations, "verdicts": copied.lines, "judges": judges}))
     else:
         print(f"{cassette}: {copied.questions} questions, {copied.lines} verdicts, by {'; '.join(judges)}")
     return 0

@@ -143,10 +143,10 @@ def _replayed(
     )  # fmt: skip
     inputs = (ReplayInput(source, replayed),)
     plan = ReplayPlan(inputs, setup.site, detector, local_time=lambda t: at(span.t0 + t))
-    log, told_t = io.BytesIO(), 0.0
+    log, progress_t = io.BytesIO(), 0.0
     for t, _ in playing(plan, log, ReplayOptions(SystemClock())):
-        if t - told_t >= PROGRESS_EVERY_S:
-            told_t = t
+        if t - progress_t >= PROGRESS_EVERY_S:
+            progress_t = t
             yield t
     log.seek(0)
     return parse_log(Path(source.name), enumerate(log, 1)), source.error or ""

@@ -171,7 +171,7 @@ def run_sweep(
     plans: Sequence[ScenarioPlan],
     sweeps: Sequence[Sweep],
     settings: Sequence[SweepSetting],
-    shelf: MemoizedDetectors,
+    memoized: MemoizedDetectors,
     *,
     model: str | None = None,
     clock: Clock | None = None,
@@ -181,11 +181,11 @@ def run_sweep(
     clock = clock or SystemClock()
     for sweep in sweeps:
         _check_used(sweep, plans)
-    models = DetectorCache(model if not any(sweep.name == "model" for sweep in sweeps) else None, load=shelf)
+    models = DetectorCache(model if not any(sweep.name == "model" for sweep in sweeps) else None, load=memoized)
     all_settings = (PRESENT_SETTING, *settings)
     found: list[list[ScenarioOutcome]] = [[] for _ in all_settings]
     for number, plan in enumerate(plans):
-        shelf.forget()
+        memoized.forget()
         for index, setting in enumerate(all_settings):
             progress(number * len(all_settings) + index, len(plans) * len(all_settings), plan.name)
             found[index].append(_run_one(plan, sweeps, setting, models, clock))

@@ -366,9 +366,9 @@ class Dirt:
         if size not in self._maps:
             width, height = size[0] // 4, size[1] // 4
             rng = self._random.for_footage()
-            film = smooth_noise(rng, (width, height), 7) + 0.55 * smooth_noise(rng, (width, height), 22)
-            edge = np.quantile(film, 1 - self._share)
-            dirt = np.clip((film - edge) * 2.2 + 0.25, 0, 1) * 0.75
+            smudges = smooth_noise(rng, (width, height), 7) + 0.55 * smooth_noise(rng, (width, height), 22)
+            edge = np.quantile(smudges, 1 - self._share)
+            dirt = np.clip((smudges - edge) * 2.2 + 0.25, 0, 1) * 0.75
             dirt = np.maximum(dirt, self._drops(width, height, rng) * 0.8)
             kept = (1 - cv2.GaussianBlur(dirt.astype(np.float32), (0, 0), height / 90)).astype(np.float32)
             half = (size[0] // 2, size[1] // 2)
