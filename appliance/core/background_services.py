@@ -32,14 +32,13 @@ from appliance.core.core_settings import (
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.maker import EvidenceMaker
-from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
-from appliance.evidence.shareable_still import ShareableStills
+from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps
+from appliance.notify.health_notices import SystemStatus
 from appliance.notify.message import MessageBuilder
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
-from appliance.notify.system_status import SystemStatus
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.router.system_load import SystemLoadMonitor
 from appliance.rules.arming import Arming

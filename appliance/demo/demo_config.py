@@ -159,7 +159,7 @@ def _words(body: Any) -> str:
         message = body["error"]["message"] if isinstance(body["error"], dict) else body["error"]
     except (TypeError, KeyError):
         return ""
-    return f": {' '.join(str(said).split())[:160]}"
+    return f": {' '.join(str(message).split())[:160]}"
 
 
 CLIP_NAMES = ("yard", "gate")

@@ -378,7 +378,7 @@ def from_store_command(site_file: Path, cassette: Path, t_from: str | None, t_to
     if as_json:
         print(json.dumps({"questions": copied.escalations, "verdicts": copied.lines, "judges": judges}))
     else:
-        print(f"{cassette}: {copied.questions} questions, {copied.lines} verdicts, by {'; '.join(judges)}")
+        print(f"{cassette}: {copied.escalations} questions, {copied.lines} verdicts, by {'; '.join(judges)}")
     return 0
 
 

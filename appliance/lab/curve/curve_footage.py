@@ -20,10 +20,9 @@ from appliance.alerts.merge_policy import AlertPolicy
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig, DecisionConfig, LineRule, Rule
-from appliance.evidence.frame_selection import EvidenceMoment, plan_evidence, select_moments
-from appliance.evidence.image_encoder import encoded_image, order_image
+from appliance.evidence.frame_selection import EvidenceMoment, encoded_image, order_image, plan_evidence, select_moments
 from appliance.lab.curve.ranking import LabelledIncident
-from appliance.media.image_maker import make_image
+from appliance.media.stills import make_image
 from appliance.replay import replay_runner
 from appliance.replay.replay_report import format_time
 from appliance.replay.replay_result import ReplayResult
