@@ -44,7 +44,7 @@ from appliance.ingest.process import RING_FREE_BYTES_MIN
 from appliance.ingest.rtsp_source import is_address
 from appliance.mqtt.broker_check import check_mqtt
 from appliance.notify.target_check import check_targets
-from appliance.rules.known_labels import unknown_labels
+from appliance.rules.reportable import unknown_labels
 from appliance.sandbox.confinement import missing_confinement
 from appliance.store.paths import DATABASE, PREROLL
 from appliance.store.quotas import StorageLimits

@@ -36,7 +36,7 @@ from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
 from appliance.recheck.worker import RecheckWorker
-from appliance.rules.known_labels import unknown_labels
+from appliance.rules.reportable import unknown_labels
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
 from appliance.track.stationary_objects import StationaryObjects
 from appliance.types import (

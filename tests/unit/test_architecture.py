@@ -104,7 +104,7 @@ FLAT_BY_CONTRACT = {
     "appliance.types.events:RouteInputs", "appliance.types.ingest_messages:CameraMeter",
 }  # fmt: skip
 MANY_FIELDS = {
-    "appliance.notify.message:NotificationMessage", "appliance.track.track_state:Track",
+    "appliance.notify.message:NotificationMessage",
 }  # fmt: skip
 
 

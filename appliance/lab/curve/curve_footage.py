@@ -24,12 +24,13 @@ from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_routing import FrameHistory
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, ReplayProgress
 from appliance.router.escalation_planner import build_escalation
+from appliance.rules.reportable import rule_event
 from appliance.scenario.expectations import Expectation, expectations_of
 from appliance.scenario.ground_truth import BoxesSpool, read_truth, shaken_truth, true_frame_boxes
 from appliance.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_uplink
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.scenario.scenario_verdicts import scenario_answers
-from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader, TrackedObject
+from appliance.types import Alert, FrameBoxes, Route, StreamHeader, TrackedObject
 from appliance.uplink.nats_messages import NatsMessage, chunk_message
 
 # Seconds between whole frames that are encoded to know their size; frames in between count as the last one. Encoding
@@ -134,17 +135,7 @@ class BaselineRecorder:
 
     def _sighting(self, found: TrackedObject, t: float, rule: Rule) -> BestSighting:
         """Return the sighting of an escalation about this track at `t`; facts that no rule gave are placeholders."""
-        event = Event(
-            camera=self._camera,
-            rule=rule.name,
-            kind=rule.kind,
-            track=found.track,
-            label=found.label,
-            t=t,
-            score=found.score,
-            box=found.box,
-            severity="alert",
-        )
+        event = replace(rule_event(self._camera, rule, found, t), severity="alert")
         alert = Alert(
             camera=self._camera,
             id="0" * 16,

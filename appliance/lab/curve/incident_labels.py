@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from appliance.alerts.merge_policy import AlertPolicy
-from appliance.config import CameraConfig, DecisionConfig, LineRule, Rule
+from appliance.config import CameraConfig, DecisionConfig, Rule
 from appliance.lab.curve.ranking import LabelledIncident
 from appliance.replay.replay_report import format_time
 from appliance.rules.engine import RulesEngine
+from appliance.rules.reportable import rule_event
 from appliance.scenario.expectations import Expectation
 from appliance.types import Alert, AlertChange, Event, FrameBoxes, StreamHeader, TrackedObject
 
@@ -109,18 +110,7 @@ def _possible_events(camera: str, site: CameraConfig, t: float) -> Iterable[Even
     """Return an event of each rule and label."""
     for rule in site.rules:
         for label in rule.labels:
-            line, zone = (rule.line, "") if isinstance(rule, LineRule) else ("", rule.zone)
-            yield Event(
-                camera=camera,
-                rule=rule.name,
-                kind=rule.kind,
-                track=0,
-                label=label,
-                t=t,
-                zone=zone,
-                line=line,
-                severity=rule.severity,
-            )
+            yield rule_event(camera, rule, TrackedObject(track=0, label=label, score=0.0, box=(0.0, 0.0, 0.0, 0.0)), t)
 
 
 def could_come(camera: str, site: CameraConfig, expectation: Expectation) -> bool:
