@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from appliance.base.errors import DetectorError, MissingDependency, ModelError
-from appliance.detect.letterbox import GREY, Normalisation, Placement
+from appliance.detect.letterbox import GREY, InputForm, Placement
 from appliance.detect.network_runtime import Array
 
 SOURCE = Path(__file__).with_name("nv12_letterbox.cu")
@@ -53,13 +53,13 @@ class PixelRange:
     bias: tuple[float, float, float]
 
     @classmethod
-    def of(cls, scale: float, how: Normalisation | None, *, rgb: bool) -> PixelRange:
-        """scale: of all planes, unless they have a mean and a deviation."""
+    def of(cls, form: InputForm) -> PixelRange:
+        how = form.normalisation
         if how is None:
-            return cls(rgb, (scale,) * 3, (0.0,) * 3)
+            return cls(form.rgb, (form.scale,) * 3, (0.0,) * 3)
         gain = [1 / each for each in how.std]
         bias = [-mean / each for mean, each in zip(how.mean, how.std, strict=True)]
-        return cls(rgb, (gain[0], gain[1], gain[2]), (bias[0], bias[1], bias[2]))
+        return cls(form.rgb, (gain[0], gain[1], gain[2]), (bias[0], bias[1], bias[2]))
 
 
 @runtime_checkable
