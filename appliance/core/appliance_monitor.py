@@ -16,9 +16,8 @@ from appliance.config import LoadSheddingConfig
 from appliance.detect.hailo_bindings import python_with_bindings, start_helper
 from appliance.health.load_shedding import NOTHING_SHED, LoadShedder, LoadShedding
 from appliance.sensors.appliance_sensors import ApplianceSensors, SensorStatus
-from appliance.sensors.energy_meter import EnergyMeter, EnergyUse
-from appliance.sensors.memory_pressure import MemorySensor
-from appliance.sensors.readings import NOTHING
+from appliance.sensors.linux_sensors import MemorySensor
+from appliance.sensors.readings import NOTHING, EnergyMeter, EnergyUse
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.types import HealthKind, ShedLoadCommand
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from appliance.base.detector_config import HeadName
 from appliance.base.errors import DetectorError, ModelError
-from appliance.detect import class_labels, score_calibration, yolo_detr_ssd_heads
+from appliance.detect import class_labels, model_files, yolo_detr_ssd_heads
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.model_files import sha256_of
 from appliance.detect.network_inputs import InputBuffer, network_inputs, shape_step
@@ -47,14 +47,14 @@ class NetworkDetector:
         score_min: float = 0.1,
         head: HeadName = "auto",
         label_names: tuple[str, ...] = (),
-        calibration: score_calibration.ScoreLines | None = None,
+        calibration: model_files.ScoreLines | None = None,
     ) -> None:
         """Try the network on a grey frame and choose the head. Raises ModelError.
 
         runtime: with the network of `path`. calibration: of its scores, where models.toml knows it; else the file's
         metadata say it, or nobody.
         """
-        self.stands_in = ""  # see `StandIn`
+        self.stands_in = ""  # see `fallback_reason`
         self.name = f"{path.stem}@{sha256_of(path)[:8]}" + (f"+{runtime.mark}" if runtime.mark else "")
         self.runtime = runtime
         self._path = path
@@ -75,8 +75,8 @@ class NetworkDetector:
         self.warning = class_labels.guessed(self._head.classes, self._metadata, label_names)
         if self.warning:
             log.warning("%s: %s", path, self.warning)
-        lines = calibration or score_calibration.lines_from_metadata(path.name, self._metadata)
-        self.calibration = score_calibration.to_common_scale(lines, self.labels)
+        lines = calibration or model_files.lines_from_metadata(path.name, self._metadata)
+        self.calibration = model_files.to_common_scale(lines, self.labels)
 
     @property
     def head_name(self) -> str:

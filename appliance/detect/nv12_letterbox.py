@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from appliance.base.errors import DetectorError, MissingDependency, ModelError
+from appliance.detect.cuda_runtime import checked_call
 from appliance.detect.letterbox import GREY, InputForm, Placement
 from appliance.detect.network_runtime import Array
 
@@ -135,22 +136,14 @@ class Nv12Kernel:
 
     def _compiled(self, name: str, *given: Any) -> Any:
         """Call a function of NVRTC and return its result beside the status. Raise ModelError."""
-        status, *values = getattr(self._nvrtc, name)(*given)
-        if int(status) != 0:
-            words = self._nvrtc.nvrtcGetErrorString(status)[1]
-            raise ModelError(f"{SOURCE.name} is not compiled: {name}: {_text(words)}")
-        return values[0] if values else None
+        try:
+            return checked_call(self._nvrtc, name, given, self._nvrtc.nvrtcGetErrorString)
+        except DetectorError as error:
+            raise ModelError(f"{SOURCE.name} is not compiled: {error}") from None
 
     def _drive(self, name: str, *given: Any) -> Any:
         """Call a function of the CUDA driver and return its result beside the status. Raise DetectorError."""
-        status, *values = getattr(self._driver, name)(*given)
-        if int(status) != 0:
-            raise DetectorError(f"{name}: {_text(self._driver.cuGetErrorString(status)[1])} (CUDA error {int(status)})")
-        return values[0] if values else None
-
-
-def _text(words: Any) -> str:
-    return words.decode(errors="replace") if isinstance(words, bytes) else str(words)
+        return checked_call(self._driver, name, given, self._driver.cuGetErrorString)
 
 
 def _bindings() -> tuple[Any, Any]:

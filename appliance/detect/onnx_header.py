@@ -60,11 +60,11 @@ def read_header(path: Path) -> OnnxHeader:
 def _model(view: memoryview) -> OnnxHeader:
     metadata: dict[str, str] = {}
     graph: memoryview | None = None
-    for number, value in _fields(view):
+    for number, value in protobuf_fields(view):
         if number == 7 and isinstance(value, memoryview):
             graph = value
         elif number == 14 and isinstance(value, memoryview):
-            entry = dict(_fields(value))
+            entry = dict(protobuf_fields(value))
             metadata[_text(entry.get(1))] = _text(entry.get(2))
     if graph is None:
         raise ValueError("it has no graph")
@@ -77,13 +77,13 @@ def _graph(graph: memoryview, metadata: dict[str, str]) -> OnnxHeader:
     held: set[str] = set()
     weights: set[str] = set()
     quantised = external = False
-    for number, value in _fields(graph):
+    for number, value in protobuf_fields(graph):
         if not isinstance(value, memoryview):
             continue
         if number == 1:
-            quantised = quantised or any(at == 4 and _bytes(op) in _QUANTISING for at, op in _fields(value))
+            quantised = quantised or any(at == 4 and _bytes(op) in _QUANTISING for at, op in protobuf_fields(value))
         elif number == 5:
-            tensor = dict(_fields(value))
+            tensor = dict(protobuf_fields(value))
             held.add(_text(tensor.get(8)))
             weights.add(DTYPES.get(_number(tensor.get(2)), ""))
             external = external or tensor.get(14) == 1
@@ -98,17 +98,17 @@ def _graph(graph: memoryview, metadata: dict[str, str]) -> OnnxHeader:
 
 
 def _value_info(view: memoryview) -> TensorSpec:
-    info = dict(_fields(view))
-    tensor = dict(_fields(_view(dict(_fields(_view(info.get(2)))).get(1))))
+    info = dict(protobuf_fields(view))
+    tensor = dict(protobuf_fields(_view(dict(protobuf_fields(_view(info.get(2)))).get(1))))
     sides: list[Side] = []
-    for number, dim in _fields(_view(tensor.get(2))):
+    for number, dim in protobuf_fields(_view(tensor.get(2))):
         if number == 1:
-            side = dict(_fields(_view(dim)))
+            side = dict(protobuf_fields(_view(dim)))
             sides.append(_number(side[1]) if 1 in side else _text(side.get(2)) or None)
     return TensorSpec(_text(info.get(1)), DTYPES.get(_number(tensor.get(1)), "?"), tuple(sides))
 
 
-def _fields(view: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+def protobuf_fields(view: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Field numbers and values of a protobuf message. Raises ValueError, IndexError: it is none."""
     at = 0
     while at < len(view):

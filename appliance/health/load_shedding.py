@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from appliance.config import LoadSheddingConfig
 from appliance.sensors.appliance_sensors import SensorStatus
-from appliance.sensors.memory_pressure import MemoryReading
+from appliance.sensors.linux_sensors import MemoryReading
 from appliance.sensors.readings import SensorReading
 from appliance.types import HealthKind
 

@@ -15,7 +15,7 @@ from appliance.base.detector_config import DetectorConfig, HailoConfig
 from appliance.base.errors import ModelError
 from appliance.cli import main
 from appliance.dashboard.recording_jobs import model_places
-from appliance.detect import detector, hailo_cures, hef_file, model_files, yolo_detr_ssd_heads
+from appliance.detect import detector, hailo_runtime, hef_file, model_files, yolo_detr_ssd_heads
 from appliance.detect.hailo_bindings import python_with_bindings
 from appliance.detect.hailo_process import HelperFailed
 from appliance.detect.hailo_runtime import HailoRuntime
@@ -271,7 +271,7 @@ def test_a_buffer_that_promises_more_than_it_holds_is_read_as_far_as_it_goes() -
 )
 def test_every_status_of_hailort_has_its_cure(status: int, known: dict[str, str], words: str) -> None:
     failure = HelperFailed(f"libhailort failed with error: {status}", {"step": "device", "status": status}, known)
-    assert words in hailo_cures.cure(failure, Path("/usr/bin/python3"), HefHeader("hailo8l", "3.33.0"), service=True)
+    assert words in hailo_runtime.cure(failure, Path("/usr/bin/python3"), HefHeader("hailo8l", "3.33.0"), service=True)
 
 
 def test_the_python_that_has_the_bindings_is_taken() -> None:

@@ -24,7 +24,7 @@ from appliance.recheck.recheck_policy import ApplianceStatus, find_blocker
 from appliance.router.decide import decide
 from appliance.router.system_load import SystemLoadMonitor
 from appliance.sensors.appliance_sensors import SensorStatus
-from appliance.sensors.memory_pressure import MemoryReading
+from appliance.sensors.linux_sensors import MemoryReading
 from appliance.sensors.readings import SensorReading
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.base.errors import ModelError
 from appliance.detect import model_files
-from appliance.detect.onnx_providers import cuda_options, gpu_input_sizes, gpu_providers, keep_few
+from appliance.detect.onnx_runtime import cuda_options, gpu_input_sizes, gpu_providers, keep_few
 from tests.support import tiny_networks as tiny
 from tests.support.tiny_networks import Thing
 

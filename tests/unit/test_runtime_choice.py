@@ -12,7 +12,7 @@ import pytest
 
 from appliance.base.errors import ModelError
 from appliance.config import DetectorConfig
-from appliance.detect import detector, model_files, runtime_choice, runtime_table
+from appliance.detect import detector, model_files, runtime_choice
 from appliance.detect.accelerators import Accelerator, accelerators
 from appliance.detect.runtime_choice import RuntimeCandidate, RuntimeChoice
 from tests.support import tiny_networks as tiny
@@ -220,11 +220,10 @@ def test_what_does_not_come_up_is_left_out_with_the_reason(
     """Here a driver is loaded, and ONNX Runtime is the one for CPUs."""
     storage = place(AS_GOOD)
     box = (Accelerator("cuda", "/dev/nvidia0"), Accelerator("hailo", "/dev/hailo0"))
-    for module in (runtime_choice, runtime_table):
-        monkeypatch.setattr(module, "accelerators", lambda: box)
+    monkeypatch.setattr(runtime_choice, "accelerators", lambda: box)
     monkeypatch.setattr(runtime_choice, "installed_version", lambda backend: "1" if backend == "onnx" else "")
     asked = SETTINGS.model_copy(update={"backend": "auto", "precision": "fp32"})
-    unmeasured = runtime_table.runtime_options(asked, None)
+    unmeasured = runtime_choice.runtime_options(asked, None)
     assert [(each.way, each.state) for each in unmeasured[:2]] == [
         ("onnx fp32", "unmeasured"),
         ("onnx cuda fp32", "unmeasured"),
@@ -234,7 +233,7 @@ def test_what_does_not_come_up_is_left_out_with_the_reason(
     assert "onnx cuda fp32 is left out" in caplog.text
     rows = {
         each.way: each
-        for each in runtime_table.runtime_options(asked, runtime_choice.remembered_choice(asked, storage))
+        for each in runtime_choice.runtime_options(asked, runtime_choice.remembered_choice(asked, storage))
     }
     assert (rows["onnx fp32"].state, rows["onnx cuda fp32"].state) == ("chosen", "refused")
     assert "pip install onnxruntime-gpu" in rows["onnx cuda fp32"].reason
@@ -242,9 +241,9 @@ def test_what_does_not_come_up_is_left_out_with_the_reason(
     assert rows["hailo"].reason == "/dev/hailo0: detector.backend: hailo takes it"
     assert (rows["openvino"].state, rows["tensorrt"].state) == ("absent", "absent")
     assert (rows["Intel NPU"].state, rows["Intel GPU"].reason) == ("absent", "none in this box")
-    lines = runtime_table.table_lines(tuple(rows.values()))
+    lines = runtime_choice.table_lines(tuple(rows.values()))
     assert len({line.index(each.way) for line, each in zip(lines, rows.values(), strict=True)}) == 1
-    assert runtime_table.runtime_options(asked.model_copy(update={"backend": "onnx"}), None) == (), "nothing is open"
+    assert runtime_choice.runtime_options(asked.model_copy(update={"backend": "onnx"}), None) == (), "nothing is open"
 
 
 def openvino_multiplies_bf16() -> bool:

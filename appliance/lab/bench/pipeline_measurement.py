@@ -14,8 +14,7 @@ from appliance.analysis.session_tracks import InferenceRequest, SessionTracks
 from appliance.base.clock import Clock
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.network_detector import NetworkDetector
-from appliance.inference.camera_queue import CameraQueue
-from appliance.inference.frame_age import FrameAges
+from appliance.inference.camera_queue import CameraQueue, FrameAges
 from appliance.inference.inference_worker import InferenceWorker, QueuedInference
 from appliance.media.frames import FrameConverter
 from appliance.types import Detections, DropReason

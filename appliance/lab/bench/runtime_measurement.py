@@ -27,8 +27,8 @@ from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.runtime_choice import TRIAL_SIZE, trial_frame
 from appliance.lab.bench import pipeline_measurement
 from appliance.lab.bench.pipeline_measurement import Efficiency
-from appliance.sensors.energy_meter import EnergyMeter
 from appliance.sensors.linux_sensors import RaplCounters
+from appliance.sensors.readings import EnergyMeter
 
 WARM_UP = 3  # the first inferences allocate and choose kernels
 RUNS_MIN = 10  # a median and its spread
