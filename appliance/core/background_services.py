@@ -35,14 +35,13 @@ from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.system_probes import SystemProbes
 from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.maker import EvidenceMaker
-from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
-from appliance.evidence.shareable_still import ShareableStills
+from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps
+from appliance.notify.health_notices import SystemStatus
 from appliance.notify.message import MessageBuilder
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
-from appliance.notify.system_status import SystemStatus
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.router.escalation_planner import RouterContext
 from appliance.router.system_load import SystemLoadMonitor

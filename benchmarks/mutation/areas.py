@@ -62,7 +62,7 @@ AREAS = (
         ),
     ),
     Area("sandbox", ("appliance/sandbox/sandbox.py",), ("unit/test_sandbox.py", "unit/test_recording_reader.py")),
-    Area("metrics", ("appliance/dashboard/metrics.py",), ("unit/test_metrics.py",)),
+    Area("metrics", ("appliance/dashboard/metrics_api.py",), ("unit/test_metrics.py",)),
     Area(
         "savings",
         (

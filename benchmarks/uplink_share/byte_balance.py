@@ -15,7 +15,7 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import FrameBoxes, StreamHeader
 from appliance.wire import Escalation
-from benchmarks.ingest.frame_clock import FrameClock
+from benchmarks.ingest.recall_score import FrameClock
 from benchmarks.uplink_share.labelled_cameras import LabelledCamera
 
 LOOKS_PER_S = 5

@@ -15,10 +15,9 @@ from appliance.alerts.best_view import view_of
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock
 from appliance.config import DecisionConfig, Rule
-from appliance.evidence.frame_selection import EvidenceMoment, plan_evidence, select_moments
-from appliance.evidence.image_encoder import encoded_image, order_image
+from appliance.evidence.frame_selection import EvidenceMoment, encoded_image, order_image, plan_evidence, select_moments
 from appliance.lab.curve.incident_labels import CameraTruth, IncidentLabels, could_come, label_incidents, may_escalate
-from appliance.media.image_maker import make_image
+from appliance.media.stills import make_image
 from appliance.replay import replay_runner
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_routing import FrameHistory
