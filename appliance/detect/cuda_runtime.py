@@ -107,6 +107,10 @@ class CudaRuntime:
         """Until all that was enqueued is done; what failed on the GPU is raised here."""
         self.call("cudaStreamSynchronize", self.stream)
 
+    def wait_for_default_stream(self) -> None:
+        """Until what other libraries have enqueued is done, as far as they chose no stream of their own."""
+        self.call("cudaStreamSynchronize", 0)
+
     def begin_capture(self) -> None:
         """Begin to record what is enqueued, instead of doing it."""
         mode = self._api.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
@@ -141,10 +145,14 @@ class CudaRuntime:
         self._graphs.remove(graph)
         self.call("cudaGraphExecDestroy", graph)
 
-    def close(self) -> None:
-        """Give everything back. A broken GPU refuses that too: what fails is left. A second call does nothing."""
+    def forget_all(self) -> None:
+        """Give all recordings back. A broken GPU refuses that too: what fails is left."""
         while self._graphs:
             self._api.cudaGraphExecDestroy(self._graphs.pop())
+
+    def close(self) -> None:
+        """Give everything back; what fails is left. A second call does nothing."""
+        self.forget_all()
         while self._buffers:
             made = self._buffers.pop()
             if made.device:

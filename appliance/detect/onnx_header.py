@@ -17,7 +17,7 @@ DTYPES = {
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
 }  # fmt: skip
 FLOATS = ("float32", "float16", "bfloat16")
-_QUANTISING = (b"QuantizeLinear", b"DequantizeLinear")
+_QUANTISING = ("QuantizeLinear", "DequantizeLinear")
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5  # wire types of Protocol Buffers
 
 
@@ -25,7 +25,9 @@ _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5  # wire types of Protoc
 class OnnxHeader:
     """inputs: without weights that are listed among them. weights: numpy's names of the weights' floating types.
 
-    quantised: the graph has QuantizeLinear or DequantizeLinear. external: weights lie in other files.
+    quantised: the graph has QuantizeLinear or DequantizeLinear. integers: numpy's names of the types that these turn
+    numbers into: what ONNX Runtime's quantiser writes has uint8 and int32, what TensorRT takes int8 alone.
+    convolutions: how many the graph has. external: weights lie in other files.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -34,6 +36,8 @@ class OnnxHeader:
     weights: frozenset[str]
     quantised: bool
     external: bool
+    integers: frozenset[str] = frozenset()
+    convolutions: int = 0
 
     @property
     def precision(self) -> Precision:
@@ -74,18 +78,18 @@ def _model(view: memoryview) -> OnnxHeader:
 def _graph(graph: memoryview, metadata: dict[str, str]) -> OnnxHeader:
     inputs: list[TensorSpec] = []
     outputs: list[TensorSpec] = []
-    held: set[str] = set()
-    weights: set[str] = set()
-    quantised = external = False
+    held: dict[str, str] = {}
+    nodes: list[tuple[str, list[str]]] = []
+    external = False
     for number, value in protobuf_fields(graph):
         if not isinstance(value, memoryview):
             continue
         if number == 1:
-            quantised = quantised or any(at == 4 and _bytes(op) in _QUANTISING for at, op in protobuf_fields(value))
+            fields = list(protobuf_fields(value))
+            nodes.append((_text(dict(fields).get(4)), [_text(given) for at, given in fields if at == 1]))
         elif number == 5:
             tensor = dict(protobuf_fields(value))
-            held.add(_text(tensor.get(8)))
-            weights.add(DTYPES.get(_number(tensor.get(2)), ""))
+            held[_text(tensor.get(8))] = DTYPES.get(_number(tensor.get(2)), "")
             external = external or tensor.get(14) == 1
         elif number == 11:
             inputs.append(_value_info(value))
@@ -94,7 +98,20 @@ def _graph(graph: memoryview, metadata: dict[str, str]) -> OnnxHeader:
     if not inputs or not outputs:
         raise ValueError("its graph has no inputs or no outputs")
     wanted = tuple(each for each in inputs if each.name not in held)
-    return OnnxHeader(wanted, tuple(outputs), metadata, frozenset(weights & set(FLOATS)), quantised, external)
+    quantising = [(kind, given) for kind, given in nodes if kind in _QUANTISING]
+    # Their third input is the zero point; without one it is a uint8. What is stored as integers is Dequantize's first.
+    integers = {held.get(given[2], "") if len(given) > 2 else "uint8" for _, given in quantising}
+    integers |= {held.get(given[0], "") for kind, given in quantising if kind == "DequantizeLinear"}
+    return OnnxHeader(
+        wanted,
+        tuple(outputs),
+        metadata,
+        frozenset(set(held.values()) & set(FLOATS)),
+        bool(quantising),
+        external,
+        frozenset(integers - {""}),
+        sum(kind == "Conv" for kind, _ in nodes),
+    )
 
 
 def _value_info(view: memoryview) -> TensorSpec:

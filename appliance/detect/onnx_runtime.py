@@ -15,6 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from appliance.base.detector_config import Precision, Provider
 from appliance.base.errors import DetectorError, ModelError
+from appliance.detect.accelerators import NVIDIA_FILES
 from appliance.detect.model_files import sha256_of
 from appliance.detect.network_inputs import few_sizes, network_inputs, shape_step
 from appliance.detect.network_runtime import CLOSED, Array, TensorSpec, first_line
@@ -47,7 +48,6 @@ ORT_ERRORS = (
     RuntimeError,
     ValueError,
 )
-NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 CUDA_NEEDS = "it needs NVIDIA's driver (nvidia-smi), CUDA 13 and cuDNN 9: pip install 'onnxruntime-gpu[cuda,cudnn]'"
 TENSORRT_NEEDS = "it needs TensorRT 10 beside that (libnvinfer.so.10; 11 is not loaded): pip install 'tensorrt-cu13<11'"
 BOUND_MAX = 12  # three input sizes in four batch sizes
@@ -204,7 +204,7 @@ def _open(path: Path, threads: int, bf16: bool, providers: Sequence[ProviderOpti
     return session
 
 
-def check_cuda(path: Path, providers: Sequence[str], driver: Path = NVIDIA_DRIVER, provider: Provider = "cuda") -> None:
+def check_cuda(path: Path, providers: Sequence[str], root: Path = Path("/"), provider: Provider = "cuda") -> None:
     """Package first, then driver: each with its cure. Raises ModelError."""
     if provider == "tensorrt" and CUDA in providers and TENSORRT not in providers:
         raise ModelError(
@@ -217,10 +217,10 @@ def check_cuda(path: Path, providers: Sequence[str], driver: Path = NVIDIA_DRIVE
             "CPU: pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu, or set detector.device "
             "to cpu"
         )
-    if not driver.exists():
+    if not any((root / each).exists() for each in NVIDIA_FILES):  # a Jetson has the second alone
         raise ModelError(
-            f"{path}: device cuda needs NVIDIA's driver, and none is loaded here ({driver} is missing): install it "
-            "until nvidia-smi works (in a container: start it with --gpus all), or set detector.device to cpu"
+            f"{path}: device cuda needs NVIDIA's driver, and none is loaded here (no /{NVIDIA_FILES[0]}): "
+            "install it until nvidia-smi works (in a container: start it with --gpus all), or set detector.device to cpu"
         )
 
 
@@ -256,7 +256,7 @@ def cuda_options(precision: Precision) -> dict[str, str]:
 def tensorrt_options(path: Path, precision: Precision, engines: Path | None) -> dict[str, str]:
     """See docs/detector.md. Raises ModelError: the file is not what is asked for."""
     header = read_header(path)
-    if precision == "int8":
+    if precision == "int8" or header.quantised:
         must_be_quantised(path, header)
     inputs = network_inputs(path, header.inputs, header.metadata)
     sizes = few_sizes(inputs, shape_step(header.metadata))

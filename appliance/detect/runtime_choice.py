@@ -53,7 +53,7 @@ Measured = Literal["onnx", "openvino", "tensorrt"]
 PLACES: dict[Measured, dict[Device, tuple[Precision, ...]]] = {
     "onnx": {"cpu": ("fp32", "int8", "bf16", "fp16"), "cuda": ("fp32", "fp16")},
     "openvino": {"cpu": ("fp32", "int8", "bf16"), "gpu": ("fp32", "int8", "fp16"), "npu": ("int8", "fp16")},
-    "tensorrt": {"cuda": ("fp32", "int8", "fp16")},
+    "tensorrt": {"cuda": ("fp32", "fp16")},  # integers it takes in a form that no bundle has
 }
 
 
@@ -107,8 +107,8 @@ def settle_runtime(settings: DetectorConfig, folder: Path, measure: Measure | No
     file is.
     """
     candidates = candidates_for(settings)
-    if len(candidates) < 2:
-        return settings
+    if len(candidates) < 2:  # what alone is left of the precision that was asked for
+        return candidates[0].applied_to(settings) if candidates else settings
     known = remembered_choice(settings, folder)
     if known is None:
         try:
@@ -125,6 +125,9 @@ def settle_runtime(settings: DetectorConfig, folder: Path, measure: Measure | No
 
 def with_remembered_runtime(settings: DetectorConfig, folder: Path) -> DetectorConfig:
     """Return `settings` with the choice remembered in this storage folder, if any; nothing is measured."""
+    candidates = candidates_for(settings)
+    if len(candidates) == 1:
+        return candidates[0].applied_to(settings)
     known = remembered_choice(settings, folder)
     return settings if known is None else known.chosen.applied_to(settings)
 

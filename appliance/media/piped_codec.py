@@ -61,10 +61,10 @@ def every_frame(program: str) -> tuple[str, str]:
     JetPack 6 and Ubuntu 22.04 have 4.4; 9 has no -vsync any more.
     """
     try:
-        told = subprocess.run([program, "-version"], capture_output=True, timeout=START_S_MAX, check=False).stdout
+        answer = subprocess.run([program, "-version"], capture_output=True, timeout=START_S_MAX, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
-        told = b""  # its start will say why
-    found = re.match(rb"ffmpeg version n?(\d+)\.(\d+)", told)
+        answer = b""  # its start will say why
+    found = re.match(rb"ffmpeg version n?(\d+)\.(\d+)", answer)
     is_old = found is not None and (int(found[1]), int(found[2])) < (5, 1)
     return ("-vsync" if is_old else "-fps_mode"), "passthrough"
 

@@ -105,6 +105,35 @@ def test_throttling_counts_as_heat_and_a_sensor_that_says_nothing_as_neither() -
 
 
 @pytest.mark.parametrize(
+    ("celsius", "throttled", "step"),
+    [
+        ((83, 83, 79.5), (False,), 2),
+        ((80.5, 79.5), (False,), 2),
+        ((83, 70), (False,), 2),
+        ((79.5,), (True, False), 2),
+        ((60,), (True, True, True, False), 2),
+        ((83, 70, 70, 70), (False,), 0),
+        ((79.9,), (False,), 0),
+    ],
+    ids=["two of three", "hovers", "every other", "a flag in every other", "a counter in bursts", "rarely", "warm"],
+)
+def test_sensors_that_flicker_are_hot_if_half_of_what_they_say_is(
+    celsius: tuple[float, ...], throttled: tuple[bool, ...], step: int
+) -> None:
+    box = Box()
+    for n in range(20 * 60 // 5):
+        slowed = ("slowed down",) if throttled[n % len(throttled)] else ()
+        shed = box.look(celsius[n % len(celsius)], slowed)
+    assert shed.heat.step == step
+
+
+def test_throttling_that_was_read_once_is_over_when_it_is_not_read_any_more() -> None:
+    box = Box()
+    assert box.look(60, ("slowed down",)).heat.step == 0
+    assert all(box.look(60, ()).heat.step == 0 for _ in range(60))
+
+
+@pytest.mark.parametrize(
     ("memory", "why"),
     [
         (MemoryReading(150 * MB, 4000 * MB, 0.0), "150 MB are left"),

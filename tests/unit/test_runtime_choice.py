@@ -382,6 +382,20 @@ def test_bf16_is_offered_where_the_cpu_multiplies_it_and_refused_elsewhere(
     assert model_files.accurate_precisions("yard") == ("fp32", "int8")
 
 
+def test_the_one_way_that_is_left_of_a_precision_is_taken(
+    place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not ONNX Runtime's, which refuses bfloat16 on x86."""
+    storage = place(AS_GOOD)
+    only = (RuntimeCandidate("openvino", "bf16"),)
+    monkeypatch.setattr(runtime_choice, "candidates_for", lambda settings: only)
+    asked = SETTINGS.model_copy(update={"backend": "auto", "precision": "bf16"})
+    nobody = lambda settings, candidates: pytest.fail("there is nothing to measure")  # noqa: E731
+    settled = runtime_choice.settle_runtime(asked, storage, nobody)
+    assert (settled.backend, settled.precision, settled.device) == ("openvino", "bf16", "cpu")
+    assert runtime_choice.with_remembered_runtime(asked, storage) == settled
+
+
 def test_a_precision_that_does_not_exist_is_refused_with_those_that_do(place: Callable[[str], Path]) -> None:
     place(AS_GOOD)
     with pytest.raises(ModelError, match=r"`yard-int8` does not come in fp32: .* one of auto, int8"):
