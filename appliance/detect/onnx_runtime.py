@@ -219,8 +219,8 @@ def check_cuda(path: Path, providers: Sequence[str], root: Path = Path("/"), pro
         )
     if not any((root / each).exists() for each in NVIDIA_FILES):  # a Jetson has the second alone
         raise ModelError(
-            f"{path}: device cuda needs NVIDIA's driver, and none is loaded here (no /{NVIDIA_FILES[0]}): "
-            "install it until nvidia-smi works (in a container: start it with --gpus all), or set detector.device to cpu"
+            f"{path}: device cuda needs NVIDIA's driver, and none is loaded here (no /{NVIDIA_FILES[0]}): install it "
+            "until nvidia-smi works (in a container: start it with --gpus all), or set detector.device to cpu"
         )
 
 

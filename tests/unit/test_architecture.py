@@ -78,7 +78,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tomli": ("appliance.detect.model_files",),
     "uvicorn": ("appliance.web.server",),
     "yaml": (
-        "appliance.backup.hidden_secrets", "appliance.demo.demo_config", "appliance.cli.first_run",
+        "appliance.backup.backup_file", "appliance.demo.demo_config", "appliance.cli.run_command",
         "appliance.keep.scenario_file", "appliance.lab",
         "appliance.settings", "appliance.base.yamlfile",
     ),
