@@ -178,11 +178,10 @@ class TensorrtRuntime:
     def _numpy_type(self, name: str) -> np.dtype[Any]:
         kind = self._engine.get_tensor_dtype(name)
         try:
-            return np.dtype(self._trt.nptype(kind))
+            known: np.dtype[Any] = np.dtype(self._trt.nptype(kind))
         except TypeError:
-            raise DetectorError(
-                f"{name} is {kind}, which numpy has no type for: export it with float32 there"
-            ) from None
+            raise DetectorError(f"{name} is {kind}, which numpy has not: export it with float32 there") from None
+        return known
 
     def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Record the run in these shapes. Any thread."""
