@@ -265,7 +265,7 @@ def report_of(
 
 
 MACHINE_MADE = (
-    "Boxes and labels were drawn by the detector that ran on the box. A person reviewed each incident as right or as a "
+    "Boxes and labels were drawn by the detector of the appliance. A person reviewed each incident as right or as a "
     "false alarm, and did not check whether a box is tight or complete."
 )
 

@@ -148,7 +148,7 @@ def _refuse_mixed_kinds(selection: ReplaySelection, *, named: bool) -> None:
     if (bool(selection.paths) + named + recording) != 1:
         raise UsageError(
             "say what to replay, in one way: clips or folders, or --camera NAME=CLIP for several together, or "
-            "--camera NAME --from TIME for what this box recorded (see vedette replay --help)"
+            "--camera NAME --from TIME for what this appliance recorded (see vedette replay --help)"
         )
     if recording and selection.t_from is None:
         raise UsageError("--to needs --from")
@@ -251,7 +251,7 @@ def default_site(selection: ReplaySelection) -> ReplaySections:
     for what only a site file says.
     """
     if selection.t_from is not None or selection.t_to is not None:
-        raise UsageError("--from replays what a box has recorded: say which with --config")
+        raise UsageError("--from replays what an appliance has recorded: say which with --config")
     rules = [
         {"name": "person", "kind": "enter", "zone": "picture", "labels": ["person"]},
         {"name": "vehicle", "kind": "enter", "zone": "picture", "labels": ["car", "bus", "truck"]},
