@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-CANCEL_AGAIN_S = 3.0  # longer than closing a connection takes
+CANCEL_RETRY_S = 3.0  # longer than closing a connection takes
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
@@ -19,7 +19,7 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     while waiting:
         for task in waiting:
             task.cancel()
-        _, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_S)
+        _, waiting = await asyncio.wait(waiting, timeout=CANCEL_RETRY_S)
     await asyncio.gather(*tasks, return_exceptions=True)  # what they raised has been seen
 
 
