@@ -45,10 +45,9 @@ from appliance.notify.snooze_links import SnoozeLinks
 from appliance.notify.system_status import SystemStatus
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.router.escalation_planner import RouterContext
-from appliance.router.system_load import SystemLoadMonitor
+from appliance.router.router_maintenance import SystemLoadMonitor
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at
-from appliance.store.access_log import AccessLog
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventStore
 from appliance.store.notices import NewNotice, NoticeStore
@@ -57,11 +56,10 @@ from appliance.store.preroll_ring import PrerollRing
 from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
 from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention
-from appliance.store.users import UserStore
+from appliance.store.users import AccessLog, UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import Alert, HealthKind, RebaselineCommand, RecheckResult
-from appliance.uplink.commit_batcher import CommitBatcher
-from appliance.uplink.outbox import Outbox
+from appliance.uplink.outbox import CommitBatcher, Outbox
 from appliance.uplink.rate_limiter import ttl_s
 from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import av
 
-from appliance.store.reconcile import MeasuredSegment
+from appliance.store.segments import MeasuredSegment
 
 _WITH_LENGTHS = frozenset({"h264", "hevc"})
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from appliance.base.clock import Clock
-from appliance.broker.link_state import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.store.health_events import HealthEventStore
 
 LINK_GRACE_S = 3.0  # a link that has just begun to connect, after a start say, may be up in a moment

@@ -6,7 +6,10 @@ The core and a replay use this very class, so that both decide the same.
 from __future__ import annotations
 
 import hashlib
+import queue
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field, replace
 
 from appliance import wire
@@ -24,8 +27,7 @@ from appliance.router.decide import (
     expected_bytes,
 )
 from appliance.router.escalation_budget import EscalationBudget
-from appliance.router.recent_escalations import RecentEscalations
-from appliance.router.track_stats import CameraTrackStats, TrackStats
+from appliance.router.track_stats import CameraTrackStats, RecentEscalations, TrackStats
 from appliance.types import (
     EVIDENCE_STEPS,
     Alert,
@@ -48,6 +50,8 @@ _CLAIM = {
 TRACKS_JUDGED_MAX = 4  # the newest; a crowd's alert is no more real for its tenth member
 OPEN_MAX = 64  # a camera has one open alert at a time; more are those of a caller that ends none
 _DIGITS, _MONEY_DIGITS = 4, 6  # decimals in the row of the decision
+WAITING_MAX = 16  # a person asks for one at a time
+ANSWER_S = 5.0  # the core looks once a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,3 +384,41 @@ def _changes(before: RouterDecision, decision: RouterDecision) -> bool:
         order = wire.PRIORITIES.index
         return decision.when == "now" and order(decision.priority) <= order(before.priority)
     return (before.when, before.reason, before.priority) != (decision.when, decision.reason, decision.priority)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAnswer:
+    """Answer to a request to escalate an alert: yes (now, or once there is a budget) or no, and why."""
+
+    accepted: bool
+    reason: str
+
+
+class EscalationRequests:
+    """Requests that wait for the core. Bounded: one too many, and one that nobody answers in time, is refused.
+
+    Any thread asks; the core answers, in the thread in which it decides.
+    """
+
+    def __init__(self, answer_s: float = ANSWER_S) -> None:
+        self._waiting: queue.Queue[tuple[str, Future[RequestAnswer]]] = queue.Queue(WAITING_MAX)
+        self._answer_s = answer_s
+
+    def ask(self, alert: str) -> RequestAnswer:
+        """Ask for the escalation of an alert, and wait for the answer."""
+        answer: Future[RequestAnswer] = Future()
+        try:
+            self._waiting.put_nowait((alert, answer))
+            return answer.result(self._answer_s)
+        except queue.Full:
+            return RequestAnswer(False, "too many are asked for at once")
+        except FutureTimeout:
+            answer.cancel()
+            return RequestAnswer(False, "the appliance is too busy to decide; try again")
+
+    def answer_all(self, decide: Callable[[str], RequestAnswer]) -> None:
+        """Decide about all that wait."""
+        for _ in range(self._waiting.qsize()):
+            alert, answer = self._waiting.get_nowait()
+            if answer.set_running_or_notify_cancel():  # else whoever asked has gone
+                answer.set_result(decide(alert))

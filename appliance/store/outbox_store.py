@@ -28,6 +28,8 @@ from appliance.store.rows import (
 _MEDIA_BYTES = "(SELECT sum(json_extract(ref, '$.bytes')) FROM media WHERE media.escalation = escalation.id)"
 _ROWID_MAX = 2**63 - 1  # SQLite's largest rowid
 _CLOCK_STEP_SEEN_S = 30.0  # what was written this short a time ago was written by the clock as it is now
+STEP_S_MIN = 60.0  # two clocks of one machine drift apart by less than this between two starts
+_BOOT, _APART = "clock_boot", "clock_apart_ms"
 PUBLISHED: tuple[Delivery, ...] = ("ready", "sent")  # a publisher may be at work on it
 DROPPABLE: tuple[Delivery, ...] = ("deferred", "ready")  # with their evidence made, and not sent
 UNSENT: tuple[Delivery, ...] = ("waiting", "deferred", "ready")
@@ -279,3 +281,41 @@ def _is_shared(connection: sqlite3.Connection, alert: str, path: str) -> bool:
         (path, alert),
     ).fetchone()
     return bool(row["shown"])
+
+
+class ClockOffset:
+    """Notices that the wall clock was set while no core ran.
+
+    After such a step everything that waits would seem older or younger than it is. Both clocks go on over a restart of
+    the core, so the step shows as long as the machine was not rebooted.
+
+    State: two numbers in the database: the boot that they belong to, and how far the clocks were apart.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._boot = int(db.clock.boot_id.replace("-", "")[:15] or "0", 16)
+
+    def stepped_s(self) -> float:
+        """Seconds by which the wall clock was stepped since the last `save`; 0.0: it was not, or that is not known."""
+        if not self._boot:
+            return 0.0
+        with self._db.read() as connection:
+            found = dict(connection.execute("SELECT name, value FROM counter WHERE name IN (?, ?)", (_BOOT, _APART)))
+        if found.get(_BOOT) != self._boot or _APART not in found:
+            return 0.0
+        step_s = self._apart_s() - found[_APART] / 1000
+        return step_s if abs(step_s) > STEP_S_MIN else 0.0
+
+    def save(self) -> None:
+        """Remember how far the clocks are apart now. Raises StoreError."""
+        if not self._boot:
+            return
+        with self._db.transaction(durable=False) as connection:
+            connection.executemany(
+                "INSERT INTO counter VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+                ((_BOOT, self._boot), (_APART, round(self._apart_s() * 1000))),
+            )
+
+    def _apart_s(self) -> float:
+        return self._db.clock.now() - self._db.clock.monotonic()

@@ -16,16 +16,17 @@ from pathlib import Path
 from appliance.base.errors import MissingDependency, StoreError
 from appliance.base.telemetry import LogThrottle
 from appliance.store.database import Database
-from appliance.store.deletions import DeletionLedger, DeletionReason
-from appliance.store.paths import PREROLL, SEGMENTS, inside
-from appliance.store.segment_pruning import (
+from appliance.store.deletions import (
     BATCH,
     NOT_HELD,
+    DeletionLedger,
+    DeletionReason,
     PrunableSegment,
     delete_files,
     delete_rows,
     held_clause,
 )
+from appliance.store.paths import PREROLL, SEGMENTS, inside
 
 logger = logging.getLogger(__name__)
 

@@ -21,12 +21,11 @@ from appliance.config import CameraConfig, StorageConfig
 from appliance.store.alert_rows import bump_rev
 from appliance.store.database import Database
 from appliance.store.decisions import prune_decisions
-from appliance.store.deletions import DeletionLedger, DeletionReason
+from appliance.store.deletions import HELD, DeletionLedger, DeletionReason, SegmentPruner
 from appliance.store.escalations import UNSETTLED, in_states
 from appliance.store.paths import EVIDENCE, inside
 from appliance.store.quotas import StorageLimits, StorageUsage, read_usage
-from appliance.store.reconcile import sweep_orphans
-from appliance.store.segment_pruning import HELD, SegmentPruner
+from appliance.store.segments import sweep_orphans
 
 logger = logging.getLogger(__name__)
 

@@ -20,14 +20,19 @@ from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
 from appliance.uplink.cloud_breaker import CloudBreaker
-from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.uplink.jetstream_publisher import JetStreamPublisher
-from appliance.uplink.message_builder import AllowAll, EgressPolicy, EscalationMessageBuilder
-from appliance.uplink.outbox import Outbox, OutboxQuota
+from appliance.uplink.outbox import CommitBatcher, Outbox, OutboxQuota
 from appliance.uplink.pool_monitor import PoolMonitor, PoolState
 from appliance.uplink.rate_limiter import RateLimiter
 from appliance.uplink.send_queue import SendQueue
-from appliance.uplink.send_workers import POLL_S, EscalationSender, SendWorkers
+from appliance.uplink.send_workers import (
+    POLL_S,
+    AllowAll,
+    EgressPolicy,
+    EscalationMessageBuilder,
+    EscalationSender,
+    SendWorkers,
+)
 from appliance.uplink.verdict_consumer import VerdictConsumer, VerdictCounts
 
 EXPIRE_EVERY_S = 60.0  # ages are counted in hours

@@ -23,7 +23,7 @@ from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input
 from appliance.store.meter import Meter
 from appliance.store.outbox_store import OutboxStore
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
-from appliance.uplink.nats_messages import chunk_message
+from appliance.uplink.jetstream_publisher import chunk_message
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.send_queue import SendQueue
 from tests.support.block_footage import BrightBlock, block_clip, site

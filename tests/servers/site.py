@@ -24,8 +24,7 @@ from appliance.store.meter import Meter
 from appliance.store.outbox_store import OutboxStore
 from appliance.store.rows import AlertDetail, Delivery, EscalationRow, MediaRow
 from appliance.types import Alert, AlertChange, Event
-from appliance.uplink.commit_batcher import CommitBatcher
-from appliance.uplink.outbox import Outbox
+from appliance.uplink.outbox import CommitBatcher, Outbox
 from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService
 

@@ -13,15 +13,14 @@ from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import EvidenceError
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.alerts import AlertStore
-from appliance.store.clock_offset import ClockOffset
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
-from appliance.store.outbox_store import OutboxStore
+from appliance.store.outbox_store import ClockOffset, OutboxStore
 from appliance.store.rows import EscalationRow, EvidenceRow, MediaRow
 from appliance.types import Alert, AlertChange, Event, Severity
-from appliance.uplink.nats_messages import chunk_message, read_chunk
+from appliance.uplink.jetstream_publisher import chunk_message, read_chunk
 from appliance.uplink.outbox import RESEND_FIRST_S, Outbox, OutboxQuota
 from appliance.uplink.rate_limiter import ttl_s
 from appliance.uplink.send_queue import TUNING, SendQueue

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from appliance.base.clock import SystemClock
-from appliance.uplink.message_builder import OutgoingMessage
-from appliance.uplink.nats_messages import NatsMessage
+from appliance.uplink.jetstream_publisher import NatsMessage
 from appliance.uplink.send_queue import QueuedEscalation
-from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, SendWorkers
+from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, OutgoingMessage, SendWorkers
 
 
 class Script:

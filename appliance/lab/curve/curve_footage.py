@@ -30,7 +30,7 @@ from appliance.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.scenario.scenario_verdicts import scenario_answers
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader, TrackedObject
-from appliance.uplink.nats_messages import NatsMessage, chunk_message
+from appliance.uplink.jetstream_publisher import NatsMessage, chunk_message
 
 # Seconds between whole frames that are encoded to know their size; frames in between count as the last one. Encoding
 # every frame would cost more than the replay.
