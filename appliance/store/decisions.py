@@ -193,8 +193,9 @@ class DecisionStore:
 
     def note_recheck(self, decision: int, inputs: RouteInputs) -> None:
         """Record that the second detection changed nothing. Raise StoreError."""
-        with self._db.transaction(durable=False) as connection:
-            connection.execute("UPDATE decision SET inputs = ? WHERE id = ?", (to_json(asdict(inputs)), decision))
+        self._db.execute(
+            "UPDATE decision SET inputs = ? WHERE id = ?", (to_json(asdict(inputs)), decision), durable=False
+        )
 
     def spent(self, day: str, day_t: float, month_t: float) -> CloudSpend:
         """Return the use of the uplink and the judge since the times `day_t` and `month_t`; `day` names the former.
@@ -251,15 +252,14 @@ class DecisionStore:
 
     def escalated(self, camera: str, since_t: float) -> list[EscalatedTrackRow]:
         """Return the tracks of a camera that were to be escalated since `since_t`, oldest first. Raise StoreError."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                """SELECT event.rule, alert.severity, event.track, alert.run, event.t, camera.width, camera.height
-                   FROM decision JOIN alert ON alert.id = decision.alert JOIN event ON event.id = decision.event
-                   LEFT JOIN camera ON camera.name = decision.camera
-                   WHERE decision.made_t >= ? AND decision.camera = ? AND decision.moment <> 'never'
-                   ORDER BY decision.id DESC LIMIT ?""",
-                (since_t, camera, ESCALATED_MAX),
-            ).fetchall()
+        rows = self._db.rows(
+            """SELECT event.rule, alert.severity, event.track, alert.run, event.t, camera.width, camera.height
+               FROM decision JOIN alert ON alert.id = decision.alert JOIN event ON event.id = decision.event
+               LEFT JOIN camera ON camera.name = decision.camera
+               WHERE decision.made_t >= ? AND decision.camera = ? AND decision.moment <> 'never'
+               ORDER BY decision.id DESC LIMIT ?""",
+            (since_t, camera, ESCALATED_MAX),
+        )
         return [
             EscalatedTrackRow(row[0], row[1], row[2], row[3], row[4], (row[5] or 0, row[6] or 0))
             for row in reversed(rows)

@@ -93,8 +93,7 @@ class DeletionLedger:
 
     def forget_old(self) -> None:
         """Delete entries of more than a year ago. Raises StoreError."""
-        with self._db.transaction(durable=False) as connection:
-            connection.execute("DELETE FROM deleted WHERE last_t < ?", (self._db.clock.now() - KEPT_S,))
+        self._db.execute("DELETE FROM deleted WHERE last_t < ?", (self._db.clock.now() - KEPT_S,), durable=False)
 
 
 def newest_deletions(connection: sqlite3.Connection, limit: int, *, rings: bool = False) -> list[DeletedRow]:
@@ -200,10 +199,7 @@ class SegmentPruner:
 
     def _candidates(self, before_t: float, camera: str | None) -> list[PrunableSegment]:
         values = {"before_t": min(before_t, 9e15), "camera": camera, "written_t": self._db.clock.now() - WRITING_S_MAX}
-        with self._db.read() as connection:
-            return [
-                PrunableSegment.of(row) for row in connection.execute(OF_ALL if camera is None else OF_CAMERA, values)
-            ]
+        return [PrunableSegment.of(row) for row in self._db.rows(OF_ALL if camera is None else OF_CAMERA, values)]
 
     def _delete(self, candidates: list[PrunableSegment], enough: float, reason: DeletionReason) -> float:
         done = delete_files(self._root, candidates, enough, reason, self._deletions, logger.warning)

@@ -108,10 +108,11 @@ class EscalationStore:
 
     def postpone(self, row: EscalationRow, wait: str, until_t: float | None) -> None:
         """Record a change of the reason for which an escalation waits."""
-        with self._db.transaction(durable=False) as connection:
-            connection.execute(
-                "UPDATE escalation SET wait = ?, until_t = ? WHERE id = ? AND wait <> ''", (wait, until_t, row.id)
-            )
+        self._db.execute(
+            "UPDATE escalation SET wait = ?, until_t = ? WHERE id = ? AND wait <> ''",
+            (wait, until_t, row.id),
+            durable=False,
+        )
 
     def expire_postponed(self, row: EscalationRow, error: str) -> None:
         """Its moment did not come in time: given up, visibly."""
@@ -169,23 +170,18 @@ class EscalationStore:
 
     def media(self, escalation: str) -> list[MediaRow]:
         """Return the files that an escalation carries, in order."""
-        with self._db.read() as connection:
-            rows = connection.execute("SELECT * FROM media WHERE escalation = ? ORDER BY n", (escalation,))
-            return [read_media(row) for row in rows]
+        rows = self._db.rows("SELECT * FROM media WHERE escalation = ? ORDER BY n", (escalation,))
+        return [read_media(row) for row in rows]
 
     def count_by_state(self) -> dict[Delivery, int]:
         """How many there are in each state that occurs."""
-        with self._db.read() as connection:
-            rows = connection.execute("SELECT state, count(*) AS n FROM escalation GROUP BY state")
-            return {row["state"]: row["n"] for row in rows}
+        rows = self._db.rows("SELECT state, count(*) AS n FROM escalation GROUP BY state")
+        return {row["state"]: row["n"] for row in rows}
 
     def count_unsettled(self) -> dict[Delivery, int]:
         """How many there are in each unsettled state. Settled ones, of which there may be many, are not read."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"SELECT state, count(*) AS n FROM escalation WHERE {in_states(UNSETTLED)} GROUP BY state"
-            )
-            return {**dict.fromkeys(UNSETTLED, 0), **{row["state"]: row["n"] for row in rows}}
+        rows = self._db.rows(f"SELECT state, count(*) AS n FROM escalation WHERE {in_states(UNSETTLED)} GROUP BY state")
+        return {**dict.fromkeys(UNSETTLED, 0), **{row["state"]: row["n"] for row in rows}}
 
     # What a verdict does
 
@@ -293,14 +289,12 @@ def as_unsure(verdict: wire.Verdict, why: str) -> wire.Verdict:
 
 def escalation_rows(db: Database, tail: str, values: Sequence[object]) -> list[EscalationRow]:
     """Return the escalations that `tail`, the rest of a SELECT, selects."""
-    with db.read() as connection:
-        return [read_escalation(row) for row in connection.execute(f"SELECT * FROM escalation {tail}", values)]
+    return [read_escalation(row) for row in db.rows(f"SELECT * FROM escalation {tail}", values)]
 
 
 def scalar(db: Database, statement: str) -> Any:
     """Return the first column of the first row."""
-    with db.read() as connection:
-        return connection.execute(statement).fetchone()[0]
+    return db.row(statement)[0]
 
 
 def stored_body(connection: sqlite3.Connection, escalation: str) -> wire.Escalation:

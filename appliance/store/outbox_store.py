@@ -64,14 +64,13 @@ class OutboxStore:
         untried: only those that never failed. The query uses the index on state, priority and age: it costs the same
         with ten escalations and with a hundred thousand.
         """
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"""SELECT id, created_t, attempts FROM escalation
-                    WHERE {INDEXED} AND state = 'ready' AND priority = ? AND created_t > ? AND created_t <= ?
-                    {"AND attempts = 0" if untried else ""} ORDER BY created_t LIMIT ?""",
-                (priority, after_t, until_t, limit),
-            )
-            return [QueueEntry(row["id"], row["created_t"], row["attempts"]) for row in rows]
+        rows = self._db.rows(
+            f"""SELECT id, created_t, attempts FROM escalation
+                WHERE {INDEXED} AND state = 'ready' AND priority = ? AND created_t > ? AND created_t <= ?
+                {"AND attempts = 0" if untried else ""} ORDER BY created_t LIMIT ?""",
+            (priority, after_t, until_t, limit),
+        )
+        return [QueueEntry(row["id"], row["created_t"], row["attempts"]) for row in rows]
 
     def ready(self, escalation: str) -> EscalationRow | None:
         """Return the escalation if it still is to be sent."""
@@ -98,10 +97,9 @@ class OutboxStore:
         old = f"{INDEXED} AND priority = ? AND created_t < ?"
         if not escalation_rows(self._db, f"WHERE {old} LIMIT 1", (priority, before_t)):
             return []  # what comes next reads the whole table
-        with self._db.read() as connection:
-            (first_young,) = connection.execute(
-                "SELECT min(rowid) FROM escalation WHERE created_t BETWEEN ? AND ?", (before_t, self._db.clock.now())
-            ).fetchone()
+        (first_young,) = self._db.row(
+            "SELECT min(rowid) FROM escalation WHERE created_t BETWEEN ? AND ?", (before_t, self._db.clock.now())
+        )
         until = first_young if first_young is not None else _ROWID_MAX
         return escalation_rows(self._db, f"WHERE {old} AND rowid < ? LIMIT ?", (priority, before_t, until, limit))
 
@@ -110,12 +108,11 @@ class OutboxStore:
 
         The least urgent come first, and of these the oldest.
         """
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"""SELECT escalation.*, length(body) + coalesce({_MEDIA_BYTES}, 0) AS held_bytes FROM escalation
-                    WHERE {in_states(DROPPABLE)} ORDER BY {BY_PRIORITY} DESC, created_t, id LIMIT ?""",
-                (limit,),
-            ).fetchall()
+        rows = self._db.rows(
+            f"""SELECT escalation.*, length(body) + coalesce({_MEDIA_BYTES}, 0) AS held_bytes FROM escalation
+                WHERE {in_states(DROPPABLE)} ORDER BY {BY_PRIORITY} DESC, created_t, id LIMIT ?""",
+            (limit,),
+        )
         return [
             (read_escalation({name: row[name] for name in row.keys() if name != "held_bytes"}), row["held_bytes"])  # noqa: SIM118
             for row in rows
@@ -162,12 +159,12 @@ class OutboxStore:
 
     def mark_failed(self, row: EscalationRow, error: str) -> None:
         """Record that an attempt to send failed."""
-        with self._db.transaction(durable=False) as connection:
-            connection.execute(
-                f"""UPDATE escalation SET attempts = attempts + 1, error = iif({in_states(PUBLISHED)}, ?, error)
-                    WHERE id = ? AND step = ?""",
-                (error, row.id, row.step),
-            )
+        self._db.execute(
+            f"""UPDATE escalation SET attempts = attempts + 1, error = iif({in_states(PUBLISHED)}, ?, error)
+                WHERE id = ? AND step = ?""",
+            (error, row.id, row.step),
+            durable=False,
+        )
 
     def add_bytes(self, row: EscalationRow, bytes_sent: int) -> None:
         """Bytes that left the site for the step that `row` was read at."""
@@ -181,11 +178,11 @@ class OutboxStore:
 
     def set_chunks_acked(self, media: MediaRow, chunks_acked: int) -> None:
         """Record how many chunks of a file the broker has stored."""
-        with self._db.transaction(durable=False) as connection:
-            connection.execute(
-                "UPDATE media SET chunks_acked = ? WHERE escalation = ? AND n = ?",
-                (chunks_acked, media.escalation, media.n),
-            )
+        self._db.execute(
+            "UPDATE media SET chunks_acked = ? WHERE escalation = ? AND n = ?",
+            (chunks_acked, media.escalation, media.n),
+            durable=False,
+        )
 
     def reopen(self, row: EscalationRow, lost: Sequence[MediaRow]) -> None:
         """Send a sent escalation again, after the media in `lost`, which the broker no longer has."""
@@ -220,15 +217,14 @@ class OutboxStore:
         What has the time of this moment was made, or sent, by the clock as it is now, and stays.
         """
         now = self._db.clock.now()
-        with self._db.transaction() as connection:
-            connection.execute(
-                f"""UPDATE escalation SET
-                        created_t = iif(created_t > :before OR created_t BETWEEN :since AND :now,
-                                        created_t, created_t + :step),
-                        sent_t = iif(sent_t > :before OR sent_t BETWEEN :since AND :now, sent_t, sent_t + :step)
-                    WHERE {in_states(UNSETTLED)}""",
-                {"step": step_s, "before": now - step_s, "since": now - _CLOCK_STEP_SEEN_S, "now": now},
-            )
+        self._db.execute(
+            f"""UPDATE escalation SET
+                    created_t = iif(created_t > :before OR created_t BETWEEN :since AND :now,
+                                    created_t, created_t + :step),
+                    sent_t = iif(sent_t > :before OR sent_t BETWEEN :since AND :now, sent_t, sent_t + :step)
+                WHERE {in_states(UNSETTLED)}""",
+            {"step": step_s, "before": now - step_s, "since": now - _CLOCK_STEP_SEEN_S, "now": now},
+        )
 
     # How it ends without a verdict
 
@@ -300,8 +296,8 @@ class ClockOffset:
         """Seconds by which the wall clock was stepped since the last `save`; 0.0: it was not, or that is not known."""
         if not self._boot:
             return 0.0
-        with self._db.read() as connection:
-            found = dict(connection.execute("SELECT name, value FROM counter WHERE name IN (?, ?)", (_BOOT, _APART)))
+        rows = self._db.rows("SELECT name, value FROM counter WHERE name IN (?, ?)", (_BOOT, _APART))
+        found = {row["name"]: row["value"] for row in rows}
         if found.get(_BOOT) != self._boot or _APART not in found:
             return 0.0
         step_s = self._apart_s() - found[_APART] / 1000

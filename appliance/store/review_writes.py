@@ -134,14 +134,13 @@ def reviewed_boxes(db: Database, camera: str) -> list[ReviewedBox]:
 
     Raise StoreError.
     """
-    with db.read() as connection:
-        rows = connection.execute(
-            """SELECT found.id AS alert, found.review, event.rule, event.label, event.score, event.box
-               FROM (SELECT id, review, t_start FROM alert WHERE camera = ? AND t_start > ? AND review IS NOT NULL
-                     ORDER BY t_start DESC LIMIT ?) AS found JOIN event ON event.alert = found.id
-               ORDER BY found.t_start DESC, event.t""",
-            (camera, db.clock.now() - DAYS * 86400, ALERTS_MAX),
-        ).fetchall()
+    rows = db.rows(
+        """SELECT found.id AS alert, found.review, event.rule, event.label, event.score, event.box
+           FROM (SELECT id, review, t_start FROM alert WHERE camera = ? AND t_start > ? AND review IS NOT NULL
+                 ORDER BY t_start DESC LIMIT ?) AS found JOIN event ON event.alert = found.id
+           ORDER BY found.t_start DESC, event.t""",
+        (camera, db.clock.now() - DAYS * 86400, ALERTS_MAX),
+    )
     return [
         ReviewedBox(
             row["alert"], row["rule"], row["label"], row["score"], tuple(json.loads(row["box"])),

@@ -75,10 +75,9 @@ class SegmentStore:
 
         This need not be the one with the latest time: a clock that was set back leaves that one in the future.
         """
-        with self._db.read() as connection:
-            row = connection.execute(  # INSERT OR REPLACE gives each report a new, higher rowid
-                "SELECT * FROM segment WHERE camera = ? ORDER BY rowid DESC LIMIT 1", (camera,)
-            ).fetchone()
+        row = self._db.row(  # INSERT OR REPLACE gives each report a new, higher rowid
+            "SELECT * FROM segment WHERE camera = ? ORDER BY rowid DESC LIMIT 1", (camera,)
+        )
         return None if row is None else read_segment(row)
 
     def reconcile(
@@ -225,11 +224,10 @@ class _Folder:
     def _rows(self) -> list[sqlite3.Row]:
         begin = f"{self._folder}/" if self._folder else ""
         end = f"{self._folder}0" if self._folder else "/"  # the character after "/"
-        with self._db.read() as connection:
-            rows = connection.execute(
-                "SELECT path, complete, bytes, t_start FROM segment WHERE path >= ? AND path < ?", (begin, end)
-            )
-            return [row for row in rows if "/" not in row["path"][len(begin) :]]
+        rows = self._db.rows(
+            "SELECT path, complete, bytes, t_start FROM segment WHERE path >= ? AND path < ?", (begin, end)
+        )
+        return [row for row in rows if "/" not in row["path"][len(begin) :]]
 
     def _drop(self, connection: sqlite3.Connection, row: sqlite3.Row) -> None:
         connection.execute("DELETE FROM segment WHERE path = ?", (row["path"],))

@@ -45,16 +45,11 @@ class UserStore:
 
     def tokens(self) -> dict[str, ApiTokenRow]:
         """All tokens of programs, by id."""
-        with self._db.read() as connection:
-            return {
-                row["id"]: ApiTokenRow(**dict(row))
-                for row in connection.execute("SELECT * FROM api_token ORDER BY name")
-            }
+        return {row["id"]: ApiTokenRow(**dict(row)) for row in self._db.rows("SELECT * FROM api_token ORDER BY name")}
 
     def sign_in_codes(self) -> dict[str, SignInCodeRow]:
         """Codes from the console that were not used, by user."""
-        with self._db.read() as connection:
-            return {row["user"]: SignInCodeRow(**dict(row)) for row in connection.execute("SELECT * FROM sign_in_code")}
+        return {row["user"]: SignInCodeRow(**dict(row)) for row in self._db.rows("SELECT * FROM sign_in_code")}
 
     def take_sign_in_code(self, row: SignInCodeRow) -> bool:
         """Use up a code. False: another sign-in has."""
@@ -96,8 +91,7 @@ class UserStore:
 
     def remove_token(self, token_id: str) -> None:
         """Nothing where there is none."""
-        with self._db.transaction() as connection:
-            connection.execute("DELETE FROM api_token WHERE id = ?", (token_id,))
+        self._db.execute("DELETE FROM api_token WHERE id = ?", (token_id,))
 
 
 def add_sign_in_code(connection: sqlite3.Connection, row: SignInCodeRow) -> None:
@@ -211,16 +205,14 @@ class SessionStore:
 
     def remove(self, session: str) -> None:
         """End a session; nothing where there is none. Raises StoreError."""
-        with self._db.transaction() as connection:
-            connection.execute("DELETE FROM session WHERE id = ?", (session,))
+        self._db.execute("DELETE FROM session WHERE id = ?", (session,))
 
     def all(self) -> dict[str, SessionRow]:
         """All sessions that are not over, by id, newest first. Raises StoreError."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                "SELECT * FROM session WHERE expires_t > ? ORDER BY created_t DESC", (self._db.clock.now(),)
-            )
-            return {row["id"]: SessionRow(**dict(row)) for row in rows}
+        rows = self._db.rows(
+            "SELECT * FROM session WHERE expires_t > ? ORDER BY created_t DESC", (self._db.clock.now(),)
+        )
+        return {row["id"]: SessionRow(**dict(row)) for row in rows}
 
 
 class SecondFactorStore:
@@ -231,8 +223,7 @@ class SecondFactorStore:
 
     def all(self) -> dict[str, SecondFactorRow]:
         """All, by user."""
-        with self._db.read() as connection:
-            return {row["user"]: _read_factor(row) for row in connection.execute("SELECT * FROM second_factor")}
+        return {row["user"]: _read_factor(row) for row in self._db.rows("SELECT * FROM second_factor")}
 
     def begin(self, user: str, secret: str) -> None:
         """Store a new secret that sign-ins do not require yet; one that is confirmed stays."""
@@ -245,11 +236,10 @@ class SecondFactorStore:
 
     def confirm(self, user: str, step: int, recovery: Sequence[str]) -> None:
         """Require a code at sign-ins from now on: a first code was right. recovery: digests of the recovery codes."""
-        with self._db.transaction() as connection:
-            connection.execute(
-                "UPDATE second_factor SET confirmed = 1, last_step = ?, recovery = ? WHERE user = ?",
-                (step, json.dumps(list(recovery)), user),
-            )
+        self._db.execute(
+            "UPDATE second_factor SET confirmed = 1, last_step = ?, recovery = ? WHERE user = ?",
+            (step, json.dumps(list(recovery)), user),
+        )
 
     def take_step(self, user: str, step: int) -> bool:
         """Use up the codes until `step`. False: they are used up already."""
@@ -299,17 +289,15 @@ class AccessLog:
 
     def refused(self, who: str, since: float) -> tuple[int, int]:
         """How many wrong tries to sign in as `who` there were since then, and from how many addresses."""
-        with self._db.read() as connection:
-            row = connection.execute(
-                "SELECT count(*), count(DISTINCT address) FROM access_log "
-                "WHERE who = ? AND t >= ? AND what LIKE 'was refused:%'", (who, since),
-            ).fetchone()  # fmt: skip
-            return row[0], row[1]
+        row = self._db.row(
+            "SELECT count(*), count(DISTINCT address) FROM access_log "
+            "WHERE who = ? AND t >= ? AND what LIKE 'was refused:%'", (who, since),
+        )  # fmt: skip
+        return row[0], row[1]
 
     def newest(self, limit: int = 100) -> list[AccessLogRow]:
-        with self._db.read() as connection:
-            rows = connection.execute("SELECT * FROM access_log ORDER BY id DESC LIMIT ?", (limit,))
-            return [AccessLogRow(**dict(row)) for row in rows]
+        rows = self._db.rows("SELECT * FROM access_log ORDER BY id DESC LIMIT ?", (limit,))
+        return [AccessLogRow(**dict(row)) for row in rows]
 
 
 def log_access(connection: sqlite3.Connection, t: float, who: str, address: str, what: str, about: str = "") -> None:
