@@ -51,7 +51,7 @@ from appliance.rules.schedule import armed_at
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventStore
 from appliance.store.notices import NewNotice, NoticeStore
-from appliance.store.outbox_store import OutboxStore
+from appliance.store.outbox_store import OutboxQueue
 from appliance.store.preroll_ring import PrerollRing
 from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
 from appliance.store.quotas import StorageLimits
@@ -283,7 +283,7 @@ class _CoreListener(CoreListener):
 def _uplink_deps(escalation: EscalationConfig, uplink: UplinkConfig, lasting: LastingParts) -> UplinkDeps:
     return UplinkDeps(
         outbox=Outbox(lasting.db, escalation.expire_hours * 3600, ttl_s(escalation, uplink)),
-        queue=SendQueue(OutboxStore(lasting.db)),
+        queue=SendQueue(OutboxQueue(lasting.db)),
         commits=CommitBatcher(lasting.db),
         meter=lasting.stores.meter,
         alerts=lasting.stores.alerts,

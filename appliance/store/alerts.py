@@ -249,10 +249,6 @@ class AlertStore:
         """Alerts changed after `rev`, oldest change first: go on from the last row's `rev`."""
         return self._list("WHERE rev > ? AND audit = 0 ORDER BY rev LIMIT ?", (rev, _bounded(limit)))
 
-    def open_alerts(self) -> list[AlertRow]:
-        """Alerts that have not ended, oldest first."""
-        return self._list("WHERE t_end IS NULL ORDER BY t_start, id LIMIT ?", (PAGE_MAX,))
-
     def end_interrupted(self) -> int:
         """End what a dead core left open, at the last examined frame of its camera; for the start. Returns how many."""
         ended = 0

@@ -173,11 +173,6 @@ class EscalationStore:
         rows = self._db.rows("SELECT * FROM media WHERE escalation = ? ORDER BY n", (escalation,))
         return [read_media(row) for row in rows]
 
-    def count_by_state(self) -> dict[Delivery, int]:
-        """How many there are in each state that occurs."""
-        rows = self._db.rows("SELECT state, count(*) AS n FROM escalation GROUP BY state")
-        return {row["state"]: row["n"] for row in rows}
-
     def count_unsettled(self) -> dict[Delivery, int]:
         """How many there are in each unsettled state. Settled ones, of which there may be many, are not read."""
         rows = self._db.rows(f"SELECT state, count(*) AS n FROM escalation WHERE {in_states(UNSETTLED)} GROUP BY state")

@@ -44,17 +44,14 @@ class QueueEntry:
     attempts: int
 
 
-class OutboxStore:
-    """The same tables as the uplink works on them: which escalation is next, and how far each got.
+class OutboxQueue:
+    """The escalations as the uplink reads them: which is next, due again, too old, or the first to give up.
 
-    Owner: the uplink writes. Invariants: as of EscalationStore. Every method raises StoreError.
+    Any thread may read. Every method raises StoreError.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._escalations = EscalationStore(db)
-
-    # Which is next
 
     def queue_heads(
         self, priority: str, *, after_t: float = -1e18, until_t: float = 1e18, untried: bool = False, limit: int
@@ -132,14 +129,16 @@ class OutboxStore:
         found: float | None = scalar(self._db, f"SELECT min(sent_t) FROM escalation WHERE {INDEXED} AND state = 'sent'")
         return found
 
-    def oldest_unsent_t(self) -> float | None:
-        """When the oldest that may go and is not sent was made; None: all are sent."""
-        found: float | None = scalar(
-            self._db, f"SELECT min(created_t) FROM escalation WHERE {in_states(('waiting', 'ready'))}"
-        )
-        return found
 
-    # How far it got
+class OutboxStore:
+    """The same rows as the uplink writes them: how far each escalation got, and how it ends without a verdict.
+
+    Owner: the uplink writes. Invariants: as of EscalationStore. Every method raises StoreError.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._escalations = EscalationStore(db)
 
     def mark_sent(self, row: EscalationRow, t: float) -> bool:
         """Record that the broker stored the step that `row` was read at.

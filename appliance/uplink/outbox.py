@@ -16,7 +16,7 @@ from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
 from appliance.store.meter import Meter, Metric, MetricName
-from appliance.store.outbox_store import ClockOffset, OutboxStore
+from appliance.store.outbox_store import ClockOffset, OutboxQueue, OutboxStore
 from appliance.store.rows import EscalationRow, MediaRow
 
 RESEND_FIRST_S = 900.0  # longer than a busy worker takes; a verdict that is only late is not worth the bytes
@@ -97,6 +97,8 @@ class Outbox:
         """expire_s: the age at which an escalation is given up; ttl_s: the same for some priorities."""
         self._db = db
         self._store = OutboxStore(db)
+        self.queue = OutboxQueue(db)
+        """Its rows in the order in which they go, expire or are given up."""
         self._escalations = EscalationStore(db)
         self._audit = AuditStore(db)
         self._clock_offset = ClockOffset(db)
@@ -113,11 +115,11 @@ class Outbox:
 
         They are due after 15 minutes, then after twice as long each time, up to 6 hours.
         """
-        return self._store.due_for_resend(t, first_s=RESEND_FIRST_S, last_s=RESEND_LAST_S, limit=limit)
+        return self.queue.due_for_resend(t, first_s=RESEND_FIRST_S, last_s=RESEND_LAST_S, limit=limit)
 
     def unanswered_s(self, t: float) -> float | None:
         """For how long the escalation that was sent first waits for its verdict; None: none does."""
-        first_t = self._store.first_sent_t()
+        first_t = self.queue.first_sent_t()
         return None if first_t is None else max(0.0, t - first_t)
 
     def probe(self) -> None:
@@ -176,7 +178,7 @@ class Outbox:
         """Give up, visibly, what could not be sent or was not answered in time; returns how many."""
         count = 0
         for priority, age_s in self._expire_s.items():
-            while rows := self._store.made_before(priority, t - age_s, _EXPIRE_BATCH):
+            while rows := self.queue.made_before(priority, t - age_s, _EXPIRE_BATCH):
                 for row in rows:
                     self._expire(row, age_s)
                 count += len(rows)
@@ -226,16 +228,6 @@ class Outbox:
         """Seconds by which the clock was stepped while no core ran, before this start."""
         return self._clock_offset.stepped_s()
 
-    # The quota
-
-    def held_bytes(self) -> int:
-        """Bytes that wait to be sent: the escalations that are not sent, and their files."""
-        return self._store.unsent_bytes()
-
-    def least_urgent(self, limit: int) -> list[tuple[EscalationRow, int]]:
-        """Return the escalations to drop first when there is no room, with their bytes: the oldest least urgent."""
-        return self._store.least_urgent(limit)
-
     # The audit
 
     def _record_sent(self, row: EscalationRow, kind: AuditKind, size: int, sha256: str, note: str = "") -> None:
@@ -277,12 +269,12 @@ class OutboxQuota:
 
     def run_once(self) -> int:
         """Make room, at most DROPS_PER_RUN escalations at a time; returns how many went. Raises StoreError."""
-        over = self._outbox.held_bytes() - self._bytes_max
+        over = self._outbox.queue.unsent_bytes() - self._bytes_max
         count = 0
         if over <= 0:
             return 0
         why = f"the outbox is over {self._mb_max:g} MB (uplink.outbox_mb_max), and this was the least urgent"
-        for row, size in self._outbox.least_urgent(DROPS_PER_RUN):
+        for row, size in self._outbox.queue.least_urgent(DROPS_PER_RUN):
             if over <= 0:
                 break
             paths = self._outbox.drop(row, why)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from appliance import wire
 from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, UplinkError
 from appliance.broker import NatsLink, end_tasks
@@ -27,9 +26,10 @@ from appliance.uplink.jetstream_publisher import (
 from appliance.uplink.outbox import CommitBatcher, Outbox
 from appliance.uplink.rate_limiter import RateLimiter
 from appliance.uplink.send_queue import QueuedEscalation, SendQueue
-from appliance.wire import CHUNK_BYTES, PRIORITIES, STREAM_ESCALATION, STREAM_MEDIA
+from appliance.wire import CHUNK_BYTES, PRIORITIES, STREAM_ESCALATION, STREAM_MEDIA, Escalation
 
 CHECKED_MAX = 4096  # escalations of one connection of which it is known that the broker has their chunks
+FLIGHT_BYTES_MAX = CHUNK_BYTES + 1024  # one chunk with its headers
 SEND_WORKERS = 8  # so that a long way to the broker does not slow small messages down
 GIVE_WAY_S = 0.1  # less than the slack of the rate, so that the backlog makes up for it
 POLL_S = 1.0  # `wake` comes first
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 class EgressPolicy(Protocol):
     """The owner's privacy rules as they stand now; what waits in the outbox may have been made under others."""
 
-    def forbids(self, escalation: wire.Escalation) -> bool:
+    def forbids(self, escalation: Escalation) -> bool:
         """Nothing of it may leave."""
         ...
 
@@ -56,7 +56,7 @@ class EgressPolicy(Protocol):
 class AllowAll:
     """No rules."""
 
-    def forbids(self, escalation: wire.Escalation) -> bool:
+    def forbids(self, escalation: Escalation) -> bool:
         return False
 
     def withholds(self, camera: str, path: str) -> bool:
@@ -72,39 +72,36 @@ class OutgoingMessage:
     media: MediaRow | None = None
 
 
-class EscalationMessageBuilder:
-    """Builds what an escalation carries, message by message, and puts the outbox right where that cannot be.
+class UnreadableMedia(EvidenceError):
+    """A file of an escalation cannot be read any more; `media` is its row."""
+
+    def __init__(self, media: MediaRow, why: str) -> None:
+        super().__init__(why)
+        self.media = media
+
+
+class OutboxCheck:
+    """Puts an escalation in the outbox right before it is sent.
 
     Images of a camera that is `image_free` (made before the site file said so) are withheld here, at the one place
     from which images leave. Owner: the uplink's task. State: of which escalations it is known, on this connection,
     that the broker still has what was sent before.
     """
 
-    def __init__(
-        self, link: NatsLink, publisher: JetStreamPublisher, outbox: Outbox, root: Path, policy: EgressPolicy
-    ) -> None:
+    def __init__(self, link: NatsLink, publisher: JetStreamPublisher, outbox: Outbox, policy: EgressPolicy) -> None:
         self._link = link
         self._publisher = publisher
         self._outbox = outbox
-        self._root = root
         self._policy = policy
         self._checked: tuple[int, set[str]] = (0, set())
 
-    async def next_message(self, queued: QueuedEscalation) -> OutgoingMessage | None:
-        """Return the next message of an escalation: a chunk, or, once the broker has them all, the escalation.
+    async def prepare(self, row: EscalationRow) -> list[MediaRow] | None:
+        """Return the files that the escalation carries.
 
-        None: the outbox had to be put right first; pick again. Raise UplinkError, StoreError.
+        None: the outbox had to be put right; pick again. Raise UplinkError, StoreError.
         """
-        row = queued.row
         media = self._outbox.media_of(row.id)
-        if self.apply_egress_policy(row, media) or await self._reopen_lost(row, media):
-            return None
-        for each in media:
-            if each.chunks_acked < each.ref.chunks:
-                return await self._chunk(queued, each)
-        # What waited goes to the workers as the least urgent: there, too, it must not delay what is live.
-        priority = row.priority if queued.live else wire.PRIORITIES[-1]
-        return OutgoingMessage(queued, escalation_message(row.body, priority))
+        return None if self.apply_egress_policy(row, media) or await self._reopen_lost(row, media) else media
 
     def apply_egress_policy(self, row: EscalationRow, media: Sequence[MediaRow]) -> bool:
         """Return True if the policy changed the escalation.
@@ -121,18 +118,10 @@ class EscalationMessageBuilder:
         self._outbox.withhold(row)
         return True
 
-    async def _chunk(self, queued: QueuedEscalation, media: MediaRow) -> OutgoingMessage | None:
-        row, n = queued.row, media.chunks_acked
-        try:
-            if queued.live:  # it has just been written: it is in memory
-                payload = read_chunk(self._root, media.path, media.ref, n)
-            else:
-                payload = await asyncio.to_thread(read_chunk, self._root, media.path, media.ref, n)
-        except EvidenceError as error:
-            logger.warning("escalation %s goes without a file: %s", row.id, error)
-            self._outbox.media_lost(row, media, str(error))
-            return None
-        return OutgoingMessage(queued, chunk_message(row.site, media.ref, n, payload), media)
+    def drop_unreadable(self, row: EscalationRow, error: UnreadableMedia) -> None:
+        """Let the escalation go without that file. Raise StoreError."""
+        logger.warning("escalation %s goes without a file: %s", row.id, error)
+        self._outbox.media_lost(row, error.media, str(error))
 
     async def _reopen_lost(self, row: EscalationRow, media: Sequence[MediaRow]) -> bool:
         """Send chunks again that an earlier connection sent and the broker has lost; return True if there were any."""
@@ -148,7 +137,29 @@ class EscalationMessageBuilder:
         return bool(lost)
 
 
-FLIGHT_BYTES_MAX = CHUNK_BYTES + 1024
+class MessageBuilder:
+    """Builds what an escalation carries, message by message, from the files below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def build(self, queued: QueuedEscalation, media: Sequence[MediaRow]) -> OutgoingMessage:
+        """Return the next message: a chunk or, once the broker has them all, the escalation. Raise UnreadableMedia."""
+        row = queued.row
+        for each in media:
+            n = each.chunks_acked
+            if n < each.ref.chunks:
+                try:
+                    if queued.live:  # it has just been written: it is in memory
+                        payload = read_chunk(self._root, each.path, each.ref, n)
+                    else:
+                        payload = await asyncio.to_thread(read_chunk, self._root, each.path, each.ref, n)
+                except EvidenceError as error:
+                    raise UnreadableMedia(each, str(error)) from None
+                return OutgoingMessage(queued, chunk_message(row.site, each.ref, n, payload), each)
+        # What waited goes to the workers as the least urgent: there, too, it must not delay what is live.
+        priority = row.priority if queued.live else PRIORITIES[-1]
+        return OutgoingMessage(queued, escalation_message(row.body, priority))
 
 
 class SendWorkers:
@@ -163,13 +174,15 @@ class SendWorkers:
     def __init__(
         self,
         queue: SendQueue,
-        builder: EscalationMessageBuilder,
+        check: OutboxCheck,
+        builder: MessageBuilder,
         sender: EscalationSender,
         limiter: RateLimiter,
         breaker: CloudBreaker,
         clock: Clock,
     ) -> None:
         self._queue = queue
+        self._check = check
         self._builder = builder
         self._sender = sender
         self._limiter = limiter
@@ -254,8 +267,13 @@ class SendWorkers:
             if wait_s > 0:
                 await self.pause(wait_s)
                 continue
-            outgoing = await self._builder.next_message(queued)
-            if outgoing is None:
+            media = await self._check.prepare(queued.row)
+            if media is None:
+                continue
+            try:
+                outgoing = await self._builder.build(queued, media)
+            except UnreadableMedia as error:
+                self._check.drop_unreadable(queued.row, error)
                 continue
             size = outgoing.message.size
             if self._flight_bytes and self._flight_bytes + size > FLIGHT_BYTES_MAX:

@@ -29,8 +29,9 @@ from appliance.uplink.send_workers import (
     POLL_S,
     AllowAll,
     EgressPolicy,
-    EscalationMessageBuilder,
     EscalationSender,
+    MessageBuilder,
+    OutboxCheck,
     SendWorkers,
 )
 from appliance.uplink.verdict_consumer import VerdictConsumer, VerdictCounts
@@ -156,8 +157,8 @@ class UplinkService:
 class UplinkLoop:
     """The sending side: one task, with a few workers, so that a long way to the broker does not slow it down.
 
-    send_queue.py says what goes when, message_builder.py what it consists of, rate_limiter.py how much of it, and
-    send_workers.py publishes it and records the outcome. Escalations without a verdict are sent again. While the
+    send_queue.py says what goes when, rate_limiter.py how much of it, and send_workers.py builds it, publishes it and
+    records the outcome. Escalations without a verdict are sent again. While the
     database cannot be written nothing is sent, for it could not be recorded. Owner: the service's event loop.
     State: when upkeep is due, and a step of the clock that is not recorded yet.
     """
@@ -173,11 +174,13 @@ class UplinkLoop:
         self._limiter = RateLimiter(settings, deps.meter, clock, lambda: link.state)
         self._quota = OutboxQuota(outbox, deps.root, settings.outbox_mb_max, deps.meter)
         self.breaker = CloudBreaker(settings.silent_s, clock)
-        self._builder = EscalationMessageBuilder(link, self._publisher, outbox, deps.root, policy)
+        self._check = OutboxCheck(link, self._publisher, outbox, policy)
         self._sender = EscalationSender(
             self._publisher, outbox, deps.commits, self._limiter, self.breaker, clock, self._waits
         )
-        self._workers = SendWorkers(deps.queue, self._builder, self._sender, self._limiter, self.breaker, clock)
+        self._workers = SendWorkers(
+            deps.queue, self._check, MessageBuilder(deps.root), self._sender, self._limiter, self.breaker, clock
+        )
         self._reported = ""
         self._writable = True
         self._steps = ClockStepDetector(clock)
@@ -240,7 +243,7 @@ class UplinkLoop:
     async def _resend(self, row: EscalationRow) -> int:
         """Send an unanswered escalation again, and before it the media that the broker no longer has."""
         media = self._outbox.media_of(row.id)
-        if self._builder.apply_egress_policy(row, media):
+        if self._check.apply_egress_policy(row, media):
             self._outbox.reopen(row, ())
             self._workers.wake()
             return 0

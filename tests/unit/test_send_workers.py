@@ -14,7 +14,7 @@ from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, OutgoingMessage, Sen
 
 
 class Script:
-    """Queue, builder, sender, limiter and breaker in one: escalations of one message each, sent when the test says."""
+    """All parts of the workers in one: escalations of one message each, sent when the test says."""
 
     last_refused = blocks = one_at_a_time = backlog_due = False
 
@@ -47,7 +47,10 @@ class Script:
 
     def charge_overhead(self) -> None: ...
 
-    async def next_message(self, queued: QueuedEscalation) -> OutgoingMessage:
+    async def prepare(self, row: object) -> list[Any]:
+        return []
+
+    async def build(self, queued: QueuedEscalation, media: Sequence[Any]) -> OutgoingMessage:
         return OutgoingMessage(queued, NatsMessage("", b"x" * self.size, {}, "facts"))
 
     async def deliver(self, outgoing: OutgoingMessage) -> int:
@@ -64,7 +67,7 @@ class Script:
 
 def workers(script: Script) -> SendWorkers:
     part = cast(Any, script)
-    return SendWorkers(part, part, part, part, part, SystemClock())
+    return SendWorkers(part, part, part, part, part, part, SystemClock())
 
 
 def test_the_backlog_begins_nothing_while_what_is_live_is_in_flight() -> None:
