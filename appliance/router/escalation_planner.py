@@ -17,7 +17,6 @@ from appliance.base.clock import Period
 from appliance.config import EscalationConfig, LineRule, Rule
 from appliance.router.calibration import UNTRAINED, AlertChance, Calibration, TrackStability
 from appliance.router.decide import (
-    BudgetLimit,
     EscalationCost,
     RouterCase,
     RouterDecision,
@@ -178,7 +177,7 @@ class EscalationPlanner:
         `known`: the inputs of the first decision, with the result of the appliance's own second detection since.
         requested: a person asks for it.
         """
-        rule, limits = self._rules.get(event.rule), self._context.budget.limits(now)
+        rule = self._rules.get(event.rule)
         if rule is None:
             return None
         load = self._context.system_load
@@ -186,10 +185,7 @@ class EscalationPlanner:
             known, privacy=self._context.privacy(event), audit_share=0.0, audit_of="", link_up=load.link_up,
             queue_age_s=load.queue_age_s, pool_wait_s=load.pool_wait_s, gpu_hour=load.gpu_hour, offload=load.offload,
         )  # fmt: skip
-        case = RouterCase(
-            alert=alert.id, rule=rule.name, escalate=rule.escalate, uplink=self._context.uplink, inputs=inputs,
-            costs=self._context.costs(alert.camera), limits=limits, now=now, requested=requested,
-        )  # fmt: skip
+        case = self._case(alert, rule, inputs, now, requested=requested)
         decision = decide(case, self._context.settings)
         route = self._route(alert, event, decision, inputs)
         open_ = self._open.get(alert.id)
@@ -203,12 +199,12 @@ class EscalationPlanner:
         return RoutePlan(replace(route, question=escalation.question), event, escalation)
 
     def _decide(self, alert: Alert, open_: _Open, now: float) -> RoutePlan | None:
-        before, case = open_.decision, self._case(alert, open_.event, now)
+        before, rule, event = open_.decision, self._rules[open_.event.rule], open_.event
+        case = self._case(alert, rule, self._inputs(alert, event, rule, now), now)
         decision = decide(case, self._context.settings)
         if before is not None and not _changes(before, decision):
             return None
         open_.decision = decision
-        rule, event = self._rules[case.rule], open_.event
         route = self._route(alert, event, decision, case.inputs)
         if not decision.ask:
             return RoutePlan(route, event)
@@ -220,18 +216,14 @@ class EscalationPlanner:
         route = replace(route, question=escalation.question)
         return RoutePlan(route, event, escalation, released=before is not None and before.ask)
 
-    def _case(self, alert: Alert, event: Event, now: float) -> RouterCase:
-        rule, limits = self._rules[event.rule], self._context.budget.limits(now)
+    def _case(
+        self, alert: Alert, rule: Rule, inputs: RouteInputs, now: float, *, requested: bool = False
+    ) -> RouterCase:
+        context = self._context
         return RouterCase(
-            alert=alert.id,
-            rule=rule.name,
-            escalate=rule.escalate,
-            uplink=self._context.uplink,
-            inputs=self._inputs(alert, event, rule, now, limits),
-            costs=self._context.costs(alert.camera),
-            limits=limits,
-            now=now,
-        )
+            alert=alert.id, rule=rule.name, escalate=rule.escalate, uplink=context.uplink, inputs=inputs,
+            costs=context.costs(alert.camera), limits=context.budget.limits(now), now=now, requested=requested,
+        )  # fmt: skip
 
     def _route(self, alert: Alert, event: Event, decision: RouterDecision, inputs: RouteInputs) -> Route:
         cost, facts, wait = decision.cost, self._context.bytes_[0], decision.wait
@@ -265,13 +257,12 @@ class EscalationPlanner:
             money=round(cost.money, _MONEY_DIGITS),
         )
 
-    def _inputs(
-        self, alert: Alert, event: Event, rule: Rule, now: float, limits: tuple[BudgetLimit, ...]
-    ) -> RouteInputs:
+    def _inputs(self, alert: Alert, event: Event, rule: Rule, now: float) -> RouteInputs:
         tracks = self._tracks_of(alert, event)
         subject = self._subject(event, tracks)
         load = self._context.system_load
         router, sure = self._context.settings.router, subject.chance.sure
+        limits = self._context.budget.limits(now)
         left = [max(0.0, 1 - limit.spent / limit.amount) if limit.amount else 0.0 for limit in limits]
         return RouteInputs(
             label=event.label,

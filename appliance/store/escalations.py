@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from appliance import wire
 from appliance.store.alert_rows import bump_rev
@@ -125,9 +125,9 @@ class EscalationStore:
 
     def queue_age_s(self, now: float) -> float:
         """For how long the oldest that may be sent has waited; 0 when none does."""
-        oldest_t = scalar(
-            self._db, f"SELECT min(created_t) FROM escalation WHERE {in_states(('waiting', 'ready'))} AND wait = ''"
-        )
+        oldest_t = self._db.row(
+            f"SELECT min(created_t) FROM escalation WHERE {in_states(('waiting', 'ready'))} AND wait = ''"
+        )[0]
         return 0.0 if oldest_t is None else max(0.0, now - oldest_t)
 
     # Called by the evidence maker
@@ -285,11 +285,6 @@ def as_unsure(verdict: wire.Verdict, why: str) -> wire.Verdict:
 def escalation_rows(db: Database, tail: str, values: Sequence[object]) -> list[EscalationRow]:
     """Return the escalations that `tail`, the rest of a SELECT, selects."""
     return [read_escalation(row) for row in db.rows(f"SELECT * FROM escalation {tail}", values)]
-
-
-def scalar(db: Database, statement: str) -> Any:
-    """Return the first column of the first row."""
-    return db.row(statement)[0]
 
 
 def stored_body(connection: sqlite3.Connection, escalation: str) -> wire.Escalation:

@@ -15,7 +15,6 @@ from appliance.store.escalations import (
     EscalationStore,
     escalation_rows,
     in_states,
-    scalar,
     stored_body,
 )
 from appliance.store.rows import (
@@ -26,6 +25,8 @@ from appliance.store.rows import (
 )
 
 _MEDIA_BYTES = "(SELECT sum(json_extract(ref, '$.bytes')) FROM media WHERE media.escalation = escalation.id)"
+RESEND_FIRST_S = 900.0  # longer than a busy worker takes; a verdict that is only late is not worth the bytes
+RESEND_LAST_S = 6 * 3600.0  # an escalation that the broker refused for hours is tried some times a day
 _ROWID_MAX = 2**63 - 1  # SQLite's largest rowid
 _CLOCK_STEP_SEEN_S = 30.0  # what was written this short a time ago was written by the clock as it is now
 STEP_S_MIN = 60.0  # two clocks of one machine drift apart by less than this between two starts
@@ -73,16 +74,16 @@ class OutboxQueue:
         """Return the escalation if it still is to be sent."""
         return next(iter(escalation_rows(self._db, "WHERE id = ? AND state = 'ready'", (escalation,))), None)
 
-    def due_for_resend(self, t: float, *, first_s: float, last_s: float, limit: int) -> list[EscalationRow]:
+    def next_resend(self, t: float, limit: int) -> list[EscalationRow]:
         """Return the escalations that were sent long ago and have no verdict.
 
-        They are due `first_s` after they were sent, then after twice as long each time, up to `last_s`.
+        They are due after RESEND_FIRST_S, then after twice as long each time, up to RESEND_LAST_S.
         """
         return escalation_rows(
             self._db,
             """WHERE state = 'sent' AND sent_t <= ?
                AND sent_t + min(? * (1 << min(max(attempts, 1) - 1, 8)), ?) <= ? ORDER BY sent_t, id LIMIT ?""",
-            (t - first_s, first_s, last_s, t, limit),
+            (t - RESEND_FIRST_S, RESEND_FIRST_S, RESEND_LAST_S, t, limit),
         )
 
     def made_before(self, priority: str, before_t: float, limit: int) -> list[EscalationRow]:
@@ -117,17 +118,16 @@ class OutboxQueue:
 
     def unsent_bytes(self) -> int:
         """Bytes that wait to be sent: the bodies of what is not sent, and their files."""
-        found: int = scalar(
-            self._db,
+        found: int = self._db.row(
             f"""SELECT coalesce(sum(length(body)), 0) + coalesce(sum({_MEDIA_BYTES}), 0) FROM escalation
-                WHERE {in_states(UNSENT)}""",
-        )
+                WHERE {in_states(UNSENT)}"""
+        )[0]
         return found
 
-    def first_sent_t(self) -> float | None:
-        """When the one that waits longest for its verdict was sent; None: none waits."""
-        found: float | None = scalar(self._db, f"SELECT min(sent_t) FROM escalation WHERE {INDEXED} AND state = 'sent'")
-        return found
+    def unanswered_s(self, t: float) -> float | None:
+        """For how long the escalation that was sent first waits for its verdict; None: none does."""
+        first_t = self._db.row(f"SELECT min(sent_t) FROM escalation WHERE {INDEXED} AND state = 'sent'")[0]
+        return None if first_t is None else max(0.0, t - first_t)
 
 
 class OutboxStore:

@@ -19,8 +19,6 @@ from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.outbox_store import ClockOffset, OutboxQueue, OutboxStore
 from appliance.store.rows import EscalationRow, MediaRow
 
-RESEND_FIRST_S = 900.0  # longer than a busy worker takes; a verdict that is only late is not worth the bytes
-RESEND_LAST_S = 6 * 3600.0  # an escalation that the broker refused for hours is tried some times a day
 DROPS_PER_RUN = 200  # some 100 ms of the disk
 _EXPIRE_BATCH = 500  # rows of one transaction
 _WHY_CHARS_MAX = 300  # of a reason in a row
@@ -101,7 +99,7 @@ class Outbox:
         """Its rows in the order in which they go, expire or are given up."""
         self._escalations = EscalationStore(db)
         self._audit = AuditStore(db)
-        self._clock_offset = ClockOffset(db)
+        self.clock_offset = ClockOffset(db)
         self._expire_s = dict.fromkeys(wire.PRIORITIES, expire_s) | dict(ttl_s or {})
 
     # What is to be done
@@ -109,18 +107,6 @@ class Outbox:
     def media_of(self, escalation: str) -> list[MediaRow]:
         """Return the files that an escalation carries, in order."""
         return self._escalations.media(escalation)
-
-    def next_resend(self, t: float, limit: int) -> list[EscalationRow]:
-        """Return the escalations that were sent long ago and have no verdict.
-
-        They are due after 15 minutes, then after twice as long each time, up to 6 hours.
-        """
-        return self.queue.due_for_resend(t, first_s=RESEND_FIRST_S, last_s=RESEND_LAST_S, limit=limit)
-
-    def unanswered_s(self, t: float) -> float | None:
-        """For how long the escalation that was sent first waits for its verdict; None: none does."""
-        first_t = self.queue.first_sent_t()
-        return None if first_t is None else max(0.0, t - first_t)
 
     def probe(self) -> None:
         """Check that a send could be recorded now. Raise StoreUnavailable while it could not."""
@@ -222,11 +208,7 @@ class Outbox:
         with self._db.transaction(durable=bool(step_s)):
             if step_s:
                 self._store.shift_clock(step_s)
-            self._clock_offset.save()
-
-    def clock_missed_s(self) -> float:
-        """Seconds by which the clock was stepped while no core ran, before this start."""
-        return self._clock_offset.stepped_s()
+            self.clock_offset.save()
 
     # The audit
 

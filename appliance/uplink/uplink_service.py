@@ -236,7 +236,7 @@ class UplinkLoop:
             self._writable = True
         count = await self._workers.run_once()
         if not self.breaker.blocks:
-            for row in self._outbox.next_resend(self._clock.now(), RESENDS_AT_ONCE):
+            for row in self._outbox.queue.next_resend(self._clock.now(), RESENDS_AT_ONCE):
                 count += await self._resend(row)
         return count
 
@@ -268,7 +268,7 @@ class UplinkLoop:
     def _upkeep(self) -> None:
         """Do the work that is due now and then, link or not."""
         self._follow_clock()
-        self.breaker.check_silence(self._outbox.unanswered_s(self._clock.now()))
+        self.breaker.check_silence(self._outbox.queue.unanswered_s(self._clock.now()))
         now = self._clock.monotonic()
         if now >= self._expire_at:
             self._outbox.expire(self._clock.now())
@@ -281,7 +281,7 @@ class UplinkLoop:
         """Record a step of the clock once, before anything expires by it; one that could not be recorded, next time."""
         self._step_s += self._steps.step_s()
         if not self._began:  # what was missed holds what was seen since
-            self._step_s = self._outbox.clock_missed_s() or self._step_s
+            self._step_s = self._outbox.clock_offset.stepped_s() or self._step_s
         if self._began and not self._step_s:
             return
         self._outbox.clock_stepped(self._step_s)

@@ -16,11 +16,11 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
-from appliance.store.outbox_store import ClockOffset
+from appliance.store.outbox_store import RESEND_FIRST_S, ClockOffset
 from appliance.store.rows import EscalationRow, EvidenceRow, MediaRow
 from appliance.types import Alert, AlertChange, Event, Severity
 from appliance.uplink.jetstream_publisher import chunk_message, read_chunk
-from appliance.uplink.outbox import RESEND_FIRST_S, Outbox, OutboxQuota
+from appliance.uplink.outbox import Outbox, OutboxQuota
 from appliance.uplink.rate_limiter import ttl_s
 from appliance.uplink.send_queue import TUNING, SendQueue
 from tests.servers.site import ref_of
@@ -191,11 +191,11 @@ def test_an_answer_that_does_not_come_is_asked_for_again_more_and_more_rarely(ha
     waits = []
     for _ in range(8):
         waited = 0.0
-        while not harness.outbox.next_resend(harness.clock.now(), 10):
+        while not harness.outbox.queue.next_resend(harness.clock.now(), 10):
             harness.clock.advance(60)
             waited += 60
         waits.append(waited)
-        harness.outbox.sent(harness.outbox.next_resend(harness.clock.now(), 10)[0], harness.clock.now(), 0)
+        harness.outbox.sent(harness.outbox.queue.next_resend(harness.clock.now(), 10)[0], harness.clock.now(), 0)
     assert waits == [RESEND_FIRST_S * 2**n for n in range(5)] + [6 * HOUR_S] * 3
     assert harness.audit()[1][2].startswith("sent again, as no verdict came; ")
 
@@ -211,7 +211,7 @@ def test_an_escalation_with_a_verdict_is_not_asked_again(harness: OutboxHarness)
     harness.outbox.sent(harness.row("a"), harness.clock.now(), 10)  # an acknowledgement that came after the verdict
     assert harness.row("a").state == "settled"
     harness.clock.advance(HOUR_S)
-    assert harness.outbox.next_resend(harness.clock.now(), 10) == []
+    assert harness.outbox.queue.next_resend(harness.clock.now(), 10) == []
 
 
 def test_what_cannot_be_sent_for_days_is_given_up_visibly(harness: OutboxHarness) -> None:
@@ -314,7 +314,7 @@ def test_a_clock_that_was_set_back_does_not_put_off_the_second_asking(harness: O
     harness.clock.jump(-HOUR_S)
     harness.outbox.clock_stepped(-HOUR_S)
     harness.clock.advance(RESEND_FIRST_S)
-    assert [row.alert for row in harness.outbox.next_resend(harness.clock.now(), 9)] == ["a"]
+    assert [row.alert for row in harness.outbox.queue.next_resend(harness.clock.now(), 9)] == ["a"]
 
 
 def test_what_was_asked_after_the_clock_was_set_back_is_not_moved_with_it(harness: OutboxHarness) -> None:
