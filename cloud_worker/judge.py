@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from nats.js import JetStreamContext
 from pydantic import ValidationError
 
-from appliance.base.circuit_breaker import CircuitBreaker
+from appliance.base.backoff import CircuitBreaker
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineUnavailable
 from appliance.types import Decision, JudgeKind

@@ -11,9 +11,8 @@ from fastapi import FastAPI
 from appliance.base.clock import local_weekday_minute
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, may
-from appliance.dashboard.alert_counts import AlertCountCache
-from appliance.dashboard.alert_page import AlertPageView
-from appliance.dashboard.alert_reader import AlertReader
+from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
+from appliance.dashboard.alerts_page import AlertPageView
 from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.camera_finder_api import CameraFinder
 from appliance.dashboard.camera_setup_api import CameraProber
@@ -26,7 +25,7 @@ from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.live_feed import LiveHub
-from appliance.dashboard.metrics import ApplianceCollector
+from appliance.dashboard.metrics_api import ApplianceCollector
 from appliance.dashboard.notify_api import NotifyContext
 from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recording_jobs import RecordingJobs

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from appliance import cli, config
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
-from appliance.cli.first_run import first_site_file
+from appliance.cli.run_command import first_site_file
 from appliance.config import SiteConfig
 from appliance.core.app import is_in_setup
 from appliance.dashboard.app import create_app

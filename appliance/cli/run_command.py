@@ -1,4 +1,4 @@
-"""The first run: a small site file where there is none."""
+"""`vedette run`, and the first run: a small site file where there is none."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ from pathlib import Path
 
 import yaml
 
+from appliance import config
+from appliance.backup.restore import apply_ready
 from appliance.base.errors import UsageError
+from appliance.core.app import run
 from appliance.settings.site_editor import replace_text
 
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\s\[\]]+)(?::(\d{1,5}))?")
+
+
+def run_command(site_file: Path | None, listen: str | None) -> int:
+    """Run the appliance; put a restored backup in place first. Returns the exit code."""
+    path = site_file or first_site_file(Path("site.yaml").absolute(), listen)
+    site = config.load(path)
+    if apply_ready(path, site.storage.dir.absolute()):
+        site = config.load(path)
+    return run(site, path)
 
 
 def first_site_file(path: Path, listen: str | None) -> Path:

@@ -1,9 +1,12 @@
-"""A setting by its name and the values it is swept over, and the site configuration with one of them in place."""
+"""A sweep: a setting by its name with the values it takes, and every scenario run at every combination of them.
+
+The detector is asked once about each frame.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import product
@@ -11,14 +14,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from appliance.base.clock import Clock, SystemClock
 from appliance.base.config_model import ConfigModel
-from appliance.base.errors import UsageError
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import SourceError, UsageError
 from appliance.config import CameraConfig, DecisionConfig
+from appliance.detect import detector as detectors
+from appliance.lab.tune.operating_points import OperatingPoint, ScenarioOutcome, SweepSetting, SweepValue, outcome_of
+from appliance.replay.memoized_detector import MemoizedDetector
+from appliance.scenario import scenario_runner
+from appliance.scenario.scenario_loader import ScenarioPlan
+from appliance.scenario.scenario_runner import DetectorCache, DetectorLoader
 
 POINTS_MAX = 400  # combinations; each is a replay of decisions
 VALUES_MAX = 100  # of one setting
-SweepValue = float | str
-SweepSetting = tuple[tuple[str, SweepValue], ...]  # (key, value) of every sweep, in the order of the command line
 _RANGE_PATTERN = re.compile(r"^(-?[\d.]+):(-?[\d.]+):([\d.]+)$")
 _SECTIONS = {
     "detect": ("fps", "heartbeat_s"),
@@ -132,3 +141,71 @@ def _values(key: str, text: str, *, text_values: bool) -> tuple[SweepValue, ...]
     if not values or len(values) > VALUES_MAX:
         raise UsageError(f"--sweep {key}: 1 to {VALUES_MAX} values, please")
     return tuple(dict.fromkeys(values))
+
+
+PRESENT_SETTING: SweepSetting = ()
+
+
+SweepProgress = Callable[[int, int, str], None]  # done, of how many, what comes next
+
+
+class MemoizedDetectors:
+    """The detectors of a sweep, each loaded once and run once on each frame."""
+
+    def __init__(self, load: DetectorLoader | None = None) -> None:
+        self._load = load or detectors.load
+        self._memos: dict[DetectorConfig, MemoizedDetector] = {}
+
+    def __call__(self, settings: DetectorConfig) -> MemoizedDetector:
+        """Return the detector of these settings. Raise ModelError or MissingPart."""
+        if settings not in self._memos:
+            self._memos[settings] = MemoizedDetector(self._load(settings))
+        return self._memos[settings]
+
+    def forget(self) -> None:
+        for memo in self._memos.values():
+            memo.forget()
+
+
+def run_sweep(
+    plans: Sequence[ScenarioPlan],
+    sweeps: Sequence[Sweep],
+    settings: Sequence[SweepSetting],
+    memoized: MemoizedDetectors,
+    *,
+    model: str | None = None,
+    clock: Clock | None = None,
+    progress: SweepProgress = lambda done, of, what: None,
+) -> list[OperatingPoint]:
+    """Run the present setting first, then each of `settings`. Raise SourceError when a clip cannot be read."""
+    clock = clock or SystemClock()
+    for sweep in sweeps:
+        _check_used(sweep, plans)
+    models = DetectorCache(model if not any(sweep.name == "model" for sweep in sweeps) else None, load=memoized)
+    all_settings = (PRESENT_SETTING, *settings)
+    found: list[list[ScenarioOutcome]] = [[] for _ in all_settings]
+    for number, plan in enumerate(plans):
+        memoized.forget()
+        for index, setting in enumerate(all_settings):
+            progress(number * len(all_settings) + index, len(plans) * len(all_settings), plan.name)
+            found[index].append(_run_one(plan, sweeps, setting, models, clock))
+    progress(len(plans) * len(all_settings), len(plans) * len(all_settings), "")
+    return [OperatingPoint(setting, tuple(outcomes)) for setting, outcomes in zip(all_settings, found, strict=True)]
+
+
+def _run_one(
+    plan: ScenarioPlan, sweeps: Sequence[Sweep], setting: SweepSetting, models: DetectorCache, clock: Clock
+) -> ScenarioOutcome:
+    tried = apply_setting(plan.config, sweeps, setting) if setting else None
+    verdict = scenario_runner.run_scenario(plan, models, clock=clock, override=tried)
+    footage = next((fault for fault in verdict.faults if fault.kind == "footage" and fault.fails), None)
+    if footage is not None:
+        raise SourceError(f"{plan.name}: {footage.title}")
+    return outcome_of(plan.name, verdict)
+
+
+def _check_used(sweep: Sweep, plans: Sequence[ScenarioPlan]) -> None:
+    if any(sweep.found_in(plan.config) for plan in plans):
+        return
+    rules = sorted({rule.name for plan in plans for camera in plan.config.cameras.values() for rule in camera.rules})
+    raise UsageError(f"--sweep {sweep.key}: no rule here has it (rules: {', '.join(rules) or 'none'})")

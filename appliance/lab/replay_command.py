@@ -23,7 +23,7 @@ from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.ingest.camera_hardware import HardwareDecoders
-from appliance.lab.cassette.cassette_command import (
+from appliance.lab.cassette_command import (
     ActiveVerdictSource,
     MakeOracle,
     open_verdict_source,
@@ -50,6 +50,7 @@ from appliance.replay.replay_runner import (
 from appliance.replay.stood_before import read_stood_before
 from appliance.replay.verdict_source import VerdictOptions
 from appliance.rules.known_labels import unknown_labels
+from appliance.scenario.scenario_verdicts import oracle_for_replay
 from appliance.store.archive import StorageArchive
 from appliance.types import HardwareKind
 
@@ -65,8 +66,8 @@ DEFAULT_CAMERA = "clip"  # of a replay without a site file
 class ReplaySelection:
     """The footage that the command line selects for replay."""
 
-    paths: tuple[Path, ...] = ()  # clips and folders of them
-    cameras: tuple[str, ...] = ()  # values of --camera, `NAME` or `NAME=CLIP`
+    paths: Sequence[Path] = ()  # clips and folders of them
+    cameras: Sequence[str] = ()  # values of --camera, `NAME` or `NAME=CLIP`
     t_from: str | None = None  # as written
     t_to: str | None = None
 
@@ -271,6 +272,20 @@ def _warn_of_unknown_labels(site: ReplaySections, cameras: Iterable[str], labels
         for unknown in unknown_labels(site.decisions.cameras[name].rules, labels):
             place = ("cameras", name, "rules", unknown.rule, "labels", unknown.label)
             print(f"vedette: {file}: {yamlfile.place_in_file(place, lines)}: {unknown.text}", file=sys.stderr)
+
+
+def run_command(
+    selection: ReplaySelection,
+    site_file: Path | None,
+    options: ReplayCommandOptions,
+    answers: VerdictOptions,
+    conditions: Sequence[str],
+    seed: int,
+) -> int:
+    """Run `vedette replay`; see `replay_command`."""
+    weather = ConditionSet.parse(conditions, seed)
+    options = replace(options, verdicts=answers, oracle=oracle_for_replay, conditions=weather)
+    return replay_command(selection, site_file, options)
 
 
 def replay_command(selection: ReplaySelection, site_file: Path | None, options: ReplayCommandOptions) -> int:

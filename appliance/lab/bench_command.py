@@ -27,9 +27,9 @@ DEVICES = {"onnx": ("cuda",), "openvino": ("gpu", "npu"), "tensorrt": ()}
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """models: as `detector.model`; seconds: of each thing that is measured."""
+    """models: as `detector.model`; none: our own; seconds: of each thing that is measured."""
 
-    models: tuple[str, ...] = (model_files.OWN_MODEL,)
+    models: Sequence[str] = ()
     seconds: float = 2.0
     as_json: bool = False
 
@@ -48,9 +48,10 @@ class BenchRow:
 
 def bench_command(options: BenchOptions) -> int:
     """Measure and print. Exit code 0: something ran; 2: nothing did. Raises ModelError: there is no such model."""
-    for model in options.models:  # before anything is measured, and once, not in every way
+    models = options.models or (model_files.OWN_MODEL,)
+    for model in models:  # before anything is measured, and once, not in every way
         locate(DetectorConfig(model=model))
-    ways = [each for model in options.models for each in ways_to_run(model)]
+    ways = [each for model in models for each in ways_to_run(model)]
     console = text_console()
     load = os.getloadavg()[0]
     if load > BUSY_SHARE * (os.cpu_count() or 1):
@@ -110,7 +111,7 @@ def way(settings: DetectorConfig) -> str:
 
 
 def measure_in_child(settings: DetectorConfig, seconds: float) -> BenchRow:
-    """See runtime_measurement."""
+    """Measure one way in a process of its own; see bench_measurement."""
     cores = os.cpu_count() or 1
     threads = sorted({1, max(1, cores // 2), cores})
     asked = {"settings": settings.model_dump(mode="json"), "seconds": seconds, "threads": threads}
