@@ -127,7 +127,7 @@ def test_however_much_is_live_the_backlog_gets_its_share(harness: OutboxHarness)
     for n in range(20):
         harness.ask(f"old {n}")
     harness.clock.advance(HOUR_S)
-    queue, sent = SendQueue(harness.store), {True: 0, False: 0}
+    queue, sent = SendQueue(harness.outbox.queue), {True: 0, False: 0}
     for n in range(150):
         harness.ask(f"live {n}")
         queued = queue.pick(harness.clock.now())
