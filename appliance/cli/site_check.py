@@ -41,7 +41,7 @@ from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, ModelBundle, model_bundles
 from appliance.detect.network_detector import NetworkDetector
-from appliance.detect.runtime_table import RuntimeOption, runtime_options, table_lines
+from appliance.detect.runtime_choice import RuntimeOption, runtime_options, table_lines
 from appliance.detect.variant_measurement import variant_advice
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.camera_probe import ProbeResult, probe
@@ -49,7 +49,7 @@ from appliance.ingest.process import RING_FREE_BYTES_MIN
 from appliance.ingest.rtsp_source import is_address
 from appliance.mqtt.broker_session import check_mqtt
 from appliance.notify.target_check import check_targets
-from appliance.rules.known_labels import unknown_labels
+from appliance.rules.reportable import unknown_labels
 from appliance.sandbox.confinement import missing_confinement
 from appliance.store.paths import DATABASE, PREROLL
 from appliance.store.quotas import StorageLimits

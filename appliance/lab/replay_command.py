@@ -49,7 +49,7 @@ from appliance.replay.replay_runner import (
 )
 from appliance.replay.stood_before import read_stood_before
 from appliance.replay.verdict_source import VerdictOptions
-from appliance.rules.known_labels import unknown_labels
+from appliance.rules.reportable import unknown_labels
 from appliance.scenario.scenario_verdicts import oracle_for_replay
 from appliance.store.archive import StorageArchive
 from appliance.types import HardwareKind

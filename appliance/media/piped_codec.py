@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import re
 import select
@@ -48,9 +49,24 @@ def arguments(way: DecodeWay, codec: str) -> list[str]:
         # NUT says what it holds: nothing to be probed, nothing to be waited for.
         "-threads", "1", "-probesize", "32", "-analyzeduration", "0", "-flags", "low_delay",
         "-c:v", decoder, "-f", "nut", "-i", "pipe:0",
-        "-map", "0:v:0", "-fps_mode", "passthrough", "-copyts", "-enc_time_base", "1:1000000",
+        "-map", "0:v:0", *every_frame(way.program), "-copyts", "-enc_time_base", "1:1000000",
         "-c:v", "rawvideo", "-flush_packets", "1", "-f", "nut", "pipe:1",
     ]  # fmt: skip
+
+
+@functools.cache
+def every_frame(program: str) -> tuple[str, str]:
+    """Return the option by which ffmpeg neither drops nor doubles a frame: `-fps_mode`, or `-vsync` before 5.1.
+
+    JetPack 6 and Ubuntu 22.04 have 4.4; 9 has no -vsync any more.
+    """
+    try:
+        answer = subprocess.run([program, "-version"], capture_output=True, timeout=START_S_MAX, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        answer = b""  # its start will say why
+    found = re.match(rb"ffmpeg version n?(\d+)\.(\d+)", answer)
+    is_old = found is not None and (int(found[1]), int(found[2])) < (5, 1)
+    return ("-vsync" if is_old else "-fps_mode"), "passthrough"
 
 
 class _ChildInput:

@@ -18,9 +18,8 @@ from appliance.dashboard.deps import CoreProbes
 from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.savings.bytes_saved import EnergyAccount
 from appliance.sensors.appliance_sensors import ApplianceSensors, SensorStatus
-from appliance.sensors.energy_meter import EnergyMeter
-from appliance.sensors.memory_pressure import MemoryReading, MemorySensor
-from appliance.sensors.readings import EnergyReading, SensorReading
+from appliance.sensors.linux_sensors import MemoryReading, MemorySensor
+from appliance.sensors.readings import EnergyMeter, EnergyReading, SensorReading
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
 from tests.support.dashboard_site import Site, config_of

@@ -24,7 +24,7 @@ from appliance.recheck.recheck_policy import ApplianceStatus, find_blocker
 from appliance.router.decide import decide
 from appliance.router.router_maintenance import SystemLoadMonitor
 from appliance.sensors.appliance_sensors import SensorStatus
-from appliance.sensors.memory_pressure import MemoryReading
+from appliance.sensors.linux_sensors import MemoryReading
 from appliance.sensors.readings import SensorReading
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
@@ -102,6 +102,35 @@ def test_throttling_counts_as_heat_and_a_sensor_that_says_nothing_as_neither() -
     assert all(cold.look() == LoadShedding() for _ in range(50)), "a box without sensors sheds nothing"
     off = Box(enabled=False)
     assert off.for_s(600, 99) == LoadShedding()
+
+
+@pytest.mark.parametrize(
+    ("celsius", "throttled", "step"),
+    [
+        ((83, 83, 79.5), (False,), 2),
+        ((80.5, 79.5), (False,), 2),
+        ((83, 70), (False,), 2),
+        ((79.5,), (True, False), 2),
+        ((60,), (True, True, True, False), 2),
+        ((83, 70, 70, 70), (False,), 0),
+        ((79.9,), (False,), 0),
+    ],
+    ids=["two of three", "hovers", "every other", "a flag in every other", "a counter in bursts", "rarely", "warm"],
+)
+def test_sensors_that_flicker_are_hot_if_half_of_what_they_say_is(
+    celsius: tuple[float, ...], throttled: tuple[bool, ...], step: int
+) -> None:
+    box = Box()
+    for n in range(20 * 60 // 5):
+        slowed = ("slowed down",) if throttled[n % len(throttled)] else ()
+        shed = box.look(celsius[n % len(celsius)], slowed)
+    assert shed.heat.step == step
+
+
+def test_throttling_that_was_read_once_is_over_when_it_is_not_read_any_more() -> None:
+    box = Box()
+    assert box.look(60, ("slowed down",)).heat.step == 0
+    assert all(box.look(60, ()).heat.step == 0 for _ in range(60))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from appliance.alerts.best_view import view_of
 from appliance.alerts.merge_policy import AlertPolicy
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock
-from appliance.config import CameraConfig, DecisionConfig, LineRule, Rule
+from appliance.config import CameraConfig, DecisionConfig, Rule
 from appliance.evidence.frame_selection import EvidenceMoment, encoded_image, order_image, plan_evidence, select_moments
 from appliance.lab.curve.ranking import LabelledIncident
 from appliance.media.stills import make_image
@@ -30,6 +30,7 @@ from appliance.replay.replay_routing import FrameHistory
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, ReplayProgress
 from appliance.router.escalation_planner import build_escalation
 from appliance.rules.engine import RulesEngine
+from appliance.rules.reportable import rule_event
 from appliance.scenario.expectations import Expectation, expectations_of
 from appliance.scenario.ground_truth import BoxesSpool, read_truth, shaken_truth, true_frame_boxes
 from appliance.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_uplink
@@ -133,18 +134,7 @@ def _possible_events(camera: str, site: CameraConfig, t: float) -> Iterable[Even
     """Return an event of each rule and label."""
     for rule in site.rules:
         for label in rule.labels:
-            line, zone = (rule.line, "") if isinstance(rule, LineRule) else ("", rule.zone)
-            yield Event(
-                camera=camera,
-                rule=rule.name,
-                kind=rule.kind,
-                track=0,
-                label=label,
-                t=t,
-                zone=zone,
-                line=line,
-                severity=rule.severity,
-            )
+            yield rule_event(camera, rule, TrackedObject(track=0, label=label, score=0.0, box=(0.0, 0.0, 0.0, 0.0)), t)
 
 
 def could_come(camera: str, site: CameraConfig, expectation: Expectation) -> bool:
@@ -290,17 +280,7 @@ class BaselineRecorder:
 
     def _sighting(self, found: TrackedObject, t: float, rule: Rule) -> BestSighting:
         """Return the sighting of an escalation about this track at `t`; facts that no rule gave are placeholders."""
-        event = Event(
-            camera=self._camera,
-            rule=rule.name,
-            kind=rule.kind,
-            track=found.track,
-            label=found.label,
-            t=t,
-            score=found.score,
-            box=found.box,
-            severity="alert",
-        )
+        event = replace(rule_event(self._camera, rule, found, t), severity="alert")
         alert = Alert(
             camera=self._camera,
             id="0" * 16,
