@@ -137,7 +137,7 @@ class OutboxCheck:
         return bool(lost)
 
 
-class MessageBuilder:
+class EscalationMessageBuilder:
     """Builds what an escalation carries, message by message, from the files below `root`."""
 
     def __init__(self, root: Path) -> None:
@@ -175,7 +175,7 @@ class SendWorkers:
         self,
         queue: SendQueue,
         check: OutboxCheck,
-        builder: MessageBuilder,
+        builder: EscalationMessageBuilder,
         sender: EscalationSender,
         limiter: RateLimiter,
         breaker: CloudBreaker,

@@ -29,8 +29,8 @@ from appliance.uplink.send_workers import (
     POLL_S,
     AllowAll,
     EgressPolicy,
+    EscalationMessageBuilder,
     EscalationSender,
-    MessageBuilder,
     OutboxCheck,
     SendWorkers,
 )
@@ -179,7 +179,13 @@ class UplinkLoop:
             self._publisher, outbox, deps.commits, self._limiter, self.breaker, clock, self._waits
         )
         self._workers = SendWorkers(
-            deps.queue, self._check, MessageBuilder(deps.root), self._sender, self._limiter, self.breaker, clock
+            deps.queue,
+            self._check,
+            EscalationMessageBuilder(deps.root),
+            self._sender,
+            self._limiter,
+            self.breaker,
+            clock,
         )
         self._reported = ""
         self._writable = True
