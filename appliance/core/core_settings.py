@@ -212,7 +212,7 @@ def _armed(arming: Arming, camera: str, rule: Rule, t: float) -> bool:
 
 
 def _notice_planner(site: str, targets: Mapping[str, Target], privacy: PrivacyRules) -> NoticePlanner:
-    """Which targets are notified of what; the privacy rules keep some of it from those off the site."""
+    """Plan which targets are notified of what; the privacy rules keep some of it from those off the site."""
     recipients = {
         name: Recipient(name, target, armed_at(target.schedule, local_weekday_minute))
         for name, target in targets.items()

@@ -130,7 +130,8 @@ def refuse_token(access: Access) -> None:
     who = visitor().name
     if who.startswith("token ") or (not who and access.has_users):
         raise Problem(
-            403, "A token gives nobody lasting admin rights: sign in as an admin, or run vedette users on the box."
+            403,
+            "A token gives nobody lasting admin rights: sign in as an admin, or run vedette users on the appliance.",
         )
 
 

@@ -137,7 +137,7 @@ class FrameHistory:
 def replay_escalation(
     frames: FrameHistory, alert: Alert, event: Event, body: wire.Escalation, images: EscalationImages, priority: str
 ) -> ReplayEscalation:
-    """`body` (the router's escalation, or the message before) with the images of this message.
+    """Return `body` (the router's escalation, or the message before) with the images of this message.
 
     The images of a later message are cut when the judge needs it, so `frames` must not have moved on by then.
     """
@@ -208,7 +208,7 @@ class ReplayRouting:
             self._frame_history.add(boxes, av_frame)
 
     def decide(self, step: PipelineStep) -> tuple[Route, ...]:
-        """One route for each alert that was opened, and another when a later event changes its decision."""
+        """Return one route for each alert that was opened, and another when a later event changes its decision."""
         routes, escalations = [], []
         for change in step.changes:
             now = self._t if change.event is None else change.event.t
@@ -222,7 +222,7 @@ class ReplayRouting:
         return tuple(routes)
 
     def escalations(self) -> tuple[ReplayEscalation, ...]:
-        """Those of the last `decide`, as sent; images of later messages can be cut until the next `add`."""
+        """Return those of the last `decide`, as sent; images of later messages can be cut until the next `add`."""
         return self._escalations
 
     def _measured(self, plan: RoutePlan, change: AlertChange) -> tuple[Route, ReplayEscalation | None]:

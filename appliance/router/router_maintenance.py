@@ -155,7 +155,7 @@ class RouterMaintenance:
 
 _WAITED = {
     "budget": "the budget to be renewed",
-    "box": "the box to be less loaded",
+    "box": "the appliance to be less loaded",
     "queue": "the queue to be shorter",
     "pool": "the workers to answer in time",
     "price": "a lower price of the workers",

@@ -238,7 +238,7 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     Raises StoreError.
     """
     if not path.is_file():
-        raise StoreError(f"there is no {path}: has this box recorded with this storage.dir?")
+        raise StoreError(f"there is no {path}: has this appliance recorded with this storage.dir?")
     with _translated(path):
         connection = _open_reader(path)
         try:
