@@ -13,9 +13,9 @@ from starlette.routing import Route
 
 from appliance.base.errors import StoreError
 from appliance.dashboard.schemas import API
-from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.health_events import HealthEventStore
+from appliance.store.users import AccessLog
 from appliance.types.accounts import Role
 from appliance.web.auth import Access, address_of
 from appliance.web.dependencies import provided
@@ -132,6 +132,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{API}/notify/{{target}}/test"): Right("admin", "site", "sent a test message"),
     ("GET", f"{API}/push"): _OWN,
     ("POST", f"{API}/push"): Right("viewer", "own", "subscribed a browser"),
+    ("POST", f"{API}/push/target"): Right("admin", "site", "let browsers be notified"),
+    ("POST", f"{API}/push/{{browser}}/test"): _OWN,
     ("DELETE", f"{API}/push/{{browser}}"): Right("viewer", "own", "unsubscribed a browser"),
     ("POST", f"{API}/cameras/{{name}}/pause"): Right("reviewer", "camera", "paused"),
     ("GET", f"{API}/stream"): _OWN,

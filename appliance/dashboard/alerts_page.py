@@ -30,6 +30,7 @@ from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import CoreProbes, DatabasePart, Page
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
+from appliance.dashboard.notify_api import Context, may_subscribe
 from appliance.dashboard.savings_api import HEADLINE_AFTER_S, SETTLED_AFTER_S, SavingsPart
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import DELETE_REASON_LENGTH_MAX, NOTE_LENGTH_MAX, AlertItem, EvidenceItem
@@ -59,6 +60,8 @@ class SiteGlance:
     alert_counts: Annotated[AlertCountCache, Depends(provided(AlertCountCache))]
     probes: Annotated[CoreProbes, Depends(provided(CoreProbes))]
     arming: Armed
+    notify: Context
+    settings: Settings
 
 
 @router.get("/")
@@ -103,6 +106,7 @@ def alerts_page(
         link_text=_uplink_text(glance.probes.link, counts.undelivered),
         failing_targets=health.failing_targets() if visitor().cameras is None else [],
         arming=ArmingReport.of(glance.arming),
+        may_subscribe=may_subscribe(glance.notify, glance.settings),
         lengths=PAUSE_LENGTHS,
     )
 

@@ -76,10 +76,7 @@ AREAS = (
     ),
     Area(
         "exports",
-        tuple(
-            f"appliance/lab/export/{name}.py"
-            for name in ("coco_yolo_formats", "alert_exporter", "export_folder", "export_images", "export_command")
-        ),
+        ("appliance/lab/export_command.py", "appliance/lab/export_folder.py"),
         ("unit/test_export_images.py", "replay/test_export.py"),
     ),
     Area("install.sh", ("deploy/install.sh",), ("unit/test_install_script.py",)),
