@@ -232,18 +232,6 @@ class TensorrtRuntime:
             self._go(ready, ready.from_gpu, [(self._buffers[name], array.nbytes) for name, array in others.items()])
             return self._answer(ready)
 
-    def lay(self, frame: GpuFrame, place: Placement, pixels: PixelRange) -> Array:
-        """Return the input that the network would get, (3, height, width), to examine it. Raise as `run_frames`."""
-        width, height = place.input_size
-        kind = self._dtypes[self._takes.frame]
-        with self._lock:
-            if self._engine is None:
-                raise DetectorError(CLOSED)
-            self._lay([frame], [place], pixels)
-            self._cuda.download(self._buffers[self._takes.frame], 3 * width * height * kind.itemsize)
-            self._cuda.wait()
-            return self._buffers[self._takes.frame].view(kind, (3, height, width)).copy()
-
     @property
     def recorded(self) -> int:
         """How many runs are CUDA graphs now."""
