@@ -112,7 +112,11 @@ class TensorrtRuntime:
         sizes = few_sizes(found, shape_step(header.metadata))
         self.input_sizes = sizes[-1:] if on_dla else sizes
         self.batch_sizes = GPU_BATCH_SIZES if found.free_batch and not on_dla else (1,)
-        self._profiles = input_profiles(header, found, self.input_sizes, self.batch_sizes[-1])
+        # Kernels are tuned for a profile's usual shape: the one frame of a quiet site has profiles of its own.
+        counts = sorted({1, self.batch_sizes[-1]})
+        self._profiles = tuple(
+            each for count in counts for each in input_profiles(header, found, self.input_sizes, count)
+        )
         gpu = self._cuda.gpu
         built_as = precision.name + (f" dla{dla_core}" if on_dla else "")
         self.version = f"tensorrt {self._trt.__version__}, {gpu.name}, {built_as}"

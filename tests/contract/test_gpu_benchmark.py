@@ -69,7 +69,7 @@ def test_a_gpu_without_its_makers_libraries_is_a_gpu(plan: GpuPlan, monkeypatch:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     figures = steps.box(plan)
     assert "pip install cuda-bindings for CUDA 13" in str(figures["GPU"])
-    assert "pip install tensorrt-cu12" in str(figures["TensorRT"])
+    assert "pip install 'tensorrt-cu12<11'" in str(figures["TensorRT"])
     with pytest.raises(MissingDependency, match="cuda-bindings"):
         steps.runtime(plan)
 

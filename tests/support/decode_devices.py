@@ -43,7 +43,7 @@ class DeviceFrame:
 class Device:
     """A scripted device. present: its driver is there; fails_at: of the packets of a session, which one is beyond it,
     and with what; to_software: FFmpeg goes on in software by itself, as it would unless it is told not to. filters: its
-    frames are those of software to the pixel. has_context: the GPU's context was made, with flags FFmpeg does not take."""
+    frames are those of software to the pixel. has_context: the GPU's context is there, with flags FFmpeg refuses."""
 
     present: bool = True
     not_implemented: bool = False
