@@ -81,7 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.share = min(options.share, REHEARSAL_SHARE)
     with tempfile.TemporaryDirectory() as folder:
         place, out = Path(folder), options.out
-        results = run_steps(options.only, lambda name: _command(name, options, folder), place, partial(write, out))
+        results = run_steps(
+            options.only,
+            lambda name: _command(name, options, folder),
+            place,
+            partial(write, out),
+            patient=options.rehearse,
+        )
     print(table(results))
     print(f"\nwritten to {options.out}")
     if any(each.step == "box" and each.state != "passed" for each in results):
@@ -102,8 +108,13 @@ def run_steps(
     command: Callable[[str], Sequence[str]],
     folder: Path,
     done: Callable[[Sequence[StepResult]], None] = lambda results: None,
+    *,
+    patient: bool = False,
 ) -> list[StepResult]:
-    """Run one after the other, whatever becomes of each, but not after WHOLE_S_MAX. done: called after each."""
+    """Run one after the other, whatever becomes of each, but not after WHOLE_S_MAX.
+
+    done: called after each. patient: each may take what is left, as a rehearsal on a busy machine does.
+    """
     clock, results = SystemClock(), list[StepResult]()
     began = clock.monotonic()
     for name in names:
@@ -112,7 +123,7 @@ def run_steps(
             results.append(StepResult(name, "failed", 0.0, {}, f"no time was left of {WHOLE_S_MAX:g} s"))
             continue
         _, usual, needs = STEPS[name]
-        limit = min(usual, left)
+        limit = left if patient else min(usual, left)
         print(f"{name}: at most {limit:.0f} s; needs {needs} …", file=sys.stderr, flush=True)
         results.append(replace(_run(name, command(name), limit, folder, clock), needs=needs))
         done(results)
