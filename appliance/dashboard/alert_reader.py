@@ -165,7 +165,7 @@ Before = Annotated[str, Query(max_length=128, description="`next` of the page be
 
 _STANDING_TEXTS: dict[Standing | Literal[""], str] = {
     "": "",
-    "edge": "as the box saw it",
+    "edge": "as the appliance saw it",
     "unverified": "as unverified",
     "confirmed": "as confirmed",
     "rechecked": "as seen again by a detector",

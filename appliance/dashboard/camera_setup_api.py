@@ -128,7 +128,7 @@ class CameraStreams(CameraAddress):
 
 
 def _without_variables(url: str) -> str:
-    """`url` as it is. Raises Problem: the site file would put a secret of the box in, and the camera get it."""
+    """`url` as it is. Raises Problem: the site file would put a secret of the appliance in, and the camera get it."""
     if "${" in url:
         raise Problem(422, "An address with ${ in it is not taken from here: no camera has one.")
     return url

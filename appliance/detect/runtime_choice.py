@@ -307,7 +307,7 @@ def _remember(choice: RuntimeChoice, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOption:
-    """A row of what this box has to run the network with, and what came of it. cost_ms: as in RuntimeChoice."""
+    """A row of what this appliance has to run the network with, and what came of it. cost_ms: as in RuntimeChoice."""
 
     way: str
     state: Literal["chosen", "slower", "unmeasured", "refused", "left out", "absent"]
@@ -381,7 +381,7 @@ def _absent(settings: DetectorConfig) -> Iterator[RuntimeOption]:
             yield RuntimeOption(backend, "absent", reason=f"its package is not installed: {package}")
     for kind, name in KINDS.items():
         if kind not in here:
-            yield RuntimeOption(name.partition(" ")[2], "absent", reason="none in this box")
+            yield RuntimeOption(name.partition(" ")[2], "absent", reason="none in this appliance")
         elif settings.device not in ("auto", kind) and kind != "hailo":
             yield RuntimeOption(kind, "left out", reason=f"detector.device is {settings.device}: auto would measure it")
 

@@ -22,7 +22,6 @@ from appliance.mqtt.broker_session import BrokerSession, ReceivedMessage
 from appliance.mqtt.discovery import OFF, ON, ONLINE, UNKNOWN, Topics, discovery_messages
 from appliance.mqtt.zone_occupancy import ZoneOccupancy, zone_labels
 from appliance.rules.arming import Arming
-from appliance.store.access_log import AccessLog
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
@@ -32,6 +31,7 @@ from appliance.store.database import Database
 from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.rows import AlertRow, EvidenceRow
+from appliance.store.users import AccessLog
 from appliance.types import SEVERITIES
 
 POLL_S = 0.5  # home automation reacts within a second

@@ -278,7 +278,7 @@ class CameraClient:
             return ""
         if parts.scheme not in ("rtsp", "rtsps") or not host or len(named) > 1000 or " " in named:
             return ""
-        if set("{}") & set(named):  # `${NAME}` stands for a secret of the box in the site file, and no URL has braces
+        if set("{}") & set(named):  # `${NAME}` stands for a secret in the site file, and no URL has braces
             self._refused = True
             return ""
         own = self._soap.address.host

@@ -30,12 +30,12 @@ Blocker = Literal["", "ingest", "detector", "box", "rate"]
 BLOCKER_TEXT: dict[Blocker, str] = {
     "ingest": "the ingest process does not run",
     "detector": "the detector has no time to spare",
-    "box": "the box is too busy or too hot",
+    "box": "the appliance is too busy or too hot",
     "rate": "too many alerts wait for one",
 }
 _WAITS = {
     "budget": "the question waits for the budget to be renewed",
-    "box": "the question waits for the box to be less loaded",
+    "box": "the question waits for the appliance to be less loaded",
     "queue": "the question waits for the queue to be shorter",
     "pool": "the question waits for workers that answer in time",
     "price": "the question waits for a lower price of the workers",
@@ -243,4 +243,4 @@ def _reason(label: str, again: bool, found: int, of: int, why: str) -> str:
     if not again:
         text = f"found the {label} again in only {found} of {pictures}" if found else f"did not find the {label} again"
         text += ", which proves nothing: the alert stands"
-    return f"A second look on this box {text}. It looked because {why}."
+    return f"A second look on this appliance {text}. It looked because {why}."

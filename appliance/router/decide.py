@@ -64,7 +64,7 @@ _NOT_DOUBTED = (None, "rechecked", "confirmed")
 """The appliance's own second detection did not look, or found the object again."""
 _WAITS = {
     "budget": "waits until the budget is renewed",
-    "box": "waits until the box is less loaded",
+    "box": "waits until the appliance is less loaded",
     "queue": "waits until fewer questions are in the queue",
     "pool": "waits for the workers, which cannot answer in time",
     "price": "waits for a lower price of the workers",

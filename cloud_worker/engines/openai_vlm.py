@@ -19,8 +19,7 @@ from appliance.base.errors import EngineError, EngineUnavailable, redact
 from appliance.types import JudgeKind
 from appliance.wire import FrameSupport, Need
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.image_selection import ShownImage, select_images
-from cloud_worker.images import encode_jpeg
+from cloud_worker.images import ShownImage, encode_jpeg, select_images
 from cloud_worker.judge import JudgeCase, Opinion
 from cloud_worker.prompt import (
     ANSWER_SCHEMA,
