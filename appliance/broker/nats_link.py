@@ -26,7 +26,7 @@ from appliance.broker.nats_connection import (
     server_version,
 )
 
-CANCEL_AGAIN_S = 3.0  # longer than closing a connection takes
+CANCEL_RETRY_S = 3.0  # longer than closing a connection takes
 _HEALTHY_AFTER_S = 10.0  # a connection that lasted this long resets the backoff
 _SAMPLE_S = 1.0  # between two readings of the socket's counters
 
@@ -41,7 +41,7 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     while waiting:
         for task in waiting:
             task.cancel()
-        _, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_S)
+        _, waiting = await asyncio.wait(waiting, timeout=CANCEL_RETRY_S)
     await asyncio.gather(*tasks, return_exceptions=True)  # what they raised has been seen
 
 

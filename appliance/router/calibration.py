@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from appliance.base.errors import UsageError
 
 VERSION = 1  # of what is stored; another begins anew
-LOOKS_LOG_MAX = 5.0  # 32 detections; more make nothing surer
+INFERENCES_LOG_MAX = 5.0  # 32 detections; more make nothing surer
 MOVED_MAX = 2.0  # sizes of the object; who has walked so far has walked
 SURE_MIN = 0.95  # before anything is claimed an alert of this chance is likely sure
 _SCORE_EDGE = 0.02  # scores nearer to 0 or 1 have log-odds that say nothing
@@ -174,7 +174,7 @@ class Calibration:
 def features(seen: TrackStability) -> Weights:
     """Return the features that the weights multiply."""
     score = min(max(seen.score, _SCORE_EDGE), 1 - _SCORE_EDGE)
-    looks = min(math.log2(max(seen.looks, 1)), LOOKS_LOG_MAX)
+    looks = min(math.log2(max(seen.looks, 1)), INFERENCES_LOG_MAX)
     return (1.0, math.log(score / (1 - score)), looks, min(max(seen.moved, 0.0), MOVED_MAX), max(seen.spread, 0.0))
 
 

@@ -39,7 +39,7 @@ from appliance.types import (
     StreamHeader,
 )
 
-QUESTION_CHARS_MAX = 2000  # of the rule's text for the model: some 500 tokens
+TEXT_CHARS_MAX = 2000  # of the rule's text for the model: some 500 tokens
 _CLAIM = {
     "enter": "entering the zone",
     "exit": "leaving the zone",
@@ -328,7 +328,7 @@ def build_escalation(
         kind=event.kind,
         label=event.label[: wire.TEXT_CHARS_MAX],
         severity=alert.severity,
-        question=(rule.ask or _default_question(event, rule))[:QUESTION_CHARS_MAX],
+        question=(rule.ask or _default_text(event, rule))[:TEXT_CHARS_MAX],
         t=event.t,
         created_t=now,
         score=event.score,
@@ -342,7 +342,7 @@ def escalation_id(site: str, alert: str) -> str:
     return "esc-" + hashlib.sha256(f"{site}/{alert}".encode()).hexdigest()[:16]
 
 
-def _default_question(event: Event, rule: Rule) -> str:
+def _default_text(event: Event, rule: Rule) -> str:
     article = "an" if event.label[:1] in "aeiou" else "a"
     claim = f"{_CLAIM[event.kind]} `{event.zone or event.line}`"
     if rule.kind == "dwell":

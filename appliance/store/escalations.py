@@ -207,9 +207,9 @@ class EscalationStore:
         ).fetchone()
         if row["judge"] in CONFIRMING_KINDS and verdict.kind not in CONFIRMING_KINDS:
             return
-        said: Severity = row["rules_severity"] or row["severity"]
+        by_rules: Severity = row["rules_severity"] or row["severity"]
         stands = verdict.decision == "rejected" and not is_firm(verdict.kind, verdict.confidence)
-        severity = said if stands else self.severity_after(row["camera"], row["rule"], said, verdict.decision)
+        severity = by_rules if stands else self.severity_after(row["camera"], row["rule"], by_rules, verdict.decision)
         connection.execute(
             """UPDATE alert SET verdict = ?, judge = ?, verdict_confidence = ?, severity = ?, rules_severity = ?
                WHERE id = ?""",
@@ -218,7 +218,7 @@ class EscalationStore:
                 verdict.kind,
                 verdict.confidence,
                 severity,
-                None if severity == said else said,
+                None if severity == by_rules else by_rules,
                 verdict.alert,
             ),
         )

@@ -122,9 +122,9 @@ class NoticeStore:
             )
             return [_open_notice(row) for row in rows], upto
 
-    def mark_changed(self, again: Iterable[NoticeRow], upto: int, expire_s: float) -> None:
+    def mark_changed(self, waiting: Iterable[NoticeRow], upto: int, expire_s: float) -> None:
         """Mark notices that need an update within `expire_s`; examine changes up to `upto`. Raise StoreError."""
-        rows = list(again)
+        rows = list(waiting)
         with self._db.transaction(durable=bool(rows)) as connection:
             for row in rows:
                 connection.execute(

@@ -213,7 +213,7 @@ class UplinkLoop:
                 self._upkeep()
                 if await self._has_link():
                     await self.run_once()
-                    self._runs_again()
+                    self._restarted()
                     backoff.reset()
                     await self._workers.pause(POLL_S)
             except StoreUnavailable as error:
@@ -305,7 +305,7 @@ class UplinkLoop:
             logger.warning("the outbox waits: %s", why)
             self._reported = why
 
-    def _runs_again(self) -> None:
+    def _restarted(self) -> None:
         why = self._limiter.daily_cap.reason
         if why:
             self._waits(why)

@@ -295,10 +295,10 @@ def _contradiction(answer: VlmAnswer, images: int, language: str) -> str:
     if answer.decision == "confirmed" and not any(each.supports == "yes" for each in answer.pictures):
         return "it confirms, and says of no picture that it supports the claim"
     if answer.decision == "rejected":
-        said = {each.supports for each in answer.pictures}
-        if "yes" in said:
+        support = {each.supports for each in answer.pictures}
+        if "yes" in support:
             return "it rejects, and says of a picture that it supports the claim"
-        if "no" not in said:
+        if "no" not in support:
             return "it rejects, and says of no picture that it speaks against the claim"
     if wanted_language(language) != "English":
         return ""
