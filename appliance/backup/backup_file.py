@@ -26,7 +26,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import ConfigError, PreconditionError, StoreError
 from appliance.config.secrets_file import read_secrets
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
-from appliance.settings.site_versions import FOLDER as VERSIONS
+from appliance.settings.settings_service import FOLDER as VERSIONS
 from appliance.store.database_copy import copy_database, evidence_paths
 from appliance.store.paths import DATABASE, EVIDENCE, inside
 from appliance.version import version

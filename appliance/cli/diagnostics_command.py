@@ -12,7 +12,7 @@ from appliance.base.errors import ConfigError, PreconditionError, UsageError
 from appliance.base.yamlfile import read_text
 from appliance.dashboard.system_api import versions
 from appliance.settings.secret_scrubber import SecretScrubber
-from appliance.settings.site_versions import FOLDER, SiteVersions
+from appliance.settings.settings_service import FOLDER, SiteVersions
 from appliance.store.database import open_read_only
 from appliance.store.paths import DATABASE
 

@@ -16,7 +16,6 @@ from appliance.base.clock import Clock
 from appliance.config import DashboardConfig, DashboardSections
 from appliance.dashboard import (
     account_api,
-    account_page,
     alert_evidence_api,
     alert_page,
     alert_reviews_api,
@@ -24,10 +23,7 @@ from appliance.dashboard import (
     alerts_page,
     arming_api,
     backup_api,
-    camera_edit_page,
-    camera_finder_api,
     camera_setup_api,
-    camera_setup_page,
     cameras_api,
     cameras_page,
     cascade_api,
@@ -44,24 +40,17 @@ from appliance.dashboard import (
     ptz_api,
     recordings_api,
     savings_api,
-    savings_history_api,
-    savings_page,
     scenarios_api,
-    scenarios_page,
     settings_api,
-    settings_page,
     setup_api,
-    setup_page,
     snooze_api,
     snooze_page,
     storage_api,
-    storage_page,
     system_api,
     system_page,
     timeline_api,
     timeline_page,
     trials_api,
-    trials_page,
     users_api,
     users_page,
     why_api,
@@ -72,7 +61,7 @@ from appliance.dashboard.app_parts import DashboardParts
 from appliance.dashboard.deps import NO_PROBES, READ_HERE, CoreProbes, MediaReaders, StoredSite
 from appliance.dashboard.openapi import operation_id, serve_openapi
 from appliance.settings.settings_service import SettingsService
-from appliance.web import assets, language_api, login_page, problems, session_api, texts
+from appliance.web import assets, problems, session_api, texts
 from appliance.web.guard import AllowedHosts, AnswerBug, PathRules, RequestGuard
 from appliance.web.problems import RouteMethods
 from appliance.web.proxy_headers import ProxyHeaders
@@ -81,17 +70,14 @@ if TYPE_CHECKING:
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 APIS = (
-    account_api, alert_evidence_api, alert_reviews_api, alerts_api, arming_api, backup_api, camera_finder_api,
-    camera_setup_api, cameras_api, cascade_api, events_api, false_alarms_api, headroom_api, health_api,
-    language_api, live_api, manifest_api, metrics_api, notify_api, ptz_api, recordings_api, savings_api,
-    savings_history_api, scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api, system_api,
-    timeline_api, trials_api, users_api, why_api,
+    account_api, alert_evidence_api, alert_reviews_api, alerts_api, arming_api, backup_api, camera_setup_api,
+    cameras_api, cascade_api, events_api, false_alarms_api, headroom_api, health_api, live_api, manifest_api,
+    metrics_api, notify_api, ptz_api, recordings_api, savings_api, scenarios_api, session_api, settings_api,
+    setup_api, snooze_api, storage_api, system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
-# The page that adds a camera comes before the page of one: `new` is no camera's name.
 PAGES = (
-    account_page, alert_page, alerts_page, camera_edit_page, camera_setup_page, cameras_page, live_page, login_page,
-    notify_page, savings_page, scenarios_page, settings_page, setup_page, snooze_page, storage_page, system_page,
-    timeline_page, trials_page, users_page, why_page,
+    alert_page, alerts_page, cameras_page, live_page, notify_page, snooze_page, system_page, timeline_page, users_page,
+    why_page,
 )  # fmt: skip
 ROUTERS = (*(each.router for each in (*APIS, *PAGES)), recordings_api.alert_router)
 

@@ -15,8 +15,7 @@ from appliance.dashboard.alert_counts import AlertCountCache
 from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alert_reader import AlertReader
 from appliance.dashboard.backup_api import SiteBackups
-from appliance.dashboard.camera_finder_api import CameraFinder
-from appliance.dashboard.camera_setup_api import CameraProber
+from appliance.dashboard.camera_setup_api import CameraFinder, CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
 from appliance.dashboard.deps import CoreProbes, MediaReaders, StoredSite
@@ -32,14 +31,12 @@ from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
-from appliance.dashboard.savings_api import COST_DAYS, DAY_S, CostReader, SavingsReader
-from appliance.dashboard.savings_history_api import HistoryReader
+from appliance.dashboard.savings_api import COST_DAYS, DAY_S, CostReader, HistoryReader, SavingsReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import SnapshotCache, cut_snapshot
 from appliance.dashboard.system_api import SystemReader
 from appliance.dashboard.timeline_api import TimelineReader
-from appliance.dashboard.trial_store import TrialStore
-from appliance.dashboard.trials_api import SettingsTrials
+from appliance.dashboard.trials_api import SettingsTrials, TrialStore
 from appliance.dashboard.why_api import WhyReader
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.rules.arming import Arming

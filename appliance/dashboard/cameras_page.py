@@ -1,30 +1,75 @@
-"""The pages of cameras: all of them, and one."""
+"""The pages of cameras: adding one, all of them, one, its editor, and what was tried on its recording."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
 from appliance.config import LineRule, Rule
 from appliance.dashboard import headroom_api
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_filter import AlertFilter, AlertFilterQuery
-from appliance.dashboard.alert_reader import Reader
+from appliance.dashboard.alert_reader import AlertReader, Reader
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
+from appliance.dashboard.camera_setup_api import VENDORS, AskCamera, CameraStreams, Finder, Prober
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
+from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthPart
 from appliance.dashboard.schemas import API
-from appliance.dashboard.settings_api import Settings
+from appliance.dashboard.settings_api import (
+    Settings,
+    editable_settings,
+    installed_networks,
+)
+from appliance.dashboard.trials_api import TrialId, Trials, page_of
+from appliance.types import Review
 from appliance.web.auth import TemplatesPart
 from appliance.web.texts import gettext as _
+from appliance.web.texts import ngettext
 
 RECENT = 6  # alerts in one row of the page
+COMMON_LABELS = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
+MINUTES = (10, 30, 60)  # of a trial on the recording
+ALERTS_TRIED = 20  # a trial replays each
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@router.get("/cameras/new", dependencies=[Depends(editable_settings)])
+def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras) -> HTMLResponse:
+    """Return the page on which a camera is found in the network or by its address, tried, seen, named and added."""
+    first = not cameras.configured
+    return templates.page("camera_new.html", here="/cameras", rev=rev, vendors=VENDORS, first=first)
+
+
+@router.post("/fragments/setup/probe")
+def probe_fragment(prober: Prober, templates: TemplatesPart, wanted: CameraStreams) -> HTMLResponse:
+    """Return what a camera sent, for the page."""
+    return templates.page("probed.html", found=prober.probe(wanted))
+
+
+@router.post("/fragments/setup/discover")
+def discover_fragment(finder: Finder, templates: TemplatesPart) -> HTMLResponse:
+    """Return the cameras that answer in the local network, for the page."""
+    return templates.page("found_cameras.html", cameras=finder.found().cameras, slug=slug)
+
+
+@router.post("/fragments/setup/onvif")
+def onvif_fragment(finder: Finder, templates: TemplatesPart, wanted: AskCamera) -> HTMLResponse:
+    """Return a camera's description of itself, for the page."""
+    return templates.page("found_streams.html", found=finder.ask(wanted))
+
+
+def slug(text: str) -> str:
+    """Return a name that a camera may have, made from what it calls itself; '': nothing is left."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:32].rstrip("-")
 
 
 @router.get("/cameras")
@@ -84,3 +129,60 @@ def _rule_text(rule: Rule) -> str:
     verb = {"enter": "enters", "exit": "leaves", "dwell": "stays in"}[rule.kind]
     stay: Any = f" for {rule.seconds:g} s" if rule.kind == "dwell" else ""
     return f"{labels} {verb} zone {rule.zone}{stay}"
+
+
+@router.get("/cameras/{name}/edit", dependencies=[Depends(editable_settings)])
+def camera_edit_page(
+    *,
+    rev: Rev,
+    templates: TemplatesPart,
+    cameras: Cameras,
+    alarms: FalseAlarms,
+    alerts: Reader,
+    settings: Settings,
+    name: str,
+) -> HTMLResponse:
+    """Zones, lines and rules of a camera, drawn on its picture."""
+    camera = cameras.full(name)
+    return templates.page(
+        "camera_edit.html", here="/cameras", rev=rev, camera=camera, labels=COMMON_LABELS,
+        proposals=alarms.proposals(name), stretches=list(_stretches(alerts, name)), trials=page_of(name),
+        networks=installed_networks(settings.service.running.config.detector),
+    )  # fmt: skip
+
+
+def _stretches(alerts: AlertReader, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the stretches of the recording that a trial may take: of a request as JSON, and in words."""
+    for minutes in MINUTES:
+        yield json.dumps({"minutes": minutes}), _("%(n)s minutes") % {"n": minutes}
+    reviews: tuple[Review | Literal[""], ...] = ("", "false_alarm", "reviewed")
+    for review in reviews:
+        items, _older = alerts.page(AlertFilter(AlertFilterQuery(camera=name, review=review)), "", ALERTS_TRIED)
+        if items:
+            words = {
+                "": ngettext("around the last alert", "around the last %(n)s alerts", len(items)),
+                "false_alarm": ngettext(
+                    "around the last false alarm", "around the last %(n)s false alarms", len(items)
+                ),
+                "reviewed": ngettext(
+                    "around the last alert that was right", "around the last %(n)s alerts that were right", len(items)
+                ),
+            }[review]
+            yield json.dumps({"alerts": [each.id for each in items]}), words % {"n": len(items)}
+
+
+@router.get("/cameras/{name}/trials")
+def trials_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, reader: Trials, name: str) -> HTMLResponse:
+    """Return the page of what was tried on a camera's recording."""
+    return templates.page("trials.html", here="/cameras", rev=rev, camera=cameras.full(name), trials=reader.all(name))
+
+
+@router.get("/cameras/{name}/trials/{trial}")
+def trial_page(
+    rev: Rev, templates: TemplatesPart, cameras: Cameras, reader: Trials, name: str, trial: TrialId
+) -> HTMLResponse:
+    """One of them: how far it is, then what differs."""
+    report = reader.report(name, trial)
+    return templates.page(
+        "trial.html", here="/cameras", rev=rev, camera=cameras.full(name), trial=report, all_of_them=page_of(name)
+    )

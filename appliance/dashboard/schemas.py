@@ -58,6 +58,12 @@ class ApiModel(BaseModel):
         return cls(**{name: getattr(row, name) for name in cls.model_fields if name not in more}, **more)
 
 
+class RequestModel(BaseModel):
+    """What a client sends: a key that is not known is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class AlertItem(ApiModel):
     """An alert as lists show it. Times are UTC seconds; `t_end` null while it lasts; links null until ready.
 

@@ -18,11 +18,10 @@ from appliance.config import DecisionConfig
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.detect.model_files import present_models
 from appliance.media.atomic_file import DiskWriteError
-from appliance.settings.change_limits import file_keys, leaves
 from appliance.settings.rule_trial import try_rules
 from appliance.settings.secret_scrubber import HIDDEN, without_secret
 from appliance.settings.settings_service import SettingsService, SettingsStatus
-from appliance.settings.site_editor import SiteFileChanged
+from appliance.settings.site_editor import SiteFileChanged, file_keys, leaves
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore

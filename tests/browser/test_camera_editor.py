@@ -12,7 +12,7 @@ import yaml
 
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.dashboard.trial_store import TrialHead, TrialStore
+from appliance.dashboard.trials_api import TrialHead, TrialStore
 from appliance.settings.settings_service import SettingsService
 from appliance.types import Event
 from tests.browser.test_page_races import Held
