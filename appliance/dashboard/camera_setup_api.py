@@ -13,14 +13,14 @@ from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 from starlette.responses import Response
 
 from appliance.base.clock import Clock
 from appliance.base.errors import SourceError, SourceRefused
 from appliance.config import CameraConfig
 from appliance.dashboard.openapi import media
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsReport, settings_problems, user_of
 from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, model_bundles
 from appliance.ingest.probe_process import CameraReport, ProbeFailed, probe_camera
@@ -81,10 +81,8 @@ _SECOND = tuple(
 )
 
 
-class CameraAddress(BaseModel):
+class CameraAddress(RequestModel):
     """Where a camera is. user, password: '' where it wants none, or where they stand in the address."""
-
-    model_config = ConfigDict(extra="forbid")
 
     url: Annotated[str, Field(min_length=8, max_length=1000, pattern=r"^rtsps?://")]
     user: Annotated[str, Field(max_length=100)] = ""
@@ -348,10 +346,8 @@ class FoundList(ApiModel):
     cameras: list[FoundItem]
 
 
-class AskCamera(BaseModel):
+class AskCamera(RequestModel):
     """address: a host, with a port if it is not 80, or the whole ONVIF address."""
-
-    model_config = ConfigDict(extra="forbid")
 
     address: Annotated[str, Field(min_length=1, max_length=300)]
     user: Annotated[str, Field(max_length=100)] = ""

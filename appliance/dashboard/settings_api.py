@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
 from appliance.config import DecisionConfig
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.detect.model_files import present_models
 from appliance.media.atomic_file import DiskWriteError
 from appliance.settings.rule_trial import try_rules
@@ -128,19 +128,15 @@ class SettingsReport(ApiModel):
         )  # fmt: skip
 
 
-class ChangeItem(BaseModel):
+class ChangeItem(RequestModel):
     """Set the value at `path`, or take the key away. A name selects the list item with that `name`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     path: Annotated[list[str | int], Field(min_length=1, max_length=12)]
     value: Any = None
     remove: bool = False
 
 
-class ChangeSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ChangeSettings(RequestModel):
     base: Annotated[str, Field(max_length=64)]
     changes: Annotated[list[ChangeItem], Field(min_length=1, max_length=CHANGES_MAX)]
     why: Annotated[str, Field(max_length=200)] = ""
@@ -174,9 +170,7 @@ class VersionList(ApiModel):
     versions: list[VersionItem]
 
 
-class Base(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Base(RequestModel):
     base: Annotated[str, Field(max_length=64)]
 
 

@@ -8,10 +8,11 @@ import threading
 from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 from starlette.responses import JSONResponse
 
 from appliance.base.passwords import hashed, new_code
+from appliance.dashboard.schemas import RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems
 from appliance.dashboard.users_api import refusals
 from appliance.settings.yaml_edit import SiteChange
@@ -31,9 +32,7 @@ def new_setup_code() -> str:
     return new_code(2)
 
 
-class FirstUser(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class FirstUser(RequestModel):
     code: Annotated[str, Field(max_length=64)]
     site: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     name: Annotated[str, Field(max_length=64)]

@@ -12,13 +12,13 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
 from fastapi import Path as PathParameter
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from appliance.base.clock import local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.config import DecisionConfig
 from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import ChangeSettings, Settings, settings_problems, user_of
 from appliance.dashboard.timeline_api import T_MAX, AlertMarkItem, TimelineReader
 from appliance.explain.span_task import without_secrets
@@ -241,9 +241,7 @@ class TrialStore:
         return self._folder / f"{trial}.json"
 
 
-class TrialSpanItem(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class TrialSpanItem(RequestModel):
     t_start: Moment
     t_end: Moment
 

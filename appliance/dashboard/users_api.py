@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 
 from appliance.base.errors import UsageError
 from appliance.base.passwords import hashed
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.store.access_log import AccessLog
 from appliance.types.accounts import AccessLogRow, Role, SessionRow, UserRow
 from appliance.web.auth import Access, AccessPart
@@ -81,22 +81,18 @@ class AccessLogItem(ApiModel):
     about: str
 
 
-class AddUser(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class AddUser(RequestModel):
     name: Annotated[str, Field(max_length=64)]
     password: SecretStr
     role: Role = "viewer"
     cameras: CameraNames = None
 
 
-class ChangeUser(BaseModel):
+class ChangeUser(RequestModel):
     """The changes of a user; what is left out stays.
 
     `cameras: null` means all. second_factor false removes it: the phone is lost.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     role: Role | None = None
     cameras: CameraNames = None
@@ -105,9 +101,7 @@ class ChangeUser(BaseModel):
     second_factor: Literal[False] | None = None
 
 
-class AddToken(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class AddToken(RequestModel):
     name: Annotated[str, Field(max_length=64)]
     scope: Role = "viewer"
 

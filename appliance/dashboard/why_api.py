@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
 from appliance.explain.rule_outcomes import RuleOutcome, Stage
 from appliance.explain.span_explanation import SENTENCES, SpanExplanation, explain_stored
@@ -185,9 +185,7 @@ class JobItem(ApiModel):
         return cls.of_row(job, page=str(job.about.get("page", "")))
 
 
-class ReplaySpan(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ReplaySpan(RequestModel):
     t_start: Annotated[float, Field(ge=0, le=253_402_300_800)]
     t_end: Annotated[float, Field(ge=0, le=253_402_300_800)]
 
