@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -166,10 +166,7 @@ class StreamFacts(ApiModel):
 
     @classmethod
     def of(cls, report: CameraReport) -> StreamFacts:
-        return cls(
-            codec=report.codec, width=report.size[0], height=report.size[1], fps=report.fps, kbit_s=report.kbit_s,
-            keyframe_s=report.keyframe_s, first_frame_s=report.first_frame_s,
-        )  # fmt: skip
+        return cls.of_row(report, width=report.size[0], height=report.size[1])
 
 
 class ProbeItem(StreamFacts):
@@ -374,10 +371,7 @@ class OnvifStreamItem(ApiModel):
 
     @classmethod
     def of(cls, profile: StreamProfile) -> OnvifStreamItem:
-        return cls(
-            token=profile.token, name=profile.name, codec=profile.codec, width=profile.size[0], height=profile.size[1],
-            fps=profile.fps, kbit_s=profile.kbit_s, gop=profile.gop, url=profile.url,
-        )  # fmt: skip
+        return cls.of_row(profile, width=profile.size[0], height=profile.size[1])
 
 
 class OnvifReport(ApiModel):
@@ -403,11 +397,9 @@ class OnvifReport(ApiModel):
     @classmethod
     def of(cls, camera: OnvifCamera, side: int) -> OnvifReport:
         choice = choose_streams(camera.profiles, side)
-        return cls(
-            address=camera.address, make=camera.make, model=camera.model, firmware=camera.firmware,
-            ahead_s=camera.ahead_s, clock_advice=clock_advice(camera.ahead_s), ptz=camera.ptz,
-            streams=[OnvifStreamItem.of(each) for each in camera.profiles if each.url], main=choice.main,
-            sub=choice.sub, why=choice.why, notes=list(camera.notes),
+        return cls.of_row(
+            camera, clock_advice=clock_advice(camera.ahead_s), notes=list(camera.notes), **asdict(choice),
+            streams=[OnvifStreamItem.of(each) for each in camera.profiles if each.url],
         )  # fmt: skip
 
 
@@ -430,15 +422,7 @@ class CameraFinder:
         Raise Problem if another search is running.
         """
         found = self._alone(lambda: self._discover(self._clock))
-        return FoundList(
-            cameras=[
-                FoundItem(
-                    address=each.address, host=each.host, name=each.name, make=each.make, place=each.place,
-                    added=self._name_of(each), elsewhere=each.elsewhere,
-                )
-                for each in found
-            ]
-        )  # fmt: skip
+        return FoundList(cameras=[FoundItem.of_row(each, added=self._name_of(each)) for each in found])
 
     def ask(self, wanted: AskCamera) -> OnvifReport:
         """Return a camera's report. Raise Problem with the reason and what to do."""

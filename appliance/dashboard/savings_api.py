@@ -121,10 +121,6 @@ class MoneyItem(ApiModel):
     idle: float
     total: float
 
-    @classmethod
-    def of(cls, found: Bill) -> MoneyItem:
-        return cls(uplink=found.uplink, gpu=found.gpu, tokens=found.tokens, idle=found.idle, total=found.total)
-
 
 class CameraCost(ApiModel):
     """The cost of one camera's escalations in one day. judge_s: seconds of the judge, not of the wall clock."""
@@ -212,20 +208,22 @@ class CostReport(ApiModel):
     comparison: CostComparison | None
 
 
+@dataclass(frozen=True, slots=True)
 class SavingsReader:
-    """Balances what came from the cameras against what was sent up. Any thread may call."""
+    """Balances what came from the cameras against what was sent up. Any thread may call.
 
-    def __init__(self, meter: Meter, cameras: CameraStore, configured: Mapping[str, CameraConfig]) -> None:
-        """Take the stores and `configured`, the cameras of the site file by name."""
-        self._meter = meter
-        self._cameras = cameras
-        self._configured = configured
+    configured: the cameras of the site file by name.
+    """
+
+    meter: Meter
+    cameras: CameraStore
+    configured: Mapping[str, CameraConfig]
 
     def report(self, since: Since) -> SavingsReport:
         """Return the sums since this core started, since midnight, or ever."""
         # No rates here: the store does not know how long the core ran today, and a wrong rate is worse than none.
-        totals = self._meter.totals(since)
-        found = account_for(totals, 0.0, (row.name for row in self._cameras.all()))
+        totals = self.meter.totals(since)
+        found = account_for(totals, 0.0, (row.name for row in self.cameras.all()))
         return SavingsReport(
             since=since,
             counterfactual=found.counterfactual,
@@ -243,86 +241,77 @@ class SavingsReader:
         )
 
     def _opens_main(self, camera: str) -> bool:
-        known = self._configured.get(camera)
+        known = self.configured.get(camera)
         return known is None or known.detect_url is None or bool(known.record)
 
     def _watched_s(self, totals: Iterable[MeterTotal]) -> float:
         due = (Metric(MetricName.EXAMINED), Metric(MetricName.UNEXAMINED))
-        rows = [each for each in totals if each.metric in due and each.camera in self._configured]
-        return sum(each.amount / self._configured[each.camera].detect.fps for each in rows)
+        rows = [each for each in totals if each.metric in due and each.camera in self.configured]
+        return sum(each.amount / self.configured[each.camera].detect.fps for each in rows)
 
 
+@dataclass(frozen=True, slots=True)
 class CostReader:
-    """Reckons what judging took and cost, what the appliance costs and what all to the cloud would. Any thread."""
+    """Reckons what judging took and cost, what the appliance costs and what all to the cloud would. Any thread.
 
-    def __init__(
-        self, db: Database, meter: Meter, prices: PricesConfig, costs: CostsConfig, work: JudgeWorkCache
-    ) -> None:
-        """prices: of asking; costs: of the appliance, and of sending everything."""
-        self._db = db
-        self._meter = meter
-        self._prices = prices
-        self._costs = costs
-        self._work = work
+    prices: of asking; costs: of the appliance, and of sending everything.
+    """
+
+    db: Database
+    meter: Meter
+    prices: PricesConfig
+    costs: CostsConfig
+    work: JudgeWorkCache
 
     def report(self, days: int = COST_DAYS) -> CostReport:
         """Return the last `days` days, the newest first."""
-        since_t = self._db.clock.now() - days * DAY_S
-        rows = self._work.since(since_t)
+        since_t = self.db.clock.now() - days * DAY_S
+        rows = self.work.since(since_t)
         found, whole, verdicts = [], Bill(), 0
         for day, of_day in groupby(rows, key=lambda row: row.day):
             works = list(of_day)
-            money = sum((price_work(each, self._prices) for each in works), price_idle(works, self._prices))
+            money = sum((price_work(each, self.prices) for each in works), price_idle(works, self.prices))
             whole, verdicts = whole + money, verdicts + sum(each.verdicts for each in works)
-            found.append(DayCost(day=day, cameras=[self._camera(each) for each in works], money=MoneyItem.of(money)))
+            found.append(
+                DayCost(day=day, cameras=[self._camera(each) for each in works], money=MoneyItem.model_validate(money))
+            )
         return CostReport(
-            priced=has_prices(self._prices),
+            priced=has_prices(self.prices),
             verdicts=verdicts,
-            money=MoneyItem.of(whole),
+            money=MoneyItem.model_validate(whole),
             per_verdict=whole.total / verdicts if verdicts else None,
             days=found,
             comparison=self._compare(rows, whole, local_day(since_t)),
         )
 
     def _compare(self, rows: Sequence[DailyJudgeWork], asked: Bill, first_day: str) -> CostComparison | None:
-        totals = self._meter.totals_since_day(first_day)
-        bill = price_span(totals, asked, self._prices, self._costs)
+        totals = self.meter.totals_since_day(first_day)
+        bill = price_span(totals, asked, self.prices, self.costs)
         if not bill.hours:
             return None
         each = bill.inferences or None
-        return CostComparison(
-            currency=self._costs.currency,
-            hours=bill.hours,
-            inferences=bill.inferences,
-            received_main=bill.received_main,
-            sent=bill.sent,
+        return CostComparison.of_row(
+            bill,
+            currency=self.costs.currency,
             edge=EdgeMoney.model_validate(bill.edge),
-            cloud=MoneyItem.of(bill.asked),
+            cloud=MoneyItem.model_validate(bill.asked),
             all_to_cloud=AllToCloudMoney.model_validate(bill.all_to_cloud),
-            saved=bill.saved,
             per_inference=bill.site / each if each else None,
             per_inference_cloud=bill.all_to_cloud.total / each if each else None,
             tokens_million=self._tokens_million(rows),
-            prices=_price_items(self._costs, self._prices),
-            asking_prices=_asking_items(self._prices),
+            prices=_price_items(self.costs, self.prices),
+            asking_prices=_asking_items(self.prices),
         )
 
     def _tokens_million(self, rows: Sequence[DailyJudgeWork]) -> float | None:
         seconds, tokens = sum(row.judge_s for row in rows), sum(row.tokens_out for row in rows)
-        if not (self._prices.gpu_hour and seconds and tokens):
+        if not (self.prices.gpu_hour and seconds and tokens):
             return None
-        return MILLION * price_each(self._prices.gpu_hour, tokens / seconds * HOUR_S)
+        return MILLION * price_each(self.prices.gpu_hour, tokens / seconds * HOUR_S)
 
     def _camera(self, work: DailyJudgeWork) -> CameraCost:
-        return CameraCost(
-            camera=work.camera,
-            verdicts=work.verdicts,
-            judge_s=round(work.judge_s, 3),
-            tokens_in=work.tokens_in,
-            tokens_out=work.tokens_out,
-            bytes=work.bytes,
-            money=MoneyItem.of(price_work(work, self._prices)),
-        )
+        money = MoneyItem.model_validate(price_work(work, self.prices))
+        return CameraCost.of_row(work, judge_s=round(work.judge_s, 3), money=money)
 
 
 def _asking_items(prices: PricesConfig) -> list[PriceItem]:

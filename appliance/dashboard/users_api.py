@@ -16,7 +16,7 @@ from appliance.base.passwords import hashed
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.store.access_log import AccessLog
-from appliance.types.accounts import AccessLogRow, Role, SessionRow, UserRow
+from appliance.types.accounts import Role, UserRow
 from appliance.web.auth import Access, AccessPart
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
@@ -147,33 +147,22 @@ def users_of(access: Access) -> list[UserItem]:
     """All users, by name."""
     sessions = [each.user for each in access.sessions.listed()]
     return [
-        UserItem(
-            name=each.name, role=each.role, cameras=each.cameras, enabled=each.enabled, created_t=each.created_t,
-            sessions=sessions.count(each.name), second_factor=access.has_second_factor(each.name),
+        UserItem.of_row(
+            each, sessions=sessions.count(each.name), second_factor=access.has_second_factor(each.name)
         )
         for each in access.store.users().values()
     ]  # fmt: skip
 
 
-def _session_item(row: SessionRow, here: str) -> SessionItem:
-    return SessionItem(
-        id=row.id, user=row.user, address=row.address, created_t=row.created_t, expires_t=row.expires_t,
-        here=row.id == here,
-    )  # fmt: skip
-
-
 def sessions_of(access: Access, request: Request) -> list[SessionItem]:
     """All sessions, newest first."""
     here = access.session_of(request.cookies)
-    return [_session_item(each, here.id if here else "") for each in access.sessions.listed()]
+    return [SessionItem.of_row(each, here=here is not None and each.id == here.id) for each in access.sessions.listed()]
 
 
 def tokens_of(access: Access) -> list[TokenItem]:
     """All tokens of programs, by name."""
-    return [
-        TokenItem(id=each.id, name=each.name, scope=each.role, made_by=each.made_by, created_t=each.created_t)
-        for each in access.store.tokens().values()
-    ]
+    return [TokenItem.of_row(each, scope=each.role) for each in access.store.tokens().values()]
 
 
 @router.get("/users")
@@ -265,7 +254,7 @@ def add_token(request: Request, access: AccessPart, wanted: AddToken, response: 
         row = access.store.add_token(token, wanted.name, wanted.scope, visitor().name)
     request.state.about = row.name
     response.headers["Cache-Control"] = "no-store"
-    return NewToken(id=row.id, name=row.name, scope=row.role, made_by=row.made_by, created_t=row.created_t, token=token)
+    return NewToken.of_row(row, scope=row.role, token=token)
 
 
 @router.delete("/tokens/{token}")
@@ -281,8 +270,4 @@ def access_log(
     log: Annotated[AccessLog, Depends(provided(AccessLog))], limit: Annotated[int, Query(ge=1, le=1000)] = LOG_SHOWN
 ) -> list[AccessLogItem]:
     """Return the last logins and changes, newest first."""
-    return [logged(row) for row in log.newest(limit)]
-
-
-def logged(row: AccessLogRow) -> AccessLogItem:
-    return AccessLogItem(t=row.t, who=row.who, address=row.address, what=row.what, about=row.about)
+    return [AccessLogItem.model_validate(row) for row in log.newest(limit)]

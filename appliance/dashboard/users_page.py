@@ -9,7 +9,7 @@ from appliance.base.passwords import LENGTH_MIN
 from appliance.dashboard.account_api import GUESSED_S, me_of, own_sessions
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.settings_api import Settings
-from appliance.dashboard.users_api import LOG_SHOWN, logged, sessions_of, tokens_of, users_of
+from appliance.dashboard.users_api import LOG_SHOWN, sessions_of, tokens_of, users_of
 from appliance.types.accounts import ROLES
 from appliance.web.auth import AccessPart, TemplatesPart
 from appliance.web.visitor import Visitor, visitor
@@ -23,7 +23,7 @@ def users_page(request: Request, templates: TemplatesPart, access: AccessPart, c
     who: Visitor = visitor()
     return templates.page(
         "users.html", here="/users", users=users_of(access), sessions=sessions_of(access, request),
-        tokens=tokens_of(access), log=[logged(row) for row in access.log.newest(LOG_SHOWN)],
+        tokens=tokens_of(access), log=access.log.newest(LOG_SHOWN),
         roles=ROLES, cameras=sorted(cameras.configured), me=who.name, length_min=LENGTH_MIN,
         log_shown=LOG_SHOWN,
     )  # fmt: skip

@@ -295,9 +295,8 @@ class WhyReader:
             sentence_key=key, sentence_values=dict(values), because=OutcomeItem.of(because) if because else None,
             looks=found.examined,
             tracks=[
-                TrackItem(
-                    track=each.track, label=each.label, t_start=each.t_start, t_end=each.t_end, score=each.score,
-                    box=each.box, furthest=OutcomeItem.of(each.furthest) if each.furthest else None,
+                TrackItem.of_row(
+                    each, furthest=OutcomeItem.of(each.furthest) if each.furthest else None,
                     outcomes=[OutcomeItem.of(outcome) for outcome in each.outcomes.values()],
                     spans=[StageSpanItem.model_validate(part) for part in each.spans],
                 )
