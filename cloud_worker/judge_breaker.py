@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from appliance.base.circuit_breaker import CircuitBreaker
+from appliance.base.backoff import CircuitBreaker
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineUnavailable
 

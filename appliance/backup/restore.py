@@ -24,8 +24,8 @@ from appliance.backup.backup_file import (
     SITE,
     BackupReader,
     check_room,
+    fill_secrets,
 )
-from appliance.backup.hidden_secrets import fill_secrets
 from appliance.backup.sealed_box import unseal
 from appliance.base import yamlfile
 from appliance.base.clock import Clock, iso_utc

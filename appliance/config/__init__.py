@@ -77,6 +77,8 @@ if TYPE_CHECKING:
     from appliance.config.values import Seconds as Seconds
     from appliance.config.values import Share as Share
     from appliance.config.values import SharePoint as SharePoint
+    from appliance.config.values import Title as Title
+    from appliance.config.values import id_of as id_of
 
 # Where each of these names is. A test holds the two lists against each other.
 _HOMES = {
@@ -98,7 +100,7 @@ _HOMES = {
         "AlertsConfig CloudCostConfig CostsConfig DashboardConfig DashboardSections DecisionConfig EdgeCostConfig "
         "LoadSheddingConfig ReplaySections SensorsConfig SiteConfig SiteIdentity load loads of_cameras"
     ),
-    "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint",
+    "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint Title id_of",
     "appliance.base.detector_config": "DetectorConfig",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from appliance.base.config_model import ConfigModel
-from appliance.config.values import Schedule, Seconds, Share, SharePoint, VerdictSeverityConfig
+from appliance.config.values import Schedule, Seconds, Share, SharePoint, Title, VerdictSeverityConfig
 from appliance.types import DecodeHardware, HealthKind, Severity
 
 Gigabytes = Annotated[float, Field(gt=0)]
@@ -106,6 +106,7 @@ class RuleBase(ConfigModel):
     """height_min, height_max: of an object's box, as shares of the frame's height; None: any."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    title: Title = ""
     labels: Annotated[tuple[str, ...], Field(min_length=1)] = ("person",)
     score_min: Share = 0.5
     height_min: Share | None = None
@@ -201,6 +202,7 @@ class PrivacyConfig(ConfigModel):
 
 
 class CameraConfig(ConfigModel):
+    title: Title = ""
     url: Annotated[str, Field(min_length=1, repr=False)]
     detect_url: Annotated[str | None, Field(repr=False)] = None
     onvif: Annotated[str | None, Field(repr=False)] = None

@@ -24,7 +24,7 @@ from appliance.config.ingest_config import HealthConfig, IngestConfig, RecheckCo
 from appliance.config.mqtt_config import MqttConfig
 from appliance.config.notify_targets import Target, TargetName
 from appliance.config.secrets_file import variables
-from appliance.config.values import Amount
+from appliance.config.values import Amount, Title
 from appliance.types import Decision, Severity
 from appliance.wire import LANGUAGES
 
@@ -104,8 +104,14 @@ class SensorsConfig(ConfigModel):
 
 class SiteIdentity(ConfigModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "site"
+    title: Title = ""
     image_free: bool = False
     language: str = "en"
+
+    @property
+    def shown(self) -> str:
+        """The name for people."""
+        return self.title or self.name
 
     @field_validator("language")
     @classmethod
@@ -207,6 +213,13 @@ class DecisionConfig:
     health: HealthConfig
     escalation: EscalationConfig
     has_uplink: bool
+
+    def shown(self, camera: str, rule: str = "") -> str:
+        """Return the name for people of a camera, or of one of its rules; the id where there is none."""
+        known = self.cameras.get(camera)
+        if not rule:
+            return (known.title if known else "") or camera
+        return next((each.title for each in (known.rules if known else ()) if each.name == rule), "") or rule
 
     def image_free(self, camera: str) -> bool:
         """Return True if no pixels of this camera may leave the site, by its own setting or the site's."""

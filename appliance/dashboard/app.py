@@ -7,18 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from fastapi import Depends, FastAPI, Request
-from starlette.responses import Response
+from fastapi import Depends, FastAPI
 
 from appliance.base.clock import Clock
 from appliance.config import DashboardConfig, DashboardSections
 from appliance.dashboard import (
     account_api,
-    alert_evidence_api,
-    alert_page,
-    alert_reviews_api,
     alerts_api,
     alerts_page,
     arming_api,
@@ -67,17 +63,17 @@ from appliance.web.problems import RouteMethods
 from appliance.web.proxy_headers import ProxyHeaders
 
 if TYPE_CHECKING:
+    from appliance.web.templating import Templates
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 APIS = (
-    account_api, alert_evidence_api, alert_reviews_api, alerts_api, arming_api, backup_api, camera_setup_api,
-    cameras_api, cascade_api, events_api, false_alarms_api, headroom_api, health_api, live_api, manifest_api,
-    metrics_api, notify_api, ptz_api, recordings_api, savings_api, scenarios_api, session_api, settings_api,
-    setup_api, snooze_api, storage_api, system_api, timeline_api, trials_api, users_api, why_api,
+    account_api, alerts_api, arming_api, backup_api, camera_setup_api, cameras_api, cascade_api, events_api,
+    false_alarms_api, headroom_api, health_api, live_api, manifest_api, metrics_api, notify_api, ptz_api,
+    recordings_api, savings_api, scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api,
+    system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
 PAGES = (
-    alert_page, alerts_page, cameras_page, live_page, notify_page, snooze_page, system_page, timeline_page, users_page,
-    why_page,
+    alerts_page, cameras_page, live_page, notify_page, snooze_page, system_page, timeline_page, users_page, why_page,
 )  # fmt: skip
 ROUTERS = (*(each.router for each in (*APIS, *PAGES)), recordings_api.alert_router)
 
@@ -122,15 +118,16 @@ def create_app(
 
     def configure(config: DashboardSections, probes: CoreProbes) -> None:
         """Answer by these sections of the site file and with these parts of the core from the next request on."""
-        app.state.on_bug = problems.install(app, parts.configure(app, config, probes), methods)
+        app.state.templates = parts.configure(app, config, probes)
         app.state.language = config.decisions.site.language
 
     configure(config, probes)
     app.state.configure = configure
+    on_bug = problems.install(app, lambda: cast("Templates", app.state.templates), methods)
     app.state.empty_caches = parts.frames.empty
     app.state.warm_up = partial(_warm_up, app, parts)
     app.state.streams = (parts.hub, parts.live)
-    _guard(app, config.dashboard, parts, storage.clock, certificate, methods)
+    _guard(app, config.dashboard, parts, storage.clock, certificate, methods, on_bug)
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/static", assets.AssetFiles(), name="static")
@@ -144,11 +141,12 @@ def _guard(
     clock: Clock,
     certificate: ServerCertificate | None,
     methods: RouteMethods,
+    on_bug: AnswerBug,
 ) -> None:
     """Add what each request passes before its handler, the last one first."""
     app.add_middleware(
         RequestGuard, hosts=AllowedHosts.of(served), access=parts.access, clock=clock,
-        on_bug=partial(_answer_bug, app), certificate=certificate,
+        on_bug=on_bug, certificate=certificate,
         language=lambda: str(app.state.language), paths=replace(PATHS, methods=methods),
     )  # fmt: skip
     app.add_middleware(
@@ -162,12 +160,6 @@ def _warm_up(app: FastAPI, parts: DashboardParts) -> None:
     assets.version()
     for route in app.routes:  # FastAPI prepares those of a router when first one of them could be meant
         route.matches({"type": "http", "method": "GET", "path": "/", "root_path": ""})
-
-
-async def _answer_bug(app: FastAPI, request: Request, error: Exception) -> Response:
-    """In the words and with the name of the settings that are in force."""
-    answer: AnswerBug = app.state.on_bug
-    return await answer(request, error)
 
 
 def _watching(parts: DashboardParts) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:

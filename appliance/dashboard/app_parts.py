@@ -11,21 +11,20 @@ from fastapi import FastAPI
 from appliance.base.clock import local_weekday_minute
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, may
-from appliance.dashboard.alert_counts import AlertCountCache
-from appliance.dashboard.alert_page import AlertPageView
-from appliance.dashboard.alert_reader import AlertReader
+from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
+from appliance.dashboard.alerts_page import AlertPageView
 from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.camera_setup_api import CameraFinder, CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
-from appliance.dashboard.deps import CoreProbes, MediaReaders, StoredSite
+from appliance.dashboard.deps import CoreProbes, MediaReaders, StorageRoot, StoredSite
 from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.live_feed import LiveHub
-from appliance.dashboard.metrics import ApplianceCollector
+from appliance.dashboard.metrics_api import ApplianceCollector
 from appliance.dashboard.notify_api import NotifyContext
 from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recording_jobs import RecordingJobs
@@ -128,8 +127,8 @@ class DashboardParts:
         """
         decisions, cameras = config.decisions, config.decisions.cameras
         templates = Templates(
-            decisions.site.name, navigation=NAVIGATION, guarded=lambda: self.access.guarded, may=may,
-            editable=self._editable,
+            decisions.site.shown, navigation=NAVIGATION, guarded=lambda: self.access.guarded, may=may,
+            editable=self._editable, shown=decisions.shown,
         )  # fmt: skip
         limits = StorageLimits.of(config.storage, cameras)
         storage = StorageReportCache(self._db, self._root, limits)
@@ -145,8 +144,8 @@ class DashboardParts:
         headroom = HeadroomReader(cameras, self._meter, self._health_events, probes)
         readers = (health_reader, headroom, storage, self._cameras, self._meter)
         provide(
-            app, self._db, templates, self.access, self._access_log, self._camera_of, self.hub, self.live, probes,
-            self._snapshots, self.frames, self._cuts, self._renditions, storage,
+            app, self._db, StorageRoot(self._root), templates, self.access, self._access_log, self._camera_of, self.hub,
+            self.live, probes, self._snapshots, self.frames, self._cuts, self._renditions, storage,
             self._alert_counts, alert_reader, health_reader,
             CameraReader(self._cameras, self._segments, self._boxes, self._meter, cameras),
             FalseAlarmReader(self._db, cameras),

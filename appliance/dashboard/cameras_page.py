@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -13,10 +12,17 @@ from starlette.responses import HTMLResponse
 from appliance.config import LineRule, Rule
 from appliance.dashboard import headroom_api
 from appliance.dashboard.access_rights import may
-from appliance.dashboard.alert_filter import AlertFilter, AlertFilterQuery
-from appliance.dashboard.alert_reader import AlertReader, Reader
+from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, AlertReader, Reader
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
-from appliance.dashboard.camera_setup_api import VENDORS, AskCamera, CameraStreams, Finder, Prober
+from appliance.dashboard.camera_setup_api import (
+    VENDORS,
+    AskCamera,
+    Finder,
+    Prober,
+    TryCamera,
+    stored_streams,
+    tried,
+)
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms
@@ -28,11 +34,14 @@ from appliance.dashboard.settings_api import (
     editable_settings,
     installed_networks,
 )
+from appliance.dashboard.settings_forms import fields_of, forms
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
 from appliance.types import Review
 from appliance.web.auth import TemplatesPart
+from appliance.web.problems import Problem
 from appliance.web.texts import gettext as _
 from appliance.web.texts import ngettext
+from appliance.web.visitor import visitor
 
 RECENT = 6  # alerts in one row of the page
 COMMON_LABELS = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
@@ -50,15 +59,15 @@ def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras) -> HTM
 
 
 @router.post("/fragments/setup/probe")
-def probe_fragment(prober: Prober, templates: TemplatesPart, wanted: CameraStreams) -> HTMLResponse:
+def probe_fragment(prober: Prober, settings: Settings, templates: TemplatesPart, wanted: TryCamera) -> HTMLResponse:
     """Return what a camera sent, for the page."""
-    return templates.page("probed.html", found=prober.probe(wanted))
+    return templates.page("probed.html", found=prober.probe(tried(settings, wanted)))
 
 
 @router.post("/fragments/setup/discover")
 def discover_fragment(finder: Finder, templates: TemplatesPart) -> HTMLResponse:
     """Return the cameras that answer in the local network, for the page."""
-    return templates.page("found_cameras.html", cameras=finder.found().cameras, slug=slug)
+    return templates.page("found_cameras.html", cameras=finder.found().cameras)
 
 
 @router.post("/fragments/setup/onvif")
@@ -67,9 +76,24 @@ def onvif_fragment(finder: Finder, templates: TemplatesPart, wanted: AskCamera) 
     return templates.page("found_streams.html", found=finder.ask(wanted))
 
 
-def slug(text: str) -> str:
-    """Return a name that a camera may have, made from what it calls itself; '': nothing is left."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:32].rstrip("-")
+@router.get("/cameras/{name}/settings", dependencies=[Depends(editable_settings)])
+def camera_settings_page(rev: Rev, templates: TemplatesPart, settings: Settings, name: str) -> HTMLResponse:
+    """Return the page on which a camera gets another name, address or password, is switched off, or removed."""
+    service = settings.service
+    config, written = service.running.config, service.running.as_written()
+    camera = config.cameras.get(name)
+    if camera is None:
+        raise Problem(404, "There is no such camera in the site file.")
+    streams = stored_streams(camera)
+    shown = {"url": camera.url, "user": "", "password": ""} if camera.is_file else streams.addresses()
+    if not camera.is_file:
+        _, shown["user"], shown["password"] = streams.parts()
+    form = forms()["camera"]
+    return templates.page(
+        "camera_settings.html", here="/cameras", rev=rev, id=name, camera=camera, streams=shown, vendors=VENDORS,
+        has_password=bool(shown.pop("password")), digest=service.running.digest, form=form,
+        fields=fields_of(form, config, written, (), name), others=sorted(set(config.cameras) - {name}),
+    )  # fmt: skip
 
 
 @router.get("/cameras")
@@ -84,12 +108,13 @@ def cameras_page(
 ) -> HTMLResponse:
     """All cameras with their latest frames, and what the detector has left for them."""
     items = cameras.items()
+    off = sorted(name for name, each in cameras.configured.items() if not each.enabled and visitor().sees(name))
     summary = _("{live} of {n} live").format(live=sum(camera.state == "live" for camera in items), n=len(items))
     faults = health.open_titles()
     found = headroom.report()
     return templates.page(
         "cameras.html", here="/cameras", rev=rev, paused={row.camera: row for row in arming.paused() if not row.rule},
-        cameras=items, summary=summary, faults=faults,
+        cameras=items, summary=summary, faults=faults, off=off,
         headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable,
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
 from appliance.config import DecisionConfig
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
+from appliance.dashboard.settings_forms import secret_keys
 from appliance.detect.model_files import present_models
 from appliance.media.atomic_file import DiskWriteError
 from appliance.settings.rule_trial import try_rules
@@ -298,8 +299,22 @@ def try_change(
 def change_settings(request: Request, part: Settings, wanted: ChangeSettings) -> SettingsReport:
     """Write a change and put it in force; cameras that it does not touch go on as they are."""
     with settings_problems():
-        status = part.service.change(wanted.parsed(), wanted.base, user_of(request), wanted.why or "changed")
+        changes, kept = _secrets_apart(wanted.parsed())
+        status = part.service.change(changes, wanted.base, user_of(request), wanted.why or "changed", kept)
         return SettingsReport.after(part.service, status)
+
+
+def _secrets_apart(changes: list[SiteChange]) -> tuple[list[SiteChange], dict[str, str]]:
+    """Return the changes with `${NAME}` in place of secrets that a form takes, and those by name."""
+    kept: dict[str, str] = {}
+    found = []
+    for change in changes:
+        key, value = ".".join(map(str, change.path)), change.value
+        if key in secret_keys() and isinstance(value, str) and "${" not in value:
+            name = key.upper().replace(".", "_")
+            kept[name], value = value.strip(), f"${{{name}}}"
+        found.append(SiteChange(change.path, value))
+    return found, kept
 
 
 @router.post("/take-edit")

@@ -27,7 +27,7 @@ from appliance.config import DecisionConfig
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.headroom_api import HeadroomReader, sentence
 from appliance.dashboard.health_api import HealthReader
-from appliance.dashboard.metrics import ApplianceCollector
+from appliance.dashboard.metrics_api import ApplianceCollector
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings
 from appliance.detect.detector import locate, with_device

@@ -28,11 +28,14 @@ from appliance.dashboard.savings_api import (
 )
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import API
-from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport
+from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, installed_networks
+from appliance.dashboard.settings_forms import fields_of, forms
 from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.dashboard.system_api import DROP_TEXTS, LOG_SHOWN, Level, System
+from appliance.detect.model_files import AUTO_MODEL
 from appliance.store.meter import Since
 from appliance.web.auth import TemplatesPart
+from appliance.web.problems import Problem
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -56,7 +59,23 @@ def settings_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTM
     return templates.page(
         "settings.html", here="/settings", rev=rev, report=SettingsReport.of(service), versions=service.versions(),
         cameras=sorted(service.running.config.cameras),
+        forms=[each for each in forms().values() if each.name != "camera"],
         certificate=ConnectionReport.of(settings.certificate).certificate,
+    )  # fmt: skip
+
+
+@router.get("/settings/{form}")
+def settings_form_page(rev: Rev, templates: TemplatesPart, settings: Settings, form: str) -> HTMLResponse:
+    """Return one form of the settings, each key in words."""
+    words = forms().get(form)
+    if words is None or form == "camera":
+        raise Problem(404, "There is no such page.")
+    service = settings.service
+    config, written, status = service.running.config, service.running.as_written(), service.status()
+    networks = [AUTO_MODEL, *(each.name for each in installed_networks(config.detector).networks)]
+    return templates.page(
+        "settings_form.html", here="/settings", rev=rev, form=words, digest=status.digest, edited=status.edited,
+        fields=fields_of(words, config, written, networks), present=words.section in written,
     )  # fmt: skip
 
 

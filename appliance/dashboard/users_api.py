@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from appliance.base.errors import UsageError
 from appliance.base.passwords import hashed
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.store.access_log import AccessLog
-from appliance.types.accounts import Role, UserRow
+from appliance.types.accounts import Role, UserRow, same_name
 from appliance.web.auth import Access, AccessPart
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
@@ -82,7 +82,7 @@ class AccessLogItem(ApiModel):
 
 
 class AddUser(RequestModel):
-    name: Annotated[str, Field(max_length=64)]
+    name: Annotated[str, Field(max_length=64), AfterValidator(same_name)]
     password: SecretStr
     role: Role = "viewer"
     cameras: CameraNames = None
@@ -102,7 +102,7 @@ class ChangeUser(RequestModel):
 
 
 class AddToken(RequestModel):
-    name: Annotated[str, Field(max_length=64)]
+    name: Annotated[str, Field(max_length=64), AfterValidator(same_name)]
     scope: Role = "viewer"
 
 

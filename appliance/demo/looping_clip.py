@@ -121,25 +121,31 @@ class LoopingClip:
         return now_s - before_s
 
 
-def _probe(path: Path) -> tuple[StreamFormat, float, tuple[int, int]]:
+@contextlib.contextmanager
+def _video(path: Path) -> Iterator[av.VideoStream]:
+    """Open the first video stream of a file. Raises SourceRefused: there is none, or it cannot be read."""
     if not path.is_file():
         raise SourceRefused(f"{path}: no such file")
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
                 raise SourceRefused(f"{path}: there is no video in it")
-            stream = container.streams.video[0]
-            codec = codec_of(stream.codec_context.name)
-            if codec is None:
-                raise SourceRefused(
-                    f"{path}: coded as {stream.codec_context.name}, and cameras speak H.264 or HEVC "
-                    f"(ffmpeg -i {path.name} -c:v libx264 {path.stem}.h264.mp4)"
-                )
-            found = read_format(codec, stream.codec_context.extradata or b"")
-            fps = float(stream.average_rate or 0)
-            size = (stream.codec_context.width, stream.codec_context.height)
+            yield container.streams.video[0]
     except av.error.FFmpegError as error:
         raise SourceRefused(f"{path}: cannot be read as a video ({error.strerror})") from None
+
+
+def _probe(path: Path) -> tuple[StreamFormat, float, tuple[int, int]]:
+    with _video(path) as stream:
+        codec = codec_of(stream.codec_context.name)
+        if codec is None:
+            raise SourceRefused(
+                f"{path}: coded as {stream.codec_context.name}, and cameras speak H.264 or HEVC "
+                f"(ffmpeg -i {path.name} -c:v libx264 {path.stem}.h264.mp4)"
+            )
+        found = read_format(codec, stream.codec_context.extradata or b"")
+        fps = float(stream.average_rate or 0)
+        size = (stream.codec_context.width, stream.codec_context.height)
     return _with_sets_in_band(path, found), fps, size
 
 
@@ -206,7 +212,8 @@ def as_camera_clip(path: Path, folder: Path, notify: Callable[[str], None]) -> P
 
     Raises SourceRefused: it is absent, or no video that can be decoded.
     """
-    codec = _codec(path)
+    with _video(path) as stream:
+        codec = stream.codec_context.name
     if codec_of(codec) is not None:
         LoopingClip(path).close()
         return path
@@ -220,18 +227,6 @@ def as_camera_clip(path: Path, folder: Path, notify: Callable[[str], None]) -> P
         _convert(path, partly)
         partly.rename(made)
     return made
-
-
-def _codec(path: Path) -> str:
-    if not path.is_file():
-        raise SourceRefused(f"{path}: no such file")
-    try:
-        with av.open(str(path)) as container:
-            if not container.streams.video:
-                raise SourceRefused(f"{path}: there is no video in it")
-            return str(container.streams.video[0].codec_context.name)
-    except av.error.FFmpegError as error:
-        raise SourceRefused(f"{path}: cannot be read as a video ({error.strerror})") from None
 
 
 def _convert(source: Path, target: Path) -> None:

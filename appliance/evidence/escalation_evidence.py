@@ -14,13 +14,16 @@ from appliance.config import CameraConfig, EscalationConfig
 from appliance.evidence.alert_evidence import clip_row
 from appliance.evidence.frame_selection import (
     FACTS_ONLY,
+    EncodedImage,
     EvidenceMoment,
     EvidencePlan,
     ImageSet,
+    encoded_image,
+    order_image,
     plan_evidence,
     select_moments,
 )
-from appliance.evidence.image_encoder import EncodedImage, encoded_image, order_image
+from appliance.evidence.privacy import HIDE_EVERYTHING, PEOPLE_WITHIN_S, Redactor, people_in_frame
 from appliance.evidence.recording_index import (
     BOXES_WAIT_S,
     ENDED_GRACE_S,
@@ -31,7 +34,6 @@ from appliance.evidence.recording_index import (
     RetryTracker,
     disk_may_recover,
 )
-from appliance.evidence.redaction import HIDE_EVERYTHING, PEOPLE_WITHIN_S, Redactor, people_in_frame
 from appliance.media.atomic_file import DiskWriteError, write_file
 from appliance.media.recorded import ClipFile, FrameImage, ImageOrder, RecordedSegment, Redaction
 from appliance.store.alerts import AlertStore

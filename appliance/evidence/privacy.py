@@ -1,16 +1,84 @@
-"""Decides what of an alert may leave the site: the owner's privacy rules, which stand above the router."""
+"""Decides what of an alert may leave the site, and in which form: privacy rules, redaction, notifications.
+
+The owner's privacy rules stand above the router. Mask zones are painted over, and people who are not part of the alert
+become a mosaic (`media.stills` does it).
+"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from appliance import wire
-from appliance.config import CameraConfig, SiteIdentity
-from appliance.evidence.redaction import Redactor
+from appliance.base.errors import EvidenceError
+from appliance.config import BlurMode, CameraConfig, PrivacyConfig, SiteIdentity
+from appliance.media.recorded import ImageOrder, Redaction
+from appliance.media.recording_reader import RecordingReader
 from appliance.rules.line_polygon_geometry import Polygon, foot
 from appliance.rules.schedule import ArmedHours, LocalTime
-from appliance.types import Event, PrivacyLevel
+from appliance.sandbox.sandbox import SandboxError
+from appliance.store.boxes import BoxStore
+from appliance.store.rows import AlertDetail
+from appliance.types import Box, Event, FrameBoxes, Point, PrivacyLevel
+
+logger = logging.getLogger(__name__)
+
+STILL_BYTES_MAX = 2 * 1024 * 1024  # messaging services refuse large attachments; a 1080p still has under 1 MB
+NOTICE_QUALITY = 80  # JPEG of a message: seen on a phone, and paid by its uplink
+PEOPLE_WITHIN_S = 0.75  # an examined frame further away does not tell who is in the image
+PEOPLE = frozenset({"person"})
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleInFrame:
+    """The people in an image.
+
+    Attributes:
+        others: boxes of people who are not of the alert; None: no frame near that time was examined.
+        own: boxes of the alert's objects.
+    """
+
+    others: tuple[Box, ...] | None
+    own: tuple[Box, ...]
+
+
+def people_in_frame(t: float, seen: Sequence[FrameBoxes], tracks: Sequence[int], box: Box | None) -> PeopleInFrame:
+    """Return the people in the image of time `t`, by the examined frames around it.
+
+    tracks: the alert's own. box: the box of its object.
+    """
+    known = () if box is None else (box,)
+    near = [frame for frame in seen if frame.looked and abs(frame.t - t) <= PEOPLE_WITHIN_S]
+    if not near:
+        return PeopleInFrame(None, known)
+    others = [each.box for frame in near for each in frame.objects if each.track not in tracks and each.label in PEOPLE]
+    closest = min(near, key=lambda frame: abs(frame.t - t))
+    own = [each.box for each in closest.objects if each.track in tracks]
+    return PeopleInFrame(tuple(others), tuple(own) or known)
+
+
+class Redactor:
+    """Says how the images of one camera are redacted, by its `privacy` section. Pure.
+
+    digest: of the rules, so that an image that was made under other rules is recognised; empty: nothing is redacted.
+    """
+
+    def __init__(self, camera: CameraConfig) -> None:
+        self._blur: BlurMode = camera.privacy.blur
+        self._masks: tuple[tuple[Point, ...], ...] = tuple(camera.zones[name] for name in camera.privacy.mask)
+        rules = f"{self._blur} {self._masks}" if camera.privacy.redacts_images else ""
+        self.digest = "v" + hashlib.sha256(rules.encode()).hexdigest()[:8] if rules else ""
+
+    def redaction(self, found: PeopleInFrame) -> Redaction | None:
+        """Return the redaction of an image with these people; None if it may leave as it is."""
+        return Redaction(self._blur, self._masks, found.others, found.own) if self.digest else None
+
+
+HIDE_EVERYTHING = Redactor(CameraConfig(url="file:none", privacy=PrivacyConfig(blur="surroundings")))
+"""For a camera that the site file no longer knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +183,61 @@ def _never_rules(camera: CameraConfig) -> tuple[_NeverRule, ...]:
         _NeverRule(ArmedHours(each), {name: Polygon(camera.zones[name]) for name in each.zones})
         for each in camera.privacy.never
     )
+
+
+class ShareableStills:
+    """Reads stills for notifications. Holds no state; any thread."""
+
+    def __init__(
+        self,
+        root: Path,
+        reader: RecordingReader,
+        boxes: BoxStore,
+        cameras: Mapping[str, CameraConfig],
+        may_leave: Callable[[Event], bool],
+    ) -> None:
+        """Keep a redactor for each camera.
+
+        root: the storage folder. reader: redacts. may_leave: true if an image of an event may leave the site at all.
+        """
+        self._root = root
+        self._reader = reader
+        self._boxes = boxes
+        self._redactors = {name: Redactor(camera) for name, camera in cameras.items()}
+        self._may_leave = may_leave
+
+    def read(self, detail: AlertDetail, local: bool) -> bytes | None:
+        """Return the still as a JPEG: empty if there is none or it may not leave, None if it is not cut yet.
+
+        local: it stays on the site.
+        """
+        alert, piece = detail.alert, detail.piece("still")
+        redactor = self._redactors.get(alert.camera)
+        if redactor is None or (not local and not all(self._may_leave(event) for event in detail.events)):
+            return b""
+        if piece is None or piece.state == "waiting":
+            return None
+        if piece.state != "ready" or not piece.path:
+            return b""
+        path = self._root / piece.path
+        try:
+            data = path.read_bytes()
+        except OSError:  # retention was faster
+            return b""
+        if len(data) > STILL_BYTES_MAX:
+            return b""
+        if local or not redactor.digest:
+            return data
+        return self._redacted(redactor, path, detail, piece.t_start)
+
+    def _redacted(self, redactor: Redactor, path: Path, detail: AlertDetail, t: float | None) -> bytes:
+        alert = detail.alert
+        at = alert.t_start if t is None else t
+        seen = self._boxes.span(alert.camera, at - PEOPLE_WITHIN_S, at + PEOPLE_WITHIN_S)
+        found = people_in_frame(at, seen, alert.tracks, alert.best.box if alert.best else None)
+        order = ImageOrder(quality=NOTICE_QUALITY, redaction=redactor.redaction(found))
+        try:
+            return self._reader.file_images(path, at, [order]).images[0].data
+        except (EvidenceError, SandboxError) as error:
+            logger.warning("the still of alert %s goes to nobody: %s", alert.id, error)
+            return b""

@@ -197,7 +197,7 @@ class SandboxedReader:
         return _checked(lambda: float(found))
 
     def recover_segment(self, path: Path) -> MeasuredSegment | None:
-        """See `media.segment_recovery.recover_segment`; None also for a file that FFmpeg fails at.
+        """See `media.segment_reader.recover_segment`; None also for a file that FFmpeg fails at.
 
         Raises NotMeasured, SandboxUnavailable.
         """
@@ -260,7 +260,7 @@ def _checked(read: Callable[[], Found]) -> Found:
 
 
 def _made(still: Still, orders: Sequence[ImageOrder]) -> FrameImages:
-    from appliance.media.image_maker import make_image
+    from appliance.media.stills import make_image
 
     return FrameImages(still.t, still.size, tuple(make_image(still.image, each) for each in orders))
 

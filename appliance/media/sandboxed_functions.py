@@ -13,10 +13,10 @@ import av
 from appliance.base.malloc import return_large_blocks
 
 # Loaded before its limit of memory is set, which counts from what it holds then.
-from appliance.media import clips, image_maker  # noqa: F401
+from appliance.media import clips, stills  # noqa: F401
 from appliance.media.recorded import ImageOrder, RecordedSegment, Redaction
 from appliance.media.recording_reader import READ_DIRECTLY
-from appliance.media.segment_recovery import recover_segment
+from appliance.media.segment_reader import recover_segment
 
 Plain = dict[str, object]
 

@@ -56,7 +56,7 @@ class SnoozeLinks:
         """For an alert's message; '': nobody could open it. The same message gives the same link."""
         if not self._base or not message.alert or message.test:
             return ""
-        rule = message.rules[0] if len(message.rules) == 1 else ""
+        rule = message.finding.rules[0] if len(message.finding.rules) == 1 else ""
         return f"{self._base}/snooze/{self._token(target, message.camera, rule, message.id, message.t + LINK_S)}"
 
     def read(self, token: str, now: float) -> SnoozeOffer:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from appliance import wire
 from appliance.base.errors import UsageError
-from appliance.replay.append_only import AppendOnlyFile, whole_bytes
+from appliance.base.json_lines import AppendOnlyFile, whole_bytes
 from appliance.replay.verdict_source import AnsweredBy, FootageRef, ReplayEscalation, SourcedVerdict, VerdictMatch
 from appliance.types import SCHEMA
 

@@ -13,15 +13,16 @@ from appliance.base.clock import footage_period
 from appliance.config import DecisionConfig
 from appliance.evidence.frame_selection import (
     FACTS_ONLY,
+    EncodedImage,
     EvidenceMoment,
     ImageSet,
+    encoded_image,
+    order_image,
     plan_evidence,
     select_moments,
 )
-from appliance.evidence.image_encoder import EncodedImage, encoded_image, order_image
-from appliance.evidence.privacy import PrivacyRules
-from appliance.evidence.redaction import Redactor, people_in_frame
-from appliance.media.image_maker import make_image
+from appliance.evidence.privacy import PrivacyRules, Redactor, people_in_frame
+from appliance.media.stills import make_image
 from appliance.replay.verdict_source import ReplayEscalation
 from appliance.router.escalation_planner import EscalationPlanner, RoutePlan, RouterContext
 from appliance.rules.schedule import LocalTime, off_peak_in_s

@@ -41,7 +41,7 @@ class AnsweredBy(ConfigModel):
 
 
 class EscalationImage(Protocol):
-    """One encoded image of an escalation; see appliance.evidence.image_encoder."""
+    """One encoded image of an escalation; see appliance.evidence.frame_selection."""
 
     @property
     def ref(self) -> wire.MediaRef: ...

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from appliance.base.passwords import is_password
-from appliance.types.accounts import UserRow
+from appliance.types.accounts import UserRow, same_name
 from appliance.web import texts
 from appliance.web.auth import (
     COOKIE,
@@ -41,7 +41,7 @@ class SignIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     token: SecretStr | None = None
-    name: Annotated[str, Field(max_length=64)] = ""
+    name: Annotated[str, Field(max_length=64), AfterValidator(same_name)] = ""
     password: SecretStr = SecretStr("")
     code: Annotated[str, Field(max_length=32)] = ""
 

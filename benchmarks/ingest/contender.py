@@ -19,7 +19,7 @@ import onnxruntime as ort
 from appliance.base import json_lines
 from appliance.detect import model_files
 from appliance.types import CameraMeter, FrameBoxes, IngestHealth
-from benchmarks.ingest.scene_truth import Box
+from benchmarks.ingest.recall_score import Box
 
 ROOT = Path(__file__).parents[2]
 STOP_S_MAX = 10.0

@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.ingest.scene_truth import Sight, Truth, Visit
+from benchmarks.ingest.recall_score import Sight, Truth, Visit
 from fixtures.render.truth import Row, read_rows
 
 CLIPS = Path(__file__).parents[2] / "fixtures" / "clips"

@@ -25,9 +25,7 @@ from benchmarks.ingest.contender import (
     running,
 )
 from benchmarks.ingest.footage import FPS, FootageSpec, make
-from benchmarks.ingest.frame_clock import FrameClock
-from benchmarks.ingest.recall_score import ReportedFrame, Score, score
-from benchmarks.ingest.scene_truth import Truth
+from benchmarks.ingest.recall_score import FrameClock, ReportedFrame, Score, Truth, score
 
 START_S_MAX = 120.0
 MEMORY_EVERY_S = 5.0

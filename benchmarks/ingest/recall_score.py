@@ -1,13 +1,105 @@
-"""Recall of a contender: seconds and visits found, how soon, and boxes where nothing is."""
+"""Recall of a contender: seconds and visits found, how soon, and boxes where nothing is.
+
+With the true objects of a camera's footage, frame by frame over all its loops, and when each frame was taken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from appliance.base.geometry import iou
-from benchmarks.ingest.frame_clock import FrameClock
-from benchmarks.ingest.scene_truth import Box, Truth, Visit
+
+Box = tuple[float, float, float, float]
+VISIBLE_MIN = 0.5
+HEIGHT_MIN = 0.06
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """An object in one frame: its visible part's box in shares of the picture, and how much of it is visible."""
+
+    box: Box
+    visible: float
+
+    @property
+    def counts(self) -> bool:
+        """True if it must be found: it is at least half visible and not tiny."""
+        return self.visible >= VISIBLE_MIN and self.box[3] - self.box[1] >= HEIGHT_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One object from its first frame to its last. sights: by frame of the loop."""
+
+    label: str
+    sights: dict[int, Sight]
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The visits of a loop of `frames` frames at `fps`; a camera that begins at `phase` (frames) plays it for ever."""
+
+    fps: int
+    frames: int
+    visits: tuple[Visit, ...]
+    phase: int = 0
+
+    def shown(self, begin: int, end: int) -> Iterator[Visit]:
+        """Yield the visits between two frames counted since the camera began, passes apart, with frames so counted."""
+        first, last = (begin + self.phase) // self.frames, (end + self.phase) // self.frames
+        for loop in range(first, last + 1):
+            shift = loop * self.frames - self.phase
+            for visit in self.visits:
+                sights = {n + shift: each for n, each in visit.sights.items() if begin <= n + shift < end}
+                if sights:
+                    yield Visit(visit.label, sights)
+
+    def as_json(self) -> dict[str, Any]:
+        visits = [
+            {"label": each.label, "sights": [[n, *sight.box, sight.visible] for n, sight in each.sights.items()]}
+            for each in self.visits
+        ]
+        return {"fps": self.fps, "frames": self.frames, "phase": self.phase, "visits": visits}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Truth:
+        visits = tuple(
+            Visit(each["label"], {n: Sight((x1, y1, x2, y2), seen) for n, x1, y1, x2, y2, seen in each["sights"]})
+            for each in data["visits"]
+        )
+        return cls(data["fps"], data["frames"], visits, data["phase"])
+
+
+class FrameClock:
+    """State: the frames from which on the rate holds. Written by the thread that reads the server's lines."""
+
+    def __init__(self, fps: float) -> None:
+        self._fps = fps
+        self._frames: list[int] = []
+        self._times: list[float] = []
+
+    def note(self, frame: int, t: float) -> None:
+        """From `frame` on, taken at `t`, the rate holds; in rising order."""
+        self._frames.append(frame)
+        self._times.append(t)
+
+    @property
+    def begun(self) -> bool:
+        return bool(self._frames)
+
+    def t(self, frame: int) -> float:
+        """Return the UTC seconds of a frame."""
+        at = max(0, bisect_right(self._frames, frame) - 1)
+        return self._times[at] + (frame - self._frames[at]) / self._fps
+
+    def frame(self, t: float) -> int:
+        """Return the frame that was taken nearest to `t`."""
+        at = max(0, bisect_right(self._times, t + 0.5 / self._fps) - 1)
+        return self._frames[at] + round((t - self._times[at]) * self._fps)
+
 
 IOU_MIN = 0.4
 ON_SOMETHING_MIN = 0.1

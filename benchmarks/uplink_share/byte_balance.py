@@ -8,14 +8,14 @@ from pathlib import Path
 
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.lab.curve.incident_labels import CameraTruth, label_incidents
+from appliance.lab.curve.curve_footage import CameraTruth, label_incidents
 from appliance.lab.curve.ranking import Candidate, LabelledIncident
 from appliance.savings import bytes_saved as savings
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import FrameBoxes, StreamHeader
 from appliance.wire import Escalation
-from benchmarks.ingest.frame_clock import FrameClock
+from benchmarks.ingest.recall_score import FrameClock
 from benchmarks.uplink_share.labelled_cameras import LabelledCamera
 
 LOOKS_PER_S = 5

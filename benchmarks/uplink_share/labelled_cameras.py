@@ -14,7 +14,7 @@ from appliance.scenario import ground_truth as true_boxes
 from appliance.scenario import scenario_loader
 from appliance.types import TrackedObject
 from benchmarks.ingest.footage import FPS, FootageSpec, make
-from benchmarks.ingest.scene_truth import Truth
+from benchmarks.ingest.recall_score import Truth
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ROOT / "fixtures" / "scenarios"

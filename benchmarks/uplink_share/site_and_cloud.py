@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.ingest.frame_clock import FrameClock
+from benchmarks.ingest.recall_score import FrameClock
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.netns import Cable, cable, why_not
 from tests.support.waiting import until

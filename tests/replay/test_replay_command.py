@@ -11,7 +11,7 @@ import yaml
 
 from appliance.cli import main
 from appliance.detect import detector
-from appliance.lab.replay.replay_command import ReplaySelection, replay_targets, video_files
+from appliance.lab.replay_command import ReplaySelection, replay_targets, video_files
 from tests.support.block_footage import BrightBlock, block_clip, site
 
 

@@ -12,7 +12,7 @@ from appliance.base.threads import ServiceGroup
 from appliance.config import SiteConfig
 from appliance.core import app
 from appliance.core.app import build, recover, start
-from appliance.media.segment_recovery import recover_segment
+from appliance.media.segment_reader import recover_segment
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
 from tests.support.scripted_sources import clip

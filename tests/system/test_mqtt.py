@@ -22,7 +22,7 @@ from appliance.base.clock import SystemClock, local_weekday_minute
 from appliance.config import MqttConfig, SiteConfig
 from appliance.evidence.privacy import PrivacyRules
 from appliance.mqtt import publisher as publisher_module
-from appliance.mqtt.broker_check import check_mqtt
+from appliance.mqtt.broker_session import check_mqtt
 from appliance.mqtt.publisher import MqttDeps, MqttPublisher
 from appliance.rules.arming import Arming
 from appliance.store.access_log import AccessLog

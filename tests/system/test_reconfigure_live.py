@@ -20,7 +20,7 @@ from appliance.base.threads import ServiceGroup
 from appliance.config import DetectorConfig
 from appliance.core.app import Appliance, build, recover, start
 from appliance.detect.detector import locate
-from appliance.media.segment_recovery import recover_segment
+from appliance.media.segment_reader import recover_segment
 from appliance.settings.site_editor import SiteFileChanged
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.cameras import CameraRow
@@ -143,7 +143,7 @@ def test_what_cannot_be_put_in_force_changes_nothing(running: Running, monkeypat
     def refuse(*_: Any) -> None:
         raise MissingDependency("apprise is not installed")
 
-    monkeypatch.setattr("appliance.core.background_services._build_notifier", refuse)
+    monkeypatch.setattr("appliance.core.background_services.BackgroundServices._build_notifier", refuse)
     with pytest.raises(MissingDependency):
         running.change("alerts", to={"merge_s": 3})
     assert running.path.read_text() == text

@@ -19,8 +19,15 @@ import pytest
 import yaml
 
 from appliance.backup import backup_file, restore
-from appliance.backup.backup_file import MANIFEST, BackupManifest, BackupReader, BackupSource, write_backup
-from appliance.backup.hidden_secrets import fill_secrets, hide_secrets
+from appliance.backup.backup_file import (
+    MANIFEST,
+    BackupManifest,
+    BackupReader,
+    BackupSource,
+    fill_secrets,
+    hide_secrets,
+    write_backup,
+)
 from appliance.backup.restore import RestoreTarget, apply_ready, ready_restore, stage
 from appliance.backup.sealed_box import seal, unseal
 from appliance.base.clock import ManualClock
@@ -499,6 +506,6 @@ def test_a_start_begins_with_what_lies_ready(box: Box, tmp_path: Path, monkeypat
         begun.append((box.alerts, config.alerts.merge_s))
         return 0
 
-    monkeypatch.setattr("appliance.core.app.run", run)
+    monkeypatch.setattr("appliance.cli.run_command.run", run)
     assert main(["run", "--config", str(box.path)]) == 0
     assert begun == [({"a1"}, 3)]

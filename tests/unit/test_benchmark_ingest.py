@@ -21,10 +21,8 @@ from benchmarks.ingest import process_tree, report, yolo11n_like
 from benchmarks.ingest.contender import ContenderPlan, vedette_with
 from benchmarks.ingest.decode_everything import DifferenceGate, GreedyTracker
 from benchmarks.ingest.footage import CUTS, FPS, VIEWS, FootageSpec, truth_of
-from benchmarks.ingest.frame_clock import FrameClock
 from benchmarks.ingest.measurement import Measured, Setting
-from benchmarks.ingest.recall_score import ReportedFrame, Score, score
-from benchmarks.ingest.scene_truth import Sight, Truth, Visit
+from benchmarks.ingest.recall_score import FrameClock, ReportedFrame, Score, Sight, Truth, Visit, score
 from models import shapes
 from tests.support.waiting import PATIENCE, until
 

@@ -8,7 +8,7 @@ from appliance import config
 from appliance.base import yamlfile
 from appliance.lab.curve.ranking import LabelledIncident
 from appliance.types import TrackedObject
-from benchmarks.ingest.frame_clock import FrameClock
+from benchmarks.ingest.recall_score import FrameClock
 from benchmarks.uplink_share.__main__ import CASES, faults, report, site_file
 from benchmarks.uplink_share.byte_balance import ByteBalance, SentEscalation, incidents_of, match_incidents
 from benchmarks.uplink_share.labelled_cameras import LabelledCamera

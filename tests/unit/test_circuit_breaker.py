@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from appliance.base.circuit_breaker import CircuitBreaker
+from appliance.base.backoff import CircuitBreaker
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import EngineError, EngineUnavailable
 from cloud_worker.judge_breaker import JudgeBreaker

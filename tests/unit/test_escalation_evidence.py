@@ -15,10 +15,19 @@ from test_evidence import Site
 from appliance import wire
 from appliance.base.errors import EvidenceError
 from appliance.config import EscalationConfig
-from appliance.evidence.frame_selection import EvidenceMoment, ImageSet, best_moment, plan_evidence
-from appliance.evidence.image_encoder import CROP_SIDE_MAX, EncodedImage, box_in_region, encoded_image, order_image
+from appliance.evidence.frame_selection import (
+    CROP_SIDE_MAX,
+    EncodedImage,
+    EvidenceMoment,
+    ImageSet,
+    best_moment,
+    box_in_region,
+    encoded_image,
+    order_image,
+    plan_evidence,
+)
 from appliance.evidence.maker import EvidenceMaker
-from appliance.media.image_maker import crop_region, encode_within, make_image
+from appliance.media.stills import crop_region, encode_within, make_image
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
 from appliance.store.rows import MediaRow

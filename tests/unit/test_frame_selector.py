@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance import config
-from appliance.analysis import frame_selector, region_selector
+from appliance.analysis import frame_selector
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.health.tamper_detector import TamperDetector
@@ -26,7 +26,7 @@ from tests.support.numbered_footage import numbered_image
 from tests.support.scripted_sources import CountingTracker, FrameByFrame, NumberReader, clip
 
 QUIET_AFTER_S, STOPPED_S = frame_selector.TUNING.active_s, frame_selector.TUNING.stopped_s
-WHOLE_EVERY_S = region_selector.TUNING.whole_every_s
+WHOLE_EVERY_S = frame_selector.REGION_TUNING.whole_every_s
 STILL = av.VideoFrame.from_ndarray(np.full((240, 320, 3), 90, np.uint8), format="rgb24").reformat(format="yuv420p")
 
 

@@ -19,9 +19,8 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError
 from appliance.cli import main
 from appliance.config import CameraConfig, SiteConfig, load
-from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules
-from appliance.evidence.redaction import PeopleInFrame, Redactor, people_in_frame
-from appliance.media.image_maker import CELLS, GREY, redact
+from appliance.evidence.privacy import PeopleInFrame, PrivacyEgressPolicy, PrivacyRules, Redactor, people_in_frame
+from appliance.media.stills import CELLS, GREY, redact
 from appliance.replay.replay_routing import router_context_of
 from appliance.router.escalation_planner import EscalationPlanner
 from appliance.rules.schedule import LocalTime

@@ -16,7 +16,7 @@ from appliance.base.clock import ManualClock
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.recording_reader import SandboxedReader
-from appliance.media.segment_recovery import recover_segment
+from appliance.media.segment_reader import recover_segment
 from appliance.sandbox.sandbox import Sandbox, SandboxTimeout
 from appliance.store.database import Database
 from appliance.store.quotas import read_usage

@@ -14,9 +14,9 @@ import pytest
 from appliance.base.errors import EvidenceError
 from appliance.media import recording_reader
 from appliance.media.atomic_file import DiskWriteError
-from appliance.media.image_maker import GREY
 from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment, Redaction
 from appliance.media.recording_reader import LIMITS, READ_DIRECTLY, RecordingReader, SandboxedReader
+from appliance.media.stills import GREY
 from appliance.sandbox.sandbox import SandboxUnavailable
 from tests.support.numbered_footage import encoded_footage, number, pixels, record
 from tests.support.sample_rows import T0

@@ -17,8 +17,8 @@ from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import SourceLost
 from appliance.config import CameraConfig, EscalationConfig
 from appliance.evidence.escalation_evidence import EvidenceFileWriter
+from appliance.evidence.privacy import Redactor
 from appliance.evidence.recording_index import RecordingIndex
-from appliance.evidence.redaction import Redactor
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder
@@ -26,8 +26,7 @@ from appliance.media.clips import cut_clip
 from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import SandboxedReader
 from appliance.media.rendition import make_rendition
-from appliance.media.segment_reader import open_segment
-from appliance.media.segment_recovery import recover_segment
+from appliance.media.segment_reader import open_segment, recover_segment
 from appliance.media.sound import SoundPacket, SoundTrack
 from appliance.media.source import SourceStalled
 from appliance.types import CameraMeter, SegmentRow

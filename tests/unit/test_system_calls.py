@@ -12,8 +12,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from appliance.sandbox.confinement import missing_confinement
-from appliance.sandbox.system_calls import ALLOW, ARCHITECTURES, Allowance, Instruction, allowed_calls, filter_program
+from appliance.sandbox.confinement import (
+    ALLOW,
+    ARCHITECTURES,
+    Allowance,
+    Instruction,
+    allowed_calls,
+    filter_program,
+    missing_confinement,
+)
 
 LAST = 470
 NEW = 424
@@ -26,7 +33,7 @@ UPROBES = (335, 336)  # of x86_64, which the kernel lets pass every filter: they
 WALK = f"""
 import ctypes, errno, json, struct, sys
 from appliance.sandbox.confinement import confine, library_policy
-from appliance.sandbox.system_calls import SECCOMP
+from appliance.sandbox.confinement import SECCOMP
 import platform
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from appliance import config
-from appliance.health.tamper_detector import TamperDetector
-from appliance.health.tamper_measures import TUNING, SceneBaseline, edges_of
+from appliance.health.tamper_detector import TUNING, SceneBaseline, TamperDetector, edges_of
 from appliance.types import HealthEvent
 from tests.support.tampered_footage import (
     CLIPS,

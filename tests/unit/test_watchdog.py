@@ -6,8 +6,15 @@ import pytest
 
 from appliance import config
 from appliance.base.clock import ManualClock
-from appliance.health.overload import InferenceRates, overload_reason
-from appliance.health.watchdog import ApplianceWatchdog, CameraActivity, CameraWatchdog, DetectorActivity, Remedy
+from appliance.health.watchdog import (
+    ApplianceWatchdog,
+    CameraActivity,
+    CameraWatchdog,
+    DetectorActivity,
+    InferenceRates,
+    Remedy,
+    overload_reason,
+)
 from appliance.types import CameraStateName, HealthEvent
 
 BOUND_S = 10.0

@@ -19,7 +19,7 @@ from appliance.base.errors import MissingDependency
 from appliance.base.threads import ServiceGroup
 from appliance.config import SiteConfig, StorageConfig
 from appliance.core.app import build, recover, storage_folder
-from appliance.media.segment_recovery import recover_segment
+from appliance.media.segment_reader import recover_segment
 from appliance.store.arming import ArmingRow
 from appliance.store.database import Database
 from tests.support.sensor_files import heat

@@ -125,8 +125,8 @@ def _runs(
     results: tuple[list[ScenarioResult], list[ScenarioResult]] = ([], [])
     for number, plan in enumerate(plans, start=1):
         for which, (cache, into) in enumerate(zip(caches, results, strict=True)):
-            said = f"{number}/{len(plans)} {plan.name}: {(options.base, options.variant)[which]}"
-            with progress_status(said, quiet=options.as_json):
+            status = f"{number}/{len(plans)} {plan.name}: {(options.base, options.variant)[which]}"
+            with progress_status(status, quiet=options.as_json):
                 result = scenario_runner.run_scenario(plan, cache, clock=clock)
             if unread := next((each for each in result.faults if each.kind == "footage" and each.fails), None):
                 raise SourceError(f"{plan.name}: {unread.title}")

@@ -8,9 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 import av
 
 from appliance.replay.conditions.condition_spec import ConditionSet, FootageCondition
-from appliance.replay.conditions.image_effect import Effect, EffectTime, PlaneConverter, SeededRandom, frame_of
-from appliance.replay.conditions.lens_shake import Blur, Dirt, Insects, Shake
-from appliance.replay.conditions.night_light import DAY_LUX, Exposure, Infrared, Night, SensorNoise
+from appliance.replay.conditions.image_effects import (
+    DAY_LUX,
+    Blur,
+    Dirt,
+    Effect,
+    EffectTime,
+    Exposure,
+    Infrared,
+    Insects,
+    Night,
+    PlaneConverter,
+    SeededRandom,
+    SensorNoise,
+    Shake,
+    frame_of,
+)
 from appliance.replay.conditions.rain_snow_fog import Fog, Rain, Snow
 from appliance.replay.conditions.stream_faults import BlackImage, Compression, Scale
 

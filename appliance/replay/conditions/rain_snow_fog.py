@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from appliance.replay.conditions.image_effect import (
+from appliance.replay.conditions.image_effects import (
     EffectStage,
     EffectTime,
     HazeLayer,

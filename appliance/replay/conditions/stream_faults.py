@@ -14,7 +14,7 @@ from appliance.decode_policy.keyframe_policy import DecodePolicy
 from appliance.media.decoder import DecodedFrame
 from appliance.media.hardware_codec import HardwareSource
 from appliance.replay.conditions.condition_spec import ConditionSet, FootageCondition
-from appliance.replay.conditions.image_effect import EffectStage, EffectTime, Plane, Planes
+from appliance.replay.conditions.image_effects import EffectStage, EffectTime, Plane, Planes
 from appliance.replay.footage import FrameSource, SourceCounts, SourceItem
 from appliance.types import Gap
 
