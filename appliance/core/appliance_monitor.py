@@ -23,9 +23,8 @@ from appliance.health.load_shedding import NOTHING_SHED, LoadShedder, LoadSheddi
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.rules.arming import Arming
 from appliance.sensors.appliance_sensors import ApplianceSensors, SensorStatus
-from appliance.sensors.energy_meter import EnergyMeter, EnergyUse
-from appliance.sensors.memory_pressure import MemorySensor
-from appliance.sensors.readings import NOTHING
+from appliance.sensors.linux_sensors import MemorySensor
+from appliance.sensors.readings import NOTHING, EnergyMeter, EnergyUse
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.write_backlog import WriteBacklog
@@ -135,7 +134,7 @@ class ApplianceMonitor:
 
 
 def _hailo_helper(settings: HailoConfig) -> subprocess.Popen[bytes]:
-    """For `HailoChips`. Raises OSError."""
+    """Start the helper for `HailoChips`. Raises OSError."""
     return start_helper(python_with_bindings(settings), "temperatures")
 
 
@@ -153,7 +152,7 @@ class SystemProbes:
     monitor: ApplianceMonitor
 
     def link(self) -> LinkState:
-        """Only where there is an uplink."""
+        """Return the link's state; only where there is an uplink."""
         assert self.uplink is not None
         state = self.uplink.link
         return replace(state, error=state.error or self.uplink.waits_for)

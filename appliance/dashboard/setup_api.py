@@ -73,7 +73,7 @@ def _make(access: Access, settings: SettingsPart, given: FirstUser, address: str
             if changes := named_site(service.running.config.site, given.site.strip()):
                 service.change(changes, service.running.digest, given.name, "named at the first start")
         access.store.add(user)
-    access.log.write(given.name, address, "set this box up")
+    access.log.write(given.name, address, "set this appliance up")
 
 
 def named_site(site: SiteIdentity, title: str) -> list[SiteChange]:

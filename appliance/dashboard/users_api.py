@@ -15,7 +15,7 @@ from appliance.base.errors import UsageError
 from appliance.base.passwords import hashed
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
-from appliance.store.access_log import AccessLog
+from appliance.store.users import AccessLog
 from appliance.types.accounts import Role, UserRow, same_name
 from appliance.web.auth import Access, AccessPart
 from appliance.web.dependencies import provided
@@ -124,7 +124,8 @@ def refuse_token(access: Access) -> None:
     who = visitor().name
     if who.startswith("token ") or (not who and access.has_users):
         raise Problem(
-            403, "A token gives nobody lasting admin rights: sign in as an admin, or run vedette users on the box."
+            403,
+            "A token gives nobody lasting admin rights: sign in as an admin, or run vedette users on the appliance.",
         )
 
 

@@ -13,8 +13,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.errors import SourceError
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
-from appliance.explain.span_task import local_time_from
-from appliance.explain.trial_task import TrialSetup, TrialSpan, TrialTask
+from appliance.explain.recording_tasks import TrialSetup, TrialSpan, TrialTask, local_time_from
 from appliance.replay.footage import RecordingSource, TimeSpan
 from appliance.replay.memoized_detector import MemoizedDetector
 from appliance.replay.replay_diff import compare_logs

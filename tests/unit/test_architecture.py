@@ -103,7 +103,7 @@ FLAT_BY_CONTRACT = {
     "appliance.store.rows:AlertRow", "appliance.store.rows:EscalationRow", "appliance.types.events:Route",
     "appliance.types.events:RouteInputs", "appliance.types.ingest_messages:CameraMeter",
 }  # fmt: skip
-MANY_FIELDS = {"appliance.track.track_state:Track"}
+MANY_FIELDS: set[str] = set()
 
 
 def imports_of(path: Path) -> set[str]:

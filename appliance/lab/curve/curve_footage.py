@@ -19,7 +19,7 @@ from appliance.alerts.best_view import view_of
 from appliance.alerts.merge_policy import AlertPolicy
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock
-from appliance.config import CameraConfig, DecisionConfig, LineRule, Rule
+from appliance.config import CameraConfig, DecisionConfig, Rule
 from appliance.evidence.frame_selection import EvidenceMoment, encoded_image, order_image, plan_evidence, select_moments
 from appliance.lab.curve.ranking import LabelledIncident
 from appliance.media.stills import make_image
@@ -30,13 +30,14 @@ from appliance.replay.replay_routing import FrameHistory
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, ReplayProgress
 from appliance.router.escalation_planner import build_escalation
 from appliance.rules.engine import RulesEngine
+from appliance.rules.reportable import rule_event
 from appliance.scenario.expectations import Expectation, expectations_of
 from appliance.scenario.ground_truth import BoxesSpool, read_truth, shaken_truth, true_frame_boxes
 from appliance.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_uplink
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.scenario.scenario_verdicts import scenario_answers
 from appliance.types import Alert, AlertChange, Event, FrameBoxes, Route, StreamHeader, TrackedObject
-from appliance.uplink.nats_messages import NatsMessage, chunk_message
+from appliance.uplink.jetstream_publisher import NatsMessage, chunk_message
 
 BEFORE_S, AFTER_S = 1.0, 3.0  # seconds around an alert; as the windows of true events, see DerivedEvents
 
@@ -52,7 +53,7 @@ class IncidentLabels:
     untimed: int
 
     def incidents(self, footage: int) -> tuple[LabelledIncident, ...]:
-        """Each with the window in which an image shows it."""
+        """Return each with the window in which an image shows it."""
         return tuple(
             LabelledIncident(
                 footage=footage,
@@ -115,7 +116,7 @@ def _events(site: CameraConfig, truth: CameraTruth) -> tuple[Event, ...]:
 def _entry_event(
     number: int, expectation: Expectation, camera: str, site: CameraConfig, true_events: Sequence[Event]
 ) -> _EntryEvent | None:
-    """None: the entry has no moment, or expects several events anywhere in a span."""
+    """Return the event; None: the entry has no moment, or expects several events anywhere in a span."""
     pattern = expectation.pattern
     matching_events = [event for event in true_events if pattern.matches(event)]
     if expectation.min == 1 and matching_events and pattern.end != inf:
@@ -133,18 +134,7 @@ def _possible_events(camera: str, site: CameraConfig, t: float) -> Iterable[Even
     """Return an event of each rule and label."""
     for rule in site.rules:
         for label in rule.labels:
-            line, zone = (rule.line, "") if isinstance(rule, LineRule) else ("", rule.zone)
-            yield Event(
-                camera=camera,
-                rule=rule.name,
-                kind=rule.kind,
-                track=0,
-                label=label,
-                t=t,
-                zone=zone,
-                line=line,
-                severity=rule.severity,
-            )
+            yield rule_event(camera, rule, TrackedObject(track=0, label=label, score=0.0, box=(0.0, 0.0, 0.0, 0.0)), t)
 
 
 def could_come(camera: str, site: CameraConfig, expectation: Expectation) -> bool:
@@ -248,7 +238,7 @@ class BaselineRecorder:
         return list(self._sightings.values())
 
     def record(self, boxes: FrameBoxes, request: InferenceRequest) -> None:
-        """One examined frame of the replay."""
+        """Record one examined frame of the replay."""
         if boxes.t - self._encoded_t >= FRAME_ENCODED_EVERY_S:
             self._encoded_t, self._frame_bytes = boxes.t, self._frame_message_bytes(boxes.t, request.av_frame)
         # The first frame has nothing to be compared with; the motion gate reports all of it as moved.
@@ -290,17 +280,7 @@ class BaselineRecorder:
 
     def _sighting(self, found: TrackedObject, t: float, rule: Rule) -> BestSighting:
         """Return the sighting of an escalation about this track at `t`; facts that no rule gave are placeholders."""
-        event = Event(
-            camera=self._camera,
-            rule=rule.name,
-            kind=rule.kind,
-            track=found.track,
-            label=found.label,
-            t=t,
-            score=found.score,
-            box=found.box,
-            severity="alert",
-        )
+        event = replace(rule_event(self._camera, rule, found, t), severity="alert")
         alert = Alert(
             camera=self._camera,
             id="0" * 16,

@@ -1,17 +1,15 @@
-"""The task of a child process that decides a span of a camera's recording again; it holds no secret."""
+"""The tasks of child processes that decide spans of a camera's recording again; they hold no secret."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
 from appliance.config import CameraConfig, DecisionConfig, HealthConfig
 from appliance.types import Event, Gap, SegmentRow
 
-Task = TypeVar("Task")
 LEAD_S = 30.0  # before the span, for tracks to be what they were
 
 
@@ -55,22 +53,42 @@ def local_time_from(begin: float, local_begin: tuple[int, int]) -> Callable[[flo
     return at
 
 
-class TaskCodec(Generic[Task]):
-    """Encodes the task of a child process as plain values, and decodes it."""
+@dataclass(frozen=True, slots=True)
+class TrialSpan:
+    """A stretch of the recording, UTC seconds. local_begin: weekday and minute of the day at t0 at the site."""
 
-    def __init__(self, kind: type[Task]) -> None:
-        self._adapter = TypeAdapter(kind)
-
-    def encode(self, task: Task) -> dict[str, Any]:
-        encoded: dict[str, Any] = self._adapter.dump_python(task, mode="json")
-        return encoded
-
-    def decode(self, values: dict[str, Any]) -> Task:
-        """Return the task. Raises pydantic's ValidationError."""
-        return self._adapter.validate_python(values)
+    t0: float
+    t1: float
+    rows: tuple[SegmentRow, ...]
+    gaps: tuple[Gap, ...]
+    local_begin: tuple[int, int]
 
 
-SPAN_TASK = TaskCodec(SpanTask)
+@dataclass(frozen=True, slots=True)
+class TrialSetup:
+    """One set of settings.
+
+    site: see `without_secrets`. model_folder: where the network's file lies; "": it has none.
+    """
+
+    site: DecisionConfig
+    model_folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTask:
+    """Stretches of one camera, oldest first, and both sets of settings. root: the storage folder."""
+
+    root: str
+    camera: str
+    spans: tuple[TrialSpan, ...]
+    now: TrialSetup
+    then: TrialSetup
+
+
+# As plain values, which a child process is sent. Decoding raises pydantic's ValidationError.
+SPAN_TASK: TypeAdapter[SpanTask] = TypeAdapter(SpanTask)
+TRIAL_TASK: TypeAdapter[TrialTask] = TypeAdapter(TrialTask)
 
 
 def without_secrets(config: DecisionConfig, camera: str) -> DecisionConfig:

@@ -1,4 +1,4 @@
-"""Rules that want a class which the network does not have: a sentence for each."""
+"""What a rule can report: its place and labels, its event, and the labels that the network does not know."""
 
 from __future__ import annotations
 
@@ -6,9 +6,30 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from appliance.config import Rule
+from appliance.config import LineRule, Rule
+from appliance.types import Event, TrackedObject
 
 LISTED_MAX = 12  # names in an error message
+
+
+def rule_place(rule: Rule) -> tuple[str, str]:
+    """Return the zone and the line that a rule watches; one of them is ''."""
+    return ("", rule.line) if isinstance(rule, LineRule) else (rule.zone, "")
+
+
+def can_report(rule: Rule, name: str, zone: str, line: str, label: str) -> bool:
+    """Return True if a rule of this name, place and label is meant; '' matches anything."""
+    meant = zip((name, zone, line), (rule.name, *rule_place(rule)), strict=True)
+    return all(one in ("", other) for one, other in meant) and (not label or label in rule.labels)
+
+
+def rule_event(camera: str, rule: Rule, found: TrackedObject, t: float, id_: str = "") -> Event:
+    """Return the event of a rule about an object in the frame of time `t`."""
+    zone, line = rule_place(rule)
+    return Event(
+        camera=camera, rule=rule.name, kind=rule.kind, track=found.track, label=found.label, t=t, score=found.score,
+        box=found.box, zone=zone, line=line, severity=rule.severity, id=id_,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,39 @@
-"""Output heads: how a network's output arrays become boxes. Chosen by layout and metadata, never by file name."""
+"""Output heads of YOLO, DETR and SSD, and the choice of a head by layout and metadata, never by file name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.base.detector_config import HeadName
-from appliance.detect.class_preference import ClassPreference
-from appliance.detect.hailo_heads import NoHailoLayout, hailo_head
-from appliance.detect.letterbox import Normalisation, Placing
-from appliance.detect.nanodet_picodet_fastestdet_heads import distribution_head, fastestdet_head
-from appliance.detect.nms import non_maximum_suppression, to_detections
-from appliance.detect.rfdetr_ssd_heads import IMAGENET_RGB, rfdetr_head, ssd_head
+from appliance.detect.class_labels import COCO_80, COCO_ID_SLOTS
+from appliance.detect.grid_heads import distribution_head, fastestdet_head, hailo_head
+from appliance.detect.letterbox import InputForm, Normalisation
+from appliance.detect.network_runtime import Array
+from appliance.detect.output_head import (
+    ClassPreference,
+    Floats,
+    OutputHead,
+    Outputs,
+    UnknownLayout,
+    non_maximum_suppression,
+    to_detections,
+)
 from appliance.types import Detections
 
-Array = NDArray[np.generic]
-Floats = NDArray[np.float32]
+Ints = NDArray[np.intp]
+YOLOX_FORM = InputForm("corner", rgb=False, scale=1.0)  # YOLOX demo_utils.preproc
+CENTRED, STRETCHED = InputForm("centre"), InputForm("stretch")
+IMAGENET_RGB = Normalisation((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+IMAGENET_STRETCHED = InputForm("stretch", normalisation=IMAGENET_RGB)
+MINUS_ONE_TO_ONE = InputForm("stretch", normalisation=Normalisation((127.5,) * 3, (127.5,) * 3))
+COCO_SLOTS = len(COCO_ID_SLOTS)  # 91: COCO's category ids 0..90, of which 80 are classes
+SAME_OBJECT_IOU = 0.7  # of boxes of one object that two queries, or two classes of one query, answered with
+BACKGROUNDS = ("background", "__background__", "???")
 STRIDES = ((8, 16, 32), (8, 16, 32, 64))  # of YOLO without and with a P6 level
 KNOWN = (
     "YOLOX [1, anchors, 5 + classes]; DETR family (DEIM, D-FINE, RT-DETR) labels [1, n], boxes [1, n, 4], "
@@ -34,10 +48,6 @@ HEAD_KEY, NORMALISATION_KEY = "vedette_head", "vedette_normalisation"
 `imagenet` where a network of the DETR family wants ImageNet's mean and deviation."""
 
 
-class UnknownLayout(ValueError):
-    """No head fits; the text says why, as the end of a sentence."""
-
-
 @dataclass(frozen=True, slots=True)
 class TrialOutput:
     """The character of a network, learnt from a trial run on a grey frame.
@@ -48,7 +58,7 @@ class TrialOutput:
     """
 
     size: tuple[int, int]
-    outputs: Mapping[str, Array]
+    outputs: Outputs
     sizes_input: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
@@ -56,29 +66,6 @@ class TrialOutput:
 
     def shapes(self) -> str:
         return ", ".join(f"{name} {list(array.shape)}" for name, array in self.outputs.items())
-
-
-class OutputHead(Protocol):
-    """One way of answering. `classes` is None where the layout does not tell how many there are."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def placing(self) -> Placing: ...
-    @property
-    def rgb(self) -> bool: ...
-    @property
-    def scale(self) -> float: ...
-    @property
-    def normalisation(self) -> Normalisation | None: ...
-    @property
-    def classes(self) -> int | None: ...
-
-    def decode(
-        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
-    ) -> Detections:
-        """Boxes in input pixels, doubles removed, score at least `score_min`. prefer: which classes give way."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +80,9 @@ class YoloxHead:
     cells: Floats | None
     strides: tuple[int, ...] = STRIDES[0]
     name: str = "yolox"
-    placing: Placing = "corner"
-    rgb: bool = False
-    scale: float = 1.0
-    normalisation: Normalisation | None = None
+    form: InputForm = YOLOX_FORM
 
-    def decode(
-        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
-    ) -> Detections:
+    def decode(self, outputs: Outputs, score_min: float, prefer: ClassPreference | None = None) -> Detections:
         rows = np.asarray(outputs[self.output][0], np.float32)
         # Class scores are at most 1, so objectness alone settles nearly every row.
         (some,) = (rows[:, 4] >= score_min).nonzero()
@@ -129,14 +111,9 @@ class YoloHead:
     classes: int
     transposed: bool = False
     name: str = "yolo"
-    placing: Placing = "centre"
-    rgb: bool = True
-    scale: float = 1 / 255
-    normalisation: Normalisation | None = None
+    form: InputForm = CENTRED
 
-    def decode(
-        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
-    ) -> Detections:
+    def decode(self, outputs: Outputs, score_min: float, prefer: ClassPreference | None = None) -> Detections:
         columns = np.asarray(outputs[self.output][0], np.float32)
         columns = columns.T if self.transposed else columns
         best = np.maximum.reduce(columns[4:], axis=0)
@@ -159,14 +136,9 @@ class EndToEndHead:
     output: str
     classes: int | None = None
     name: str = "yolo-e2e"
-    placing: Placing = "centre"
-    rgb: bool = True
-    scale: float = 1 / 255
-    normalisation: Normalisation | None = None
+    form: InputForm = CENTRED
 
-    def decode(
-        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
-    ) -> Detections:
+    def decode(self, outputs: Outputs, score_min: float, prefer: ClassPreference | None = None) -> Detections:
         rows = np.asarray(outputs[self.output][0], np.float32)
         rows = rows[rows[:, 4] >= score_min]
         return to_detections(rows[:, :4], rows[:, 4], rows[:, 5])
@@ -185,14 +157,9 @@ class DetrHead:
     scores: str
     classes: int | None = None
     name: str = "detr"
-    placing: Placing = "stretch"
-    rgb: bool = True
-    scale: float = 1 / 255
-    normalisation: Normalisation | None = None
+    form: InputForm = STRETCHED
 
-    def decode(
-        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
-    ) -> Detections:
+    def decode(self, outputs: Outputs, score_min: float, prefer: ClassPreference | None = None) -> Detections:
         scores = np.asarray(outputs[self.scores][0], np.float32)
         keep = np.flatnonzero(scores >= score_min)
         found = to_detections(outputs[self.boxes][0][keep], scores[keep], outputs[self.labels][0][keep])
@@ -201,21 +168,98 @@ class DetrHead:
         return non_maximum_suppression(found, 0.7, per_class=False)
 
 
+@dataclass(frozen=True, slots=True)
+class RfDetrHead:
+    """The head of RF-DETR. `dets` [1, n, 4]: centre and size as shares of the input.
+
+    `labels` [1, n, slots]: logits, each class with a sigmoid of its own. Pairs of query and class are ranked together,
+    at most n are kept (rfdetr 1.11.2 export/_runtime/decode.py, Apache-2.0).
+
+    class_of_slot: the class that a slot stands for, -1 where it stands for none (background, ids that COCO never used).
+    """
+
+    boxes: str
+    logits: str
+    class_of_slot: tuple[int, ...]
+    size: tuple[int, int]
+    name: str = "rf-detr"
+    form: InputForm = IMAGENET_STRETCHED
+
+    @property
+    def classes(self) -> int:
+        return max(self.class_of_slot) + 1
+
+    def decode(self, outputs: Outputs, score_min: float, prefer: ClassPreference | None = None) -> Detections:
+        class_of_slot = np.array(self.class_of_slot, np.intp)
+        used = np.flatnonzero(class_of_slot >= 0)
+        logits = np.asarray(outputs[self.logits][0], np.float32)[:, used]
+        scores = 1 / (1 + np.exp(-np.clip(logits, -88, 88)))
+        queries, slots = np.nonzero(scores >= score_min)
+        best = np.argsort(-scores[queries, slots], kind="stable")[: len(scores)]
+        queries, slots = queries[best], slots[best]
+        centres_sizes = np.asarray(outputs[self.boxes][0], np.float32)[queries]
+        half = centres_sizes[:, 2:] / 2
+        shares = np.concatenate([centres_sizes[:, :2] - half, centres_sizes[:, :2] + half], axis=1)
+        boxes = shares * np.array(self.size * 2, np.float32)
+        found = to_detections(boxes, scores[queries, slots], class_of_slot[used[slots]])
+        if prefer is not None:
+            found = prefer.resolve(found, SAME_OBJECT_IOU)
+        return non_maximum_suppression(found, SAME_OBJECT_IOU, per_class=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SsdHead:
+    """Boxes, classes and scores after the network's own suppression.
+
+    TensorFlow's and TFLite's post-processing: boxes [1, n, 4] as y1, x1, y2, x2 in shares of the input, classes and
+    scores [1, n], and how many of them count (`count`). torchvision's: boxes [n, 4] as x1, y1, x2, y2 in input pixels,
+    labels [n] from 1 on, scores [n], no count.
+
+    class_of_id: the class that an id of the output stands for, -1 for none; empty: the id less `first_id`.
+    """
+
+    boxes: str
+    class_ids: str
+    scores: str
+    size: tuple[int, int]
+    count: str = ""
+    first_id: int = 1
+    class_of_id: tuple[int, ...] = ()
+    form: InputForm = STRETCHED
+    classes: int | None = None
+    name: str = "ssd"
+
+    def decode(self, outputs: Outputs, score_min: float, prefer: ClassPreference | None = None) -> Detections:
+        scores = np.asarray(outputs[self.scores], np.float32).reshape(-1)
+        boxes = np.asarray(outputs[self.boxes], np.float32).reshape(-1, 4)
+        if self.count:
+            boxes = boxes[:, [1, 0, 3, 2]] * np.array(self.size * 2, np.float32)
+            scores = scores[: int(np.asarray(outputs[self.count]).reshape(-1)[0])]
+        ids = np.asarray(outputs[self.class_ids]).reshape(-1)[: len(scores)].astype(np.intp)
+        class_ids = self._classes_of(ids)
+        keep = np.flatnonzero((scores >= score_min) & (class_ids >= 0))
+        found = to_detections(boxes[keep], scores[keep], class_ids[keep])
+        return found if prefer is None else prefer.resolve(found, SAME_OBJECT_IOU)
+
+    def _classes_of(self, ids: Ints) -> Ints:
+        if not self.class_of_id:
+            return ids - self.first_id
+        known = (ids >= 0) & (ids < len(self.class_of_id))
+        return np.where(known, np.array(self.class_of_id, np.intp)[np.where(known, ids, 0)], -1)
+
+
 def choose_head(answer: TrialOutput, wanted: HeadName = "auto") -> OutputHead:
     """Return the head that fits `answer`.
 
     Raise UnknownLayout; `wanted`, else the file's metadata, settles what shapes alone cannot.
     """
     if "hailo" in answer.metadata:
-        try:
-            return hailo_head(answer.size, answer.outputs, answer.metadata)
-        except NoHailoLayout as reason:
-            raise UnknownLayout(str(reason)) from None
+        return hailo_head(answer.size, answer.outputs, answer.metadata)
     task = answer.metadata.get("task", "detect")
     if task != "detect":
         raise UnknownLayout(f"it was exported for the task `{task}`, not `detect`")
     if wanted == "auto":
-        wanted = _told(answer.metadata)
+        wanted = _head_named(answer.metadata)
     if wanted in ("auto", "ssd") and (
         ssd := ssd_head(answer.size, answer.outputs, answer.names, integers=answer.integers)
     ):
@@ -246,14 +290,14 @@ def resized_head(head: OutputHead, size: tuple[int, int]) -> OutputHead:
     return head
 
 
-def _told(metadata: Mapping[str, str]) -> HeadName:
+def _head_named(metadata: Mapping[str, str]) -> HeadName:
     """Return the head that the file itself names."""
-    told = metadata.get(HEAD_KEY, "auto")
+    name_given = metadata.get(HEAD_KEY, "auto")
     for name in get_args(HeadName):
-        if name == told:
+        if name == name_given:
             known: HeadName = name
             return known
-    raise UnknownLayout(f"its metadata {HEAD_KEY} says `{ascii(told)[1:-1][:40]}`, which is no head known here")
+    raise UnknownLayout(f"its metadata {HEAD_KEY} says `{ascii(name_given)[1:-1][:40]}`, which is no head known here")
 
 
 def _detr(answer: TrialOutput) -> DetrHead:
@@ -267,7 +311,7 @@ def _detr(answer: TrialOutput) -> DetrHead:
         raise UnknownLayout("its three outputs are not labels [1, n], boxes [1, n, 4] and scores [1, n]")
     # DEIMv2 s to x, of DINOv3, want ImageNet's (tools/inference/onnx_inf.py); the layout is the same and cannot tell.
     imagenet = answer.metadata.get(NORMALISATION_KEY) == "imagenet"
-    return DetrHead(labels[0], boxes[0], scores[0], normalisation=IMAGENET_RGB if imagenet else None)
+    return DetrHead(labels[0], boxes[0], scores[0], form=IMAGENET_STRETCHED if imagenet else STRETCHED)
 
 
 def _yolo_family(answer: TrialOutput, wanted: HeadName) -> OutputHead:
@@ -323,3 +367,89 @@ def _cells(size: tuple[int, int], strides: tuple[int, ...]) -> Floats:
 def _corners(centres: Floats, sizes: Floats) -> Floats:
     half = sizes / 2
     return np.concatenate([centres - half, centres + half], axis=1)
+
+
+def rfdetr_head(
+    size: tuple[int, int], outputs: Outputs, names: Sequence[str], *, asked: bool = False
+) -> RfDetrHead | None:
+    """RF-DETR where the outputs are its `dets` and `labels`; where it was asked for, whatever they are called.
+
+    size: (width, height) of the input. names: of the classes, as far as anything says them.
+    """
+    if not asked and set(outputs) != {"dets", "labels"}:
+        return None
+    boxes = [name for name, each in outputs.items() if each.ndim == 3 and each.shape[2] == 4 and name != "labels"]
+    logits = [name for name, each in outputs.items() if each.ndim == 3 and name not in boxes]
+    if len(outputs) != 2 or (len(boxes), len(logits)) != (1, 1):
+        return None
+    if outputs[boxes[0]].shape[:2] != outputs[logits[0]].shape[:2] or outputs[logits[0]].shape[2] < 1:
+        return None
+    return RfDetrHead(boxes[0], logits[0], _class_of_slot(outputs[logits[0]].shape[2], names), size)
+
+
+def _class_of_slot(slots: int, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the class that each slot of RF-DETR stands for.
+
+    COCO's own weights have a slot for each id; weights trained on other sets one for each class, and one more, the
+    last, for the background.
+    """
+    if slots == COCO_SLOTS and (not names or tuple(names) == COCO_80):
+        return COCO_ID_SLOTS
+    return tuple(range(slots)) if len(names) == slots or slots == 1 else (*range(slots - 1), -1)
+
+
+def ssd_head(
+    size: tuple[int, int], outputs: Outputs, names: Sequence[str], *, integers: bool = False
+) -> SsdHead | None:
+    """SSD's post-processing where the outputs are it, else None.
+
+    integers: the input is uint8; a float input of TFLite's wants -1..1.
+    """
+    if torchvision := _torchvision_outputs(outputs):
+        return _with_classes(SsdHead(*torchvision, size), names)
+    if (named := _tensorflow_outputs(outputs)) is None:
+        return None
+    boxes, class_ids, scores, count = named
+    first_id = 1 if "detection_classes" in class_ids else 0  # the label map's own ids, or TFLite's, counted from 0
+    form = STRETCHED if integers else MINUS_ONE_TO_ONE
+    return _with_classes(SsdHead(boxes, class_ids, scores, size, count, first_id, (), form), names)
+
+
+def _with_classes(head: SsdHead, names: Sequence[str]) -> SsdHead:
+    """Return the head with classes for its ids: networks of COCO answer with its ids, which have gaps.
+
+    Others count their classes, with or without a name for the background.
+    """
+    if tuple(names) == COCO_80:
+        gaps = COCO_ID_SLOTS if head.first_id else COCO_ID_SLOTS[1:]
+    elif names and names[0] in BACKGROUNDS:
+        gaps = tuple(range(len(names))) if head.first_id else tuple(range(1, len(names)))
+    else:
+        return head
+    return replace(head, class_of_id=gaps)
+
+
+def _torchvision_outputs(outputs: Outputs) -> tuple[str, str, str] | None:
+    """Return the names of boxes, labels and scores: [n, 4], whole numbers [n] and floats [n]."""
+    boxes = [name for name, each in outputs.items() if each.ndim == 2 and each.shape[1] == 4]
+    flat = [name for name, each in outputs.items() if each.ndim == 1]
+    labels = [name for name in flat if np.issubdtype(outputs[name].dtype, np.integer)]
+    if len(outputs) != 3 or (len(boxes), len(flat), len(labels)) != (1, 2, 1):
+        return None
+    return boxes[0], labels[0], next(name for name in flat if name not in labels)
+
+
+def _tensorflow_outputs(outputs: Outputs) -> tuple[str, str, str, str] | None:
+    """Return the names of boxes, classes, scores and count: TensorFlow's, else in the order of TFLite's operator."""
+    named = [f"detection_{what}" for what in ("boxes", "classes", "scores")] + ["num_detections"]
+    if set(named) <= {name.partition(":")[0] for name in outputs}:
+        found = [next(name for name in outputs if name.partition(":")[0] == each) for each in named]
+    elif len(outputs) == 4 and next(iter(outputs)).startswith("TFLite_Detection_PostProcess"):
+        found = sorted(outputs, key=lambda name: (len(name), name))
+    else:
+        return None
+    boxes, class_ids, scores, count = found
+    if outputs[boxes].ndim != 3 or outputs[boxes].shape[2] != 4 or outputs[count].size != 1:
+        return None
+    wanted = outputs[boxes].shape[:2]
+    return (boxes, class_ids, scores, count) if outputs[class_ids].shape == wanted == outputs[scores].shape else None
