@@ -7,7 +7,7 @@ import { Drawing, element } from "./drawing.js";
 import { RuleForm, tick } from "./rule_form.js";
 import { changesOf, emptyScene, feetOf, freeName, idOf, rename, rulesOn } from "./scene.js";
 const UNDO_MAX = 50;
-const PICTURE_MS = 1000; // between two tries to get the first picture
+const STILL_MS = 1000; // between two tries to get the first picture
 const TRIED = "/api/v1/setup/pictures/"; // where the picture of a try is
 /** @type {Record<"zone" | "line", Point[]>} */
 const NEW_SHAPES = { zone: [[0.3, 0.4], [0.7, 0.4], [0.7, 0.9], [0.3, 0.9]], line: [[0.3, 0.6], [0.7, 0.6]] };
@@ -216,7 +216,7 @@ export class Editor {
 		by("outcome").scrollIntoView({ block: "nearest" });
 	}
 	// A camera that was added just now has no picture of its own yet: that of the try stands in until it comes.
-	awaitPicture() {
+	awaitStill() {
 		const image = this.root.querySelector(".stage img");
 		const own = `/api/v1/cameras/${encodeURIComponent(this.camera)}/picture`;
 		const seen = new URLSearchParams(location.search).get("seen") ?? "";
@@ -224,7 +224,7 @@ export class Editor {
 			by("first-picture").hidden = false;
 			if (seen.startsWith(TRIED) && !image.src.includes(TRIED)) image.src = seen;
 			const answer = await fetch(own).catch(() => null);
-			if (answer?.status !== 200) return setTimeout(missing, PICTURE_MS);
+			if (answer?.status !== 200) return setTimeout(missing, STILL_MS);
 			image.src = `${own}?${Date.now()}`;
 			by("first-picture").hidden = true;
 		};
@@ -289,7 +289,7 @@ export class Editor {
 		const works = { try: () => this.tryOut(), replay: () => this.replay(), save: () => this.save() };
 		for (const [id, work] of Object.entries(works)) by(id).onclick = () => this.act(by(id), work);
 		this.root.addEventListener("input", () => (by("save").disabled = false)); // a click on it first ends the typing
-		this.awaitPicture();
+		this.awaitStill();
 		addEventListener("resize", () => this.drawing.draw());
 		addEventListener("beforeunload", event => this.saved && this.state !== this.saved && event.preventDefault());
 	}

@@ -12,14 +12,14 @@ const CLOSER_MAX = 2;
 
 // A session that is over: the password is asked for in place, and what the page holds stays. The form is the sign-in page's.
 /** @type {Promise<void> | undefined} */
-let again;
-const signedIn = () => (again ??= signIn().finally(() => (again = undefined)));
+let signing;
+const signedIn = () => (signing ??= signIn().finally(() => (signing = undefined)));
 async function signIn() {
 	const page = await (await fetch("/login", { headers: { Accept: "text/html" } })).text();
 	const form = new DOMParser().parseFromString(page, "text/html").querySelector("form");
-	const dialog = document.body.appendChild(made("dialog", { className: "again" }));
-	for (const each of form.querySelectorAll("[id]")) each.id = `again-${each.id}`;
-	for (const each of form.querySelectorAll("label")) each.htmlFor = `again-${each.htmlFor}`;
+	const dialog = document.body.appendChild(made("dialog", { className: "signin" }));
+	for (const each of form.querySelectorAll("[id]")) each.id = `signin-${each.id}`;
+	for (const each of form.querySelectorAll("label")) each.htmlFor = `signin-${each.htmlFor}`;
 	form.querySelector("h1").after(made("p", { textContent: t("Your session is over. Sign in again: what you changed here stays.") }));
 	dialog.append(document.adoptNode(form));
 	dialog.showModal();
@@ -32,7 +32,7 @@ async function signIn() {
 				resolve(await post("/login", Object.fromEntries(new FormData(form))));
 			} catch ({ message, type }) {
 				wrong.textContent = message;
-				if (type === "urn:vedette:code-wanted") for (const each of form.querySelectorAll("#again-code, [for=again-code]")) each.hidden = false;
+				if (type === "urn:vedette:code-wanted") for (const each of form.querySelectorAll("#signin-code, [for=signin-code]")) each.hidden = false;
 			}
 		});
 	}).finally(() => dialog.remove());
