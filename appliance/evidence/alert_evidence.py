@@ -7,6 +7,7 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
+from appliance.alerts.best_view import quality
 from appliance.base.errors import EvidenceError
 from appliance.config import AlertsConfig as Rolls
 from appliance.evidence.recording_index import (
@@ -30,7 +31,9 @@ logger = logging.getLogger(__name__)
 
 STILL_QUALITY = 90  # JPEG; evidence is looked at closely, more than JPEG_QUALITY
 CROP_SIDE_MAX = 480  # pixels of a crop for people
-BETTER_EVERY_S = 5.0  # of an alert that lasts: each better still costs the decoding of half a group of pictures
+# Each better still costs the decoding of half a group of pictures (90 ms at 720p).
+BETTER_EVERY_S = 15.0  # while an alert lasts; most are over before
+BETTER_MIN = 1.1  # times the quality of the view that is shown: 5 % of a side more cannot be seen
 STAND_IN_S_MAX = 20.0  # from the best view to the still that stands in for it; cameras have GOPs of 10 s
 STAND_IN_TRIES_MAX = 3  # each decodes a group of pictures; the nearest three lie in different ones
 
@@ -117,8 +120,11 @@ class AlertStillMaker:
         view = alert.best
         if view is None or view.box == known.box:
             return None
-        stands_in, later = bool(known.reason), view.t >= known.t_start + BETTER_EVERY_S
-        return known if alert.t_end is not None or stands_in or later else None
+        if known.reason or known.box is None:  # of another moment, or of no object
+            return known
+        is_better = quality(view.score, view.box) >= BETTER_MIN * quality(known.score, known.box)
+        is_due = alert.t_end is not None or view.t >= known.t_start + BETTER_EVERY_S
+        return known if is_better and is_due else None
 
     def _make_stand_in(self, alert: AlertRow, known: EvidenceRow, t: float) -> bool:
         """Cut the nearest recorded moment instead; False: there is none, or one stands there already."""

@@ -399,16 +399,16 @@ class TestMaker:
         }
 
     def test_a_better_view_replaces_the_still(self, site: Site) -> None:
-        site.record()
+        site.record(20)
         site.apply(opened(t=T0 + 3, view=best(T0 + 3)))
         site.maker.run_once()
         rev = site.detail().alert.rev
-        better = best(T0 + 9, score=0.95, box=(0.1, 0.1, 0.9, 0.9))
+        better = best(T0 + 18.5, score=0.95, box=(0.1, 0.1, 0.9, 0.9))
         site.apply(AlertChange("extended", alert(t=T0 + 3, view=better)))
         site.maker.run_once()
         still = site.detail().piece("still")
         assert still is not None
-        assert (number(picture(site.root, still.path)), still.box, still.score) == (90, better.box, 0.95)
+        assert (number(picture(site.root, still.path)), still.box, still.score) == (185, better.box, 0.95)
         assert site.detail().alert.rev > rev
         assert site.maker.run_once() == 0
 
@@ -424,6 +424,18 @@ class TestMaker:
         still = site.detail().piece("still")
         assert still is not None
         assert (number(picture(site.root, still.path)), still.box) == (50, better.box)
+
+    def test_a_view_that_is_hardly_better_is_not_worth_another_still(self, site: Site) -> None:
+        site.record()
+        first = best(T0 + 3, score=0.8, box=(0.2, 0.2, 0.6, 0.6))
+        site.apply(opened(t=T0 + 3, view=first))
+        site.maker.run_once()
+        hardly = best(T0 + 5, score=0.82, box=(0.2, 0.2, 0.61, 0.61))
+        site.apply(ended(t=T0 + 3, t_end=T0 + 6, view=hardly))
+        site.maker.run_once()
+        still = site.detail().piece("still")
+        assert still is not None
+        assert (number(picture(site.root, still.path)), still.box) == (30, first.box)
 
     def test_the_still_is_decoded_with_the_frames_for_the_cloud(
         self, site: Site, monkeypatch: pytest.MonkeyPatch
