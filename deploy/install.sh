@@ -67,7 +67,7 @@ has_hailo() { [ -e "$root/dev/hailo0" ] || vendor_among 0x1e60 "$root"/sys/bus/p
 extras_for() {  # what the package brings for a box; Hailo's and Jetson's libraries are the system's
   case $1 in
     intel) echo openvino ;;
-    nvidia) if [ "$(cuda_of nvidia)" = 13 ]; then echo gpu,nvml; else echo nvml; fi ;;  # the wheel is for CUDA 13
+    nvidia) if [ "$(cuda_of nvidia)" = 13 ]; then echo gpu,nvml; else echo nvml; fi ;;  # onnxruntime-gpu is for CUDA 13
     cpu) [ "$machine" = x86_64 ] && echo openvino ;;
   esac
   return 0
@@ -84,9 +84,9 @@ cuda_of() {  # the CUDA that driver or JetPack speak
 
 packages_for() {  # of the distribution; those that it does not have are left out, and said
   case $1 in
-    intel) echo 'intel-media-va-driver intel-opencl-icd' ;;
-    jetson) echo 'python3-libnvinfer' ;;
-    pi) if has_hailo; then echo 'hailort python3-hailort hailofw'; fi ;;
+    intel) echo 'intel-media-va-driver intel-opencl-icd ffmpeg libmfx-gen1.2 libvpl2' ;;  # VAAPI by ffmpeg, QSV by oneVPL
+    jetson) echo 'python3-libnvinfer ffmpeg' ;;  # JetPack's own, with the decoders nvv4l2dec
+    pi) echo "ffmpeg$(if has_hailo; then echo ' hailort python3-hailort hailofw'; fi)" ;;
   esac
   return 0
 }
@@ -165,20 +165,21 @@ build_version() {  # $opt/$version with everything in it; what a kill left half 
     if [ -n "$locks" ] && [ -z "$named" ]; then run $pip --no-deps "$wheel"
     else run $pip "$wheel${named:+[$named]}"; fi
   }
+  if [ "$unit" = vedette ]; then
+    case $box in
+      jetson) card=jetson ;;  # TensorRT is JetPack's
+      nvidia) card=tensorrt ;;
+      *) card='' ;;
+    esac
+    [ -z "$card" ] || [ "$(cuda_of "$box")" = 13 ] || card=$card-cu12
+    # TensorRT's libraries are no wheels on the usual index: their build fetches NVIDIA's, which a closed site cannot reach.
+    # shellcheck disable=SC2086
+    [ -z "$card" ] || run $pip "$wheel[$card]" || say "no vedette[$card]: detector.backend tensorrt will refuse to start"
+  fi
   case ",$extras," in *,gpu,*)  # onnxruntime and onnxruntime-gpu overwrite each other's files
     run "$place/bin/python" -m pip uninstall -q -y onnxruntime onnxruntime-gpu
     # shellcheck disable=SC2086
-    run $pip 'onnxruntime-gpu[cuda,cudnn]' ;;
-  esac
-  [ "$unit" = vedette ] && case $box in
-    nvidia | jetson)
-      cuda=$(cuda_of "$box")
-      if [ "$cuda" = 12 ]; then bindings='cuda-bindings>=12,<13'; else bindings='cuda-bindings>=13,<14'; fi
-      # shellcheck disable=SC2086
-      run $pip "$bindings" || say 'no cuda-bindings: detector.backend tensorrt will refuse to start'
-      # Its libraries are no wheels on the usual index: their build fetches NVIDIA's, which a closed site cannot reach.
-      # shellcheck disable=SC2086
-      [ "$box" = jetson ] || run $pip "tensorrt-cu$cuda" || say "no tensorrt-cu$cuda: detector.backend tensorrt will refuse to start" ;;
+    run $pip 'onnxruntime-gpu[cuda,cudnn]>=1.27,<2' ;;
   esac
   run touch "$place/.whole"
 }

@@ -36,7 +36,7 @@ from appliance.detect.model_files import sha256_of
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.detect.variant_measurement import VARIANT_KEY
-from appliance.detect.yolo_detr_heads import HEAD_KEY, NORMALISATION_KEY
+from appliance.detect.yolo_detr_ssd_heads import HEAD_KEY, NORMALISATION_KEY
 from models import calibration, shapes, variants
 from models.variants import NotExportable
 

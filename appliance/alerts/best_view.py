@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 from math import sqrt
 
 from appliance.types import BestView, Box, FrameBoxes, TrackedObject
 
 _EDGE = 0.01  # share of the frame
 _CUT_OFF = 0.5  # weight of a view whose box touches the frame's border: half of the object may be outside
-# A track that walks out of view is missed for 3 s before its exit fires: 15 frames, or 180 of the fastest camera.
-_FRAMES_MAX = 256
 
 
 def quality(score: float, box: Box) -> float:
@@ -24,22 +22,7 @@ def view_of(found: TrackedObject, t: float) -> BestView:
     return BestView(track=found.track, label=found.label, t=t, score=found.score, box=found.box)
 
 
-class RecentFrames:
-    """The last 256 examined frames, for an event about a track that is no longer in view."""
-
-    def __init__(self) -> None:
-        self._frames: deque[FrameBoxes] = deque(maxlen=_FRAMES_MAX)
-
-    def add(self, frame: FrameBoxes) -> None:
-        self._frames.append(frame)
-
-    def last_view(self, track: int) -> BestView | None:
-        """Return the track as it was last seen; None: not in these frames."""
-        for frame in reversed(self._frames):
-            for found in frame.objects:
-                if found.track == track:
-                    return view_of(found, frame.t)
-        return None
-
-    def clear(self) -> None:
-        self._frames.clear()
+def last_view(recent: Sequence[FrameBoxes], track: int) -> BestView | None:
+    """Return the track as it was last seen in examined frames, oldest first; None: not in these."""
+    seen = (view_of(found, frame.t) for frame in reversed(recent) for found in frame.objects if found.track == track)
+    return next(seen, None)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from appliance.alerts.best_view import RecentFrames, quality, view_of
+from appliance.alerts.best_view import last_view, quality, view_of
 from appliance.config import AlertsConfig, Rule
 from appliance.types import (
     SEVERITIES,
@@ -21,6 +22,9 @@ from appliance.types import (
 )
 
 TRACKS_MAX = 256  # listed in one alert
+# Examined frames that are kept for an event about a track that is no longer in view. One that walks out of view is
+# missed for 3 s before its exit fires: 15 frames, or 180 of the fastest camera.
+RECENT_FRAMES = 256
 # A better still is worth a write when a person would notice: a fifth larger or surer. Also the bound on the number of
 # such writes, since quality lies in 0..1.
 BETTER_VIEW_RATIO = 1.2
@@ -57,7 +61,7 @@ class AlertPolicy:
         self._length_max_s = alerts.length_max_s
         self._cooldown_s = {rule.name: rule.cooldown_s for rule in rules}
         self._cooling: dict[str, _Cooldown] = {}
-        self._recent = RecentFrames()
+        self._recent: deque[FrameBoxes] = deque(maxlen=RECENT_FRAMES)
         self._open: OpenAlert | None = None
         self._session = ""
         self._latest = self._blind = self._ended_t = _NEVER
@@ -90,7 +94,7 @@ class AlertPolicy:
         """Time has come to `frame.t`: follow the tracks, end what is over, then place the events."""
         changes = [*self._rewound(frame.t), *self._overlong(frame.t)]
         if frame.looked:
-            self._recent.add(frame)
+            self._recent.append(frame)
             if self._open:
                 self._open.follow(frame)
         else:
@@ -117,7 +121,7 @@ class AlertPolicy:
 
     def _place(self, event: Event) -> AlertChange | None:
         # How its track is, or was last, seen: a still cut at the time of an exit would show nothing.
-        view = self._recent.last_view(event.track)
+        view = last_view(self._recent, event.track)
         if self._open is None:
             if self._is_cooling(event):
                 return None
@@ -133,7 +137,7 @@ class AlertPolicy:
         return (
             cooldown is not None
             and event.t < cooldown.t_end
-            and severity_rank(event.severity) <= severity_rank(cooldown.severity)
+            and SEVERITIES.index(event.severity) <= SEVERITIES.index(cooldown.severity)
         )
 
     def _cool(self, event: Event) -> None:
@@ -184,7 +188,7 @@ class OpenAlert:
     def __init__(self, first: Event, session: str, view: BestView | None, not_before: float) -> None:
         """view: how the first event's track was last seen. not_before: when the camera's previous alert ended."""
         self.id = hashlib.sha256(f"alert|{first.id}|{first.camera}|{first.t!r}".encode()).hexdigest()[:16]
-        self.active = self._t_start = max(first.t, not_before)
+        self.active = self.t_start = max(first.t, not_before)
         self._camera = first.camera
         self._session = session
         self._severity: Severity = first.severity
@@ -197,17 +201,13 @@ class OpenAlert:
         self._reported_quality = 0.0
         self.absorb(first, view)
 
-    @property
-    def t_start(self) -> float:
-        return self._t_start
-
     def absorb(self, event: Event, view: BestView | None) -> None:
         """Add an event to this alert. view: how its track was last seen."""
         self._rules[event.rule] = None
         self._labels[event.label] = None
         if len(self._tracks) < TRACKS_MAX:
             self._tracks[event.track] = None
-        if severity_rank(event.severity) > severity_rank(self._severity):
+        if SEVERITIES.index(event.severity) > SEVERITIES.index(self._severity):
             self._severity = event.severity
         self._score = max(self._score, event.score)
         self.active = max(self.active, event.t)
@@ -239,7 +239,7 @@ class OpenAlert:
             id=self.id,
             rules=tuple(self._rules),
             severity=self._severity,
-            t_start=self._t_start,
+            t_start=self.t_start,
             t_end=t_end,
             tracks=tuple(self._tracks),
             labels=tuple(self._labels),
@@ -248,8 +248,3 @@ class OpenAlert:
             best=self._best,
             end_reason=end_reason,
         )
-
-
-def severity_rank(severity: Severity) -> int:
-    """0 for the least."""
-    return SEVERITIES.index(severity)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Set
 
 from appliance.alerts.merge_policy import AlertPolicy
 from appliance.config import AlertsConfig, CameraConfig
-from appliance.rules.conditions import RuleTrackState
 from appliance.rules.engine import RulesEngine
 from appliance.rules.schedule import LocalTime
-from appliance.types import Event, FrameBoxes, PipelineStep, StreamHeader
+from appliance.types import FrameBoxes, PipelineStep, StreamHeader
 
 
 class Pipeline:
@@ -17,51 +16,20 @@ class Pipeline:
 
     local_time: the weekday (Monday 0) and minute of the day of a frame time, for schedules; None: every rule is always
     armed, as in a replay, whose times are seconds since the clip began. Messages are fed in the order in which they
-    were made. A message of another camera is a mistake of the caller: ValueError.
+    were made. A message of another camera is a mistake of the caller: ValueError. rules, policy: to be asked, not fed.
     """
 
     def __init__(
         self, camera_name: str, camera: CameraConfig, alerts: AlertsConfig, local_time: LocalTime | None = None
     ) -> None:
         self._camera = camera_name
-        self._rules = RulesEngine(camera_name, camera, local_time)
-        self._policy = AlertPolicy(camera_name, alerts, camera.rules)
-
-    @property
-    def suppressed(self) -> int:
-        """Events held back by a cooldown, since the beginning."""
-        return self._policy.suppressed
-
-    @property
-    def evicted(self) -> int:
-        """Tracks forgotten early because there were too many, since the beginning."""
-        return self._rules.evicted
-
-    @property
-    def has_open_alert(self) -> bool:
-        return self._policy.is_open
+        self.rules = RulesEngine(camera_name, camera, local_time)
+        self.policy = AlertPolicy(camera_name, alerts, camera.rules)
 
     @property
     def is_idle(self) -> bool:
         """No track is remembered and no alert is open: a frame in which nothing is decides nothing."""
-        return not self._policy.is_open and not self._rules.tracks
-
-    @property
-    def tracks(self) -> Mapping[int, RuleTrackState]:
-        """The rules' memory of each track, to be read only."""
-        return self._rules.states
-
-    def armed_rules(self, t: float) -> dict[str, bool]:
-        """Return for each rule whether its schedule has it armed at frame time `t`."""
-        return self._rules.armed_rules(t)
-
-    def cooling_until(self, rule: str) -> float | None:
-        """Until when the cooldown of a rule lasts; None: it has reported nothing."""
-        return self._policy.cooling_until(rule)
-
-    def recall(self, reported: Iterable[Event]) -> None:
-        """Events of before the first message, oldest first, which were reported then: their cooldowns may last."""
-        self._policy.recall(reported)
+        return not self.policy.is_open and not self.rules.tracks
 
     def feed(self, message: StreamHeader | FrameBoxes, *, off: Set[str] = frozenset()) -> PipelineStep:
         """Everything this message decides: its events, and for each the change or suppression it caused, in order.
@@ -70,16 +38,16 @@ class Pipeline:
         """
         if message.camera != self._camera:
             raise ValueError(f"a message of camera {message.camera} was fed to the pipeline of {self._camera}")
-        events = self._rules.feed(message, off=off)
+        events = self.rules.feed(message, off=off)
         if isinstance(message, StreamHeader):
-            return self._policy.begin(message)
-        decided = self._policy.feed(message, events)
+            return self.policy.begin(message)
+        decided = self.policy.feed(message, events)
         return PipelineStep(events, decided.changes, decided.suppressed)
 
     def tick(self, t: float) -> PipelineStep:
         """Time has come to `t` (the camera's time) without boxes; call it while the camera is not delivering."""
-        return self._policy.tick(t)
+        return self.policy.tick(t)
 
     def close(self, t: float, reason: str) -> PipelineStep:
         """End the stream at `t`; an open alert ends with it."""
-        return self._policy.close(t, reason)
+        return self.policy.close(t, reason)

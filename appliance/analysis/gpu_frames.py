@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 import av
 
@@ -42,18 +41,6 @@ def gpu_frame_of(frame: av.VideoFrame) -> GpuFrame | None:
     )
 
 
-@runtime_checkable
-class GpuFrameDetector(Protocol):
-    """A detector that may take frames on the GPU: its runtime says whether it does."""
-
-    @property
-    def runtime(self) -> object: ...
-
-    def detect_on_gpu(self, frames: Sequence[GpuFrame]) -> list[Detections]:
-        """See `NetworkDetector`."""
-        ...
-
-
 class GpuHandOver:
     """Calls the detector, on the GPU where all frames of a call lie there and it takes them.
 
@@ -68,9 +55,9 @@ class GpuHandOver:
     def detect(self, requests: Sequence[InferenceRequest]) -> list[Detections]:
         """One answer for each request, in order. Raises DetectorError."""
         frames = [request.gpu_frame for request in requests if request.gpu_frame is not None]
-        if self._on_gpu and len(frames) == len(requests) and isinstance(self._detector, GpuFrameDetector):
+        if self._on_gpu and len(frames) == len(requests):
             try:
-                return self._detector.detect_on_gpu(frames)
+                return list(self._detector.detect_on_gpu(frames))  # type: ignore[attr-defined]
             except (MissingDependency, ModelError) as error:
                 self._on_gpu = False
                 logger.warning("frames are copied from the GPU and back to it: %s", error)
@@ -79,4 +66,4 @@ class GpuHandOver:
 
 def takes_gpu_frames(detector: ObjectDetector) -> bool:
     """Its network runs where NVDEC leaves frames, and has the kernel that lays them into its input."""
-    return isinstance(detector, GpuFrameDetector) and isinstance(detector.runtime, GpuFrameRuntime)
+    return isinstance(getattr(detector, "runtime", None), GpuFrameRuntime)

@@ -1,4 +1,4 @@
-"""The backup of a site as one zip: what is in it, how it is made, and how one from anywhere is taken apart."""
+"""A site file's text with *** where its secrets stood, and the same text with the secrets of another file put there."""
 
 from __future__ import annotations
 
@@ -14,22 +14,67 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Literal
+from typing import IO, Annotated, Any, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from appliance import config
-from appliance.backup.hidden_secrets import hide_secrets
 from appliance.backup.sealed_box import seal
 from appliance.base import yamlfile
 from appliance.base.clock import Clock
 from appliance.base.errors import ConfigError, PreconditionError, StoreError
 from appliance.config.secrets_file import read_secrets
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
+from appliance.settings.secret_scrubber import HIDDEN, SecretScrubber, is_secret, texts_in
 from appliance.settings.site_versions import FOLDER as VERSIONS
+from appliance.settings.yaml_edit import KeyPath, SiteChange, edit
 from appliance.store.database_copy import copy_database, evidence_paths
 from appliance.store.paths import DATABASE, EVIDENCE, inside
 from appliance.version import version
+
+
+def hide_secrets(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the text without secrets, comments included, and the keys that were hidden.
+
+    A text that only names a variable (`${NAME}`) stays. Raise ConfigError if an alias makes one text stand for two
+    places.
+    """
+    paths = [path[1:] for path, value in texts_in(_data(text)) if is_secret(path, value)]
+    hidden = edit(text, [SiteChange(path, HIDDEN) for path in paths])
+    scrubber = SecretScrubber(())
+    lines = [
+        scrubber.scrub_site(line) if line.lstrip().startswith("#") else line
+        for line in hidden.splitlines(keepends=True)
+    ]
+    return "".join(lines), tuple(_dotted(path) for path in paths)
+
+
+def fill_secrets(text: str, present: str) -> str:
+    """Return `text` with each hidden value taken from the same key of `present`.
+
+    Raises PreconditionError with the keys that are not there.
+    """
+    paths = [path[1:] for path, value in texts_in(_data(text)) if value == HIDDEN]
+    known = {path[1:]: value for path, value in texts_in(_data(present)) if value != HIDDEN}
+    if missing := [_dotted(path) for path in paths if path not in known]:
+        raise PreconditionError(
+            f"it was made without secrets, and the site file of now has none for {', '.join(missing)}: restore one "
+            "that was made with a passphrase, or write these keys into the site file first"
+        )
+    return edit(text, [SiteChange(path, known[path]) for path in paths])
+
+
+def _data(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise PreconditionError("the site file is not YAML") from None
+
+
+def _dotted(path: KeyPath) -> str:
+    return ".".join(map(str, path))
+
 
 MANIFEST, SITE, SEALED = "manifest.json", "site.yaml", "sealed.json"
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024  # FILES_MAX entries of 200 bytes
@@ -178,7 +223,7 @@ class BackupReader:
         return b"".join(self._pieces(item))
 
     def extract(self, folder: Path) -> None:
-        """Every file under `folder`, which is empty. Raises PreconditionError, DiskWriteError."""
+        """Write every file under `folder`, which is empty. Raises PreconditionError, DiskWriteError."""
         for item in self.manifest.files:
             path = folder / item.path
             try:

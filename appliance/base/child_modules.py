@@ -20,7 +20,7 @@ MEDIA_FUNCTIONS: Final = "appliance.media.sandboxed_functions"
 """Runs inside a sandbox: stills, clips and pictures of recorded video."""
 JOB_FUNCTIONS: Final = "appliance.scenario.sandboxed_jobs"
 """Runs inside a sandbox: what a person asks the dashboard to do with the recording."""
-BENCH: Final = "appliance.lab.bench.runtime_measurement"
+BENCH: Final = "appliance.lab.bench_measurement"
 """Started by `vedette bench` only."""
 
 RUNTIME: Final = (

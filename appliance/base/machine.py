@@ -16,6 +16,7 @@ from pathlib import Path
 TIMESYNC = Path("/run/systemd/timesync/synchronized")
 THERMAL, PROC = Path("/sys/class/thermal"), Path("/proc")
 _ZONES_MAX = 32  # boards have about ten; a bound for a kernel that shows more
+_PACKAGE_LABELS = {"coretemp": ("Package",), "k10temp": ("Tdie", "Tctl"), "zenpower": ("Tdie", "Tctl")}
 _CHILDREN_MAX = 256  # 16 hardware decoders unless set otherwise, sandboxes, helpers
 _STA_UNSYNC, _TIME_ERROR = 0x0040, 5  # linux/timex.h
 
@@ -86,6 +87,24 @@ def temperatures(thermal: Path = THERMAL) -> list[Temperature]:
             name = (zone / "type").read_text().strip()
         except OSError:
             name = zone.name
+        found.append(Temperature(name, celsius))
+    return found + _processor_temperatures(thermal.parent / "hwmon")
+
+
+def _processor_temperatures(hwmon: Path) -> list[Temperature]:
+    """Read the package sensors of Intel's and AMD's processors, which many boards show as hwmon alone.
+
+    Kernel: Documentation/hwmon/coretemp, k10temp. Of AMD's two, Tdie has no offset; Tctl may have one of 27 degrees.
+    """
+    found = []
+    for chip in sorted(hwmon.glob("hwmon*"))[:_ZONES_MAX]:
+        try:
+            wanted = _PACKAGE_LABELS[(chip / "name").read_text().strip()]
+            labels = {(each.read_text().strip()): each for each in sorted(chip.glob("temp*_label"))}
+            name = next(label for known in wanted for label in labels if label.startswith(known))
+            celsius = int(labels[name].with_name(labels[name].name.replace("_label", "_input")).read_text()) / 1000
+        except (OSError, KeyError, ValueError, StopIteration):  # another chip, or asleep
+            continue
         found.append(Temperature(name, celsius))
     return found
 

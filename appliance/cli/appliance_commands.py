@@ -1,11 +1,7 @@
-"""The commands for an appliance: check, run, calibrate, egress, notify, models, users, cameras and demo.
-
-What a command needs is imported when it runs, so that `vedette --help` does not wait for a video library.
-"""
+"""The commands for an appliance: check, run, calibrate, egress, notify, models, users, cameras and demo."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from appliance.base.command_end import whole_number_between
@@ -16,15 +12,13 @@ from appliance.cli.command_table import (
     json_switch,
     number_between,
     option,
-    options_of,
     seconds,
     switch,
 )
 
 APPLIANCE = CommandTable()
 
-
-@APPLIANCE.command(
+APPLIANCE.command(
     "check",
     "check a site file, its cameras and its broker before it goes live",
     """\
@@ -37,17 +31,14 @@ and each camera, which is opened for a moment.
 
 Exit code 0: ready to run. 1: a camera or the broker did not answer. 2: the file is wrong (each fault with its line).
 """,
-    option("config", type=Path, metavar="CONFIG", help="the site file (YAML)"),
+    option("site_file", type=Path, metavar="CONFIG", help="the site file (YAML)"),
     option("--no-probe", dest="probe", action="store_false", help="do not contact cameras or the broker"),
     JSON_TABLE,
+    run="appliance.cli.site_check:check",
 )
-def check(options: argparse.Namespace) -> int:
-    from appliance.cli.site_check import check
-
-    return check(options.config, probe=options.probe, as_json=options.as_json)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "run",
     "run the appliance",
     """\
@@ -61,23 +52,13 @@ The first run writes a small ./site.yaml, keeps recordings in ./vedette-data, an
 the page there creates the first user, names the site and adds the first camera. Until then nothing else is served.
 Ctrl-C (or SIGTERM) stops cleanly. All state is in the storage folder; starting again goes on where it stopped.
 """,
-    option("--config", type=Path, metavar="FILE", help="the site file (default: ./site.yaml)"),
+    option("--config", dest="site_file", type=Path, metavar="FILE", help="the site file (default: ./site.yaml)"),
     option("--listen", metavar="HOST[:PORT]", help="at the first run: where to serve the dashboard"),
+    run="appliance.cli.run_command:run_command",
 )
-def run(options: argparse.Namespace) -> int:
-    from appliance import config
-    from appliance.backup.restore import apply_ready
-    from appliance.cli.first_run import first_site_file
-    from appliance.core.app import run
-
-    path = options.config or first_site_file(Path("site.yaml").absolute(), options.listen)
-    site = config.load(path)
-    if apply_ready(path, site.storage.dir.absolute()):
-        site = config.load(path)
-    return run(site, path)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "calibrate",
     "show what the router has learnt from reviews and verdicts, and the recall that it claims",
     """\
@@ -100,14 +81,11 @@ Exit code 0: done. 1: the storage folder cannot be read. 2: wrong use or configu
     ),
     option("--out", type=Path, metavar="FILE", help="write the calibration here (JSON)"),
     JSON_TABLE,
+    run="appliance.cli.calibrate_command:calibrate_command",
 )
-def calibrate(options: argparse.Namespace) -> int:
-    from appliance.cli.calibrate_command import calibrate_command
-
-    return calibrate_command(options.config, options.recall, options.out, as_json=options.as_json)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "egress",
     "print what left the site: when, why, how many bytes",
     """\
@@ -129,21 +107,17 @@ compared with the file. Exit code 0: done. 1: the storage folder cannot be read.
     option("--camera", metavar="NAME", help="only of this camera"),
     switch("--pictures", dest="with_pixels", help="only what had pixels in it"),
     json_switch("JSON lines, one for each thing that left"),
+    run="appliance.cli.egress_command:egress_command",
 )
-def egress(options: argparse.Namespace) -> int:
-    from appliance.cli.egress_command import AuditFilter, egress_command
-
-    return egress_command(options.config, options_of(AuditFilter, options), as_json=options.as_json)
 
 
-APPLIANCE.family(
+APPLIANCE.command(
     "notify",
     "test the notification targets",
     "Test who is notified of alerts: the targets of `notify` in the site file (docs/notify.md).",
 )
 
-
-@APPLIANCE.command(
+APPLIANCE.command(
     "notify test",
     "send each target a test message and print the answer",
     """\
@@ -156,16 +130,13 @@ stored.
 Exit code 0: all accepted it. 1: one did not. 2: wrong use or configuration.
 """,
     CONFIG,
-    option("--target", metavar="NAME", help="only this one"),
+    option("--target", dest="name", metavar="NAME", help="only this one"),
     json_switch("one JSON line a target"),
+    run="appliance.notify.target_check:test_command",
 )
-def notify_test(options: argparse.Namespace) -> int:
-    from appliance.notify.target_check import test_command
-
-    return test_command(options.config, options.target, as_json=options.as_json)
 
 
-APPLIANCE.family(
+APPLIANCE.command(
     "models",
     "list, download and verify the networks that Vedette knows",
     """\
@@ -176,8 +147,7 @@ whether one is good enough.
 """,
 )
 
-
-@APPLIANCE.command(
+APPLIANCE.command(
     "models list",
     "list the known networks, their licences, and which are here",
     """\
@@ -187,14 +157,11 @@ List every network that `detector.model` knows by name: its size, input and lice
   vedette models list --json | jq '.[] | {name, state, licence}'
 """,
     json_switch("a JSON array instead of a table"),
+    run="appliance.cli.models_command:list_command",
 )
-def models_list(options: argparse.Namespace) -> int:
-    from appliance.cli.models_command import list_command
-
-    return list_command(as_json=options.as_json)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "models pull",
     "download a network, checked by its sha256",
     """\
@@ -211,14 +178,11 @@ Exit code 0: it is here. 2: it cannot be downloaded (with the reason).
     option("--to", type=Path, metavar="DIR", help="where to put it"),
     option("--mirror", default="", metavar="URL", help="take URL/FILE instead of the address in models.toml"),
     json_switch("a JSON array of what is here now"),
+    run="appliance.cli.models_command:pull_command",
 )
-def models_pull(options: argparse.Namespace) -> int:
-    from appliance.cli.models_command import pull_command
-
-    return pull_command(options.names, to=options.to, mirror=options.mirror, as_json=options.as_json)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "models verify",
     "compare the files that are here with their sha256",
     """\
@@ -231,21 +195,17 @@ Exit code 0: all match. 1: one is not, or a named one is not here. 2: wrong use.
 """,
     option("names", nargs="*", metavar="NAME", help="only these"),
     json_switch("a JSON array instead of a table"),
+    run="appliance.cli.models_command:verify_command",
 )
-def models_verify(options: argparse.Namespace) -> int:
-    from appliance.cli.models_command import verify_command
-
-    return verify_command(options.names, as_json=options.as_json)
 
 
-APPLIANCE.family(
+APPLIANCE.command(
     "users",
     "list, add and change the users of the dashboard",
     "List, add and change the users of the dashboard (docs/dashboard.md, Access). The appliance may run meanwhile.",
 )
 
-
-@APPLIANCE.command(
+APPLIANCE.command(
     "users add",
     "add a user",
     """\
@@ -262,15 +222,14 @@ Exit code 0: done. 1: the storage folder cannot be written. 2: wrong use or conf
     CONFIG,
     option("name", metavar="NAME", help="letters, digits and . _ @ -"),
     option("--role", choices=("viewer", "reviewer", "admin"), required=True, help="what the user may do"),
-    option("--camera", action="append", default=[], metavar="NAME", help="only this camera (repeatable)"),
+    option(
+        "--camera", dest="cameras", action="append", default=[], metavar="NAME", help="only this camera (repeatable)"
+    ),
+    run="appliance.cli.users_command:add_command",
 )
-def users_add(options: argparse.Namespace) -> int:
-    from appliance.cli.users_command import add_command
-
-    return add_command(options.config, options.name, options.role, options.camera)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "users list",
     "list the users",
     """\
@@ -281,14 +240,11 @@ List every user of the dashboard, with role and cameras.
 """,
     CONFIG,
     json_switch("a JSON array instead of a table"),
+    run="appliance.cli.users_command:list_command",
 )
-def users_list(options: argparse.Namespace) -> int:
-    from appliance.cli.users_command import list_command
-
-    return list_command(options.config, as_json=options.as_json)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "users remove",
     "remove a user and sign them out",
     """\
@@ -298,14 +254,11 @@ Remove a user and end their sessions. The last admin cannot be removed.
 """,
     CONFIG,
     option("name", metavar="NAME", help="as `vedette users list` says"),
+    run="appliance.cli.users_command:remove_command",
 )
-def users_remove(options: argparse.Namespace) -> int:
-    from appliance.cli.users_command import remove_command
-
-    return remove_command(options.config, options.name)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "users passwd",
     "give a user another password",
     """\
@@ -318,14 +271,11 @@ them.
     CONFIG,
     option("name", metavar="NAME", help="as `vedette users list` says"),
     switch("--without-second-factor", help="and remove their second factor"),
+    run="appliance.cli.users_command:passwd_command",
 )
-def users_passwd(options: argparse.Namespace) -> int:
-    from appliance.cli.users_command import passwd_command
-
-    return passwd_command(options.config, options.name, without_second_factor=options.without_second_factor)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "users unlock",
     "print a code that signs in a user who is locked out",
     """\
@@ -336,21 +286,17 @@ guess at the password and sign-ins from new addresses must wait. A second factor
 """,
     CONFIG,
     option("name", metavar="NAME", help="as `vedette users list` says"),
+    run="appliance.cli.users_command:unlock_command",
 )
-def users_unlock(options: argparse.Namespace) -> int:
-    from appliance.cli.users_command import unlock_command
-
-    return unlock_command(options.config, options.name)
 
 
-APPLIANCE.family(
+APPLIANCE.command(
     "cameras",
     "find cameras in the local network",
     "Find cameras in the local network. Add them on the dashboard, or by hand in the site file.",
 )
 
-
-@APPLIANCE.command(
+APPLIANCE.command(
     "cameras discover",
     "list the ONVIF cameras that answer in the local network",
     """\
@@ -365,14 +311,11 @@ Multicast does not pass routers, most VLANs, and the network of a container (doc
 whether or not anything answered. 2: wrong use.
 """,
     json_switch("a JSON list instead of a table"),
+    run="appliance.cli.discover_command:discover_command",
 )
-def cameras_discover(options: argparse.Namespace) -> int:
-    from appliance.cli.discover_command import discover_command
-
-    return discover_command(as_json=options.as_json)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "diagnostics",
     "write a zip for support: versions, state, faults, log, without secrets",
     """\
@@ -391,14 +334,11 @@ Exit code 0: done. 2: wrong use or configuration.
     option("--out", type=Path, required=True, metavar="FILE", help="the zip to write"),
     option("--log", default="", metavar="FILE", help="a log to include, - for standard input; its end is kept"),
     option("--storage", type=Path, metavar="DIR", help="storage.dir, if the site file cannot be read"),
+    run="appliance.cli.backup_command:diagnostics_command",
 )
-def diagnostics(options: argparse.Namespace) -> int:
-    from appliance.cli.diagnostics_command import diagnostics_command
-
-    return diagnostics_command(options.config, options.out, options.log, options.storage)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "backup",
     "write the site to one file: settings, users, alerts, reviews",
     """\
@@ -417,14 +357,11 @@ recover a lost passphrase. Exit code 0: done. 1: the database or the disk. 2: wr
     option("--out", type=Path, required=True, metavar="FILE", help="the file to write"),
     switch("--evidence", help="include the images and clips of alerts"),
     switch("--secrets", help="include the secrets, encrypted with a passphrase"),
+    run="appliance.cli.backup_command:backup_command",
 )
-def backup(options: argparse.Namespace) -> int:
-    from appliance.cli.backup_command import backup_command
-
-    return backup_command(options.config, options.out, evidence=options.evidence, secrets=options.secrets)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "restore",
     "restore a backup",
     """\
@@ -441,14 +378,11 @@ Exit code 0: done, or ready. 1: the database or the disk. 2: it is no backup of 
     CONFIG,
     option("--storage", type=Path, metavar="DIR", help="storage.dir, if no site file names it"),
     switch("--other-site", help="accept the backup of a site with another name"),
+    run="appliance.cli.backup_command:restore_command",
 )
-def restore(options: argparse.Namespace) -> int:
-    from appliance.cli.backup_command import restore_command
-
-    return restore_command(options.backup, options.config, options.storage, other_site=options.other_site)
 
 
-@APPLIANCE.command(
+APPLIANCE.command(
     "demo",
     "try everything on this machine, with footage that is included",
     """\
@@ -492,8 +426,5 @@ Ctrl-C stops everything.
         help="stop by itself after S seconds",
     ),
     json_switch("what happens as JSON lines"),
+    run="appliance.demo.demo_run:demo",
 )
-def demo(options: argparse.Namespace) -> int:
-    from appliance.demo.demo_run import DemoOptions, demo
-
-    return demo(options_of(DemoOptions, options))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import math
+import signal
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from appliance.base.command_end import CommandParser, named_path, whole_number_between
 from appliance.version import version
@@ -16,8 +19,6 @@ if TYPE_CHECKING:
     _Verbs = argparse._SubParsersAction[CommandParser]
 
 Options = TypeVar("Options")
-
-_Run = Callable[[argparse.Namespace], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +35,45 @@ class Command:
     """One row of the table.
 
     name: one word, or a family and a verb. summary: its line in the list of commands; None: it is not listed.
-    run: takes the parsed options, returns the exit code; None: a family, whose verbs follow in the table.
+    run: `module:function`, imported when the command runs, so that `--help` loads neither the lab nor a video library;
+    the function returns the exit code. '': a family, whose verbs follow in the table.
     """
 
     name: str
     summary: str | None
     text: str
     options: tuple[Option, ...] = ()
-    run: _Run | None = None
+    run: str = ""
+
+    def function(self) -> Callable[..., int]:
+        """Import what runs it."""
+        module, _, name = self.run.partition(":")
+        found: Callable[..., int] = getattr(importlib.import_module(module), name)
+        return found
+
+    def __call__(self, options: argparse.Namespace) -> int:
+        """Run it; each parameter of its function is the option of that name, or a dataclass made of several."""
+        if self.run.startswith("appliance.lab."):
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing is left half written
+        function = self.function()
+        kinds = get_type_hints(function)
+        given = {}
+        for name in inspect.signature(function).parameters:
+            if hasattr(options, name):
+                given[name] = getattr(options, name)
+            elif is_dataclass(kind := kinds[name]) and isinstance(kind, type):
+                given[name] = options_of(kind, options)
+        return function(**given)
 
 
 class CommandTable:
-    """The commands of one group, in the order in which they are written down; `command` decorates what runs one."""
+    """The commands of one group, in the order in which they are written down."""
 
     def __init__(self) -> None:
         self.rows: list[Command] = []
 
-    def command(self, name: str, summary: str | None, text: str, *options: Option) -> Callable[[_Run], _Run]:
-        def add(run: _Run) -> _Run:
-            self.rows.append(Command(name, summary, text, options, run))
-            return run
-
-        return add
-
-    def family(self, name: str, summary: str, text: str) -> None:
-        self.rows.append(Command(name, summary, text))
+    def command(self, name: str, summary: str | None, text: str, *options: Option, run: str = "") -> None:
+        self.rows.append(Command(name, summary, text, options, run))
 
 
 def option(*flags: str, group: str = "", **settings: Any) -> Option:
@@ -76,7 +91,8 @@ def json_switch(output: str = "a JSON object instead of text") -> Option:
 
 def options_of(kind: type[Options], options: argparse.Namespace) -> Options:
     """Return a dataclass of options, each field filled from the parsed option of its name."""
-    return kind(**{each.name: getattr(options, each.name) for each in fields(kind)})  # type: ignore[arg-type]
+    names = [each.name for each in fields(kind) if hasattr(options, each.name)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(options, name) for name in names})
 
 
 def number_between(low: float, high: float, what: str) -> Callable[[str], float]:
@@ -99,7 +115,7 @@ count = whole_number_between(1, 10_000, "count")
 seconds = number_between(0.1, 86_400, "length in seconds")
 
 
-CONFIG = option("--config", type=Path, required=True, metavar="FILE", help="the site file (YAML)")
+CONFIG = option("--config", dest="site_file", type=Path, required=True, metavar="FILE", help="the site file (YAML)")
 JSON = json_switch()
 JSON_TABLE = json_switch("a JSON object instead of a table")
 _EVERYWHERE = (switch("-v", "--verbose", help="log more"), switch("--log-json", help="log as JSON lines"))
@@ -116,10 +132,10 @@ def build_parser(commands: Iterable[Command]) -> argparse.ArgumentParser:
     families: dict[str, _Verbs] = {"": root.add_subparsers(metavar="COMMAND", required=True)}
     for command in commands:
         parser = _add_parser(families, command)
-        if command.run is None:
+        if not command.run:
             families[command.name] = parser.add_subparsers(metavar="VERB", required=True)
         else:
-            parser.set_defaults(command=command.run)
+            parser.set_defaults(command=command)
     return root
 
 

@@ -1,12 +1,7 @@
-"""The commands that work on detectors: evaluate on labelled images, bench on this machine, export to train one.
-
-The lab is imported by the command that runs, never for `--help`.
-"""
+"""The commands that work on detectors: evaluate on labelled images, bench on this machine, export to train one."""
 
 from __future__ import annotations
 
-import argparse
-import signal
 from pathlib import Path
 
 from appliance.cli.command_table import (
@@ -16,7 +11,6 @@ from appliance.cli.command_table import (
     count,
     json_switch,
     option,
-    options_of,
     seconds,
     share,
     switch,
@@ -25,8 +19,7 @@ from appliance.cli.command_table import (
 DETECTOR = CommandTable()
 _SETS = "labelled sets (docs/detector.md)"
 
-
-@DETECTOR.command(
+DETECTOR.command(
     "evaluate",
     "measure detectors on labelled images and clips, side by side",
     """\
@@ -74,15 +67,11 @@ Exit code 0: measured. 1: a figure fell below the gate. 2: wrong use, or a set o
     option("--gate", type=Path, metavar="FILE", help="an earlier --json: exit 1 when a figure is worse than there"),
     option("--tolerance", type=share, default=0.01, metavar="T", help="by how much it may be worse (default: 0.01)"),
     json_switch("a JSON object, which --gate reads, instead of a table"),
+    run="appliance.lab.evaluate.evaluate_command:evaluate_command",
 )
-def evaluate(options: argparse.Namespace) -> int:
-    from appliance.lab.evaluate.evaluate_command import EvaluateOptions, evaluate_command
-
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return evaluate_command(options_of(EvaluateOptions, options))
 
 
-@DETECTOR.command(
+DETECTOR.command(
     "bench",
     "measure what a network costs on this machine, in every way to run it",
     """\
@@ -107,15 +96,11 @@ Exit code 0: something ran. 2: nothing did.
         help="how long each thing is measured (default: 2)",
     ),
     json_switch("a JSON object instead of a table"),
+    run="appliance.lab.bench_command:bench_command",
 )
-def bench(options: argparse.Namespace) -> int:
-    from appliance.lab.bench.bench_command import BenchOptions, bench_command
-
-    chosen = {"models": tuple(options.models)} if options.models else {}
-    return bench_command(BenchOptions(seconds=options.seconds, as_json=options.as_json, **chosen))
 
 
-@DETECTOR.command(
+DETECTOR.command(
     "export",
     "export reviewed alerts as data to train a detector on",
     """\
@@ -145,8 +130,5 @@ Exit code 0: exported. 1: the disk is full. 2: wrong use, or the folder holds so
     option("--per-alert", type=int, default=6, metavar="N", help="at most so many images of an alert (default 6)"),
     switch("--zip", help="also write DIR.zip"),
     JSON,
+    run="appliance.lab.export_command:export_command",
 )
-def export(options: argparse.Namespace) -> int:
-    from appliance.lab.export.export_command import ExportOptions, export_command
-
-    return export_command(options_of(ExportOptions, options), options.config)

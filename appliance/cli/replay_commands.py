@@ -1,12 +1,8 @@
-"""The commands that send footage through the pipeline: replay, and the cassettes of the cloud's answers to it.
-
-The lab is imported by the command that runs, never for `--help`.
-"""
+"""The commands that send footage through the pipeline: replay, and the cassettes of the cloud's answers to it."""
 
 from __future__ import annotations
 
 import argparse
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +45,7 @@ def _wait_s(text: str) -> float:
     return seconds
 
 
-@REPLAY.command(
+REPLAY.command(
     "replay",
     "send a recorded clip through the pipeline and print what it would have raised",
     """\
@@ -89,15 +85,17 @@ The whole loop, without a cloud: record its verdicts once, and play them back fr
 Exit code 0: replayed. 1: some footage cannot be read to its end, or an escalation has no verdict on the cassette.
 2: wrong use or configuration.
 """,
-    option("clips", type=Path, nargs="*", metavar="CLIP|FOLDER", help="video files, or folders of them"),
+    option("paths", type=Path, nargs="*", metavar="CLIP|FOLDER", help="video files, or folders of them"),
     option(
         "--config",
+        dest="site_file",
         type=Path,
         metavar="FILE",
         help="the site file with zones and rules (default: people and vehicles that enter the frame)",
     ),
     option(
         "--camera",
+        dest="cameras",
         action="append",
         default=[],
         metavar="NAME[=CLIP]",
@@ -127,6 +125,7 @@ Exit code 0: replayed. 1: some footage cannot be read to its end, or an escalati
     option(
         "--verdicts",
         group=_VERDICTS,
+        dest="source",
         type=_verdicts,
         metavar="CASSETTE",
         help="have escalations answered by this cassette, or by stand-in:truth=X.scenario.yaml[,error=0.05,seed=1]",
@@ -156,33 +155,11 @@ Exit code 0: replayed. 1: some footage cannot be read to its end, or an escalati
         metavar="S",
         help="for one verdict (default: 120)",
     ),
+    run="appliance.lab.replay_command:run_command",
 )
-def replay(options: argparse.Namespace) -> int:
-    from appliance.lab.replay.replay_command import ReplayCommandOptions, ReplaySelection, replay_command
-    from appliance.replay.conditions.condition_spec import ConditionSet
-    from appliance.replay.verdict_source import VerdictOptions
-    from appliance.scenario.scenario_verdicts import oracle_for_replay
-
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return replay_command(
-        ReplaySelection(tuple(options.clips), tuple(options.camera), options.t_from, options.t_to),
-        options.config,
-        ReplayCommandOptions(
-            options.model,
-            options.speed,
-            options.log,
-            options.resume,
-            options.as_json,
-            VerdictOptions(options.verdicts, options.match, options.record, options.cloud, options.wait_s),
-            oracle_for_replay,
-            ConditionSet.parse(options.conditions, options.seed),
-            options.stood_before,
-            options.hardware,
-        ),
-    )
 
 
-@REPLAY.command(
+REPLAY.command(
     "replay diff",
     None,
     """\
@@ -198,14 +175,11 @@ Exit code 0: the same was decided. 1: something differs. 2: wrong use, or not a 
     option("before", type=Path, metavar="A", help="a replay log, or a folder of them"),
     option("after", type=Path, metavar="B", help="the other one"),
     JSON,
+    run="appliance.lab.replay_diff_command:diff_command",
 )
-def replay_diff(options: argparse.Namespace) -> int:
-    from appliance.lab.replay.replay_diff_command import diff_command
-
-    return diff_command(options.before, options.after, as_json=options.as_json)
 
 
-REPLAY.family(
+REPLAY.command(
     "cassette",
     "keep the cloud's answers in a file, for replays without a cloud",
     """\
@@ -217,8 +191,7 @@ Verdict cassettes: the cloud's answers as a file, so that a full-loop replay nee
 """,
 )
 
-
-@REPLAY.command(
+REPLAY.command(
     "cassette from-store",
     "copy the verdicts that this appliance received",
     """\
@@ -233,18 +206,22 @@ Its verdicts are found by the time of day, for the recording of the same minutes
 Exit code 0: copied. 1: the store cannot be read. 2: wrong use, or there was no verdict in that time.
 """,
     option("cassette", type=Path, metavar="CASSETTE", help="the new file"),
-    option("--config", type=Path, required=True, metavar="FILE", help="the site file, for its storage.dir"),
+    option(
+        "--config",
+        dest="site_file",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the site file, for its storage.dir",
+    ),
     option("--from", dest="t_from", metavar="TIME", help="only verdicts from then on"),
     option("--to", dest="t_to", metavar="TIME", help="until then"),
     JSON,
+    run="appliance.lab.cassette_command:from_store_command",
 )
-def cassette_from_store(options: argparse.Namespace) -> int:
-    from appliance.lab.cassette.cassette_command import from_store_command
-
-    return from_store_command(options.config, options.cassette, options.t_from, options.t_to, as_json=options.as_json)
 
 
-@REPLAY.command(
+REPLAY.command(
     "cassette check",
     "read a cassette and print what is on it",
     """\
@@ -254,8 +231,5 @@ Exit code 0: it is whole. 2: it is not a cassette, or damaged (with the line and
 """,
     option("cassette", type=Path, metavar="CASSETTE"),
     JSON,
+    run="appliance.lab.cassette_command:check_command",
 )
-def cassette_check(options: argparse.Namespace) -> int:
-    from appliance.lab.cassette.cassette_command import check_command
-
-    return check_command(options.cassette, as_json=options.as_json)

@@ -1,12 +1,7 @@
-"""The commands that hold recorded footage against what must be reported: scenario, and tune, which searches for it.
-
-The lab is imported by the command that runs, never for `--help`.
-"""
+"""The commands that hold recorded footage against what must be reported: scenario, and tune, which searches for it."""
 
 from __future__ import annotations
 
-import argparse
-import signal
 from pathlib import Path
 
 from appliance.cli.command_table import (
@@ -17,7 +12,6 @@ from appliance.cli.command_table import (
     count,
     json_switch,
     option,
-    options_of,
     share,
     switch,
 )
@@ -29,8 +23,7 @@ PATTERN = option("-k", dest="pattern", default="", metavar="PATTERN", help="only
 MODEL = option("--model", metavar="M", help="use this model instead of what scenarios and sites name")
 FOLDER = option("--to", type=Path, metavar="DIR", help="the folder of scenarios (default: scenarios/ in storage.dir)")
 
-
-SCENARIO.family(
+SCENARIO.command(
     "scenario",
     "prove on recorded footage what must and must not be reported",
     """\
@@ -47,8 +40,7 @@ With the package installed, `pytest my-footage/` runs the same files as tests.
 """,
 )
 
-
-@SCENARIO.command(
+SCENARIO.command(
     "scenario run",
     "run scenario files, or all in a folder",
     """\
@@ -64,23 +56,11 @@ Exit code 0: all passed. 1: at least one failed. 2: wrong use, or a scenario fil
     option("--junit", type=Path, metavar="FILE", help="write JUnit XML for a CI server here"),
     option("--html", type=Path, metavar="FILE", help="write a report with images here (one file)"),
     JSON_TABLE,
+    run="appliance.lab.scenario.scenario_command:run_command",
 )
-def scenario_run(options: argparse.Namespace) -> int:
-    from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
-    from appliance.scenario.scenario_loader import read_condition_sets
-    from appliance.scenario.scenario_runner import DetectorCache
-
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return scenario_command(
-        options.paths,
-        options.pattern,
-        DetectorCache(options.model),
-        options_of(ReportTargets, options),
-        condition_sets=read_condition_sets(options.conditions, options.seed),
-    )
 
 
-@SCENARIO.command(
+SCENARIO.command(
     "scenario compare",
     "compare a variant of a network with the one it would replace",
     """\
@@ -102,15 +82,11 @@ Exit code 0: recommended. 1: not, with the reasons. 2: wrong use, or a scenario 
     option("--events-min", type=count, default=10, metavar="N", help="fewer events than these tell nothing (10)"),
     option("--out", type=Path, metavar="FILE", help="keep the result here instead of beside the variant"),
     JSON_TABLE,
+    run="appliance.lab.scenario.compare_command:compare_command",
 )
-def scenario_compare(options: argparse.Namespace) -> int:
-    from appliance.lab.scenario.compare_command import CompareOptions, compare_command
-
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return compare_command(options.paths, options.pattern, options_of(CompareOptions, options))
 
 
-@SCENARIO.command(
+SCENARIO.command(
     "scenario curve",
     "compare the router with choosing by motion, score or chance",
     """\
@@ -137,17 +113,11 @@ Exit code 0: measured, whoever is ahead. 1: a clip could not be read. 2: wrong u
     option("--seeds", type=count, default=200, metavar="N", help="how often chance is played: random, stand-in (200)"),
     option("--html", type=Path, metavar="FILE", help="write the curves and tables here (one file)"),
     json_switch("a JSON object instead of tables"),
+    run="appliance.lab.curve.curve_command:run_command",
 )
-def scenario_curve(options: argparse.Namespace) -> int:
-    from appliance.lab.curve.curve_command import CurveOptions, curve_command
-    from appliance.scenario.scenario_runner import DetectorCache
-
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    chosen = options_of(CurveOptions, options)
-    return curve_command(options.paths, options.pattern, DetectorCache(options.model), chosen)
 
 
-@SCENARIO.command(
+SCENARIO.command(
     "scenario keep",
     "keep a reviewed alert as a scenario",
     """\
@@ -178,16 +148,11 @@ Exit code 0: kept (with --run: and passed). 1: the footage is gone or the disk i
     switch("--complete", help="you saw the whole clip: nothing else in it should be reported"),
     switch("--run", help="run it at once, with the settings of today"),
     JSON,
+    run="appliance.lab.scenario.keep_command:keep_command",
 )
-def scenario_keep(options: argparse.Namespace) -> int:
-    from appliance.keep.scenario_exporter import KeepOptions
-    from appliance.lab.scenario.keep_command import keep_command
-
-    chosen = options_of(KeepOptions, options)
-    return keep_command(options.alert, options.config, chosen, to=options.to, run=options.run, as_json=options.as_json)
 
 
-@SCENARIO.command(
+SCENARIO.command(
     "scenario list",
     "list the kept scenarios",
     """\
@@ -199,14 +164,11 @@ List the scenarios that were kept on this appliance.
     CONFIG,
     FOLDER,
     JSON_TABLE,
+    run="appliance.lab.scenario.keep_command:list_command",
 )
-def scenario_list(options: argparse.Namespace) -> int:
-    from appliance.lab.scenario.keep_command import list_command
-
-    return list_command(options.config, to=options.to, as_json=options.as_json)
 
 
-@SCENARIO.command(
+SCENARIO.command(
     "scenario delete",
     "delete a kept scenario",
     """\
@@ -217,14 +179,11 @@ Delete a kept scenario with its clip. Nothing else does: neither the quota nor s
     option("name", metavar="NAME", help="as `vedette scenario list` calls it"),
     CONFIG,
     FOLDER,
+    run="appliance.lab.scenario.keep_command:delete_command",
 )
-def scenario_delete(options: argparse.Namespace) -> int:
-    from appliance.lab.scenario.keep_command import delete_command
-
-    return delete_command(options.name, options.config, to=options.to)
 
 
-@SCENARIO.command(
+SCENARIO.command(
     "tune",
     "find the threshold that is best on recorded footage, and say why",
     """\
@@ -262,9 +221,5 @@ Exit code 0: a point reaches the aim. 1: none does, or a clip could not be read.
     MODEL,
     option("--html", type=Path, metavar="FILE", help="write the trade-off and the table here (one file)"),
     JSON_TABLE,
+    run="appliance.lab.tune.tune_command:tune_command",
 )
-def tune(options: argparse.Namespace) -> int:
-    from appliance.lab.tune.tune_command import TuneOptions, tune_command
-
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return tune_command(options.paths, options.pattern, options_of(TuneOptions, options))

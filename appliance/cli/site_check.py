@@ -1,4 +1,7 @@
-"""`vedette check`: tries each part of a site file for a moment and reports one finding for each."""
+"""`vedette check`: tries each part of a site file for a moment and reports one finding for each.
+
+Estimates how busy the detector will be, and which known network would find more on this machine.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import shutil
 import socket
 import stat
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -14,13 +18,15 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+import numpy as np
 from rich.table import Table
 
 from appliance import config
 from appliance.base import yamlfile
-from appliance.base.clock import Clock, SystemClock
+from appliance.base.clock import Clock, SystemClock, process_cpu_s
 from appliance.base.console import text_console
 from appliance.base.errors import (
+    DetectorError,
     MissingDependency,
     ModelError,
     SourceError,
@@ -29,22 +35,21 @@ from appliance.base.errors import (
     StoreUnavailable,
     camera_address,
 )
-from appliance.cli.model_advice import DetectorLoad, better_models, measure_load
-from appliance.config import SiteConfig
+from appliance.config import CameraConfig, SiteConfig
 from appliance.config.secrets_file import secrets_exposed, secrets_path
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
-from appliance.detect.model_files import model_bundles
+from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, ModelBundle, model_bundles
 from appliance.detect.network_detector import NetworkDetector
-from appliance.detect.runtime_table import RuntimeOption, runtime_options, table_lines
+from appliance.detect.runtime_choice import RuntimeOption, runtime_options, table_lines
 from appliance.detect.variant_measurement import variant_advice
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.camera_probe import ProbeResult, probe
 from appliance.ingest.process import RING_FREE_BYTES_MIN
 from appliance.ingest.rtsp_source import is_address
-from appliance.mqtt.broker_check import check_mqtt
+from appliance.mqtt.broker_session import check_mqtt
 from appliance.notify.target_check import check_targets
-from appliance.rules.known_labels import unknown_labels
+from appliance.rules.reportable import unknown_labels
 from appliance.sandbox.confinement import missing_confinement
 from appliance.store.paths import DATABASE, PREROLL
 from appliance.store.quotas import StorageLimits
@@ -52,6 +57,91 @@ from appliance.store.storage_report import read_storage_offline
 from appliance.store.users import stored_users
 from appliance.types import HARDWARE_KINDS
 from appliance.web.tls import ServerCertificate
+
+RUNS = 5  # the median counts; one more before them is for memory and caches
+FRAME_SIZE = (1280, 720)  # of a usual camera; the detector asks for it smaller
+GREY = 114  # letterbox padding of YOLO networks, 0..255
+LOAD_MAX = 0.7  # of one core, with every camera moving at once: above that a costlier network would drop frames
+GAIN_MIN = 1.1  # a network that finds less than a tenth more is not worth a word
+_PERSON, _VEHICLES, _ANIMALS = "person", {"car", "bus", "truck"}, {"cat", "dog"}
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorLoad:
+    """inference_s: CPU seconds for one whole frame, as measured. wanted: inferences a second when all cameras move."""
+
+    inference_s: float
+    wanted: float
+
+    @property
+    def share(self) -> float:
+        """Share of one core with all cameras moving: 1 is all that one detector thread can do."""
+        return self.inference_s * self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class BetterModel:
+    """A network that finds more. gain: mean AP50 over the kinds of view, against now; load: as `DetectorLoad.share`."""
+
+    name: str
+    ap50: float
+    ap50_now: float
+    cost: float
+    load: float
+
+
+def measure_load(detector: ObjectDetector, cameras: Mapping[str, CameraConfig]) -> DetectorLoad | None:
+    """Measure an inference; None: the detector does not answer."""
+    width, height = detector.preferred_size(*FRAME_SIZE)
+    frame = np.full((height, width, 3), GREY, np.uint8)
+    took = []
+    try:
+        for _ in range(RUNS + 1):
+            began = process_cpu_s()
+            detector.detect([frame])
+            took.append(process_cpu_s() - began)
+    except DetectorError:
+        return None
+    wanted = sum(camera.detect.fps for camera in cameras.values() if camera.enabled)
+    return DetectorLoad(statistics.median(took[1:]), wanted)
+
+
+def better_models(
+    model: str, bundles: Mapping[str, ModelBundle], cameras: Mapping[str, CameraConfig], load: DetectorLoad
+) -> list[BetterModel]:
+    """Return networks that find more of what the rules ask for and fit on this machine, the best first.
+
+    They are compared on images that none was tuned to. Empty if the network in use was never measured that way.
+    """
+    own = bundles.get(OWN_MODEL if model == AUTO_MODEL else model)
+    if own is None or not own.cost:
+        return []
+    kinds = _kinds(own, cameras)
+    now = _mean(own, kinds)
+    found = []
+    for name, bundle in bundles.items():
+        better = _mean(bundle, kinds)
+        share = load.share * bundle.cost / own.cost
+        if bundle.cost and better >= GAIN_MIN * now and better > 0 and share <= LOAD_MAX:
+            found.append(BetterModel(name, better, now, bundle.cost / own.cost, share))
+    return sorted(found, key=lambda each: -each.ap50)
+
+
+def _kinds(bundle: ModelBundle, cameras: Mapping[str, CameraConfig]) -> list[str]:
+    """Return the figures that concern what the rules want, such as `stills_person` or `pets_dog`."""
+    wanted = {label for camera in cameras.values() for rule in camera.rules for label in rule.labels} or {_PERSON}
+    classes = {_PERSON} & wanted
+    classes |= {"vehicle"} if wanted & _VEHICLES else set()
+    classes |= wanted & _ANIMALS
+    return [kind for kind in bundle.unseen if kind.rpartition("_")[2] in classes]
+
+
+def _mean(bundle: ModelBundle, kinds: list[str]) -> float:
+    """Return the mean; 0 if one of them was not measured."""
+    if not kinds or not set(kinds) <= set(bundle.unseen):
+        return 0.0
+    return statistics.fmean(bundle.unseen[kind] for kind in kinds)
+
 
 Lines = Mapping[tuple[str | int, ...], int]
 Level = Literal["ok", "warning", "unreachable", "wrong"]
@@ -76,16 +166,16 @@ class Finding:
     text: str
 
 
-def check(path: Path, *, probe: bool, as_json: bool) -> int:
+def check(site_file: Path, *, probe: bool, as_json: bool) -> int:
     """Print what was found; 0 ready, 1 something did not answer, 2 the file is wrong. Raises ConfigError."""
-    site = config.load(path)
+    site = config.load(site_file)
     options = runtime_options(site.detector, runtime_choice.remembered_choice(site.detector, site.storage.dir))
-    lines = yamlfile.line_numbers(path)
-    findings = [*_secrets(path), *exposures(site, path), *_findings(site, lines, options, contact=probe)]
+    lines = yamlfile.line_numbers(site_file)
+    findings = [*_secrets(site_file), *exposures(site, site_file), *_findings(site, lines, options, contact=probe)]
     if as_json:
-        print(json.dumps(_as_json(path, findings, options)))
+        print(json.dumps(_as_json(site_file, findings, options)))
     else:
-        _print(path, findings, options)
+        _print(site_file, findings, options)
     return exit_code(findings)
 
 
@@ -144,14 +234,14 @@ def _addresses(site: SiteConfig) -> Iterator[Finding]:
 
 
 def _secrets(site_file: Path) -> Iterator[Finding]:
-    """Nothing, if others cannot read the secrets."""
+    """Find secrets that others can read."""
     if secrets_exposed(site_file):
         path = secrets_path(site_file)
         yield Finding("secrets", "warning", f"{path} can be read by other users of this machine: chmod 600 {path}")
 
 
 def exposures(site: SiteConfig, site_file: Path) -> Iterator[Finding]:
-    """Secrets that others can read: in the site file, and on the way to the broker."""
+    """Find secrets that others can read: in the site file, and on the way to the broker."""
     uplink, text = site.uplink, site_file.read_text(encoding="utf-8")
     urls = [
         url for each in site.cameras.values() for url in (each.url, each.detect_url, each.onvif) if url and "@" in url
@@ -215,7 +305,7 @@ def _preroll(site: SiteConfig) -> Iterator[Finding]:
 
 
 def _forecast(site: SiteConfig, clock: Clock) -> Iterator[Finding]:
-    """How long the recording goes on, as measured here; not known before the appliance has ever run."""
+    """Find how long the recording goes on, as measured here; not known before the appliance has ever run."""
     root = site.storage.dir.absolute()
     if not (root / DATABASE).is_file():
         yield Finding("storage", "ok", "days left: not yet known, nothing was recorded here")
@@ -274,7 +364,7 @@ def _detector(
 
 
 def _variant(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:
-    """Was a variant of a network measured on scenarios? Nothing where it is none, or models.toml knows it."""
+    """Find whether a variant of a network was measured on scenarios; nothing where models.toml knows it."""
     found = detector.locate(site.detector)
     if found is not None and not found.labels and isinstance(loaded, NetworkDetector):
         advice = variant_advice(found.path, loaded.runtime.metadata)
@@ -318,7 +408,7 @@ def _recheck_model(site: SiteConfig) -> Iterator[Finding]:
 
 
 def _load(site: SiteConfig, loaded: ObjectDetector, loads: list[DetectorLoad]) -> Iterator[Finding]:
-    """How busy the detector will be, and what would find more here. loads: gets what was measured."""
+    """Find how busy the detector will be, and what would find more here. loads: gets what was measured."""
     load = measure_load(loaded, site.cameras)
     if load is None or not load.wanted:
         return

@@ -26,7 +26,6 @@ from appliance.core.background_services import (
     BackgroundConfig,
     BackgroundServices,
     LastingParts,
-    build_background,
     stop_all,
 )
 from appliance.core.core_loop import Core
@@ -43,7 +42,7 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.store.paths import CUTS, DATABASE, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
 from appliance.store.preroll_ring import prepare_ring_folder
-from appliance.store.reconcile import MeasureSegment
+from appliance.store.segments import MeasureSegment
 from appliance.store.users import UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import HealthEvent
@@ -162,9 +161,7 @@ class Appliance:
                 Service(
                     "dashboard",
                     dashboard.run,
-                    partial(
-                        stop_all, dashboard.stop, lasting.viewer.close, lasting.cutter.close, lasting.converter.close
-                    ),
+                    partial(stop_all, dashboard.stop, *(each.close for each in lasting.readers)),
                     resumes=False,
                 )
             )
@@ -180,7 +177,7 @@ class Appliance:
         config, waiting = keep_until_restart(self.config, config)
         if _loaded_by(config) != _loaded_by(self.config):
             self._lasting.supervisor.try_settings(config.for_ingest())
-        background = build_background(_background_config(config), self._lasting)
+        background = BackgroundServices(_background_config(config), self._lasting)
         self._group.replace(self._background.services, background.services)
         self._background, self.config = background, config
         cameras = {name: camera.url for name, camera in config.cameras.items() if camera.enabled}
@@ -207,7 +204,7 @@ class Appliance:
         self._background.preroll.shrink(self._preroll_share())
         if shed.memory.step == 0:
             return
-        for reader in (self._lasting.viewer, self._lasting.cutter, self._lasting.converter):
+        for reader in self._lasting.readers:
             reader.rest()
         if self._dashboard is not None:
             self._dashboard.empty_caches()
@@ -279,9 +276,8 @@ def build(
     log = LogRing(clock) if log is None else log
     stores = CoreStores.of(db, Meter(db, secrets.token_hex(8)))
     supervisor = IngestSupervisor(config.for_ingest(), clock, log_line=log.add_child_line)
-    viewer = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
-    cutter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
-    converter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
+    limits = replace(LIMITS, idle_s=VIEW_IDLE_S)
+    readers = SandboxedReader(root, limits), SandboxedReader(root, limits), SandboxedReader(root, limits)
     live = partial(_count_live, stores.cameras)
     monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
     lasting = LastingParts(
@@ -291,14 +287,12 @@ def build(
         stores,
         WriteBacklog(clock),
         supervisor,
-        viewer,
-        cutter,
+        readers,
         log,
-        converter,
         monitor,
         ServiceRestarts(clock),
     )
-    background = build_background(_background_config(config), lasting)
+    background = BackgroundServices(_background_config(config), lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
     return Appliance(config, lasting, background, core, group, site_file, setup_code)
 
@@ -360,7 +354,7 @@ def _build_dashboard(
     app = create_app(
         StoredSite(lasting.db, lasting.stores.meter, lasting.root, lasting.clock),
         config.for_dashboard(),
-        media=MediaReaders(reader=lasting.viewer, cutter=lasting.cutter, converter=lasting.converter),
+        media=MediaReaders(*lasting.readers),
         probes=background.dashboard_probes,
         settings=settings,
         setup_code=setup_code,

@@ -1,26 +1,35 @@
-"""Reads the sensors of the appliance, counts the energy it draws, and sheds load when it is hot or short of memory."""
+"""How the appliance does now: sensors, energy, load shedding, broker link and warnings, for services and pages."""
 
 from __future__ import annotations
 
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from appliance.base.clock import Clock
 from appliance.base.detector_config import HailoConfig
+from appliance.base.machine import load_per_core
 from appliance.base.malloc import trim_heaps
+from appliance.broker import LinkState
 from appliance.config import LoadSheddingConfig
+from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.dashboard.deps import SystemHealth
 from appliance.detect.hailo_bindings import python_with_bindings, start_helper
 from appliance.health.load_shedding import NOTHING_SHED, LoadShedder, LoadShedding
+from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
+from appliance.rules.arming import Arming
 from appliance.sensors.appliance_sensors import ApplianceSensors, SensorStatus
-from appliance.sensors.energy_meter import EnergyMeter, EnergyUse
-from appliance.sensors.memory_pressure import MemorySensor
-from appliance.sensors.readings import NOTHING
+from appliance.sensors.linux_sensors import MemorySensor
+from appliance.sensors.readings import NOTHING, EnergyMeter, EnergyUse
+from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
+from appliance.store.write_backlog import WriteBacklog
 from appliance.types import HealthKind, ShedLoadCommand
+from appliance.uplink.uplink_service import UplinkService
 
 READ_EVERY_S = 5.0  # heat moves slowly, and a reading may take 2 s of it (SensorReader)
 
@@ -125,5 +134,75 @@ class ApplianceMonitor:
 
 
 def _hailo_helper(settings: HailoConfig) -> subprocess.Popen[bytes]:
-    """For `HailoChips`. Raises OSError."""
+    """Start the helper for `HailoChips`. Raises OSError."""
     return start_helper(python_with_bindings(settings), "temperatures")
+
+
+@dataclass(frozen=True, slots=True)
+class SystemProbes:
+    """How the appliance does now, for the services that ask. Any thread."""
+
+    escalates: bool
+    supervisor: IngestSupervisor
+    uplink: UplinkService | None
+    backlog: WriteBacklog
+    db: Database
+    clock: Clock
+    arming: Arming
+    monitor: ApplianceMonitor
+
+    def link(self) -> LinkState:
+        """Return the link's state; only where there is an uplink."""
+        assert self.uplink is not None
+        state = self.uplink.link
+        return replace(state, error=state.error or self.uplink.waits_for)
+
+    def cloud(self) -> CloudStatus:
+        if self.uplink is None or not self.escalates:
+            return CloudStatus()
+        link = self.uplink.link
+        down_s = None if link.up else self.clock.now() - link.since
+        return CloudStatus(configured=True, down_s=down_s, silent=link.up and link.breaker != "closed")
+
+    def appliance(self) -> ApplianceStatus:
+        status = self.supervisor.status
+        if status.pid == 0 or status.health is None:
+            return ApplianceStatus()
+        return ApplianceStatus(
+            starts=status.starts,
+            load=load_per_core(),
+            temperature_c=self.temperature_c(),
+            detector_load=status.health.load,
+            detector_queue=status.health.queue,
+            hot=self.monitor.shed.heat.step > 0,
+        )
+
+    def temperature_c(self) -> float | None:
+        """Return the reading of the hottest sensor; None: no sensor reports a temperature."""
+        hottest = self.monitor.status.reading.hottest
+        return hottest.celsius if hottest is not None else None
+
+    def warning(self) -> str:
+        """Return what is wrong with the database, or ''."""
+        return self.backlog.warning or self.db.displaced
+
+    def health(self) -> SystemHealth:
+        status = self.supervisor.status
+        warnings = [self.warning(), status.health.warning if status.health else "", *self.arming.warnings()]
+        state = SystemHealth(
+            ingest_running=status.pid != 0,
+            ingest_starts=status.starts,
+            ingest_pid=status.pid,
+            warnings=tuple(text for text in warnings if text),
+        )
+        if status.health is None:
+            return state
+        return replace(
+            state,
+            detector_ms=status.health.detector_ms,
+            queue=status.health.queue,
+            rss_bytes=status.health.rss_bytes,
+            load=status.health.load,
+            age_p95_ms=status.health.age_p95_ms,
+            hardware=status.health.hardware,
+        )

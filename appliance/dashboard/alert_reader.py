@@ -1,18 +1,19 @@
-"""Read and review alerts for the API and the pages."""
+"""Read, filter, count and review alerts for the API and the pages."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-from fastapi import Depends
+from fastapi import Depends, Query
+from pydantic import BaseModel, Field
 
-from appliance.base.clock import Clock
-from appliance.base.errors import StoreError
-from appliance.dashboard.alert_filter import AlertFilter, cursor_of
+from appliance.base.clock import Clock, day_bounds, parse_moment
+from appliance.base.errors import StoreError, UsageError
 from appliance.dashboard.schemas import (
     AlertFull,
     AlertItem,
@@ -24,19 +25,147 @@ from appliance.dashboard.schemas import (
     NoteChange,
     ReviewChange,
 )
-from appliance.store.alert_search import AlertQuery
-from appliance.store.alerts import AlertCursor, AlertStore
+from appliance.store.alert_search import AlertQuery, ReviewFilter, VerdictFilter
+from appliance.store.alerts import AlertCounts, AlertCursor, AlertStore
+from appliance.store.database import Database
 from appliance.store.notices import NoticeRow, NoticeState, NoticeStore
 from appliance.store.paths import EVIDENCE, inside
 from appliance.store.review_writes import ReviewStore
 from appliance.store.rows import AlertDetail, AlertRow, EvidenceRow, Standing
+from appliance.types import Severity
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
 from appliance.web.visitor import visitor
 
+COUNT_REST = 20.0  # a count is read again after this many times the time that it took: at most 5 % of a core
+COUNT_AGE_S_MAX = 5.0  # a page needs no fresher number, and counting walks the table
+
+
+@dataclass(frozen=True, slots=True)
+class CountedAlerts:
+    """behind: something has changed since they were counted; within `COUNT_AGE_S_MAX` they are counted again."""
+
+    counts: AlertCounts
+    behind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    counts: AlertCounts
+    rev: int
+    good_until: float
+
+
+class AlertCountCache:
+    """The alert counts, read again only when something changed, and at most a twentieth of the time.
+
+    State: the last counts, their change number, and until when they are good. With 100 000 alerts a count takes some
+    40 ms, so it may then be a second old; with few alerts it is always of this moment. Any thread may read.
+    """
+
+    def __init__(self, db: Database, alerts: AlertStore) -> None:
+        self._db = db
+        self._alerts = alerts
+        self._last: _Count | None = None
+
+    def read(self) -> CountedAlerts:
+        """Total, open, to review, by verdict, and undelivered, of the cameras that the visitor may see."""
+        if visitor().cameras is not None:
+            return CountedAlerts(self._alerts.counts(visitor().cameras))
+        last, rev, began = self._last, self._db.rev(), self._db.clock.monotonic()
+        if last is not None and (rev == last.rev or began < last.good_until):
+            return CountedAlerts(last.counts, behind=rev != last.rev)
+        counts, ended = self._alerts.counts(), self._db.clock.monotonic()
+        self._last = _Count(counts, rev, ended + min(COUNT_AGE_S_MAX, COUNT_REST * (ended - began)))
+        return CountedAlerts(counts)
+
+
+PAGE_LENGTH = 50  # cards with pictures: some 2 MB of stills
+_TIME_WORDS = "a day (2026-01-31), a moment (2026-01-31T18:00) in the appliance's time zone, or UTC seconds"
+
+
+class AlertFilterQuery(BaseModel):
+    """The choices as an HTML form sends them; an empty one means any."""
+
+    camera: Annotated[str, Field(max_length=64)] = ""
+    severity: Severity | Literal[""] = ""
+    review: ReviewFilter | Literal[""] = ""
+    verdict: VerdictFilter | Literal[""] = ""
+    begin: Annotated[str, Field(alias="from", max_length=40, description=_TIME_WORDS)] = ""
+    end: Annotated[str, Field(alias="to", max_length=40, description=_TIME_WORDS + "; a day is meant whole")] = ""
+    zone: Annotated[str, Field(max_length=64, description="a zone or line of an event")] = ""
+    label: Annotated[str, Field(max_length=64)] = ""
+    rule: Annotated[str, Field(max_length=64)] = ""
+    text: Annotated[str, Field(max_length=100, description="beginnings of words in the note or a verdict")] = ""
+
+
+class AlertFilter:
+    """Which alerts are wanted; an empty choice means any, as an HTML form sends it. Raises Problem for a wrong time."""
+
+    def __init__(self, asked: Annotated[AlertFilterQuery, Query()]) -> None:
+        text = asked.text.strip()
+        self.chosen: dict[str, str] = {**asked.model_dump(by_alias=True), "text": text}
+        self.wanted = AlertQuery(
+            camera=asked.camera or None, severity=asked.severity or None, review=asked.review or None,
+            verdict=asked.verdict or None, from_t=_time_of("from", asked.begin, 0), to_t=_time_of("to", asked.end, 1),
+            zone=asked.zone or None, label=asked.label or None, rule=asked.rule or None, text=text or None,
+        )  # fmt: skip
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The fields that choose something."""
+        return {name: value for name, value in self.chosen.items() if value}
+
+    @property
+    def listed(self) -> AlertQuery:
+        """Return the query of the list on the page.
+
+        It leaves out what a verdict rejected and nobody has reviewed, unless that is searched for.
+        """
+        asked = self.wanted.verdict == "rejected" or self.wanted.review == "deleted" or self.wanted.text is not None
+        return replace(self.wanted, set_aside=asked)
+
+    @property
+    def is_for_alerts(self) -> bool:
+        """Return whether something is chosen that only alerts have."""
+        return bool(self.query.keys() - {"camera", "from", "to"})
+
+
+def _time_of(name: str, text: str, end: int) -> float | None:
+    """UTC seconds; end: 0 the beginning of a day, 1 its end. None: any. Raises Problem."""
+    if not text:
+        return None
+    try:
+        return day_bounds(text)[end]
+    except (ValueError, OverflowError):
+        pass
+    try:
+        seconds = float(text) if text.replace(".", "", 1).isdecimal() else parse_moment(text)
+    except (ValueError, UsageError):
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise Problem(422, f"`{name}` is a day (2026-01-31), a moment (2026-01-31T18:00) or UTC seconds.")
+    return seconds
+
+
+def cursor_of(before: str) -> AlertCursor | None:
+    """Return the cursor that `before` spells; "" is the newest page. Raise Problem if it spells none."""
+    if not before:
+        return None
+    t_start, _, alert = before.partition("~")
+    try:
+        return AlertCursor(float(t_start), alert)
+    except ValueError:
+        raise Problem(422, "`before` is the `next` of another page, such as 1700000000.5~id.") from None
+
+
+Filtered = Annotated[AlertFilter, Depends()]
+Before = Annotated[str, Query(max_length=128, description="`next` of the page before")]
+
+
 _STANDING_TEXTS: dict[Standing | Literal[""], str] = {
     "": "",
-    "edge": "as the box saw it",
+    "edge": "as the appliance saw it",
     "unverified": "as unverified",
     "confirmed": "as confirmed",
     "rechecked": "as seen again by a detector",
@@ -67,18 +196,7 @@ class NoticeItem(ApiModel):
     @classmethod
     def of(cls, row: NoticeRow, now: float) -> NoticeItem:
         held = row.state == "waiting" and not row.attempts and now < row.due_t
-        return cls(
-            target=row.target,
-            state=row.state,
-            held_until=row.due_t if held else None,
-            told_t=row.told_t,
-            last_t=row.last_t,
-            standing=row.standing,
-            messages=row.messages,
-            attempts=row.attempts,
-            reason=row.reason,
-            words=_notice_text(row, held),
-        )
+        return cls.of_row(row, held_until=row.due_t if held else None, words=_notice_text(row, held))
 
 
 class AlertWithNotices(AlertFull):
@@ -217,10 +335,10 @@ Reader = Annotated[AlertReader, Depends(provided(AlertReader))]
 
 def _notice_text(row: NoticeRow, held: bool) -> str:
     if row.messages:
-        told = f"Told {_STANDING_TEXTS[row.standing]}" + (f" ({row.messages} messages)" if row.messages > 1 else "")
+        reported = f"Told {_STANDING_TEXTS[row.standing]}" + (f" ({row.messages} messages)" if row.messages > 1 else "")
         if row.state == "changed":
-            return f"{told}; an update is on its way" + (f": {row.reason}" if row.reason else "")
-        return told + (f"; {row.reason}" if row.reason else "")
+            return f"{reported}; an update is on its way" + (f": {row.reason}" if row.reason else "")
+        return reported + (f"; {row.reason}" if row.reason else "")
     if row.state == "waiting":
         if held:
             return "Held for the cloud's verdict"

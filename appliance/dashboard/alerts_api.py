@@ -1,21 +1,31 @@
-"""`/api/v1/alerts`: the list, one alert, and its escalation by a person."""
+"""`/api/v1/alerts`: the list, one alert, its evidence, and what a person says of it."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import FileResponse, Response
 
-from appliance.dashboard.alert_filter import PAGE_LENGTH, Before, Filtered
-from appliance.dashboard.alert_reader import AlertWithNotices, Reader
+from appliance.dashboard.alert_reader import PAGE_LENGTH, AlertWithNotices, Before, Filtered, Reader, why_not
 from appliance.dashboard.deps import CoreProbes
+from appliance.dashboard.openapi import media
+from appliance.dashboard.recordings_api import kept_file
 from appliance.dashboard.schemas import (
     API,
+    EVIDENCE_NAMES,
     AlertItem,
     AlertPage,
+    BulkDeletion,
+    BulkRestore,
+    BulkResult,
+    BulkReview,
+    NoteChange,
     NothingMore,
+    ReviewChange,
 )
+from appliance.store.rows import EvidenceKind
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
 
@@ -49,3 +59,59 @@ def escalate_alert(
     if not answer.accepted:
         raise Problem(409, f"It is not escalated: {answer.reason}.")
     return alerts.escalated(alert_id, answer.reason)
+
+
+_TYPES = {"still.jpg": "image/jpeg", "clip.mp4": "video/mp4", "boxes.json": "application/json"}
+_KINDS: dict[str, EvidenceKind] = {"still.jpg": "still", "clip.mp4": "clip", "boxes.json": "boxes"}
+assert set(_KINDS) == set(EVIDENCE_NAMES.values())
+
+
+@router.get(
+    "/{alert_id}/evidence/{name}", response_class=FileResponse,
+    responses=media("image/jpeg", "video/mp4", "application/json", ranges=True),
+)  # fmt: skip
+@router.head("/{alert_id}/evidence/{name}", include_in_schema=False)
+def evidence_file(
+    alerts: Reader, request: Request, alert_id: str, name: Literal["still.jpg", "clip.mp4", "boxes.json"]
+) -> Response:
+    """Return the still, the clip (with HTTP ranges) or the boxes of an alert."""
+    detail = alerts.detail(alert_id)
+    row = detail.piece(_KINDS[name])
+    if row is None or row.state != "ready":
+        raise Problem(404, why_not(row))
+    etag = f'"{row.sha256 or f"{row.bytes}-{row.t_end}"}"'
+    return kept_file(request, alerts.file(row), etag, _TYPES[name])
+
+
+@router.post("/review")
+def review_alerts(alerts: Reader, change: BulkReview) -> BulkResult:
+    """Review several alerts at once: all of them or, on an error, none. What does not exist is in `missing`."""
+    return alerts.review_many(change)
+
+
+@router.post("/delete")
+def delete_alerts(alerts: Reader, change: BulkDeletion) -> BulkResult:
+    """Delete several alerts.
+
+    No list shows them from now on, and after `storage.undo_delete_hours` their evidence is deleted from the disk. Until
+    then `restore` takes it back.
+    """
+    return alerts.delete_many(change)
+
+
+@router.post("/restore")
+def restore_alerts(alerts: Reader, change: BulkRestore) -> BulkResult:
+    """Take back that alerts were deleted."""
+    return alerts.restore_many(change)
+
+
+@router.post("/{alert_id}/review")
+def review_alert(alerts: Reader, alert_id: str, change: ReviewChange) -> AlertItem:
+    """Say what you think of it: `reviewed`, `false_alarm`, or null to take it back."""
+    return alerts.review(alert_id, change)
+
+
+@router.post("/{alert_id}/note")
+def note_alert(alerts: Reader, alert_id: str, change: NoteChange) -> AlertItem:
+    """Replace the note of an alert; an empty one removes it. It can be searched for."""
+    return alerts.note(alert_id, change)

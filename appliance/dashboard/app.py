@@ -17,9 +17,6 @@ from appliance.config import DashboardConfig, DashboardSections
 from appliance.dashboard import (
     account_api,
     account_page,
-    alert_evidence_api,
-    alert_page,
-    alert_reviews_api,
     alerts_api,
     alerts_page,
     arming_api,
@@ -81,7 +78,7 @@ if TYPE_CHECKING:
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 APIS = (
-    account_api, alert_evidence_api, alert_reviews_api, alerts_api, arming_api, backup_api, camera_finder_api,
+    account_api, alerts_api, arming_api, backup_api, camera_finder_api,
     camera_setup_api, cameras_api, cascade_api, events_api, false_alarms_api, headroom_api, health_api,
     language_api, live_api, manifest_api, metrics_api, notify_api, ptz_api, recordings_api, savings_api,
     savings_history_api, scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api, system_api,
@@ -89,7 +86,7 @@ APIS = (
 )  # fmt: skip
 # The page that adds a camera comes before the page of one: `new` is no camera's name.
 PAGES = (
-    account_page, alert_page, alerts_page, camera_edit_page, camera_setup_page, cameras_page, live_page, login_page,
+    account_page, alerts_page, camera_edit_page, camera_setup_page, cameras_page, live_page, login_page,
     notify_page, savings_page, scenarios_page, settings_page, setup_page, snooze_page, storage_page, system_page,
     timeline_page, trials_page, users_page, why_page,
 )  # fmt: skip

@@ -11,9 +11,8 @@ from fastapi import FastAPI
 from appliance.base.clock import local_weekday_minute
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, may
-from appliance.dashboard.alert_counts import AlertCountCache
-from appliance.dashboard.alert_page import AlertPageView
-from appliance.dashboard.alert_reader import AlertReader
+from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
+from appliance.dashboard.alerts_page import AlertPageView
 from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.camera_finder_api import CameraFinder
 from appliance.dashboard.camera_setup_api import CameraProber
@@ -26,7 +25,7 @@ from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.live_feed import LiveHub
-from appliance.dashboard.metrics import ApplianceCollector
+from appliance.dashboard.metrics_api import ApplianceCollector
 from appliance.dashboard.notify_api import NotifyContext
 from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recording_jobs import RecordingJobs
@@ -44,7 +43,6 @@ from appliance.dashboard.why_api import WhyReader
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.rules.arming import Arming
 from appliance.settings.settings_service import SettingsService
-from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.arming import ArmingStore
 from appliance.store.boxes import BoxStore
@@ -53,12 +51,10 @@ from appliance.store.health_events import HealthEventStore
 from appliance.store.notices import NoticeStore
 from appliance.store.quotas import StorageLimits
 from appliance.store.review_writes import ReviewStore
-from appliance.store.second_factors import SecondFactorStore
 from appliance.store.segments import SegmentStore
-from appliance.store.sessions import SessionStore
 from appliance.store.storage_report import StorageReportCache
 from appliance.store.timeline import TimelineStore
-from appliance.store.users import UserStore
+from appliance.store.users import AccessLog, SecondFactorStore, SessionStore, UserStore
 from appliance.store.verdict_stats import JudgeWorkCache
 from appliance.web.account_tables import AccountTables
 from appliance.web.auth import Access

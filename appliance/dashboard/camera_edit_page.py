@@ -9,8 +9,7 @@ from typing import Literal
 from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard.alert_filter import AlertFilter, AlertFilterQuery
-from appliance.dashboard.alert_reader import AlertReader, Reader
+from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, AlertReader, Reader
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms

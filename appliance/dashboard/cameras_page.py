@@ -10,8 +10,7 @@ from starlette.responses import HTMLResponse
 from appliance.config import LineRule, Rule
 from appliance.dashboard import headroom_api
 from appliance.dashboard.access_rights import may
-from appliance.dashboard.alert_filter import AlertFilter, AlertFilterQuery
-from appliance.dashboard.alert_reader import Reader
+from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, Reader
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev

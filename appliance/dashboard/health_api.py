@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from appliance.base.clock import Clock
 from appliance.broker import LinkState
-from appliance.dashboard.alert_filter import PAGE_LENGTH, Before, cursor_of
+from appliance.dashboard.alert_reader import PAGE_LENGTH, Before, cursor_of
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.notify.delivery import TargetStatus

@@ -44,7 +44,7 @@ PING_S = 5.0  # a page without video knows that the appliance lives
 STALE_S = 20.0  # what was recorded last is no live picture any more
 ACTIVE_S = 10.0  # a camera stays live so long after the last movement
 MOVED_MIN = 0.02  # of the frame's size; parked cars tremble by less
-TRACKS_MAX = 500  # remembered of a camera; detect.nms.DETECTIONS_MAX is 300 a frame
+TRACKS_MAX = 500  # remembered of a camera; detect.output_head.DETECTIONS_MAX is 300 a frame
 _MESSAGE = struct.Struct(">cBI")
 
 

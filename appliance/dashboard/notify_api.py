@@ -16,7 +16,7 @@ from appliance.config import DashboardSections, PushTarget, Target
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, settings_problems, user_of
-from appliance.notify.message_sender import SendResult
+from appliance.notify.message import SendResult
 from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SnoozeLinks
 from appliance.settings.yaml_edit import REMOVED, SiteChange
@@ -41,7 +41,6 @@ SECRET_KEYS: dict[str, tuple[str, ...]] = {
 }
 Hours = Annotated[str, Field(pattern=r"^(([01]\d|2[0-3]):[0-5]\d-(([01]\d|2[0-3]):[0-5]\d|24:00))?$")]
 Secret = Annotated[SecretStr, Field(max_length=2000)]
-Text = Annotated[str, Field(max_length=2000)]
 
 
 class NotifyContext:
@@ -117,6 +116,10 @@ class TargetItem(ApiModel):
     failures: int = 0
 
 
+_STATUS_FIELDS = ("failing_since", "error", "waiting", "told", "quiet", "failures")
+_NO_STATUS = {each: TargetItem.model_fields[each].default for each in _STATUS_FIELDS}
+
+
 class TargetList(ApiModel):
     """digest: of the site file, to be sent as `base` with a change; '': it cannot be changed here."""
 
@@ -190,19 +193,10 @@ def _items(context: NotifyContext) -> list[TargetItem]:
     statuses = {each.name: each for each in context.probes.targets()}
     found = []
     for name, target in context.targets.items():
-        status = statuses.get(name)
-        quiet = ", ".join(target.quiet_hours.hours) if target.quiet_hours else ""
-        facts: dict[str, Any] = {
-            key: getattr(status, key) for key in ("failing_since", "error", "waiting", "told", "quiet", "failures")
-        } if status else {}  # fmt: skip
-        found.append(
-            TargetItem(
-                name=name, kind=target.kind, host=target.host, enabled=target.enabled, local=target.local,
-                picture=target.picture, severities=target.severities, cameras=target.cameras, rules=target.rules,
-                health=target.health, quiet_hours=quiet, urgent=target.urgent, hold_s=target.hold_s,
-                repeat_s=target.repeat_s, **facts,
-            )
-        )  # fmt: skip
+        status, quiet = statuses.get(name), target.quiet_hours
+        facts = {each: getattr(status, each) for each in _STATUS_FIELDS} if status else _NO_STATUS
+        hours = ", ".join(quiet.hours) if quiet else ""
+        found.append(TargetItem.of_row(target, name=name, quiet_hours=hours, **facts))
     return found
 
 

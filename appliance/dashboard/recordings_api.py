@@ -115,6 +115,14 @@ async def recorded_frame(
     return Response(found.snapshot.jpeg, media_type="image/jpeg", headers=headers)
 
 
+def kept_file(request: Request, path: Path, etag: str, media_type: str = "video/mp4", **more: Any) -> Response:
+    """Return a file that a browser asks about each time whether it may show what it kept: signed out it may not."""
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache", **more.pop("headers", {})}
+    if etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return FileResponse(path, headers=headers, media_type=media_type, **more)
+
+
 @router.get("/{name}/recording", response_model=RecordingItem, responses=RENDITION_RESPONSES)
 async def recording(
     cameras: Cameras, cuts: Cuts, renditions: RenditionsPart, name: str, t0: From, t1: To, codec: Codec = "as_recorded"
@@ -183,17 +191,11 @@ async def recording_file(
         if made is None:
             raise Problem(404, "This stretch is not converted; ask for it by /recording?codec=h264 first.")
         path, etag = made.path, made.etag
-    headers = {
-        "ETag": etag,
-        "Cache-Control": "private, no-cache",
-        "X-Recording-Start": f"{cut.clip.t_start!r}",
-        "X-Recording-Note": cut.clip.note.encode("ascii", "replace").decode(),
-    }
-    if etag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
+    note = cut.clip.note.encode("ascii", "replace").decode()
+    headers = {"X-Recording-Start": f"{cut.clip.t_start!r}", "X-Recording-Note": note}
     stamp = iso_utc(cut.clip.t_start)[:19].replace("-", "").replace(":", "")
-    return FileResponse(
-        path, media_type="video/mp4", headers=headers, filename=f"{name}-{stamp}Z.mp4",
+    return kept_file(
+        request, path, etag, headers=headers, filename=f"{name}-{stamp}Z.mp4",
         content_disposition_type="attachment" if asked.download else "inline",
     )  # fmt: skip
 
@@ -230,10 +232,7 @@ async def clip_rendition_file(request: Request, alerts: Reader, renditions: Rend
     made = renditions.kept(("alert", alert_id))
     if made is None:
         raise Problem(404, "This clip is not converted; ask for it by /rendition first.")
-    headers = {"ETag": made.etag, "Cache-Control": "private, no-cache"}
-    if made.etag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    return FileResponse(made.path, media_type="video/mp4", headers=headers)
+    return kept_file(request, made.path, made.etag)
 
 
 async def _cut(cameras: Cameras, cuts: RecordingCuts, name: str, t0: float, t1: float) -> RecordingCut:

@@ -19,8 +19,7 @@ from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import ChangeSettings, Settings, settings_problems, user_of
 from appliance.dashboard.timeline_api import T_MAX, AlertMarkItem, TimelineReader
 from appliance.dashboard.trial_store import TrialHead, TrialResult, TrialStore, TriedAlertPair
-from appliance.explain.span_task import without_secrets
-from appliance.explain.trial_task import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask
+from appliance.explain.recording_tasks import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask, without_secrets
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
@@ -142,7 +141,7 @@ class SettingsTrials:
         try:
             with self._beginning:  # it is kept as begun before it can be over
                 job = self._jobs.start(
-                    "try_settings", name, TRIAL_TASK.encode(task), folders, about,
+                    "try_settings", name, TRIAL_TASK.dump_python(task, mode="json"), folders, about,
                     wall_s=min(WALL_S_MAX, 600.0 + 8 * seconds), ended=self._ended,
                 )  # fmt: skip
                 job.about["page"] = f"{page_of(name)}/{job.id}"

@@ -17,9 +17,9 @@ from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
+from appliance.explain.recording_tasks import LEAD_S, SPAN_TASK, SpanTask, without_secrets
 from appliance.explain.rule_outcomes import RuleOutcome, Stage
 from appliance.explain.span_explanation import SENTENCES, SpanExplanation, explain_stored
-from appliance.explain.span_task import LEAD_S, SPAN_TASK, SpanTask, without_secrets
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -219,7 +219,7 @@ class WhyReader:
         size = row.size if row is not None and row.size[0] else (16, 9)
         pipeline = Pipeline(name, camera, self._config.alerts, local_weekday_minute)
         lead = [each for each in self._timeline_store.events(name, t0 - RECALL_S_MAX, t0 - LEAD_S) if each.alert]
-        pipeline.recall([each.event for each in lead])
+        pipeline.policy.recall([each.event for each in lead])
         found = explain_stored(camera, pipeline, self._sessions(name, size, t0, t1), (t0, t1))
         return self._report(name, camera, t0, t1, found, None)
 
@@ -240,7 +240,7 @@ class WhyReader:
                 local_begin=local_weekday_minute(begin), model_folder=folder,
             )  # fmt: skip
             about = {"t0": t0, "t1": t1, "camera": camera}
-            job = self._jobs.start("replay_span", name, SPAN_TASK.encode(task), models, about)
+            job = self._jobs.start("replay_span", name, SPAN_TASK.dump_python(task, mode="json"), models, about)
         except ModelError as error:
             raise Problem(422, f"The network cannot be loaded: {error}") from None
         except JobRunning as error:

@@ -1,36 +1,355 @@
-"""`vedette demo`: plans, starts, supervises and stops the processes of appliance, worker, nats-server and cameras."""
+"""The output of the demo: alerts and verdicts read from the appliance's HTTP API, as text or JSON lines."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import http.client
+import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import webbrowser
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any, TextIO
 
+from appliance.base.backoff import Backoff
 from appliance.base.child_modules import APPLIANCE, CLOUD_WORKER, RTSP_SERVER
 from appliance.base.clock import Clock, SystemClock
-from appliance.base.errors import MissingDependency, SourceRefused, UsageError
+from appliance.base.errors import MissingDependency, SourceRefused, UsageError, VedetteError, printable, redact
 from appliance.demo import demo_config
 from appliance.demo.demo_config import (
     DASHBOARD_PORT,
     VLM_KEY,
     DemoCamera,
+    VlmServer,
     dashboard_port,
     find_clips,
     find_nats_server,
     free_port,
     lock_data_folder,
+    probe_vlm,
 )
-from appliance.demo.demo_console import AlertReporter, DashboardClient, DemoConsole
-from appliance.demo.demo_processes import ChildProcess, ChildProgram
 from appliance.demo.looping_clip import as_camera_clip
-from appliance.demo.vlm_probe import VlmServer, probe_vlm
+
+TIMEOUT_S = 3.0  # of the demo's own dashboard on loopback, also on a busy laptop
+ANSWER_BYTES_MAX = 4 * 1024 * 1024  # a page of alerts has some 100 kB
+
+
+class NoAnswer(VedetteError):
+    """The dashboard did not answer, or not as it should; ask again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoAlert:
+    """An alert of the API's list, as far as the demo shows it."""
+
+    id: str
+    camera: str
+    title: str
+    rules: tuple[str, ...]
+    t_start: float
+    verdict: str | None
+    page: str
+
+
+class DashboardClient:
+    """Asks the appliance on this machine. No state; never through a proxy."""
+
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self._host = host
+        self._port = port
+
+    def healthy(self) -> bool:
+        """Return whether the dashboard answers."""
+        try:
+            self._get("/healthz")
+        except NoAnswer:
+            return False
+        return True
+
+    def alerts(self, limit: int = 50) -> list[DemoAlert]:
+        """Return the newest alerts, newest first. Raise NoAnswer."""
+        try:
+            return [
+                DemoAlert(
+                    id=str(item["id"]),
+                    camera=str(item["camera"]),
+                    title=str(item["title"]),
+                    rules=tuple(map(str, item["rules"])),
+                    t_start=float(item["t_start"]),
+                    verdict=item["verdict"],
+                    page=str(item["page"]),
+                )
+                for item in self._get(f"/api/v1/alerts?limit={limit}")["alerts"]
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise NoAnswer(f"the list of alerts is not as expected ({error!r})") from None
+
+    def reason(self, alert: str) -> str:
+        """Return the cloud's reason for its verdict; "" without one. Raise NoAnswer."""
+        verdict = self._get(f"/api/v1/alerts/{alert}").get("verdict") or {}
+        return str(verdict.get("reason", ""))
+
+    def _get(self, path: str) -> Any:
+        link = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        try:
+            link.request("GET", path, headers={"Accept": "application/json"})
+            answer = link.getresponse()
+            body = answer.read(ANSWER_BYTES_MAX)
+            if answer.status != http.client.OK:
+                raise NoAnswer(f"{path} answered {answer.status}")
+            return json.loads(body)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise NoAnswer(f"{path}: {error}") from None
+        finally:
+            link.close()
+
+
+REMEMBERED_MAX = 2000  # alerts that were printed already; the newest 50 are asked for
+
+
+class DemoConsole:
+    """Prints lines for people, or JSON lines for programs. It has no state.
+
+    Secrets are taken out, and so is everything that would steer a terminal: a reason is what a model wrote.
+    """
+
+    def __init__(self, clock: Clock, *, as_json: bool, out: TextIO | None = None) -> None:
+        self._clock = clock
+        self._as_json = as_json
+        self._out = out or sys.stdout
+
+    def emit(self, event: str, text: str, *, stamped: bool = True, **fields: object) -> None:
+        """Print that `event` happened; `text` for people, `fields` for programs."""
+        now = self._clock.now()
+        if self._as_json:
+            line = json.dumps({"event": event, "t": round(now, 3), **fields})
+        else:
+            line = f"{_clock_time(now)}  {text}" if stamped else text
+        try:
+            print(redact(line if self._as_json else printable(line)), file=self._out, flush=True)
+        except BrokenPipeError:
+            self._out = open("/dev/null", "w")  # noqa: SIM115 (the reader is gone; the demo goes on)
+
+
+class AlertReporter:
+    """Prints each alert and each verdict once.
+
+    State: the alerts printed, at most `REMEMBERED_MAX`, and their verdicts. Owner: the main thread. Alerts that began
+    before `since_t` (of an earlier demo in the same folder) are passed over.
+    """
+
+    def __init__(self, api: DashboardClient, console: DemoConsole, url: str, since_t: float) -> None:
+        self._api = api
+        self._console = console
+        self._url = url
+        self._since_t = since_t
+        self._verdicts: OrderedDict[str, str | None] = OrderedDict()
+        self.alerts = 0
+        self.verdicts = 0
+
+    def poll(self) -> None:
+        """Ask once and print what is new; an appliance that does not answer is asked again next time."""
+        try:
+            for alert in reversed(self._api.alerts()):
+                if alert.t_start >= self._since_t:
+                    self._take(alert)
+        except NoAnswer:
+            return
+
+    def _take(self, alert: DemoAlert) -> None:
+        if alert.id not in self._verdicts:
+            self._verdicts[alert.id] = None
+            self.alerts += 1
+            self._console.emit(
+                "alert", self._alert_line(alert), id=alert.id, camera=alert.camera, rules=list(alert.rules)
+            )
+            while len(self._verdicts) > REMEMBERED_MAX:
+                self._verdicts.popitem(last=False)
+        if alert.verdict is not None and self._verdicts[alert.id] != alert.verdict:
+            reason = self._api.reason(alert.id)
+            self._verdicts[alert.id] = alert.verdict
+            self.verdicts += 1
+            text = f"verdict  {alert.camera}: {alert.verdict}{_sentence(reason)}"
+            self._console.emit("verdict", text, id=alert.id, verdict=alert.verdict, reason=reason)
+
+    def _alert_line(self, alert: DemoAlert) -> str:
+        rules = ", ".join(alert.rules)
+        return f"alert    {alert.camera}: {alert.title} ({rules})  {self._url.rstrip('/')}{alert.page}"
+
+
+def _sentence(reason: str) -> str:
+    return f" - {reason}" if reason else ""
+
+
+def _clock_time(t: float) -> str:
+    return datetime.fromtimestamp(t).astimezone().strftime("%H:%M:%S")
+
+
+LOG_BYTES_MAX = 4 * 1024 * 1024  # of one program; some 30,000 lines
+HEALTHY_AFTER_S = 30.0  # one that ran so long begins with a short backoff again
+TAIL_BYTES = 2000  # the last lines of a log: what went wrong stands there
+WRONG_USE = 2  # exit code; another start would not help
+_POLL_S = 0.05  # a person sees that it begins
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True, slots=True)
+class ChildProgram:
+    """A program to run, and how long it may take to stop."""
+
+    name: str
+    command: tuple[str, ...]
+    stop_s: float = 5.0  # how long it may take to end after SIGTERM
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to ours; may hold passwords
+
+
+class ChildProcess:
+    """One program, kept running.
+
+    State: the process, and when to start it again. Owner: the demo's main thread, which must also be the one that
+    starts it: the kernel kills the child (PR_SET_PDEATHSIG) when that thread ends, however it ends. The child leads a
+    process group of its own, so that Ctrl-C in the terminal reaches us alone and children stop in order.
+    Its output goes to `log`, which is cut (the older half moves to `.1`) beyond `LOG_BYTES_MAX`.
+    """
+
+    def __init__(self, program: ChildProgram, log: Path, clock: Clock) -> None:
+        self.program = program
+        self.log = log
+        self.starts = 0
+        self._clock = clock
+        self._backoff = Backoff(0.5, 8.0)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._restart_at: float | None = None
+        self._death = ""
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 while it is not running."""
+        return self._process.pid if self._process else 0
+
+    def start(self) -> None:
+        """Start it. Raises MissingDependency when it cannot be started at all."""
+        self._restart_at = None
+        environment = {**os.environ, **self.program.environment}
+        try:
+            with open(self.log, "ab", opener=_private) as output:
+                self._process = subprocess.Popen(
+                    self.program.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    start_new_session=True,
+                    preexec_fn=_dies_with(os.getpid()),  # noqa: PLW1509 (this process has one thread)
+                )
+        except OSError as error:
+            raise MissingDependency(
+                f"{self.program.name} cannot be started ({self.program.command[0]}: {error.strerror})"
+            ) from None
+        self.starts += 1
+        self._started_at = self._clock.monotonic()
+
+    def check(self) -> str | None:
+        """Restart it when it died, after a backoff. Then returns how it had died (`signal 9`), else None.
+
+        Raises MissingDependency when it ended because of wrong use, which another start would not mend.
+        """
+        self._bound_log()
+        if self._restart_at is not None:
+            if self._clock.monotonic() < self._restart_at:
+                return None
+            self.start()
+            return self._death
+        code = self._process.poll() if self._process else None
+        if code is not None:
+            self._plan_restart(code)
+        return None
+
+    def _plan_restart(self, code: int) -> None:
+        now = self._clock.monotonic()
+        self._kill_group()
+        if code == WRONG_USE:
+            raise MissingDependency(f"{self.program.name} cannot run: {self.last_log_line() or 'see ' + str(self.log)}")
+        if now - self._started_at > HEALTHY_AFTER_S:
+            self._backoff.reset()
+        self._restart_at = now + self._backoff.next_s()
+        self._death = exit_text(code)
+
+    def stop(self, at_once: Callable[[], bool]) -> bool:
+        """Ask it to end, then make it; True if it ended by itself. `at_once()`: do not wait any longer."""
+        process, self._restart_at = self._process, None
+        if process is None:
+            return True
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        deadline = self._clock.monotonic() + self.program.stop_s
+        while process.poll() is None and self._clock.monotonic() < deadline and not at_once():
+            self._clock.sleep(_POLL_S)
+        by_itself = process.poll() is not None
+        self._kill_group()
+        return by_itself
+
+    def last_log_line(self) -> str:
+        """Return the last line of its log."""
+        try:
+            with self.log.open("rb") as text:
+                text.seek(max(0, text.seek(0, os.SEEK_END) - TAIL_BYTES))
+                lines = text.read().decode(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1].strip() if lines else ""
+
+    def _kill_group(self) -> None:
+        """Kill all that is left of its process group."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    def _bound_log(self) -> None:
+        """Cut a log that is too long. The child appends, so the file may be emptied under it."""
+        with contextlib.suppress(OSError):
+            if self.log.stat().st_size <= LOG_BYTES_MAX:
+                return
+            kept = self.log.read_bytes()[-LOG_BYTES_MAX // 2 :]
+            older = self.log.with_suffix(".log.1")
+            older.touch(mode=0o600)
+            older.write_bytes(kept)
+            os.truncate(self.log, 0)
+
+
+def exit_text(code: int) -> str:
+    """Return an exit status in words."""
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _dies_with(parent: int) -> Callable[[], None]:
+    """Return the hook between fork and exec that lets a child die when its parent does. Linux only, as Vedette is."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def arrange() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return arrange
+
 
 DETECTOR_JUDGES = (
     "Judged by a detector that looks again: it can reject or doubt, not confirm. A real model: "
@@ -248,7 +567,7 @@ class _Demo:
             self._clock.sleep(_TICK_S)
 
     def _refuse_crash_loops(self) -> None:
-        """Only before the demo is up; later a child is restarted for as long as it takes."""
+        """Refuse before the demo is up; later a child is restarted for as long as it takes."""
         for child in self._children:
             if child.starts > STARTS_MAX:
                 name, line = child.program.name, child.last_log_line() or "it says nothing"

@@ -121,30 +121,36 @@ class LoopingClip:
         return now_s - before_s
 
 
-def _probe(path: Path) -> tuple[StreamFormat, float, tuple[int, int]]:
+@contextlib.contextmanager
+def _video(path: Path) -> Iterator[av.VideoStream]:
+    """Open the first video stream of a file. Raises SourceRefused: there is none, or it cannot be read."""
     if not path.is_file():
         raise SourceRefused(f"{path}: no such file")
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
                 raise SourceRefused(f"{path}: there is no video in it")
-            stream = container.streams.video[0]
-            codec = codec_of(stream.codec_context.name)
-            if codec is None:
-                raise SourceRefused(
-                    f"{path}: coded as {stream.codec_context.name}, and cameras speak H.264 or HEVC "
-                    f"(ffmpeg -i {path.name} -c:v libx264 {path.stem}.h264.mp4)"
-                )
-            found = read_format(codec, stream.codec_context.extradata or b"")
-            fps = float(stream.average_rate or 0)
-            size = (stream.codec_context.width, stream.codec_context.height)
+            yield container.streams.video[0]
     except av.error.FFmpegError as error:
         raise SourceRefused(f"{path}: cannot be read as a video ({error.strerror})") from None
+
+
+def _probe(path: Path) -> tuple[StreamFormat, float, tuple[int, int]]:
+    with _video(path) as stream:
+        codec = codec_of(stream.codec_context.name)
+        if codec is None:
+            raise SourceRefused(
+                f"{path}: coded as {stream.codec_context.name}, and cameras speak H.264 or HEVC "
+                f"(ffmpeg -i {path.name} -c:v libx264 {path.stem}.h264.mp4)"
+            )
+        found = read_format(codec, stream.codec_context.extradata or b"")
+        fps = float(stream.average_rate or 0)
+        size = (stream.codec_context.width, stream.codec_context.height)
     return _with_sets_in_band(path, found), fps, size
 
 
 def _sound(path: Path) -> tuple[SoundFormat | None, tuple[SoundFrame, ...]]:
-    """AAC and G.711 as they stand in the file, in memory: at most `SOUND_BYTES_MAX`."""
+    """Read AAC and G.711 as they stand in the file, into memory: at most `SOUND_BYTES_MAX`."""
     found: list[SoundFrame] = []
     size = 0
     with av.open(str(path)) as container:
@@ -161,7 +167,7 @@ def _sound(path: Path) -> tuple[SoundFormat | None, tuple[SoundFrame, ...]]:
 
 
 def _with_sets_in_band(path: Path, stream: StreamFormat) -> StreamFormat:
-    """Streams without a header (raw, MPEG-TS) carry their parameter sets in the first key frame."""
+    """Take the parameter sets from the first key frame of streams without a header (raw, MPEG-TS)."""
     for packet in _packets(path):
         if not packet.is_keyframe:
             continue
@@ -202,11 +208,12 @@ _KEY_EVERY_S = 2  # as cameras are set up
 
 
 def as_camera_clip(path: Path, folder: Path, notify: Callable[[str], None]) -> Path:
-    """`path` itself when it can be served as it is, else an H.264 copy of its first ten minutes in `folder`.
+    """Return `path` when it can be served as it is, else an H.264 copy of its first ten minutes in `folder`.
 
     Raises SourceRefused: it is absent, or no video that can be decoded.
     """
-    codec = _codec(path)
+    with _video(path) as stream:
+        codec = stream.codec_context.name
     if codec_of(codec) is not None:
         LoopingClip(path).close()
         return path
@@ -220,18 +227,6 @@ def as_camera_clip(path: Path, folder: Path, notify: Callable[[str], None]) -> P
         _convert(path, partly)
         partly.rename(made)
     return made
-
-
-def _codec(path: Path) -> str:
-    if not path.is_file():
-        raise SourceRefused(f"{path}: no such file")
-    try:
-        with av.open(str(path)) as container:
-            if not container.streams.video:
-                raise SourceRefused(f"{path}: there is no video in it")
-            return str(container.streams.video[0].codec_context.name)
-    except av.error.FFmpegError as error:
-        raise SourceRefused(f"{path}: cannot be read as a video ({error.strerror})") from None
 
 
 def _convert(source: Path, target: Path) -> None:

@@ -1,15 +1,10 @@
-"""RTSP 1.0 without I/O: requests, responses, the Transport header, Basic and Digest authentication."""
+"""RTSP 1.0 without I/O: requests, responses, the Transport header."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import hmac
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 HEAD_BYTES_MAX = 16 * 1024  # requests of real clients have under 1 kB
 BODY_BYTES_MAX = 64 * 1024  # clients send none; a bound for hostile ones
@@ -76,7 +71,7 @@ class RtspRequestReader:
         return found
 
     def _take_one(self, found: list[RtspRequest]) -> int:
-        """Bytes that the next whole frame or request takes, 0 when it is not all here."""
+        """Return the bytes that the next whole frame or request takes, 0 when it is not all here."""
         pending = self._pending
         if pending[:1] == b"$":
             size = 4 + int.from_bytes(pending[2:4], "big")
@@ -164,58 +159,3 @@ def _channels(parameters: list[str]) -> tuple[int, int] | None:
             second = int(match.group(2) or first + 1)
             return (first, second) if first != second and max(first, second) <= 255 else None
     return 0, 1
-
-
-AuthScheme = Literal["basic", "digest"]
-REALM = "vedette-demo"
-_FIELD = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|([^\s,]+))')
-
-
-class RtspAuthenticator:
-    """Knows the one user and decides whether an Authorization header proves the password.
-
-    State: none that changes. The nonce belongs to the connection that asks.
-    """
-
-    def __init__(self, user: str, password: str, schemes: Iterable[AuthScheme] = ("digest", "basic")) -> None:
-        self._user = user
-        self._password = password
-        self._schemes = tuple(schemes)
-
-    def challenges(self, nonce: str) -> list[str]:
-        """Return the WWW-Authenticate headers of a 401."""
-        offers = {
-            "digest": f'Digest realm="{REALM}", nonce="{nonce}", algorithm=MD5',
-            "basic": f'Basic realm="{REALM}"',
-        }
-        return [offers[scheme] for scheme in self._schemes]
-
-    def accepts(self, header: str, method: str, target: str, nonce: str) -> bool:
-        """Return whether `header` (the Authorization header, may be empty) proves the password for this request."""
-        kind, _, rest = header.partition(" ")
-        if kind.lower() == "basic" and "basic" in self._schemes:
-            return self._basic(rest)
-        if kind.lower() == "digest" and "digest" in self._schemes:
-            return self._digest(rest, method, target, nonce)
-        return False
-
-    def _basic(self, encoded: str) -> bool:
-        try:
-            given = base64.b64decode(encoded.strip(), validate=True)
-        except (binascii.Error, ValueError):
-            return False
-        return hmac.compare_digest(given, f"{self._user}:{self._password}".encode())
-
-    def _digest(self, text: str, method: str, target: str, nonce: str) -> bool:
-        given = {name.lower(): quoted or bare for name, quoted, bare in _FIELD.findall(text)}
-        if (given.get("username"), given.get("nonce"), given.get("uri")) != (self._user, nonce, target):
-            return False
-        secret = _md5(f"{self._user}:{REALM}:{self._password}")
-        request = _md5(f"{method}:{target}")
-        middle = f"{nonce}:{given.get('nc', '')}:{given.get('cnonce', '')}:auth" if given.get("qop") else nonce
-        expected = _md5(f"{secret}:{middle}:{request}")
-        return hmac.compare_digest(expected.encode(), given.get("response", "").lower().encode())
-
-
-def _md5(text: str) -> str:
-    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()

@@ -1,15 +1,10 @@
-"""One endless camera of the RTSP server: reads its clip once, in real time, for all viewers.
-
-It can stall, hang or slow down.
-"""
+"""One endless camera of the RTSP server: reads its clip once, in real time, for all viewers."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,7 +20,6 @@ READ_AHEAD = 16  # access units read at a time, in a thread
 LAG_S_MAX = 1.0  # a mount further behind skips time instead of hurrying
 GOP_BYTES_MAX = 4 * 1024 * 1024  # of the last group of pictures, kept for viewers who join
 RETRY_S = 1.0  # a file that was taken away may come back
-_DRIP_S = 0.1  # between the pieces of a slowed-down unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,55 +35,40 @@ class SentUnit:
     _framed: dict[int, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def framed(self, channel: int) -> bytes:
-        """All packets framed for `channel`; made once for all viewers that use the same channel."""
+        """Frame all packets for `channel`, once for all viewers that use the same channel."""
         if channel not in self._framed:
             self._framed[channel] = b"".join(interleaved(channel, packet) for packet in self.packets)
         return self._framed[channel]
 
 
 class MountViewer(Protocol):
-    """A client that watches a mount; none of its methods may block."""
+    """A client that watches a mount."""
 
-    def send_unit(self, unit: SentUnit) -> None: ...
-
-    def send_raw(self, data: bytes) -> None: ...
-
-    def framed(self, unit: SentUnit) -> bytes: ...
-
-    def count(self, unit: SentUnit) -> None: ...
-
-
-@dataclass(slots=True)
-class MountFaults:
-    """The faults that are on."""
-
-    stalled: bool = False  # no media
-    hung: bool = False  # no answer to any request
-    drip_bytes_per_s: float | None = None  # media only this fast
+    def send_unit(self, unit: SentUnit) -> None:
+        """Must not block."""
 
 
 class Mount:
     """An endless camera.
 
-    State: the running time of its clip, the last group of pictures, the viewers, the faults.
+    State: the running time of its clip, the last group of pictures, the viewers.
     Owner: the server's event loop; one task, `mount-NAME`, begun by the first viewer and never paused after, as
     a camera does not wait for its viewers. Invariant: sequence numbers and timestamps run on through loops, changes
-    of clip and faults; a mount that fell behind by more than `LAG_S_MAX` skips the time, it never hurries.
+    of clip; a mount that fell behind by more than `LAG_S_MAX` skips the time, it never hurries.
     """
 
     def __init__(self, name: str, clip: LoopingClip, clock: Clock) -> None:
         self.name = name
-        self.faults = MountFaults()
         self._clip = clip
         self._next_clip: LoopingClip | None = None
         self._clock = clock
-        self._packetizer = Packetizer(secrets.randbits(32), secrets.randbits(16))
+        self._packetizer, self._sound_packetizer = (
+            Packetizer(secrets.randbits(32), secrets.randbits(16)) for _ in range(2)
+        )
         self._timestamp_base = secrets.randbits(32)
-        self._sound_packetizer = Packetizer(secrets.randbits(32), secrets.randbits(16))
         self._sound_base = secrets.randbits(31)
         self._sound_sent: SentUnit | None = None
         self._heard = 0, 0  # of the clip's passes, and of the frames of that one, sent so far
-        self._clock_off_s = 0.0
         self._origin: float | None = None
         self._clip_began_s = 0.0
         self._due_s = 0.0
@@ -98,30 +77,18 @@ class Mount:
         self._waiting: list[MountViewer] = []
         self._gop: list[SentUnit] = []
         self._gop_bytes = 0
-        self._resumed = asyncio.Event()
         self._repeats = LogThrottle(logger, clock)
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def ssrc(self) -> int:
-        return self._packetizer.ssrc
-
-    @property
-    def sound_ssrc(self) -> int:
-        return self._sound_packetizer.ssrc
+    def ssrc(self, *, sound: bool) -> int:
+        """Return the synchronisation source of the video, or of the sound."""
+        return (self._sound_packetizer if sound else self._packetizer).ssrc
 
     @property
     def description(self) -> SdpDescription:
         """The session description (SDP) of the clip that plays now."""
         clip = self._next_clip or self._clip
         return SdpDescription(self.name, clip.stream, clip.fps, self._session, clip.sound)
-
-    @property
-    def started_at(self) -> float:
-        """UTC seconds at which the clip's first frame counts as taken. Raises RuntimeError before the first viewer."""
-        if self._origin is None:
-            raise RuntimeError(f"nobody has watched {self.name} yet")
-        return self._clock.now() - (self._clock.monotonic() - self._origin - self._clip_began_s)
 
     @property
     def position(self) -> tuple[int, int]:
@@ -133,14 +100,18 @@ class Mount:
 
     def join(self, viewer: MountViewer) -> None:
         """Send to `viewer` from the last key frame on, or from the next if the last is too long ago."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self.run(), name=f"mount-{self.name}")
-        if self.faults.stalled or not self._gop:
+        self.start()
+        if not self._gop:
             self._waiting.append(viewer)
             return
         self._playing.append(viewer)
         for unit in self._gop:
             viewer.send_unit(unit)
+
+    def start(self) -> None:
+        """Play from now on; the first viewer begins it."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self.run(), name=f"mount-{self.name}")
 
     def leave(self, viewer: MountViewer) -> None:
         """Send nothing more to `viewer`."""
@@ -177,44 +148,22 @@ class Mount:
         """Go on with another clip, from its first key frame; timestamps run on."""
         self._next_clip = clip
 
-    def jump_back(self, seconds: float) -> None:
-        """Let timestamps from now on be `seconds` lower, as a camera does whose clock was set back."""
-        self._timestamp_base -= round(seconds * CLOCK_RATE)
-
-    def set_clock_off(self, seconds: float) -> None:
-        """Let sender reports claim that frames were taken so much later than they were: the camera's clock is wrong."""
-        self._clock_off_s = seconds
-
-    def resume(self) -> None:
-        """End the faults; the viewers get the last group of pictures first."""
-        self.faults.stalled = self.faults.hung = False
-        self.faults.drip_bytes_per_s = None
-        self._resumed.set()
-        waiting, self._waiting = self._waiting, []
-        for viewer in waiting:
-            self.join(viewer)
-
-    def sound_report(self, packets: int, octets: int) -> bytes | None:
-        """As `rtcp_report`, of the sound."""
-        unit, sound = self._sound_sent, self._clip.sound
-        if unit is None or sound is None or self.faults.stalled:
-            return None
-        wall_t = self._clock.now() - (self._clock.monotonic() - unit.taken_at) + self._clock_off_s
-        return sender_report(self._sound_packetizer.ssrc, wall_t, unit.timestamp, packets, octets, self.name)
-
-    def rtcp_report(self, packets: int, octets: int) -> bytes | None:
+    def report(self, packets: int, octets: int, *, sound: bool) -> bytes | None:
         """Return a sender report for a client that was sent so much; None while there is nothing to report about."""
-        if not self._gop or self.faults.stalled:
+        unit = self._sound_sent if sound else self._gop[-1] if self._gop else None
+        if unit is None:
             return None
-        unit = self._gop[-1]
-        wall_t = self._clock.now() - (self._clock.monotonic() - unit.taken_at) + self._clock_off_s
-        return sender_report(self.ssrc, wall_t, unit.timestamp, packets, octets, self.name)
+        return sender_report(self.ssrc(sound=sound), self.taken_t(unit), unit.timestamp, packets, octets, self.name)
+
+    def taken_t(self, unit: SentUnit) -> float:
+        """Return the UTC seconds at which the frame counts as taken."""
+        return self._clock.now() - (self._clock.monotonic() - unit.taken_at)
 
     async def _take_next_clip(self) -> None:
         old, self._clip, self._next_clip = self._clip, self._next_clip or self._clip, None
         await asyncio.to_thread(old.close)
         self._clip_began_s = self._due_s + 1.0 / (self._clip.fps or 25.0)
-        self._heard = 0, 0
+        self._heard, self._sound_sent = (0, 0), None
 
     async def _reopen(self) -> None:
         """Try the file once more: one that was taken away may come back."""
@@ -237,7 +186,7 @@ class Mount:
         elif lag_s < 0:
             await asyncio.sleep(-lag_s)
         self._deliver_sound(unit.dts_s)
-        await self._deliver(self._packed(unit))
+        await self.deliver(self._packed(unit))
 
     def _deliver_sound(self, until_s: float) -> None:
         """Send what was heard up to `until_s` of the clip's time; each pass of the clip begins its sound again."""
@@ -261,9 +210,8 @@ class Mount:
         packet = self._sound_packetizer.sound(sound.payload(frame), timestamp, sound.payload_type)
         unit = SentUnit(False, timestamp, (self._origin or 0.0) + heard_s, (packet,), len(packet), sound=True)
         self._sound_sent = unit
-        if not self.faults.stalled:
-            for viewer in tuple(self._playing):
-                viewer.send_unit(unit)
+        for viewer in tuple(self._playing):
+            viewer.send_unit(unit)
 
     def _packed(self, unit: AccessUnit) -> SentUnit:
         shown_s = self._clip_began_s + unit.pts_s
@@ -272,22 +220,17 @@ class Mount:
         taken_at = (self._origin or 0.0) + shown_s
         return SentUnit(unit.key, timestamp, taken_at, tuple(packets), sum(map(len, packets)))
 
-    async def _deliver(self, unit: SentUnit) -> None:
-        self._remember(unit)
-        if self.faults.stalled:
-            self._waiting += self._playing
-            self._playing = []
-            return
-        if unit.key and self._waiting:
+    async def deliver(self, unit: SentUnit) -> None:
+        """Send a unit to those who watch, and from a key frame on to those who wait for one."""
+        self.remember(unit)
+        if unit.key:
             self._playing += self._waiting
             self._waiting = []
-        if self.faults.drip_bytes_per_s is None:
-            for viewer in tuple(self._playing):
-                viewer.send_unit(unit)
-        else:
-            await self._drip(unit, tuple(self._playing))
+        for viewer in tuple(self._playing):
+            viewer.send_unit(unit)
 
-    def _remember(self, unit: SentUnit) -> None:
+    def remember(self, unit: SentUnit) -> None:
+        """Keep the last group of pictures for viewers who join."""
         if unit.key:
             self._gop, self._gop_bytes = [unit], unit.size
         elif self._gop and self._gop_bytes + unit.size <= GOP_BYTES_MAX:
@@ -295,19 +238,3 @@ class Mount:
             self._gop_bytes += unit.size
         else:
             self._gop, self._gop_bytes = [], 0
-
-    async def _drip(self, unit: SentUnit, viewers: Collection[MountViewer]) -> None:
-        """Send one unit piece by piece; a piece goes to all, so that no viewer holds half a packet at the end."""
-        left = {viewer: viewer.framed(unit) for viewer in viewers}
-        self._resumed.clear()
-        while any(left.values()):
-            rate = self.faults.drip_bytes_per_s
-            size = max(1, int(rate * _DRIP_S)) if rate is not None else GOP_BYTES_MAX
-            for viewer, data in left.items():
-                viewer.send_raw(data[:size])
-                left[viewer] = data[size:]
-            if rate is not None and any(left.values()):
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._resumed.wait(), _DRIP_S)
-        for viewer in viewers:
-            viewer.count(unit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,10 +72,7 @@ class CudaRuntime:
 
         Raises DetectorError in CUDA's words.
         """
-        status, *values = getattr(self._api, name)(*given)
-        if int(status) != 0:
-            raise DetectorError(f"{name}: {self._words(status)}")
-        return values[0] if len(values) == 1 else tuple(values)
+        return checked_call(self._api, name, given, self._api.cudaGetErrorString)
 
     def make_current(self) -> None:
         """Let calls of the CUDA driver in this thread mean this GPU. Raises DetectorError."""
@@ -108,6 +106,10 @@ class CudaRuntime:
     def wait(self) -> None:
         """Until all that was enqueued is done; what failed on the GPU is raised here."""
         self.call("cudaStreamSynchronize", self.stream)
+
+    def wait_for_default_stream(self) -> None:
+        """Until what other libraries have enqueued is done, as far as they chose no stream of their own."""
+        self.call("cudaStreamSynchronize", 0)
 
     def begin_capture(self) -> None:
         """Begin to record what is enqueued, instead of doing it."""
@@ -143,10 +145,14 @@ class CudaRuntime:
         self._graphs.remove(graph)
         self.call("cudaGraphExecDestroy", graph)
 
-    def close(self) -> None:
-        """Give everything back. A broken GPU refuses that too: what fails is left. A second call does nothing."""
+    def forget_all(self) -> None:
+        """Give all recordings back. A broken GPU refuses that too: what fails is left."""
         while self._graphs:
             self._api.cudaGraphExecDestroy(self._graphs.pop())
+
+    def close(self) -> None:
+        """Give everything back; what fails is left. A second call does nothing."""
+        self.forget_all()
         while self._buffers:
             made = self._buffers.pop()
             if made.device:
@@ -167,13 +173,22 @@ class CudaRuntime:
             raise ModelError(
                 f"CUDA finds no GPU here ({error}): {DRIVER_CURE}, or set detector.device to cpu"
             ) from None
-        name = found.name.decode(errors="replace") if isinstance(found.name, bytes) else str(found.name)
-        return GpuFacts(name.strip("\0 "), f"{found.major}.{found.minor}", int(found.totalGlobalMem))
+        return GpuFacts(_text(found.name).strip("\0 "), f"{found.major}.{found.minor}", int(found.totalGlobalMem))
 
-    def _words(self, status: Any) -> str:
-        words = self._api.cudaGetErrorString(status)[1]
-        said = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
-        return f"{said} (CUDA error {int(status)})"
+
+def checked_call(api: Any, name: str, given: Sequence[Any], words: Callable[[Any], tuple[Any, Any]]) -> Any:
+    """Call a function of NVIDIA's libraries and return its results without the status.
+
+    Raises DetectorError in the words of `words`.
+    """
+    status, *values = getattr(api, name)(*given)
+    if int(status) != 0:
+        raise DetectorError(f"{name}: {_text(words(status)[1])} (CUDA error {int(status)})")
+    return values[0] if len(values) == 1 else tuple(values) or None
+
+
+def _text(words: Any) -> str:
+    return words.decode(errors="replace") if isinstance(words, bytes) else str(words)
 
 
 def _bindings() -> Any:

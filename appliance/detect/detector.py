@@ -84,49 +84,23 @@ class Batching(Protocol):
         ...
 
 
-@runtime_checkable
-class CalibratedDetector(Protocol):
-    """A detector whose scores are not on the common scale."""
-
-    @property
-    def calibration(self) -> Mapping[str, tuple[float, float]]:
-        """For `StreamHeader.calibration`: by label, the line that puts its log-odds there; {}: they are."""
-        ...
-
-
-@runtime_checkable
-class PreferringDetector(Protocol):
-    """A detector that can be told which labels rules want."""
-
-    def prefer(self, wanted: Iterable[str]) -> None:
-        """Where it gives one object several classes, those that nobody wants give way. Any thread."""
-        ...
-
-
-@runtime_checkable
-class StandIn(Protocol):
-    """A detector that may run instead of the one that was asked for."""
-
-    @property
-    def stands_in(self) -> str:
-        """For what, and why, in one sentence; '': it is what was asked for."""
-        ...
-
-
 def fallback_reason(detector: ObjectDetector) -> str:
-    """Return the name of the detector that this one replaces, and why; '' if it replaces none."""
-    return detector.stands_in if isinstance(detector, StandIn) else ""
+    """Return the name of the detector that this one replaces, and why; '' if it is what was asked for."""
+    return str(getattr(detector, "stands_in", ""))
 
 
 def prefer_labels(detector: ObjectDetector, wanted: Iterable[str]) -> None:
-    """Tell the detector, if it can be told, which labels rules want."""
-    if isinstance(detector, PreferringDetector):
-        detector.prefer(wanted)
+    """Tell the detector, if it can be told, which labels rules want: classes that nobody wants give way. Any thread."""
+    if prefer := getattr(detector, "prefer", None):
+        prefer(wanted)
 
 
 def calibration_of(detector: ObjectDetector) -> Mapping[str, tuple[float, float]]:
-    """Return the calibration of the detector's scores, as a session's header holds it."""
-    return detector.calibration if isinstance(detector, CalibratedDetector) else {}
+    """Return the calibration of the detector's scores, as a session's header holds it; {}: they are on that scale.
+
+    By label, the line that puts log-odds on the common scale.
+    """
+    return cast("Mapping[str, tuple[float, float]]", getattr(detector, "calibration", {}))
 
 
 def load(settings: DetectorConfig) -> NetworkDetector | HogDetector:
@@ -216,11 +190,11 @@ def locate(settings: DetectorConfig) -> ModelFile | None:
     if model.endswith(".hef"):
         raise ModelError(f"{model} was compiled for a Hailo device: set detector.backend to hailo")
     # OpenVINO and TensorRT multiply a file in the precision they are told; for ONNX Runtime it is a matter of the file.
-    told = (backend in ("openvino", "tensorrt") or settings.provider == "tensorrt") and settings.precision in (
+    by_backend = (backend in ("openvino", "tensorrt") or settings.provider == "tensorrt") and settings.precision in (
         "bf16",
         "fp16",
     )
-    return model_files.find_model(model, precision="auto" if told else settings.precision)
+    return model_files.find_model(model, precision="auto" if by_backend else settings.precision)
 
 
 def make_ready(settings: DetectorConfig) -> None:
@@ -285,12 +259,8 @@ def _open_runtime(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
 
     Raises ModelError, MissingDependency.
     """
-    if settings.backend == "openvino":
-        return _open_openvino(settings, found)
-    if settings.backend == "tensorrt":
-        return _open_tensorrt(settings, found)
-    if settings.backend == "hailo":
-        return _open_hailo(settings, found)
+    if special := {"openvino": _open_openvino, "tensorrt": _open_tensorrt, "hailo": _open_hailo}.get(settings.backend):
+        return special(settings, found)
     if settings.dla_core is not None:
         raise ModelError("detector.dla_core is TensorRT's: set detector.backend to tensorrt, or dla_core to null")
     if settings.provider != "cuda" and settings.device != "cuda":

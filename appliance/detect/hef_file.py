@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ModelError
 from appliance.detect.class_labels import COCO_80
+from appliance.detect.onnx_header import protobuf_fields
 
 # github.com/hailo-ai/hailort (MIT), branch hailo8: src/hef/hef_internal.hpp and hef.proto.
 MAGIC = 0x01484546
@@ -73,11 +74,15 @@ def read_header(path: Path) -> HefHeader:
     version = _COMMON.unpack_from(head)[1]
     if version not in _HEADER_BYTES:
         raise ModelError(f"{path}: a HEF of format {version}, and only 0 to {max(_HEADER_BYTES)} are known")
-    fields = _fields(_first_message(head[_HEADER_BYTES[version] :]))
+    try:  # the header is field 1 of a ProtoHEFHef, and comes first
+        _, first = next(protobuf_fields(memoryview(head)[_HEADER_BYTES[version] :]), (1, b""))
+        fields = dict(protobuf_fields(memoryview(first))) if not isinstance(first, int) else {}
+    except (ValueError, IndexError):
+        fields = {}
     number, compiler = fields.get(1, 0), fields.get(3, b"")
     return HefHeader(
         ARCHITECTURES.get(number, "") if isinstance(number, int) else "",
-        compiler.decode("ascii", "replace") if isinstance(compiler, bytes) else "",
+        bytes(compiler).decode("ascii", "replace") if isinstance(compiler, memoryview) else "",
     )
 
 
@@ -140,41 +145,3 @@ def find_hef(model: str, places: Sequence[Path]) -> Path:
             "detector.backend to auto"
         )
     return next(iter(found.values()))
-
-
-def _first_message(data: bytes) -> bytes:
-    """Field 1 of the protobuf ProtoHEFHef, its header; b"" where that does not come first."""
-    if not data or data[0] != 0x0A:
-        return b""
-    length, at = _varint(data, 1)
-    return data[at : at + length]
-
-
-def _fields(message: bytes) -> dict[int, int | bytes]:
-    """Return the numbers and texts of a protobuf message."""
-    found: dict[int, int | bytes] = {}
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        value, at = _varint(message, at)
-        if key & 7 == 0:
-            found[key >> 3] = value
-        elif key & 7 == 2:
-            found[key >> 3] = message[at : at + value]
-            at += value
-        else:
-            break
-    return found
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and the position after it."""
-    value = shift = 0
-    while at < len(data) and shift < 70:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    return value, at

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from appliance.base.errors import DetectorError, MissingDependency
 from appliance.detect.letterbox import GREY
-from appliance.detect.nms import filter_and_sort, non_maximum_suppression, to_detections
+from appliance.detect.output_head import filter_and_sort, non_maximum_suppression, to_detections
 from appliance.types import Detections
 
 log = logging.getLogger(__name__)

@@ -22,6 +22,19 @@ class Normalisation:
 
 
 @dataclass(frozen=True, slots=True)
+class InputForm:
+    """The form in which a network takes frames: how they are placed, RGB or BGR, and the range of a pixel.
+
+    scale: what a pixel of 0..255 is multiplied by, unless planes have a mean and a deviation of their own.
+    """
+
+    placing: Placing
+    rgb: bool = True
+    scale: float = 1 / 255
+    normalisation: Normalisation | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Where a frame lies in a network's input: its corner and size there, in pixels; the input's (width, height)."""
 

@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 
 from appliance.base.detector_config import HeadName
 from appliance.base.errors import DetectorError, ModelError
-from appliance.detect import class_labels, score_calibration, yolo_detr_heads
-from appliance.detect.class_preference import ClassPreference
-from appliance.detect.input_buffer import InputBuffer
+from appliance.detect import class_labels, model_files, yolo_detr_ssd_heads
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.model_files import sha256_of
-from appliance.detect.network_inputs import network_inputs, shape_step
+from appliance.detect.network_inputs import InputBuffer, network_inputs, shape_step
 from appliance.detect.network_runtime import Array, NetworkRuntime
-from appliance.detect.nms import filter_and_sort
 from appliance.detect.nv12_letterbox import GpuFrame, GpuFrameRuntime, PixelRange
+from appliance.detect.output_head import ClassPreference, OutputHead, UnknownLayout, filter_and_sort
 from appliance.types import Detections
 
 log = logging.getLogger(__name__)
@@ -49,14 +47,14 @@ class NetworkDetector:
         score_min: float = 0.1,
         head: HeadName = "auto",
         label_names: tuple[str, ...] = (),
-        calibration: score_calibration.ScoreLines | None = None,
+        calibration: model_files.ScoreLines | None = None,
     ) -> None:
         """Try the network on a grey frame and choose the head. Raises ModelError.
 
         runtime: with the network of `path`. calibration: of its scores, where models.toml knows it; else the file's
         metadata say it, or nobody.
         """
-        self.stands_in = ""  # see `StandIn`
+        self.stands_in = ""  # see `fallback_reason`
         self.name = f"{path.stem}@{sha256_of(path)[:8]}" + (f"+{runtime.mark}" if runtime.mark else "")
         self.runtime = runtime
         self._path = path
@@ -67,8 +65,8 @@ class NetworkDetector:
         self._names = label_names or class_labels.named(path, self._metadata)
         self._head = self._choose(head, size)
         self.shape_step = self._step(self._head, head)
-        self._heads: dict[tuple[int, int], yolo_detr_heads.OutputHead] = {size: self._head}
-        self._letterbox = Letterbox(*size, self._head.placing, self.shape_step, self._sizes(self._head, head))
+        self._heads: dict[tuple[int, int], OutputHead] = {size: self._head}
+        self._letterbox = Letterbox(*size, self._head.form.placing, self.shape_step, self._sizes(self._head, head))
         self._batch_sizes = self._take_batches(size)
         self._buffers = threading.local()
         self._prepared: set[tuple[int, int]] = set()
@@ -77,8 +75,8 @@ class NetworkDetector:
         self.warning = class_labels.guessed(self._head.classes, self._metadata, label_names)
         if self.warning:
             log.warning("%s: %s", path, self.warning)
-        lines = calibration or score_calibration.lines_from_metadata(path.name, self._metadata)
-        self.calibration = score_calibration.to_common_scale(lines, self.labels)
+        lines = calibration or model_files.lines_from_metadata(path.name, self._metadata)
+        self.calibration = model_files.to_common_scale(lines, self.labels)
 
     @property
     def head_name(self) -> str:
@@ -139,7 +137,7 @@ class NetworkDetector:
         for numbers in self._batches([(frame.width, frame.height) for frame in frames]):
             batch = [frames[number] for number in numbers]
             places = [self._letterbox.placement(frame.width, frame.height) for frame in batch]
-            pixels = PixelRange.of(self._head.scale, self._head.normalisation, rgb=self._head.rgb)
+            pixels = PixelRange.of(self._head.form)
             try:
                 outputs = self.runtime.run_frames(batch, places, pixels, self._sizes_feed(len(batch)))
             except DetectorError as error:
@@ -206,9 +204,7 @@ class NetworkDetector:
         """Return the tensor of frames that have one input size; good until the next call in this thread."""
         buffer: InputBuffer | None = getattr(self._buffers, "mine", None)
         if buffer is None:
-            head = self._head
-            buffer = InputBuffer(self._inputs, self._letterbox, head.scale, head.normalisation, rgb=head.rgb)
-            self._buffers.mine = buffer
+            self._buffers.mine = buffer = InputBuffer(self._inputs, self._letterbox, self._head.form)
         return buffer.fill(frames)
 
     def _run(self, tensor: Array) -> dict[str, Array]:
@@ -224,10 +220,10 @@ class NetworkDetector:
             return {}
         return {self._inputs.sizes: np.array([[self._inputs.width, self._inputs.height]] * count, np.int64)}
 
-    def _head_at(self, size: tuple[int, int]) -> yolo_detr_heads.OutputHead:
+    def _head_at(self, size: tuple[int, int]) -> OutputHead:
         """Remembered: at most one a shape, and shapes are multiples of `shape_step` up to the usual size."""
         if size not in self._heads:
-            self._heads[size] = yolo_detr_heads.resized_head(self._head, size)
+            self._heads[size] = yolo_detr_ssd_heads.resized_head(self._head, size)
         return self._heads[size]
 
     def _take_batches(self, size: tuple[int, int]) -> tuple[int, ...]:
@@ -242,40 +238,40 @@ class NetworkDetector:
             return (1,)
         return sizes if all(array.ndim and len(array) == count for array in outputs.values()) else (1,)
 
-    def _step(self, head: yolo_detr_heads.OutputHead, wanted: HeadName) -> int:
+    def _step(self, head: OutputHead, wanted: HeadName) -> int:
         """32, or the network's own stride, if it takes other shapes cheaply and answers alike in them; else 0."""
-        if not self._inputs.free or head.placing == "stretch" or not self.runtime.takes_any_shape:
+        if not self._inputs.free or head.form.placing == "stretch" or not self.runtime.takes_any_shape:
             return 0
         step = shape_step(self._metadata)
         return step if self._answers_alike(head, wanted, (3 * step, 2 * step)) else 0
 
-    def _sizes(self, head: yolo_detr_heads.OutputHead, wanted: HeadName) -> tuple[tuple[int, int], ...]:
+    def _sizes(self, head: OutputHead, wanted: HeadName) -> tuple[tuple[int, int], ...]:
         """Return the runtime's few input sizes, if the network answers alike in the smallest of them; else ()."""
         sizes = self.runtime.input_sizes
-        if len(sizes) < 2 or head.placing == "stretch" or not self._answers_alike(head, wanted, sizes[0]):
+        if len(sizes) < 2 or head.form.placing == "stretch" or not self._answers_alike(head, wanted, sizes[0]):
             return ()
         return sizes
 
-    def _answers_alike(self, head: yolo_detr_heads.OutputHead, wanted: HeadName, size: tuple[int, int]) -> bool:
+    def _answers_alike(self, head: OutputHead, wanted: HeadName, size: tuple[int, int]) -> bool:
         try:
             other = self._choose(wanted, size)
         except ModelError:
             return False
         return other.name == head.name and other.classes == head.classes
 
-    def _choose(self, wanted: HeadName, size: tuple[int, int]) -> yolo_detr_heads.OutputHead:
+    def _choose(self, wanted: HeadName, size: tuple[int, int]) -> OutputHead:
         grey = self._inputs.grey(1, *size)
         try:
             outputs = self._run(grey)
         except DetectorError as error:
             raise ModelError(f"{self._path}: the network fails on a trial picture: {error}") from None
-        answer = yolo_detr_heads.TrialOutput(
+        answer = yolo_detr_ssd_heads.TrialOutput(
             size, outputs, self._inputs.sizes, self._metadata, self._names, self._inputs.dtype is np.uint8
         )
         try:
-            return yolo_detr_heads.choose_head(answer, wanted)
-        except yolo_detr_heads.UnknownLayout as reason:
+            return yolo_detr_ssd_heads.choose_head(answer, wanted)
+        except UnknownLayout as reason:
             raise ModelError(
                 f"{self._path}: unknown output layout, {reason} (input {list(grey.shape)}, outputs {answer.shapes()}; "
-                f"detector.head is {wanted}); known: {yolo_detr_heads.KNOWN}"
+                f"detector.head is {wanted}); known: {yolo_detr_ssd_heads.KNOWN}"
             ) from None

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from appliance.base.errors import DetectorError, MissingDependency, ModelError
-from appliance.detect.letterbox import GREY, Normalisation, Placement
+from appliance.detect.cuda_runtime import checked_call
+from appliance.detect.letterbox import GREY, InputForm, Placement
 from appliance.detect.network_runtime import Array
 
 SOURCE = Path(__file__).with_name("nv12_letterbox.cu")
@@ -53,13 +54,13 @@ class PixelRange:
     bias: tuple[float, float, float]
 
     @classmethod
-    def of(cls, scale: float, how: Normalisation | None, *, rgb: bool) -> PixelRange:
-        """scale: of all planes, unless they have a mean and a deviation."""
+    def of(cls, form: InputForm) -> PixelRange:
+        how = form.normalisation
         if how is None:
-            return cls(rgb, (scale,) * 3, (0.0,) * 3)
+            return cls(form.rgb, (form.scale,) * 3, (0.0,) * 3)
         gain = [1 / each for each in how.std]
         bias = [-mean / each for mean, each in zip(how.mean, how.std, strict=True)]
-        return cls(rgb, (gain[0], gain[1], gain[2]), (bias[0], bias[1], bias[2]))
+        return cls(form.rgb, (gain[0], gain[1], gain[2]), (bias[0], bias[1], bias[2]))
 
 
 @runtime_checkable
@@ -123,10 +124,10 @@ class Nv12Kernel:
             try:
                 self._compiled("nvrtcCompileProgram", program, len(options), options)
             except ModelError as error:
-                told = bytearray(self._compiled("nvrtcGetProgramLogSize", program))
-                self._compiled("nvrtcGetProgramLog", program, told)
-                said = bytes(told).decode(errors="replace").strip("\0\n ").partition("\n")[0]
-                raise ModelError(f"{error}: {said[:300]}") from None
+                log = bytearray(self._compiled("nvrtcGetProgramLogSize", program))
+                self._compiled("nvrtcGetProgramLog", program, log)
+                message = bytes(log).decode(errors="replace").strip("\0\n ").partition("\n")[0]
+                raise ModelError(f"{error}: {message[:300]}") from None
             binary = bytearray(self._compiled("nvrtcGetCUBINSize", program))
             self._compiled("nvrtcGetCUBIN", program, binary)
             return bytes(binary)
@@ -135,22 +136,14 @@ class Nv12Kernel:
 
     def _compiled(self, name: str, *given: Any) -> Any:
         """Call a function of NVRTC and return its result beside the status. Raise ModelError."""
-        status, *values = getattr(self._nvrtc, name)(*given)
-        if int(status) != 0:
-            words = self._nvrtc.nvrtcGetErrorString(status)[1]
-            raise ModelError(f"{SOURCE.name} is not compiled: {name}: {_text(words)}")
-        return values[0] if values else None
+        try:
+            return checked_call(self._nvrtc, name, given, self._nvrtc.nvrtcGetErrorString)
+        except DetectorError as error:
+            raise ModelError(f"{SOURCE.name} is not compiled: {error}") from None
 
     def _drive(self, name: str, *given: Any) -> Any:
         """Call a function of the CUDA driver and return its result beside the status. Raise DetectorError."""
-        status, *values = getattr(self._driver, name)(*given)
-        if int(status) != 0:
-            raise DetectorError(f"{name}: {_text(self._driver.cuGetErrorString(status)[1])} (CUDA error {int(status)})")
-        return values[0] if values else None
-
-
-def _text(words: Any) -> str:
-    return words.decode(errors="replace") if isinstance(words, bytes) else str(words)
+        return checked_call(self._driver, name, given, self._driver.cuGetErrorString)
 
 
 def _bindings() -> tuple[Any, Any]:

@@ -17,7 +17,7 @@ DTYPES = {
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
 }  # fmt: skip
 FLOATS = ("float32", "float16", "bfloat16")
-_QUANTISING = (b"QuantizeLinear", b"DequantizeLinear")
+_QUANTISING = ("QuantizeLinear", "DequantizeLinear")
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5  # wire types of Protocol Buffers
 
 
@@ -25,7 +25,9 @@ _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5  # wire types of Protoc
 class OnnxHeader:
     """inputs: without weights that are listed among them. weights: numpy's names of the weights' floating types.
 
-    quantised: the graph has QuantizeLinear or DequantizeLinear. external: weights lie in other files.
+    quantised: the graph has QuantizeLinear or DequantizeLinear. integers: numpy's names of the types that these turn
+    numbers into: what ONNX Runtime's quantiser writes has uint8 and int32, what TensorRT takes int8 alone.
+    convolutions: how many the graph has. external: weights lie in other files.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -34,6 +36,8 @@ class OnnxHeader:
     weights: frozenset[str]
     quantised: bool
     external: bool
+    integers: frozenset[str] = frozenset()
+    convolutions: int = 0
 
     @property
     def precision(self) -> Precision:
@@ -60,11 +64,11 @@ def read_header(path: Path) -> OnnxHeader:
 def _model(view: memoryview) -> OnnxHeader:
     metadata: dict[str, str] = {}
     graph: memoryview | None = None
-    for number, value in _fields(view):
+    for number, value in protobuf_fields(view):
         if number == 7 and isinstance(value, memoryview):
             graph = value
         elif number == 14 and isinstance(value, memoryview):
-            entry = dict(_fields(value))
+            entry = dict(protobuf_fields(value))
             metadata[_text(entry.get(1))] = _text(entry.get(2))
     if graph is None:
         raise ValueError("it has no graph")
@@ -74,18 +78,18 @@ def _model(view: memoryview) -> OnnxHeader:
 def _graph(graph: memoryview, metadata: dict[str, str]) -> OnnxHeader:
     inputs: list[TensorSpec] = []
     outputs: list[TensorSpec] = []
-    held: set[str] = set()
-    weights: set[str] = set()
-    quantised = external = False
-    for number, value in _fields(graph):
+    held: dict[str, str] = {}
+    nodes: list[tuple[str, list[str]]] = []
+    external = False
+    for number, value in protobuf_fields(graph):
         if not isinstance(value, memoryview):
             continue
         if number == 1:
-            quantised = quantised or any(at == 4 and _bytes(op) in _QUANTISING for at, op in _fields(value))
+            fields = list(protobuf_fields(value))
+            nodes.append((_text(dict(fields).get(4)), [_text(given) for at, given in fields if at == 1]))
         elif number == 5:
-            tensor = dict(_fields(value))
-            held.add(_text(tensor.get(8)))
-            weights.add(DTYPES.get(_number(tensor.get(2)), ""))
+            tensor = dict(protobuf_fields(value))
+            held[_text(tensor.get(8))] = DTYPES.get(_number(tensor.get(2)), "")
             external = external or tensor.get(14) == 1
         elif number == 11:
             inputs.append(_value_info(value))
@@ -94,21 +98,34 @@ def _graph(graph: memoryview, metadata: dict[str, str]) -> OnnxHeader:
     if not inputs or not outputs:
         raise ValueError("its graph has no inputs or no outputs")
     wanted = tuple(each for each in inputs if each.name not in held)
-    return OnnxHeader(wanted, tuple(outputs), metadata, frozenset(weights & set(FLOATS)), quantised, external)
+    quantising = [(kind, given) for kind, given in nodes if kind in _QUANTISING]
+    # Their third input is the zero point; without one it is a uint8. What is stored as integers is Dequantize's first.
+    integers = {held.get(given[2], "") if len(given) > 2 else "uint8" for _, given in quantising}
+    integers |= {held.get(given[0], "") for kind, given in quantising if kind == "DequantizeLinear"}
+    return OnnxHeader(
+        wanted,
+        tuple(outputs),
+        metadata,
+        frozenset(set(held.values()) & set(FLOATS)),
+        bool(quantising),
+        external,
+        frozenset(integers - {""}),
+        sum(kind == "Conv" for kind, _ in nodes),
+    )
 
 
 def _value_info(view: memoryview) -> TensorSpec:
-    info = dict(_fields(view))
-    tensor = dict(_fields(_view(dict(_fields(_view(info.get(2)))).get(1))))
+    info = dict(protobuf_fields(view))
+    tensor = dict(protobuf_fields(_view(dict(protobuf_fields(_view(info.get(2)))).get(1))))
     sides: list[Side] = []
-    for number, dim in _fields(_view(tensor.get(2))):
+    for number, dim in protobuf_fields(_view(tensor.get(2))):
         if number == 1:
-            side = dict(_fields(_view(dim)))
+            side = dict(protobuf_fields(_view(dim)))
             sides.append(_number(side[1]) if 1 in side else _text(side.get(2)) or None)
     return TensorSpec(_text(info.get(1)), DTYPES.get(_number(tensor.get(1)), "?"), tuple(sides))
 
 
-def _fields(view: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+def protobuf_fields(view: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Field numbers and values of a protobuf message. Raises ValueError, IndexError: it is none."""
     at = 0
     while at < len(view):

@@ -1,4 +1,7 @@
-"""Chooses what runs the network here, and in which precision: the fastest of what is known to be as accurate."""
+"""Chooses what runs the network here, and in which precision: the fastest of what is known to be as accurate.
+
+`runtime_options` says of each way why it was chosen or not.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.detector_config import DetectorConfig, Device, Precision
 from appliance.base.errors import MissingDependency, ModelError
 from appliance.detect import detector, model_files
-from appliance.detect.accelerators import accelerators
+from appliance.detect.accelerators import KINDS, accelerators
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.model_files import sha256_of
 
@@ -50,7 +53,7 @@ Measured = Literal["onnx", "openvino", "tensorrt"]
 PLACES: dict[Measured, dict[Device, tuple[Precision, ...]]] = {
     "onnx": {"cpu": ("fp32", "int8", "bf16", "fp16"), "cuda": ("fp32", "fp16")},
     "openvino": {"cpu": ("fp32", "int8", "bf16"), "gpu": ("fp32", "int8", "fp16"), "npu": ("int8", "fp16")},
-    "tensorrt": {"cuda": ("fp32", "int8", "fp16")},
+    "tensorrt": {"cuda": ("fp32", "fp16")},  # integers it takes in a form that no bundle has
 }
 
 
@@ -104,8 +107,8 @@ def settle_runtime(settings: DetectorConfig, folder: Path, measure: Measure | No
     file is.
     """
     candidates = candidates_for(settings)
-    if len(candidates) < 2:
-        return settings
+    if len(candidates) < 2:  # what alone is left of the precision that was asked for
+        return candidates[0].applied_to(settings) if candidates else settings
     known = remembered_choice(settings, folder)
     if known is None:
         try:
@@ -122,6 +125,9 @@ def settle_runtime(settings: DetectorConfig, folder: Path, measure: Measure | No
 
 def with_remembered_runtime(settings: DetectorConfig, folder: Path) -> DetectorConfig:
     """Return `settings` with the choice remembered in this storage folder, if any; nothing is measured."""
+    candidates = candidates_for(settings)
+    if len(candidates) == 1:
+        return candidates[0].applied_to(settings)
     known = remembered_choice(settings, folder)
     return settings if known is None else known.chosen.applied_to(settings)
 
@@ -292,6 +298,97 @@ def _remember(choice: RuntimeChoice, folder: Path) -> None:
         fresh.replace(path)
     except OSError as error:
         log.warning("detector.backend: %s cannot be written, so it is measured at every start: %s", path, error)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOption:
+    """A row of what this appliance has to run the network with, and what came of it. cost_ms: as in RuntimeChoice."""
+
+    way: str
+    state: Literal["chosen", "slower", "unmeasured", "refused", "left out", "absent"]
+    cost_ms: float | None = None
+    reason: str = ""
+
+
+def runtime_options(settings: DetectorConfig, known: RuntimeChoice | None) -> tuple[RuntimeOption, ...]:
+    """Return the runtimes that `auto` found here, best first, and why; () if the site file leaves nothing open.
+
+    known: what was measured; None: nothing yet.
+    """
+    candidates = candidates_for(settings)
+    if not candidates or settings.backend != "auto":
+        return ()
+    rows = [_option(each, known, alone=len(candidates) == 1) for each in candidates]
+    rows.sort(key=lambda row: (row.state != "chosen", row.cost_ms is None, row.cost_ms or 0.0))
+    return (*rows, *_left_out(settings, candidates), *_absent(settings))
+
+
+def _option(each: RuntimeCandidate, known: RuntimeChoice | None, *, alone: bool) -> RuntimeOption:
+    if known is None:
+        reason = "nothing else is as accurate here" if alone else "the first start measures it"
+        return RuntimeOption(str(each), "chosen" if alone else "unmeasured", reason=reason)
+    if str(each) in known.refused:
+        return RuntimeOption(str(each), "refused", reason=known.refused[str(each)])
+    ms = known.cost_ms.get(str(each))
+    if each != known.chosen:
+        gain = f"less than {GAIN_MIN:.0%} quicker than the file's own way"
+        best = known.cost_ms[str(known.chosen)]
+        return RuntimeOption(str(each), "slower", ms, gain if ms is not None and ms < best else "")
+    return RuntimeOption(str(each), "chosen", ms, "the quickest of those that are as accurate")
+
+
+def _left_out(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> Iterator[RuntimeOption]:
+    """Yield the runtimes that are here and would run the network if the site file named them."""
+    model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
+    here = {each.kind: each for each in accelerators()}
+    for backend, places in PLACES.items():
+        for device, precisions in places.items():
+            if not installed_version(backend) or (device != "cpu" and device not in here):
+                continue
+            for precision in precisions:
+                able = _is_to_be_had(model, RuntimeCandidate(backend, precision, device))
+                if able and RuntimeCandidate(backend, precision, device) not in candidates:
+                    asked = f"backend: {backend}, " + (f"device: {device}, " if device != "cpu" else "")
+                    yield RuntimeOption(
+                        str(RuntimeCandidate(backend, precision, device)), "left out",
+                        reason=f"not known to be as accurate; detector {{{asked}precision: {precision}}} takes it",
+                    )  # fmt: skip
+    if "hailo" in here:
+        yield RuntimeOption("hailo", "left out", reason=f"{here['hailo'].node}: detector.backend: hailo takes it")
+
+
+def _is_to_be_had(model: str, way: RuntimeCandidate) -> bool:
+    """Return whether the network's file comes in this precision, or the runtime makes it of any file."""
+    if way.precision in ("bf16", "fp16") and way.backend != "onnx":
+        return way.precision != "bf16" or openvino_multiplies_bf16()
+    try:
+        own = model_files.model_bundles()[model]
+    except (KeyError, ModelError):
+        return False  # a file of one's own: nothing is known of it in other precisions
+    return way.precision == own.precision or (way.precision in own.variants and way.precision != "bf16")
+
+
+def _absent(settings: DetectorConfig) -> Iterator[RuntimeOption]:
+    """Yield the runtimes that cannot run here, and what they would take."""
+    here = {each.kind: each for each in accelerators()}
+    for backend, package in (("openvino", "pip install 'vedette[openvino]'"), ("tensorrt", "see docs/hardware.md")):
+        if not installed_version(backend) and (backend != "tensorrt" or "cuda" in here):
+            yield RuntimeOption(backend, "absent", reason=f"its package is not installed: {package}")
+    for kind, name in KINDS.items():
+        if kind not in here:
+            yield RuntimeOption(name.partition(" ")[2], "absent", reason="none in this appliance")
+        elif settings.device not in ("auto", kind) and kind != "hailo":
+            yield RuntimeOption(kind, "left out", reason=f"detector.device is {settings.device}: auto would measure it")
+
+
+def table_lines(options: Sequence[RuntimeOption]) -> list[str]:
+    """`chosen      onnx fp32        10.3 ms  the quickest of those that are as accurate`, one row each."""
+    width = max((len(each.way) for each in options), default=0)
+    return [
+        f"{each.state:<10}  {each.way:<{width}}  {'' if each.cost_ms is None else f'{each.cost_ms:.1f} ms':>8}  "
+        f"{each.reason}".rstrip()
+        for each in options
+    ]
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ file. Networks of integers carry QuantizeLinear and DequantizeLinear (explicit q
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 VERSION_MIN = (10, 3)  # JetPack 6; 10.2 miscompiles (Ultralytics keeps it on a list of refused versions)
 GPU_BATCH_SIZES = (1, 2, 4, 8)  # each is a build of minutes
 WORKSPACE_BYTES = 1 << 30  # at most this, and a quarter of the GPU's memory, which on a Jetson is everybody's
-SAID_EVERY_S = 5.0  # lines of a build that takes minutes
+LOG_EVERY_S = 5.0  # lines of a build that takes minutes
 INSTALL_CURE = (
     "on a Jetson it comes with JetPack (make the environment with --system-site-packages); elsewhere: "
     "pip install tensorrt-cu12, or tensorrt-cu13 where nvidia-smi says CUDA 13"
@@ -33,6 +34,12 @@ TYPED_CURE = (
     "TensorRT 11 takes types from the file: python -m modelopt.onnx.autocast --onnx_path {path} --output_path NEW.onnx "
     "(NVIDIA ModelOpt) and name that file as detector.model, or set detector.precision to auto"
 )
+QUANTISED_CURE = (
+    "it is quantised for ONNX Runtime (integers of {found}), and TensorRT takes int8 alone: in a checkout, python -m "
+    "models.export variant FLOAT32.onnx --kind tensorrt --clip FILM --out NEW.onnx makes such a file; name it as "
+    "detector.model, or set detector.precision to fp16"
+)
+DLA_INT8_MIN = (11, 4, 1)  # before, a DLA takes implicit quantisation alone, and leaves Q/DQ to the GPU without a word
 DLA_CURE = "Orin AGX and NX have DLAs, up to TensorRT 10.7 and from 11.4.1 on; set detector.dla_core to null"
 Say = Callable[[str], None]
 
@@ -90,7 +97,7 @@ def load_tensorrt() -> Any:
             f"TensorRT's Python package is here, its libraries are not ({first_line(error)}): {INSTALL_CURE}"
         ) from None
     found = version_of(tensorrt)
-    if found < VERSION_MIN:
+    if found[:2] < VERSION_MIN:
         raise MissingDependency(
             f"detector.backend tensorrt needs TensorRT {'.'.join(map(str, VERSION_MIN))} or later, and this is "
             f"{tensorrt.__version__}: {INSTALL_CURE}"
@@ -98,19 +105,20 @@ def load_tensorrt() -> Any:
     return tensorrt
 
 
-def version_of(trt: Any) -> tuple[int, int]:
-    """(10, 16) of `10.16.1.11`."""
-    parts = str(trt.__version__).split(".")
-    return int(parts[0]), int(parts[1])
+def version_of(trt: Any) -> tuple[int, ...]:
+    """(10, 16, 1) of `10.16.1.11`."""
+    return tuple(int(part) for part in str(trt.__version__).split(".")[:3])
 
 
-def choose_precision(asked: Precision, header: OnnxHeader, path: Path, major: int, *, dla: bool) -> EnginePrecision:
+def choose_precision(
+    asked: Precision, header: OnnxHeader, path: Path, version: tuple[int, ...], *, dla: bool
+) -> EnginePrecision:
     """Return the precision to build for `detector.precision`.
 
     Raise ModelError where the file or this TensorRT does not give it. auto: a file of float32 in float16, which GPUs
     are made for, where TensorRT converts it (10); every other as it is.
     """
-    own = header.precision
+    own, major = header.precision, version[0]
     if asked == "auto":
         asked = "fp16" if own == "fp32" and major < 11 else own
         tf32 = own == "fp32" and major >= 11
@@ -122,6 +130,11 @@ def choose_precision(asked: Precision, header: OnnxHeader, path: Path, major: in
         raise ModelError(f"{path}: it is exported in {own} and cannot run in {asked}: set detector.precision to auto")
     if asked != own and major >= 11:
         raise ModelError(f"{path}: it is exported in {own}. {TYPED_CURE.format(path=path)}")
+    if dla and asked == "int8" and version < DLA_INT8_MIN:
+        raise ModelError(
+            f"{path}: a DLA takes networks of Q/DQ from TensorRT {'.'.join(map(str, DLA_INT8_MIN))} on: set "
+            "detector.precision to fp16, or detector.dla_core to null"
+        )
     if dla and asked not in ("fp16", "int8"):
         raise ModelError(
             f"{path}: a DLA computes in fp16 and int8 alone, not in {asked}: set detector.precision to one of them, or "
@@ -135,9 +148,11 @@ def choose_precision(asked: Precision, header: OnnxHeader, path: Path, major: in
 
 
 def must_be_quantised(path: Path, header: OnnxHeader) -> None:
-    """Raise ModelError if the file holds no integers."""
+    """Raise ModelError if the file holds no integers, or others than TensorRT's parser takes."""
     if header.precision != "int8":
         raise ModelError(f"{path}: detector.precision int8 needs a file that is quantised (Q/DQ): set it to auto")
+    if others := sorted(header.integers & {"uint8", "int16", "uint16", "int32"}):
+        raise ModelError(f"{path}: {QUANTISED_CURE.format(found=' and '.join(others))}")
 
 
 def build_engine(trt: Any, order: EngineOrder, timing: bytes, clock: Clock | None = None) -> BuiltEngine:
@@ -192,7 +207,7 @@ def _network_flags(trt: Any, precision: EnginePrecision) -> int:
 
 
 def _use_dla(trt: Any, builder: Any, config: Any, core: int) -> str:
-    """'': it is set. A layer that a DLA lacks falls back to the GPU without a word; `count_dla_layers` tells."""
+    """'': it is set. A layer that a DLA lacks falls back to the GPU without a word; `must_run_on_dla` tells."""
     if core >= builder.num_DLA_cores:
         return f"detector.dla_core {core} was asked for, and there are {builder.num_DLA_cores} here: {DLA_CURE}"
     config.default_device_type = trt.DeviceType.DLA
@@ -210,14 +225,14 @@ def _use_timing(config: Any, timing: bytes) -> None:
 
 
 def _refusal(trt: Any, order: EngineOrder, logger: Any, what: str) -> ModelError:
-    said = "; ".join(logger.errors) or what
+    message = "; ".join(logger.errors) or what
     cure = ""
     if version_of(trt) < (10, 7) and order.precision.name == "int8":
         cure = (
             ". TensorRT 10.3 cannot build INT8 with NMS-free heads (TopK): set detector.model to the file that was "
             "quantised, as it was before"
         )
-    return ModelError(f"{order.path}: TensorRT {trt.__version__} builds no engine: {said}{cure}")
+    return ModelError(f"{order.path}: TensorRT {trt.__version__} builds no engine: {message}{cure}")
 
 
 def make_logger(trt: Any) -> Any:
@@ -245,7 +260,7 @@ def make_progress(trt: Any, name: str, clock: Clock) -> Any:
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
             self._parts: dict[str, int] = {}
-            self._said = clock.monotonic()
+            self._logged_at = clock.monotonic()
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             self._parts[phase_name] = num_steps
@@ -256,18 +271,27 @@ def make_progress(trt: Any, name: str, clock: Clock) -> Any:
         def step_complete(self, phase_name: str, step: int) -> bool:
             now = clock.monotonic()
             steps = self._parts.get(phase_name, 0)
-            if now - self._said >= SAID_EVERY_S and steps:
-                self._said = now
+            if now - self._logged_at >= LOG_EVERY_S and steps:
+                self._logged_at = now
                 log.info("TensorRT builds %s: %s, %d of %d", name, phase_name, step + 1, steps)
             return True  # False would end the build
 
     return BuildProgress()
 
 
-def count_dla_layers(trt: Any, engine: Any) -> int:
-    """How many layers of an engine run on a DLA."""
-    told = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.ONELINE)
-    return sum("DLA" in line or "ForeignNode" in line for line in str(told).splitlines())
+def must_run_on_dla(trt: Any, engine: Any, order: EngineOrder, convolutions: int) -> None:
+    """Raise ModelError unless a DLA does most of an engine's convolutions: TensorRT says nothing of what falls back.
+
+    convolutions: of the file. A part of the network on a DLA is one layer of the type `DLA`, whatever it holds.
+    """
+    information = json.loads(engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON))
+    kinds = [each.get("LayerType", "") for each in information["Layers"] if isinstance(each, dict)]
+    on_gpu = sum("conv" in kind.lower() for kind in kinds)
+    if "DLA" not in kinds or 2 * on_gpu > convolutions:
+        raise ModelError(
+            f"{order.path}: {on_gpu} of {convolutions} convolutions run on the GPU and {kinds.count('DLA')} parts of "
+            f"it on the DLA: {DLA_CURE}"
+        )
 
 
 def input_profiles(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import platform
 import threading
@@ -23,17 +24,16 @@ from appliance.detect.network_runtime import CLOSED, Array
 from appliance.detect.nv12_letterbox import GpuFrame, Nv12Kernel, PixelRange, kernel_values
 from appliance.detect.onnx_header import OnnxHeader, read_header
 from appliance.detect.tensorrt_engine import (
-    DLA_CURE,
     GPU_BATCH_SIZES,
     WORKSPACE_BYTES,
     EngineOrder,
     InputProfile,
     build_engine,
     choose_precision,
-    count_dla_layers,
     input_profiles,
     load_tensorrt,
     make_logger,
+    must_run_on_dla,
     version_of,
 )
 from appliance.detect.tensorrt_plan_cache import PlanCache, PlanKey, engine_folder, must_be_one_file
@@ -86,6 +86,7 @@ class TensorrtRuntime:
         self._lock = threading.Lock()
         self._ready: OrderedDict[Shapes, ReadyShape] = OrderedDict()
         self._engine: Any = None
+        self._runtime: Any = None
         self._outputs: list[str] = []
         self._dtypes: dict[str, np.dtype[Any]] = {}
         self._scratch_bytes = 0
@@ -104,8 +105,7 @@ class TensorrtRuntime:
             raise
 
     def _open(self, path: Path, header: OnnxHeader, asked: Precision, dla_core: int | None, cache: PlanCache) -> None:
-        major = version_of(self._trt)[0]
-        precision = choose_precision(asked, header, path, major, dla=dla_core is not None)
+        precision = choose_precision(asked, header, path, version_of(self._trt), dla=dla_core is not None)
         self._takes = found = network_inputs(path, header.inputs, header.metadata)
         # A DLA takes one shape: no profile with a range, and one size.
         on_dla = dla_core is not None
@@ -126,13 +126,13 @@ class TensorrtRuntime:
         try:
             self._runtime = self._trt.Runtime(self._logger)
         except TypeError as error:  # what its factory says where the driver is older than TensorRT
-            said = "; ".join(self._logger.errors) or str(error)
-            raise DetectorError(f"{said}; is the driver new enough for it (nvidia-smi)?") from None
+            message = "; ".join(self._logger.errors) or str(error)
+            raise DetectorError(f"{message}; is the driver new enough for it (nvidia-smi)?") from None
         if on_dla:
             self._runtime.DLA_core = dla_core
         self._engine = self._load(key, order, cache)
-        if on_dla and not count_dla_layers(self._trt, self._engine):
-            raise ModelError(f"{path}: not one layer of it runs on the DLA: {DLA_CURE}")
+        if on_dla:
+            must_run_on_dla(self._trt, self._engine, order, header.convolutions)
         self._reserve()
 
     def _load(self, key: PlanKey, order: EngineOrder, cache: PlanCache) -> Any:
@@ -153,8 +153,8 @@ class TensorrtRuntime:
         engine = self._runtime.deserialize_cuda_engine(built.plan)
         if engine is None:
             cache.discard(key)
-            said = "; ".join(self._logger.errors) or "it does not say why"
-            raise ModelError(f"{order.path}: TensorRT does not load the engine it has built: {said}")
+            message = "; ".join(self._logger.errors) or "it does not say why"
+            raise ModelError(f"{order.path}: TensorRT does not load the engine it has built: {message}")
         return engine
 
     def _reserve(self) -> None:
@@ -163,7 +163,7 @@ class TensorrtRuntime:
         names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
         outputs = {name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT}
         self._outputs = [each for each in names if each in outputs]
-        self._dtypes = {name: np.dtype(trt.nptype(engine.get_tensor_dtype(name))) for name in names}
+        self._dtypes = {name: self._numpy_type(name) for name in names}
         self._scratch_bytes = int(engine.device_memory_size_v2)
         self._scratch = self._cuda.device_memory(self._scratch_bytes)
         sizes = dict.fromkeys(names, 0)
@@ -174,6 +174,14 @@ class TensorrtRuntime:
             for name, shape in [*zip((each.name for each in shapes), most, strict=True), *found]:
                 sizes[name] = max(sizes[name], int(np.prod(shape)) * self._dtypes[name].itemsize)
         self._buffers = {name: self._cuda.buffer(size) for name, size in sizes.items()}
+
+    def _numpy_type(self, name: str) -> np.dtype[Any]:
+        kind = self._engine.get_tensor_dtype(name)
+        try:
+            known: np.dtype[Any] = np.dtype(self._trt.nptype(kind))
+        except TypeError:
+            raise DetectorError(f"{name} is {kind}, which numpy has not: export it with float32 there") from None
+        return known
 
     def prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Record the run in these shapes. Any thread."""
@@ -246,8 +254,11 @@ class TensorrtRuntime:
     def close(self) -> None:
         """Give memory, stream and engine back. A second call does nothing."""
         with self._lock:
+            with contextlib.suppress(DetectorError):  # a GPU that is lost; what still runs would use what is freed here
+                self._cuda.wait()
+            self._cuda.forget_all()
             self._ready.clear()
-            self._engine = None
+            self._engine = self._runtime = None
             if self._kernel is not None:
                 self._kernel.close()
                 self._kernel = None
@@ -256,6 +267,7 @@ class TensorrtRuntime:
     def _lay(self, frames: Sequence[GpuFrame], places: Sequence[Placement], pixels: PixelRange) -> None:
         """Enqueue the kernel for each frame. The kernel is compiled with the first."""
         self._cuda.make_current()
+        self._cuda.wait_for_default_stream()  # on which NVDEC writes, and which ours does not wait for
         if self._kernel is None:
             self._kernel = Nv12Kernel(self._cuda.gpu.compute)
         kind, at = self._dtypes[self._takes.frame], self._buffers[self._takes.frame].device

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 from appliance.alerts.pipeline import Pipeline
 from appliance.config import CameraConfig, DwellRule, EnterRule, ExitRule, LineRule, Rule
@@ -17,16 +17,9 @@ Stage = Literal[
     "reported",
 ]  # fmt: skip
 """How far a track came with a rule: the stage at which it was held back; the last one: it was reported."""
-STAGES: tuple[Stage, ...] = (
-    "label", "place", "settling", "way", "start", "stay", "hours", "disarmed", "ignored", "size", "score", "cooldown",
-    "reported",
-)  # fmt: skip
+STAGES: tuple[Stage, ...] = get_args(Stage)
 
-TextKey = Literal[
-    "label", "place", "settling", "line", "never_in", "stays_in", "way", "start", "stay", "hours", "disarmed",
-    "ignored", "small", "large", "score", "cooldown", "reported",
-]  # fmt: skip
-TEXTS: dict[TextKey, str] = {
+TEXTS: dict[str, str] = {
     "label": "it was a {label}; the rule wants {wanted}",
     "place": "its feet, at {x} from the left and {y} from the top, were outside zone {zone}",
     "settling": "its feet were in zone {zone} for less than two looks in a row",
@@ -56,7 +49,7 @@ class RuleOutcome:
 
     rule: str
     stage: Stage
-    text_key: TextKey
+    text_key: str
     values: dict[str, str] = field(default_factory=dict)
     until: float | None = None
 
@@ -95,7 +88,7 @@ class RuleExplainer:
         """
         held = {event.id for event in step.suppressed}
         fired = {(event.track, event.rule): event for event in step.events}
-        by_hours = self._pipeline.armed_rules(frame.t)
+        by_hours = self._pipeline.rules.armed_rules(frame.t)
         found = []
         shown = {each.track: each for each in frame.objects}
         for gone in step.events:  # who walks out of the picture fires in a frame that does not show it
@@ -103,7 +96,7 @@ class RuleExplainer:
                 last = TrackedObject(track=gone.track, label=gone.label, score=gone.score, box=gone.box)
                 found.append((last, self._fired(gone, held)))
         for each in frame.objects:
-            track = self._pipeline.tracks.get(each.track)
+            track = self._pipeline.rules.states.get(each.track)
             if track is None:
                 continue
             for rule in self._camera.rules:
@@ -114,20 +107,16 @@ class RuleExplainer:
     def _fired(self, event: Event, held: set[str]) -> RuleOutcome:
         rule = next(each for each in self._camera.rules if each.name == event.rule)
         if event.id in held:
-            outcome = RuleOutcome(
-                rule.name, "cooldown", "cooldown", {"seconds": f"{rule.cooldown_s:g}"},
-                self._pipeline.cooling_until(rule.name),
-            )  # fmt: skip
+            until = self._pipeline.policy.cooling_until(rule.name)
+            outcome = replace(_outcome(rule, "cooldown", seconds=f"{rule.cooldown_s:g}"), until=until)
         else:
-            outcome = RuleOutcome(rule.name, "reported", "reported")
+            outcome = _outcome(rule, "reported")
         self._noted[event.track, event.rule] = outcome
         return outcome
 
     def _held(self, rule: Rule, track: RuleTrackState, by_hours: dict[str, bool], off: Set[str]) -> RuleOutcome:
         if track.last.label not in rule.labels:
-            return RuleOutcome(
-                rule.name, "label", "label", {"label": track.last.label, "wanted": ", ".join(rule.labels)}
-            )
+            return _outcome(rule, "label", label=track.last.label, wanted=", ".join(rule.labels))
         if rule.name in track.pending:
             return self._pending(rule, track)
         key = (track.last.track, rule.name)
@@ -138,7 +127,7 @@ class RuleExplainer:
         if happened and is_off:
             self._noted[key] = self._unarmed(rule, off)
         elif happened == "other way":
-            self._noted[key] = RuleOutcome(rule.name, "way", "way", {"line": rule.line if rule.kind == "line" else ""})
+            self._noted[key] = _outcome(rule, "way", line=rule.line if rule.kind == "line" else "")
         elif self._is_over(rule, track):
             self._noted.pop(key, None)
         return self._noted.get(key) or self._not_yet(rule, track)
@@ -148,18 +137,14 @@ class RuleExplainer:
         here = foot(track.last.box)
         zones = [name for name in self._camera.ignore if self._zones[name].contains(here)]
         if zones:
-            return RuleOutcome(rule.name, "ignored", "ignored", {"zones": ", ".join(zones)})
+            return _outcome(rule, "ignored", zones=", ".join(zones))
         if not track.fits(rule):
             high = track.last.box[3] - track.last.box[1] if track.height is None else track.height
             small = high < (rule.height_min or 0.0)
             limit = rule.height_min if small else rule.height_max
-            return RuleOutcome(
-                rule.name, "size", "small" if small else "large", {"height": f"{high:.2f}", "wanted": f"{limit:g}"}
-            )
+            return _outcome(rule, "size", "small" if small else "large", height=f"{high:.2f}", wanted=f"{limit:g}")
         certainty = track.certainty(track.last.label, rule.score_min)
-        return RuleOutcome(
-            rule.name, "score", "score", {"score": f"{certainty:.2f}", "wanted": f"{rule.score_min:.2f}"}
-        )
+        return _outcome(rule, "score", score=f"{certainty:.2f}", wanted=f"{rule.score_min:.2f}")
 
     @staticmethod
     def _what_happened(rule: Rule, track: RuleTrackState) -> str:
@@ -186,30 +171,34 @@ class RuleExplainer:
 
     def _unarmed(self, rule: Rule, off: Set[str]) -> RuleOutcome:
         if rule.name in off:
-            return RuleOutcome(rule.name, "disarmed", "disarmed")
+            return _outcome(rule, "disarmed")
         schedule = rule.schedule
-        hours = f"{', '.join(schedule.days)}: {', '.join(schedule.hours)}" if schedule else ""
-        return RuleOutcome(rule.name, "hours", "hours", {"hours": hours})
+        return _outcome(
+            rule, "hours", hours=f"{', '.join(schedule.days)}: {', '.join(schedule.hours)}" if schedule else ""
+        )
 
     def _not_yet(self, rule: Rule, track: RuleTrackState) -> RuleOutcome:
         """Return why nothing has happened yet for the rule."""
         if isinstance(rule, LineRule):
-            return RuleOutcome(rule.name, "place", "line", {"line": rule.line})
+            return _outcome(rule, "place", "line", line=rule.line)
         member = track.members.get(rule.zone)
-        here, zone = foot(track.last.box), {"zone": rule.zone}
         if member is None or not member.inside:
+            here = foot(track.last.box)
             if isinstance(rule, ExitRule):
-                return RuleOutcome(rule.name, "place", "never_in", zone)
+                return _outcome(rule, "place", "never_in", zone=rule.zone)
             if self._zones[rule.zone].contains(here):
-                return RuleOutcome(rule.name, "settling", "settling", zone)
-            return RuleOutcome(rule.name, "place", "place", {**zone, "x": f"{here[0]:.2f}", "y": f"{here[1]:.2f}"})
+                return _outcome(rule, "settling", zone=rule.zone)
+            return _outcome(rule, "place", zone=rule.zone, x=f"{here[0]:.2f}", y=f"{here[1]:.2f}")
         if isinstance(rule, ExitRule):
-            return RuleOutcome(rule.name, "stay", "stays_in", zone)
+            return _outcome(rule, "stay", "stays_in", zone=rule.zone)
         dwell = track.dwells.get(rule.name)
         if isinstance(rule, EnterRule) or dwell is None:
-            return RuleOutcome(rule.name, "start", "start", zone)
+            return _outcome(rule, "start", zone=rule.zone)
         if dwell.fired:
-            return RuleOutcome(rule.name, "reported", "reported")
-        return RuleOutcome(
-            rule.name, "stay", "stay", {**zone, "seconds": f"{dwell.seconds:.1f}", "wanted": f"{rule.seconds:g}"}
-        )
+            return _outcome(rule, "reported")
+        return _outcome(rule, "stay", zone=rule.zone, seconds=f"{dwell.seconds:.1f}", wanted=f"{rule.seconds:g}")
+
+
+def _outcome(rule: Rule, stage: Stage, text_key: str = "", **values: str) -> RuleOutcome:
+    """Return the outcome of a rule; its text has the stage's name unless another is given."""
+    return RuleOutcome(rule.name, stage, text_key or stage, values)

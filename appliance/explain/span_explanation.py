@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import TypeAdapter
 
@@ -151,7 +151,7 @@ class SpanExplainer:
             self._extend(self._lives[self._session, track], frame.t, outcome.stage)
         held = {each.id for each in step.suppressed}
         for event in step.events:
-            until = self._pipeline.cooling_until(event.rule) if event.id in held else None
+            until = self._pipeline.policy.cooling_until(event.rule) if event.id in held else None
             self.explanation.events.append(
                 ReportedEvent(event.t, event.rule, event.track, event.label, event.score, until)
             )
@@ -173,13 +173,9 @@ class SpanExplainer:
 
     @staticmethod
     def _extend(life: TrackLife, t: float, stage: str) -> None:
-        if life.spans and (life.spans[-1].stage == stage or len(life.spans) >= SPANS_MAX):
-            last = life.spans.pop()
-            life.spans.append(StageSpan(last.t_start, t, last.stage))
-        else:
-            if life.spans:
-                last = life.spans.pop()
-                life.spans.append(StageSpan(last.t_start, t, last.stage))
+        if life.spans:
+            life.spans[-1] = replace(life.spans[-1], t_end=t)
+        if not life.spans or (life.spans[-1].stage != stage and len(life.spans) < SPANS_MAX):
             life.spans.append(StageSpan(t, t, stage))
 
 

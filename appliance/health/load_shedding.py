@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from appliance.config import LoadSheddingConfig
 from appliance.sensors.appliance_sensors import SensorStatus
-from appliance.sensors.memory_pressure import MemoryReading
+from appliance.sensors.linux_sensors import MemoryReading
 from appliance.sensors.readings import SensorReading
 from appliance.types import HealthKind
 
@@ -15,6 +16,7 @@ RATE, RESOLUTION, OFFLOAD = 1, 2, 3
 """Steps against heat, each with those before it."""
 CACHES, RINGS = 1, 2
 """Steps against lack of memory."""
+THROTTLED_S = 60.0  # for so long, or while it comes again, a processor counts as throttled that was so twice
 MEMORY_STEP_S = 10.0  # PSI's shortest mean: what a step gave back is seen then
 MEMORY_CLEAR_S = 60.0  # shorter, and shedding itself would end what it is for, in turns
 CLEAR_FACTOR = 1.25  # so much more than the limit is free again before anything is taken back
@@ -41,33 +43,42 @@ class SheddingStep:
 class StepHysteresis:
     """A step that rises while a load is too much and falls after it has been well for a while.
 
-    It goes up one step when it is too much for `hold_s`, and then every `step_s` as long as it stays so. It goes down
-    one when it is well for `clear_s`. A load that is neither, or not known, changes nothing.
+    It goes up one step when it is too much for `hold_s`, and then every `step_s` as long as it stays so. Sensors
+    flicker: it stays so while at least half of the readings in that time say so, the last one among them. It goes down
+    one step when it is well for `clear_s`. A reading that is neither, or not known, counts for nothing.
 
-    State: the step, and since when it is as it is. Owner: one thread.
+    State: the step, since when it is as it is, the readings of the last while. Owner: one thread.
     """
 
     def __init__(self, *, hold_s: float, step_s: float, clear_s: float) -> None:
         self._hold_s, self._step_s, self._clear_s = hold_s, step_s, clear_s
-        self._since: float | None = None
-        self._was: bool | None = None
+        self._hot_since = 0.0
+        self._well_since: float | None = None
+        self._readings: deque[tuple[float, bool]] = deque()
         self.now = SheddingStep()
 
     def update(self, at: float, too_much: bool | None, why: str, steps_max: int) -> SheddingStep:
         """at: monotonic seconds. too_much: False: it is well; None: neither, or not known."""
-        if too_much is not self._was or self._since is None:
-            self._was, self._since = too_much, at
-        step, passed_s = self.now.step, at - self._since
+        step, wait_s = self.now.step, self._step_s if self.now.step else self._hold_s
+        while self._readings and at - self._readings[0][0] > wait_s:
+            self._readings.popleft()
+        if too_much and not any(hot for _, hot in self._readings):
+            self._hot_since = at
+        self._well_since = (self._well_since or at) if too_much is False else None
+        if too_much is not None:
+            self._readings.append((at, too_much))
+        mostly = 2 * sum(hot for _, hot in self._readings) >= len(self._readings)
         if step > steps_max:
             self._move(steps_max, at, self.now.reason)
-        elif too_much and step < steps_max and passed_s >= (self._step_s if step else self._hold_s):
+        elif too_much and mostly and step < steps_max and at - self._hot_since >= wait_s:
             self._move(step + 1, at, why)
-        elif too_much is False and step and passed_s >= self._clear_s:
+        elif self._well_since is not None and step and at - self._well_since >= self._clear_s:
             self._move(step - 1, at, self.now.reason)
         return self.now
 
     def _move(self, step: int, at: float, why: str) -> None:
-        self.now, self._since = SheddingStep(step, why if step else ""), at
+        self.now, self._hot_since = SheddingStep(step, why if step else ""), at
+        self._well_since = at if self._well_since is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +108,10 @@ class LoadShedding:
         """A sentence for each of the two that lasts."""
         found: dict[HealthKind, str] = {}
         if self.heat.step:
-            found["hot"] = f"the box is hot or throttled ({self.heat.reason}): {HEAT_STEPS[self.heat.step]}"
+            found["hot"] = f"the appliance is hot or throttled ({self.heat.reason}): {HEAT_STEPS[self.heat.step]}"
         if self.memory.step:
-            found["memory"] = f"the box is short of memory ({self.memory.reason}): {MEMORY_STEPS[self.memory.step]}"
+            reason, step = self.memory.reason, MEMORY_STEPS[self.memory.step]
+            found["memory"] = f"the appliance is short of memory ({reason}): {step}"
         return found
 
 
@@ -107,19 +119,23 @@ NOTHING_SHED = LoadShedding()
 
 
 class LoadShedder:
-    """Decides from the box's status what is shed. State: the two hystereses. Owner: one thread."""
+    """Decides from the appliance's status what is shed. Owner: one thread.
+
+    State: the two hystereses, and when throttling was read last: flags come and go, and counters rise in bursts.
+    """
 
     def __init__(self, settings: LoadSheddingConfig) -> None:
         self._settings = settings
         self._heat = StepHysteresis(hold_s=settings.hold_s, step_s=settings.step_s, clear_s=settings.clear_s)
         self._memory = StepHysteresis(hold_s=0.0, step_s=MEMORY_STEP_S, clear_s=MEMORY_CLEAR_S)
+        self._throttled: deque[tuple[float, str]] = deque(maxlen=2)
 
     def update(self, at: float, status: SensorStatus) -> LoadShedding:
         """at: monotonic seconds."""
         settings = self._settings
         if not settings.enabled:
             return NOTHING_SHED
-        hot, why_hot = _heat(status.reading, settings)
+        hot, why_hot = _heat(self._latched(at, status.reading), settings)
         short, why_short = _shortage(status.memory, settings)
         heat = self._heat.update(at, hot, why_hot, OFFLOAD if settings.offload else RESOLUTION)
         memory = self._memory.update(at, short, why_short, RINGS)
@@ -129,6 +145,15 @@ class LoadShedder:
             settings.fps_share if heat.step >= RATE else 1.0,
             settings.input_share if heat.step >= RESOLUTION else 1.0,
         )
+
+    def _latched(self, at: float, reading: SensorReading) -> SensorReading:
+        """Return the reading, with the throttling that was read twice within the last THROTTLED_S."""
+        if reading.throttling:
+            self._throttled.append((at, reading.throttling[0]))
+            return reading
+        if len(self._throttled) < 2 or at - self._throttled[0][0] > THROTTLED_S:
+            return reading
+        return replace(reading, throttling=(self._throttled[-1][1],))
 
 
 def _heat(reading: SensorReading, settings: LoadSheddingConfig) -> tuple[bool | None, str]:

@@ -8,19 +8,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from appliance.analysis.gpu_frames import GpuHandOver
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock
 from appliance.base.errors import DetectorError
 from appliance.base.telemetry import LogThrottle
-from appliance.detect.detector import ObjectDetector
-from appliance.inference.camera_queue import CameraQueue
-from appliance.inference.detector_watchdog import DetectorWatchdog
-from appliance.inference.frame_age import FrameAges, p95
-from appliance.inference.idle_detector import IdleDetector
+from appliance.detect.detector import DetectorProxy, ObjectDetector
+from appliance.inference.camera_queue import CameraQueue, FrameAges, p95
 from appliance.inference.scheduler import InferenceScheduler, Selection, measure_batching
 from appliance.types import Detections, DropReason
 
@@ -30,6 +30,122 @@ IDLE_S = 2.0  # without a wake-up the worker looks at the queues this often; who
 RETRIES_MAX = 2  # a driver that hiccups answers the second time
 RETRY_S_MAX = 2.0  # a call that took longer to fail is not repeated: cameras wait
 _SMOOTHING = 0.1  # share of the newest time: a single slow inference moves the figure by a tenth
+STUCK_S = 10.0  # far beyond an inference on a loaded machine: what the call was for is given up, and counted
+HUNG_S = 30.0  # a call that does not come back keeps the detector for ever: only a new process helps
+WAIT_S_MAX = 10.0  # a frame that was not examined by then is given up
+
+
+class DetectorHung(Exception):
+    """A call of the detector does not come back; only a new process helps."""
+
+
+class DetectorWatchdog:
+    """State: since when the detector is at its present call. Its thread calls `begin` and `end`, any other asks."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._busy_since: float | None = None
+
+    def begin(self) -> None:
+        """Note that the detector is called now."""
+        self._busy_since = self._clock.monotonic()
+
+    def end(self) -> None:
+        """Note that the call came back, or failed."""
+        self._busy_since = None
+
+    def busy_s(self) -> float:
+        """Seconds that the present call has taken so far; 0 when idle."""
+        since = self._busy_since
+        return 0.0 if since is None else self._clock.monotonic() - since
+
+    @property
+    def is_stuck(self) -> bool:
+        return self.busy_s() > STUCK_S
+
+    def check(self) -> None:
+        """Raise DetectorHung if the present call takes longer than HUNG_S."""
+        if self.busy_s() > HUNG_S:
+            raise DetectorHung(f"the detector has not answered for {HUNG_S:.0f} s")
+
+
+@dataclass(slots=True, eq=False)
+class _WaitingFrame:
+    image: NDArray[np.uint8]
+    done: threading.Event = field(default_factory=threading.Event)
+    found: Detections | None = None
+    error: str = ""
+
+
+class IdleDetector(DetectorProxy):
+    """The shared detector as seen by work that may wait: each frame is examined once no camera waits for it.
+
+    A detector belongs to one thread. `detect` is called in another and waits; the detector's thread calls `run_once`
+    when no camera's frame is due, so a camera waits for one frame at most. State: the one frame that waits. Bounded:
+    one at a time; after `wait_s` it is given up, and its result is not used then.
+    """
+
+    def __init__(
+        self, detector: ObjectDetector, wake: threading.Event | None = None, *, wait_s: float = WAIT_S_MAX
+    ) -> None:
+        """wake: set when a frame waits."""
+        super().__init__(detector)
+        self._wake = wake or threading.Event()
+        self._wait_s = wait_s
+        self._lock = threading.Lock()
+        self._waiting: _WaitingFrame | None = None
+        self._stopped = False
+
+    @property
+    def shape_step(self) -> int:
+        """See `VariableInput`."""
+        return getattr(self._detector, "shape_step", 0)
+
+    def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """One result each, in order. Raises DetectorError: the detector failed, or had no time."""
+        return [self._detect_one(image) for image in frames]
+
+    def run_once(self) -> bool:
+        """Examine the frame that waits; False: there was none. Called by the detector's thread, when it is idle."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            return False
+        try:
+            (waiting.found,) = self._detector.detect([waiting.image])
+        except DetectorError as error:
+            waiting.error = str(error)
+        finally:  # a bug of a model goes up to the top of the detector's loop, and `detect` does not wait for it
+            waiting.error = waiting.error or ("" if waiting.found is not None else "the detector failed")
+            waiting.done.set()
+        return True
+
+    def stop(self) -> None:
+        """Stop, because the detector's thread ends. Any thread may call."""
+        with self._lock:
+            self._stopped = True
+            waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.error = "the ingest process stops"
+            waiting.done.set()
+
+    def _detect_one(self, image: NDArray[np.uint8]) -> Detections:
+        waiting = _WaitingFrame(image)
+        with self._lock:
+            if self._stopped:
+                raise DetectorError("the ingest process stops")
+            if self._waiting is not None:
+                raise DetectorError("another picture waits already")
+            self._waiting = waiting
+        self._wake.set()
+        if not waiting.done.wait(self._wait_s):
+            with self._lock:
+                if self._waiting is waiting:
+                    self._waiting = None
+            raise DetectorError("the detector had no time")
+        if waiting.found is None:
+            raise DetectorError(waiting.error)
+        return waiting.found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

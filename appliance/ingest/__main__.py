@@ -31,8 +31,8 @@ from appliance.base.threads import Service, ServiceGroup
 from appliance.config import DetectorConfig, IngestConfig, RecheckConfig, rule_labels
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import AbsentDetector, ObjectDetector, recheck_settings
-from appliance.detect.runtime_table import runtime_options, table_lines
-from appliance.inference.detector_watchdog import DetectorHung
+from appliance.detect.runtime_choice import runtime_options, table_lines
+from appliance.inference.inference_worker import DetectorHung
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.channel import IngestChannel, signs_of_life
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated

@@ -13,8 +13,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import SourceLost
 from appliance.config import DetectConfig
 from appliance.decode_policy import keyframe_policy
-from appliance.inference.camera_queue import CameraQueue, priority_of
-from appliance.inference.frame_age import FrameAges, PacketArrivals
+from appliance.inference.camera_queue import CameraQueue, FrameAges, PacketArrivals, priority_of
 from appliance.inference.inference_worker import QueuedInference
 from appliance.ingest.camera_hardware import SOFTWARE, CameraHardware
 from appliance.media.decoder import DecodedFrame, Decoder

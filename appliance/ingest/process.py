@@ -25,8 +25,7 @@ from appliance.detect.detector import ObjectDetector, VariableInput, fallback_re
 from appliance.health.load_shedding import RINGS
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity
-from appliance.inference.detector_watchdog import DetectorHung
-from appliance.inference.inference_worker import InferenceWorker
+from appliance.inference.inference_worker import DetectorHung, InferenceWorker
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.camera_runner import CameraRunner
 from appliance.ingest.channel import ChannelClosed, IngestChannel
@@ -36,7 +35,7 @@ from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
 from appliance.recheck.worker import RecheckWorker
-from appliance.rules.known_labels import unknown_labels
+from appliance.rules.reportable import unknown_labels
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
 from appliance.track.stationary_objects import StationaryObjects
 from appliance.types import (
@@ -329,7 +328,7 @@ class IngestProcess:
         for name, running in self._cameras.items():
             texts += self._unknown_labels(name, running.settings)
         if self._shed.input_share < 1 and fixed:
-            texts.append("the network takes one size alone: the box is hot, and the resolution stays as it is")
+            texts.append("the network takes one size alone: the appliance is hot, and the resolution stays as it is")
         if dropped:
             texts.append(f"{dropped} frames of boxes were dropped because the core did not read")
         return [text for text in texts if text]

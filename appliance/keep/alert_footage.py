@@ -13,10 +13,11 @@ from pathlib import Path
 
 from appliance.base.clock import local_weekday_minute
 from appliance.base.errors import EvidenceError, PreconditionError, StoreError
-from appliance.config import AlertsConfig, CameraConfig, DwellRule, LineRule, Rule
+from appliance.config import AlertsConfig, CameraConfig, DwellRule, Rule
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import ROUNDING_S, ClipFile, RecordedSegment
 from appliance.media.recording_reader import RecordingReader
+from appliance.rules.reportable import rule_place
 from appliance.rules.schedule import ArmedHours
 from appliance.rules.zones_and_lines import TUNING
 from appliance.store.archive import StorageArchive
@@ -57,8 +58,7 @@ def _must_be_reportable(name: str, camera: CameraConfig, event: Event) -> None:
             f"camera {name} has no rule `{event.rule}` any more (there is: {there}), so no scenario could ask for it: "
             "put the rule back, or keep the alert with the site file of that time"
         )
-    zone, line = ("", rule.line) if isinstance(rule, LineRule) else (rule.zone, "")
-    if (event.zone, event.line) != (zone, line) or event.label not in rule.labels:
+    if (event.zone, event.line) != rule_place(rule) or event.label not in rule.labels:
         raise PreconditionError(
             f"the rule `{event.rule}` of camera {name} watches something else today than when it reported a "
             f"{event.label} {f'at line {event.line}' if event.line else f'in zone {event.zone}'}: "

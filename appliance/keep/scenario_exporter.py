@@ -31,7 +31,7 @@ from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.store.archive import StorageArchive
 from appliance.store.paths import SCENARIOS
 from appliance.store.rows import AlertDetail
-from appliance.track.standstill import is_same_place
+from appliance.track.standstill import is_unmoved
 from appliance.types import Event, FrameBoxes, Review, StreamHeader, TrackedObject
 
 ROLL_WAIT_S = 2.0  # the recorder flushes once a second
@@ -243,7 +243,7 @@ def _stood_s(found: TrackedObject, t: float, before: Sequence[FrameBoxes]) -> fl
     for frame in reversed(before):
         for each in frame.objects:
             if each.track == found.track:
-                if not is_same_place(each.box, found.box):
+                if not is_unmoved(each.box, found.box):
                     return t - since
                 since, known_s = frame.t, each.stood_s or 0.0
     return t - since + known_s

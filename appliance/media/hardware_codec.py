@@ -7,9 +7,10 @@ those the system's own `ffmpeg` decodes, in a child process (`piped_codec`). `ha
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import av
 from av.codec.hwaccel import HWAccel, hwdevices_available
@@ -20,6 +21,7 @@ from appliance.media.source import StreamInfo
 from appliance.types import HardwareKind
 
 EXTRA_SURFACES = 8  # of the device, for frames that wait to be copied; a decoder has 32 at most with NVDEC
+BLOCKING_SYNC = 4  # cuda.h, CU_CTX_SCHED_BLOCKING_SYNC: a thread that waits for the GPU sleeps; FFmpeg sets it as well
 DAMAGED_IN_A_ROW_MAX = 30  # packets; software conceals what hardware refuses, so it is given up sooner than a camera
 REMEDIES: Mapping[HardwareKind, str] = {
     "cuda": "it needs NVIDIA's driver with libcuda.so.1 and libnvcuvid.so.1 (in a container: "
@@ -193,6 +195,7 @@ class Libav:
 
     accel: type[HWAccel] = HWAccel
     create: Callable[..., av.CodecContext] = av.CodecContext.create
+    cuda: Callable[[], Any] = lambda: ctypes.CDLL("libcuda.so.1")
 
 
 def new_context(way: DecodeWay, codec: str, library: Libav | None = None) -> av.VideoCodecContext:
@@ -201,7 +204,10 @@ def new_context(way: DecodeWay, codec: str, library: Libav | None = None) -> av.
     accel = None
     try:
         if way.accel:
-            accel = libav.accel(way.accel, device=way.device, allow_software_fallback=False, is_hw_owned=True)
+            options = enter_primary_context(libav.cuda(), int(way.device or 0)) if way.accel == "cuda" else {}
+            accel = libav.accel(
+                way.accel, device=way.device, allow_software_fallback=False, options=options, is_hw_owned=True
+            )
         context = libav.create(decoder_of(way, codec), "r", hwaccel=accel)
     except (av.error.FFmpegError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
         raise HardwareFailed(f"{way.kind} does not come up: {_why(error)}") from error
@@ -209,6 +215,29 @@ def new_context(way: DecodeWay, codec: str, library: Libav | None = None) -> av.
         # PyAV takes "not implemented" for "not for this stream", and would decode in software.
         raise HardwareFailed(f"{way.kind}: there is no such device")
     return cast(av.VideoCodecContext, context)
+
+
+def enter_primary_context(cuda: Any, device: int) -> dict[str, object]:
+    """Make the GPU's primary context this thread's own; return the options by which FFmpeg decodes in it.
+
+    TensorRT, ONNX Runtime and the kernel for frames work in that context. FFmpeg's own way into it, `primary_ctx`, is
+    refused as soon as one of them has made it with other flags than FFmpeg's (PyAV issue 2339). It is never given back,
+    for surfaces may outlive their decoder. cuda: libcuda. Raise HardwareFailed.
+    """
+
+    def call(name: str, *given: Any) -> None:
+        if status := getattr(cuda, name)(*given):
+            raise HardwareFailed(f"cuda does not come up: {name}: CUDA error {status}")
+
+    number, flags, active, context = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int(), ctypes.c_void_p()
+    call("cuInit", 0)
+    call("cuDeviceGet", ctypes.byref(number), device)
+    call("cuDevicePrimaryCtxGetState", number, ctypes.byref(flags), ctypes.byref(active))
+    if not active.value:  # refused if another thread has made it meanwhile, which is as well
+        cuda.cuDevicePrimaryCtxSetFlags(number, BLOCKING_SYNC)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
+    call("cuCtxSetCurrent", context)
+    return {"primary_ctx": "0", "current_ctx": "1"}
 
 
 def decoder_of(way: DecodeWay, codec: str) -> str:

@@ -1,4 +1,4 @@
-"""`python -m appliance.media.hardware_probe`: which hardware of this box decodes video, proved and measured.
+"""`python -m appliance.media.hardware_probe`: which hardware of this appliance decodes video, proved and measured.
 
 A kind works when it gives the same frames as software: as many, with the same time stamps and the same pixels, which
 H.264 and H.265 lay down to the bit. Asked in a process of its own, since a driver that does not suit takes it along.
@@ -7,6 +7,7 @@ One JSON object on standard input (`kind`, `device`, `program`), one on standard
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import json
@@ -14,9 +15,11 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import numpy as np
@@ -24,6 +27,8 @@ from numpy.typing import NDArray
 
 from appliance.base.child_modules import HARDWARE_PROBE
 from appliance.base.clock import process_cpu_s
+from appliance.base.errors import VedetteError
+from appliance.detect.cuda_runtime import CudaRuntime
 from appliance.media.frames import FrameConverter, at_host
 from appliance.media.hardware_codec import (
     REMEDIES,
@@ -83,42 +88,48 @@ def probe_hardware(
     kinds: Sequence[HardwareKind], device: str | None = None, program: str = "ffmpeg"
 ) -> dict[HardwareKind, ProbedHardware]:
     """Try each kind in a child process. Takes a second, or up to PROBE_S_MAX where a driver hangs."""
-    found: dict[HardwareKind, ProbedHardware] = {}
-    for kind in kinds:
-        asked = json.dumps({"kind": kind, "device": device, "program": program}).encode()
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", HARDWARE_PROBE], input=asked, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, env=child_environment(("LD_LIBRARY_PATH", "LIBVA_DRIVER_NAME")),
-                timeout=PROBE_S_MAX, check=False,
-            )  # fmt: skip
-            found[kind] = from_json(json.loads(done.stdout))
-        except subprocess.TimeoutExpired:
-            found[kind] = ProbedHardware(kind, {}, f"its driver did not answer within {PROBE_S_MAX:.0f} s")
-        except (ValueError, KeyError, TypeError):
-            how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-            found[kind] = ProbedHardware(kind, {}, f"its driver ended the process that tried it ({how})")
-    return found
+    with tempfile.TemporaryDirectory(prefix="vedette-probe-") as clips:
+        return {kind: _probe_in_child(kind, device, program, clips) for kind in kinds}
 
 
-def probe_kind(kind: HardwareKind, device: str | None, program: str) -> ProbedHardware:
-    """Probe one kind in this process."""
+def _probe_in_child(kind: HardwareKind, device: str | None, program: str, clips: str) -> ProbedHardware:
+    asked = json.dumps({"kind": kind, "device": device, "program": program, "clips": clips}).encode()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", HARDWARE_PROBE], input=asked, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, env=child_environment(("LD_LIBRARY_PATH", "LIBVA_DRIVER_NAME")),
+            timeout=PROBE_S_MAX, check=False,
+        )  # fmt: skip
+        return from_json(json.loads(done.stdout))
+    except subprocess.TimeoutExpired:
+        return ProbedHardware(kind, {}, f"its driver did not answer within {PROBE_S_MAX:.0f} s")
+    except (ValueError, KeyError, TypeError):
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        return ProbedHardware(kind, {}, f"its driver ended the process that tried it ({how})")
+
+
+def probe_kind(kind: HardwareKind, device: str | None, program: str, clips: Path | None = None) -> ProbedHardware:
+    """Probe one kind in this process. clips: a folder in which test clips are kept for the next kind."""
     working: dict[str, DecodeWay] = {}
     costs: list[tuple[float, float]] = []
     reasons: list[str] = []
-    for codec, encoder in _ENCODERS.items():
-        for way in ways(kind, device, program):
-            if codec in working or codec not in way.decoders:
-                continue
-            try:
-                must_exist(way, codec)
-                clip = proof_clip(encoder)
-                proved, hardware_ms = _prove(way, clip)
-            except HardwareFailed as error:
-                reasons.append(str(error))
-                continue
-            working[codec] = proved
-            costs.append((hardware_ms, software_frames(clip)[1]))
+    with contextlib.ExitStack() as held:
+        if kind == "cuda":  # as in ingest, where the detector makes the GPU's context before any decoder comes
+            with contextlib.suppress(VedetteError):
+                held.callback(CudaRuntime().close)
+        for codec, encoder in _ENCODERS.items():
+            for way in ways(kind, device, program):
+                if codec in working or codec not in way.decoders:
+                    continue
+                try:
+                    must_exist(way, codec)
+                    clip = proof_clip(encoder, clips)
+                    proved, hardware_ms = _prove(way, clip)
+                except HardwareFailed as error:
+                    reasons.append(str(error))
+                    continue
+                working[codec] = proved
+                costs.append((hardware_ms, software_frames(clip)[1]))
     if not working:
         return ProbedHardware(kind, {}, "; ".join(dict.fromkeys(reasons)))
     own, software = (round(sum(each) / len(costs), 3) for each in zip(*costs, strict=True))
@@ -147,9 +158,15 @@ class ProofClip:
     packets: tuple[av.Packet[av.VideoStream], ...]
 
 
-def proof_clip(encoder: str) -> ProofClip:
-    """Encode a short clip. Raise HardwareFailed: this FFmpeg cannot make one."""
-    data = _encoded(encoder)
+def proof_clip(encoder: str, clips: Path | None = None) -> ProofClip:
+    """Encode a short clip, or read the one that is kept in `clips`. Raise HardwareFailed: FFmpeg cannot make one."""
+    kept = clips and clips / f"{encoder}.mp4"
+    if kept and kept.exists():
+        data = kept.read_bytes()
+    else:
+        data = _encoded(encoder)
+        if kept:
+            kept.write_bytes(data)
     container = av.open(io.BytesIO(data), "r")
     stream = container.streams.video[0]
     packets = []
@@ -263,7 +280,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     av.logging.set_level(None)
     asked = json.load(sys.stdin)
-    found = probe_kind(asked["kind"], asked["device"], asked["program"])
+    found = probe_kind(asked["kind"], asked["device"], asked["program"], Path(asked["clips"]))
     sys.stdout.write(json.dumps(asdict(found)))
     sys.stdout.flush()
     return 0

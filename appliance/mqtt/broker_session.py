@@ -25,6 +25,10 @@ from appliance.mqtt.discovery import OFFLINE
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from appliance.base.clock import SystemClock
 
 CONNECT_S_MAX = 5.0  # lost SYNs are repeated after 1 and 3 s
 ANSWER_S_MAX = 10.0  # for the broker's answer to our greeting
@@ -121,9 +125,9 @@ class BrokerSession:
     def close(self) -> None:
         """Say OFFLINE and go; takes at most GOODBYE_S_MAX."""
         if self.connected and self._will_topic is not None:
-            told = self._client.publish(self._will_topic, OFFLINE.encode(), qos=1, retain=True)
+            sent = self._client.publish(self._will_topic, OFFLINE.encode(), qos=1, retain=True)
             until = self._clock.monotonic() + GOODBYE_S_MAX
-            while self.connected and not told.is_published() and self._clock.monotonic() < until:
+            while self.connected and not sent.is_published() and self._clock.monotonic() < until:
                 self._exchange(0.1)
         self.connected, self._answer_by = False, None
         self._client.disconnect()
@@ -265,3 +269,41 @@ def _cause(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {CONNECT_S_MAX:g} s"
     return getattr(error, "strerror", None) or type(error).__name__
+
+
+_POLL_S = 0.2  # a person waits for the answer
+
+
+class BrokerFinding(NamedTuple):
+    """About which key, how it is, and what to do."""
+
+    about: str
+    level: Literal["ok", "warning", "unreachable", "wrong"]
+    text: str
+
+
+def check_mqtt(mqtt: MqttConfig, *, contact: bool) -> Iterator[BrokerFinding]:
+    """contact: whether the broker may be connected to; nothing is published."""
+    if mqtt.password is not None and not mqtt.uses_tls and not mqtt.local:
+        text = "what is published, and the password with it, can be read on the way: use mqtts://"
+        yield BrokerFinding("mqtt.url", "warning", text)
+    if mqtt.commands and mqtt.user is None:
+        text = "whoever reaches the broker can disarm the site: give it users, and set `user` and `password`"
+        yield BrokerFinding("mqtt.commands", "warning", text)
+    clock = SystemClock()
+    try:
+        # A client id of its own: with the running appliance's it would throw that one out.
+        session = BrokerSession(mqtt, "", None, clock, lambda message: None, lambda amount: None)
+    except UsageError as error:
+        yield BrokerFinding("mqtt", "wrong", str(error))
+        return
+    if not contact:
+        return
+    until = clock.monotonic() + CONNECT_S_MAX + ANSWER_S_MAX
+    while not session.connected and not session.error and clock.monotonic() < until:
+        session.run_once(_POLL_S)
+    if session.connected:
+        yield BrokerFinding("mqtt", "ok", f"{mqtt} lets us in")
+    else:
+        yield BrokerFinding("mqtt", "unreachable", f"{mqtt}: {session.error or 'no answer'}; it would be tried again")
+    session.close()

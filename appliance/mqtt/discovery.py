@@ -24,57 +24,22 @@ class Topics:
     """The topics of one site. Names that a topic cannot hold are written with _ and a digest, so that none meet."""
 
     def __init__(self, config: MqttConfig, site: str) -> None:
-        self._base = config.topic_prefix or f"vedette/{site}"
+        base = self._base = config.topic_prefix or f"vedette/{site}"
         self._discovery = config.discovery_prefix
         self.node = f"vedette_{site}"
-
-    @property
-    def availability(self) -> str:
-        return f"{self._base}/status"
-
-    @property
-    def alerts(self) -> str:
-        return f"{self._base}/alerts"
-
-    @property
-    def system(self) -> str:
-        return f"{self._base}/system"
-
-    @property
-    def configs(self) -> str:
+        self.availability, self.alerts, self.system = f"{base}/status", f"{base}/alerts", f"{base}/system"
+        self.configs = f"{self._discovery}/+/{self.node}/+/config"
         """Matches every discovery message of this site."""
-        return f"{self._discovery}/+/{self.node}/+/config"
-
-    @property
-    def armed(self) -> str:
-        return f"{self._base}/armed"
-
-    @property
-    def arm(self) -> str:
-        """Where the command is published."""
-        return f"{self._base}/armed/set"
-
-    @property
-    def profile(self) -> str:
-        return f"{self._base}/profile"
-
-    @property
-    def choose(self) -> str:
-        """Where the name of a profile is published to choose it."""
-        return f"{self._base}/profile/set"
-
-    @property
-    def pauses(self) -> str:
+        self.armed, self.profile = f"{base}/armed", f"{base}/profile"
+        self.arm, self.choose = f"{base}/armed/set", f"{base}/profile/set"
+        """Where ON or OFF, or the name of a profile, is published as a command."""
+        self.pauses = f"{base}/camera/+/reports/set"
         """Matches where cameras are paused."""
-        return f"{self._base}/camera/+/reports/set"
+        self.of_cameras = f"{base}/camera/#"
+        """Matches everything about cameras."""
 
     def reports(self, camera: str) -> str:
         return f"{self._base}/camera/{camera}/reports"
-
-    @property
-    def of_cameras(self) -> str:
-        """Matches everything about cameras."""
-        return f"{self._base}/camera/#"
 
     def zone(self, camera: str, place: ZoneLabel) -> str:
         return f"{self._base}/camera/{camera}/zone/{_topic_word(place.zone)}/{_topic_word(place.label)}"

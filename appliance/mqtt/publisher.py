@@ -6,23 +6,22 @@ import json
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from appliance.base.clock import Clock, iso_utc
 from appliance.base.errors import PreconditionError, StoreUnavailable
 from appliance.base.telemetry import LogThrottle
 from appliance.config import DAYS, CameraConfig, MqttConfig
 from appliance.evidence.privacy import PrivacyRules
-from appliance.mqtt.alert_messages import AlertMessages
 from appliance.mqtt.broker_session import BrokerSession, ReceivedMessage
 from appliance.mqtt.discovery import OFF, ON, ONLINE, UNKNOWN, Topics, discovery_messages
 from appliance.mqtt.zone_occupancy import ZoneOccupancy, zone_labels
 from appliance.rules.arming import Arming
-from appliance.store.access_log import AccessLog
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
@@ -32,6 +31,8 @@ from appliance.store.database import Database
 from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.rows import AlertRow, EvidenceRow
+from appliance.store.users import AccessLog
+from appliance.types import SEVERITIES
 
 POLL_S = 0.5  # home automation reacts within a second
 READ_EVERY_S = 1.0  # states of cameras and arming; each reading is one query
@@ -50,8 +51,91 @@ _COMMANDS = {ON.encode(): True, OFF.encode(): False}
 PAUSE_S = 3600.0  # of a camera that is switched off over MQTT
 COMMAND_BYTES_MAX = 64  # the longest command is a profile's name
 _WHO = "MQTT"
+_SUMMARY_CHARS_MAX = 255  # of a state in Home Assistant
 
 logger = logging.getLogger(__name__)
+
+
+class AlertMessages:
+    """Builds the messages about alerts. Holds no state.
+
+    A broker off the site hears of an alert what a notification's target off the site would: its events that
+    `privacy.never` does not cover.
+    """
+
+    def __init__(
+        self,
+        mqtt: MqttConfig,
+        site: str,
+        public_url: str,
+        cameras: Mapping[str, CameraConfig],
+        privacy: PrivacyRules,
+        alerts: AlertStore,
+    ) -> None:
+        self._mqtt = mqtt
+        self._site = site
+        self._base = public_url.rstrip("/")
+        self._cameras = cameras
+        self._privacy = privacy
+        self._alerts = alerts
+
+    def shows_stills_of(self, camera: str) -> bool:
+        """Return True if stills of this camera are published at all.
+
+        Stills are not redacted: where images leave redacted, they do not leave like this.
+        """
+        if not self._mqtt.pictures or camera not in self._cameras:
+            return False
+        redacted = self._cameras[camera].privacy.redacts_images
+        return self._mqtt.local or not (redacted or self._privacy.is_image_free(camera))
+
+    def build(self, row: AlertRow) -> dict[str, Any] | None:
+        """None: privacy forbids any message. Raises StoreError."""
+        every = self._alerts.events_of(row.id)
+        events = [each for each in every if self._mqtt.local or self._privacy.level(each) != "never"]
+        if not events:
+            return None
+        complete = len(events) == len(every)
+        labels, rules = _unique(each.label for each in events), _unique(each.rule for each in events)
+        return {
+            "type": "alert",
+            "version": 1,
+            "site": self._site,
+            "camera": row.camera,
+            "alert": row.id,
+            "severity": row.severity if complete else max((each.severity for each in events), key=SEVERITIES.index),
+            "standing": row.standing,
+            "verdict": row.verdict,
+            "review": row.review,
+            "rules": rules,
+            "labels": labels,
+            "zones": [zone for zone in _unique(each.zone for each in events) if zone],
+            "score": max(each.score for each in events),
+            "t": row.t_start,
+            "time": iso_utc(row.t_start),
+            "t_end": row.t_end,
+            "link": f"{self._base}/alerts/{quote(row.id, safe='')}" if self._base else "",
+            "summary": f"{' and '.join(labels) or 'something'}: {', '.join(rules)}"[:_SUMMARY_CHARS_MAX],
+        }
+
+    def still(self, row: AlertRow) -> EvidenceRow | None:
+        """Return the still as it is now; None if there is none yet, or it may not be published.
+
+        A better still may replace it.
+        """
+        if row.still != "ready" or not self.shows_stills_of(row.camera):
+            return None
+        detail = self._alerts.get(row.id)
+        if detail is None:
+            return None
+        if not self._mqtt.local and any(self._privacy.level(event) != "free" for event in detail.events):
+            return None
+        piece = detail.piece("still")
+        return None if piece is None or piece.state != "ready" else piece
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,10 +306,10 @@ class MqttPublisher:
         now, rows = self._clock.now(), {row.name: row for row in deps.cameras.all()}
         faults = deps.health.open()
         for name, camera in self._cameras.items():
-            told = self._mqtt.local or deps.privacy.lets_facts_leave(name, now)
-            self._read_zones(name, camera, rows.get(name), told=told)
+            may_leave = self._mqtt.local or deps.privacy.lets_facts_leave(name, now)
+            self._read_zones(name, camera, rows.get(name), may_leave=may_leave)
             own = [fault for fault in faults if fault.camera == name]
-            self._set(self._topics.problem(name), _problem(rows.get(name), own, told=told), name)
+            self._set(self._topics.problem(name), _problem(rows.get(name), own, may_leave=may_leave), name)
         self._take_commands()
         self._read_arming()
         self._read_alerts()
@@ -283,7 +367,7 @@ class MqttPublisher:
                 "rules_paused": [row.rule for row in paused if row.rule],
             }), name)  # fmt: skip
 
-    def _read_zones(self, name: str, camera: _WatchedCamera, row: CameraRow | None, *, told: bool) -> None:
+    def _read_zones(self, name: str, camera: _WatchedCamera, row: CameraRow | None, *, may_leave: bool) -> None:
         latest = self._deps.boxes.latest(name) if camera.places else None
         if row is not None and row.run != camera.session:
             camera.session = row.run
@@ -298,7 +382,7 @@ class MqttPublisher:
                 camera.examined_at = self._clock.monotonic()
             camera.frame_t = latest.t
         looked = self._clock.monotonic() - camera.examined_at < camera.unknown_after_s
-        known = told and looked and row is not None and row.state == "live"
+        known = may_leave and looked and row is not None and row.state == "live"
         occupied = camera.occupancy.occupied()
         for place in camera.places:
             state = (ON if place in occupied else OFF) if known else UNKNOWN
@@ -480,8 +564,8 @@ def _never_leaves(camera: CameraConfig) -> bool:
     )
 
 
-def _problem(row: CameraRow | None, faults: list[HealthEventRow], *, told: bool) -> bytes:
-    if not told or row is None or row.state == "connecting":
+def _problem(row: CameraRow | None, faults: list[HealthEventRow], *, may_leave: bool) -> bytes:
+    if not may_leave or row is None or row.state == "connecting":
         return _json({"state": UNKNOWN, "reasons": []})
     reasons = [fault.reason for fault in faults]
     if row.state != "live":

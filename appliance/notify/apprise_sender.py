@@ -11,13 +11,13 @@ import contextlib
 import logging
 import re
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from appliance.base.clock import Clock
 from appliance.base.errors import MissingDependency, UsageError
 from appliance.config import AppriseTarget
-from appliance.notify.message import NotificationMessage, is_good_news
-from appliance.notify.message_sender import SendResult
+from appliance.notify.message import NotificationMessage, SendResult, is_good_news
 from appliance.types import Severity
 
 if TYPE_CHECKING:
@@ -60,11 +60,8 @@ class AppriseSender:
         else:
             result = _result(self._host, status)
         payload = f"{message.title}\n{text}".encode()
-        return SendResult(
-            ok=result.ok,
-            status=result.status,
-            maybe=result.maybe,
-            error=result.error,
+        return replace(
+            result,
             payload=payload,
             sent=len(payload) + len(message.image) * 3 // 2 + ESTIMATE_BYTES,  # as base64 at the worst
             seconds=self._clock.monotonic() - began,

@@ -17,13 +17,11 @@ from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable
 from appliance.base.telemetry import LogThrottle
 from appliance.config import Target
-from appliance.notify.health_notices import HealthNotices
-from appliance.notify.message import MessageBuilder, NotificationMessage
-from appliance.notify.message_sender import MessageSender, SendResult
+from appliance.notify.health_notices import HealthNotices, SystemStatus
+from appliance.notify.message import MessageBuilder, MessageSender, NotificationMessage, SendResult
 from appliance.notify.notice_policy import PRIVACY_FORBIDS, NoticeInput, decide_notice
-from appliance.notify.system_status import SystemStatus
 from appliance.store.alerts import AlertStore
-from appliance.store.audit import AuditRow
+from appliance.store.audit import AuditKind, AuditRow
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.notices import NewNotice, NoticeState, NoticeStore, OpenNotice, SentMessage
@@ -164,7 +162,6 @@ class TargetSender:
     @property
     def status(self) -> TargetStatus:
         """Any thread may read it."""
-        outcomes = self._outcomes
         return TargetStatus(
             name=self.name,
             kind=self.target.kind,
@@ -172,13 +169,8 @@ class TargetSender:
             failing_since=self._failing_since,
             error=self._error,
             waiting=self._waiting,
-            told=outcomes["told"],
-            updated=outcomes["updated"],
-            withdrawn=outcomes["withdrawn"],
-            quiet=outcomes["quiet"],
-            forbidden=outcomes["forbidden"],
-            given_up=outcomes["given_up"],
             failures=self._failures,
+            **{str(outcome): count for outcome, count in self._outcomes.items()},
         )
 
     def send_unstored(self, alert: UnstoredAlert) -> None:
@@ -334,7 +326,7 @@ class TargetSender:
         if result.ok and not self.target.local:
             state = "over" if notice.message.over else "lasts"
             why = f"told {self.name}; health event {notice.event.id}: {notice.event.kind}, {state}"
-            self._audit_health(self._audit_row(notice.message, result, why))
+            self._audit_health(self._audit_row(notice.message.camera, "notice", result.payload, why))
         return result.ok or result.refused
 
     def _audit_health(self, row: AuditRow) -> None:
@@ -368,37 +360,23 @@ class TargetSender:
 
     def _sent_message(self, message: NotificationMessage, result: SendResult) -> SentMessage:
         now = self._clock.now()
-        what = f"alert {message.alert}: {', '.join(message.rules)}, {message.standing}"
-        audit = self._audit_row(message, result, f"told {self.name}; {what}")
+        what = f"alert {message.alert}: {', '.join(message.finding.rules)}, {message.finding.standing}"
+        audit = self._audit_row(message.camera, "notice", result.payload, f"told {self.name}; {what}")
+        shown = f"shown to {self.name}; still of alert {message.alert}"
+        image = self._audit_row(message.camera, "frame", message.image, shown)
         return SentMessage(
-            standing=message.standing,
+            standing=message.finding.standing,
             severity=message.severity,
-            rules=message.rules,
+            rules=message.finding.rules,
             t=now,
             audit=None if self.target.local else audit,
-            audit_image=None if self.target.local or not message.image else self._image_row(message),
+            audit_image=None if self.target.local or not message.image else image,
         )
 
-    def _image_row(self, message: NotificationMessage) -> AuditRow:
+    def _audit_row(self, camera: str, kind: AuditKind, sent: bytes, why: str) -> AuditRow:
+        digest = sha256(sent).hexdigest()
         return AuditRow(
-            t=self._clock.now(),
-            camera=message.camera,
-            escalation="",
-            kind="frame",
-            bytes=len(message.image),
-            sha256=sha256(message.image).hexdigest(),
-            why=f"shown to {self.name}; still of alert {message.alert}",
-        )
-
-    def _audit_row(self, message: NotificationMessage, result: SendResult, why: str) -> AuditRow:
-        return AuditRow(
-            t=self._clock.now(),
-            camera=message.camera,
-            escalation="",
-            kind="notice",
-            bytes=len(result.payload),
-            sha256=sha256(result.payload).hexdigest(),
-            why=why,
+            t=self._clock.now(), camera=camera, escalation="", kind=kind, bytes=len(sent), sha256=digest, why=why
         )
 
     def _record(self, notice: str, item: OpenNotice) -> None:

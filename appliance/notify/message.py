@@ -1,11 +1,11 @@
-"""Builds the messages that a target gets about alerts and health events, as text and as facts."""
+"""Builds the messages that a target gets about alerts and health events, and the port by which one is sent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Protocol
 from urllib.parse import quote
 
 from appliance.store.health_events import HealthEventRow
@@ -15,7 +15,7 @@ from appliance.types import HEALTH_TITLES, SEVERITIES, Alert, Event, HealthKind,
 
 _REASON_CHARS_MAX = 400  # a phone shows some 200; ntfy takes 4096 bytes
 _STANDING_TEXT: dict[Standing, str] = {
-    "edge": "Seen by this box; the cloud was not asked.",
+    "edge": "Seen by this appliance; the cloud was not asked.",
     "unverified": "Unverified: the cloud has not spoken about it.",
     "confirmed": "Confirmed by the cloud.",
     "rechecked": "Rechecked: a detector found it again; nobody has confirmed it.",
@@ -25,13 +25,22 @@ _STANDING_TEXT: dict[Standing, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class AlertFinding:
+    """What a message says of its alert; score: of the surest event, 0..1. The defaults are those of no alert."""
+
+    standing: Standing = "edge"
+    rules: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    score: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationMessage:
     """One message about one alert, or one health event.
 
     Attributes:
         id: of the notice, the same in all messages about an alert to a target.
-        score: of the surest event, 0..1.
         t: when the alert began, UTC seconds.
         reason: why the cloud or the re-check decided so, or ''.
         degraded: what is wrong with the appliance, the camera or the cloud, one sentence each.
@@ -44,14 +53,11 @@ class NotificationMessage:
     """
 
     id: str
-    alert: str
+    alert: str = ""
     site: str
-    camera: str
+    camera: str = ""
     severity: Severity
-    standing: Standing
-    rules: tuple[str, ...]
-    labels: tuple[str, ...]
-    score: float
+    finding: AlertFinding = AlertFinding()
     t: float
     reason: str = ""
     degraded: tuple[str, ...] = ()
@@ -68,19 +74,19 @@ class NotificationMessage:
         """Identifier made from the content: it is the same when the same message is sent again."""
         if self.health:
             return f"{self.id}-{'over' if self.over else 'lasts'}"
-        return f"{self.id}-{self.standing}-{self.severity}"
+        return f"{self.id}-{self.finding.standing}-{self.severity}"
 
     @property
     def title(self) -> str:
         if self.test:
             return f"Test from {self.site}"
         if self.health:
-            title = f"{HEALTH_TITLES[self.health]} at {self.camera or 'the box'}"
+            title = f"{HEALTH_TITLES[self.health]} at {self.camera or 'the appliance'}"
             return f"Over: {title}" if self.over else title
-        what = f"{' and '.join(self.labels) or 'something'} at {self.camera}"
-        if self.standing in {"confirmed", "withdrawn"}:
-            return f"{self.standing.capitalize()}: {what}"
-        doubt = "" if self.standing == "edge" else f" ({self.standing})"
+        what, standing = f"{' and '.join(self.finding.labels) or 'something'} at {self.camera}", self.finding.standing
+        if standing in {"confirmed", "withdrawn"}:
+            return f"{standing.capitalize()}: {what}"
+        doubt = "" if standing == "edge" else f" ({standing})"
         return what[:1].upper() + what[1:] + doubt
 
     @property
@@ -89,16 +95,16 @@ class NotificationMessage:
             return "Vedette can reach you. This is what an alert of this site will look like."
         if self.health:
             return f"{self.reason[:1].upper()}{self.reason[1:]}.\n{self.site}"
-        when = datetime.fromtimestamp(self.t).astimezone().strftime("%H:%M:%S")
-        lines = [f"{', '.join(self.rules)}, {self.score:.0%} sure, {when}, {self.site}"]
-        lines.append(f"{_STANDING_TEXT[self.standing]}{' ' + self.reason if self.reason else ''}")
+        when, found = datetime.fromtimestamp(self.t).astimezone().strftime("%H:%M:%S"), self.finding
+        lines = [f"{', '.join(found.rules)}, {found.score:.0%} sure, {when}, {self.site}"]
+        lines.append(f"{_STANDING_TEXT[found.standing]}{' ' + self.reason if self.reason else ''}")
         lines += [f"Note: {each}." for each in self.degraded]
         return "\n".join(lines)
 
 
 def is_good_news(message: NotificationMessage) -> bool:
     """Return True if an alert is withdrawn, or a fault is over: nobody need be woken for it."""
-    return message.standing == "withdrawn" or message.over
+    return message.finding.standing == "withdrawn" or message.over
 
 
 class MessageBuilder:
@@ -127,10 +133,12 @@ class MessageBuilder:
             site=self._site,
             camera=alert.camera,
             severity=alert.severity if complete else _most_severe(events),
-            standing=standing,
-            rules=_unique(event.rule for event in events),
-            labels=_unique(event.label for event in events),
-            score=max(event.score for event in events),
+            finding=AlertFinding(
+                standing,
+                _unique(event.rule for event in events),
+                _unique(event.label for event in events),
+                max(event.score for event in events),
+            ),
             t=min(event.t for event in events),
             reason=reason or (_recheck_reason(detail) if complete else ""),
             link=self.link(alert.id),
@@ -145,10 +153,7 @@ class MessageBuilder:
             site=self._site,
             camera=alert.camera,
             severity=alert.severity,
-            standing="edge",
-            rules=alert.rules,
-            labels=alert.labels,
-            score=alert.score,
+            finding=AlertFinding("edge", alert.rules, alert.labels, alert.score),
             t=alert.t_start,
             degraded=(why,),
         )
@@ -160,14 +165,9 @@ class MessageBuilder:
         page = f"/cameras/{quote(event.camera, safe='')}" if event.camera else "/"
         return NotificationMessage(
             id=event.id,
-            alert="",
             site=self._site,
             camera=event.camera,
             severity="warning",
-            standing="edge",
-            rules=(),
-            labels=(),
-            score=0.0,
             t=event.t_start,
             reason=event.reason[:_REASON_CHARS_MAX],
             link=f"{self._base}{page}" if self._base else "",
@@ -180,14 +180,8 @@ class MessageBuilder:
         """For `vedette notify test`."""
         return NotificationMessage(
             id=f"test-{target}",
-            alert="",
             site=self._site,
-            camera="",
             severity="info",
-            standing="edge",
-            rules=(),
-            labels=(),
-            score=0.0,
             t=now,
             link=f"{self._base}/" if self._base else "",
             test=True,
@@ -219,3 +213,40 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
 
 def _most_severe(events: Sequence[Event]) -> Severity:
     return max((event.severity for event in events), key=SEVERITIES.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendResult:
+    """The result of one attempt to send.
+
+    Attributes:
+        ok: the target took the message.
+        status: the HTTP status, where there was one.
+        refused: the target will never take this very message.
+        maybe: it may have arrived although nobody confirmed it.
+        error: one sentence without secrets; empty when ok.
+        after_s: seconds after which the target asked to be tried again.
+        payload: what was sent, for the audit; without secrets of the address or headers.
+        sent: bytes put on the wire, as an Ethernet interface counts them, never too few.
+        seconds: from the beginning of the attempt to its end.
+    """
+
+    ok: bool
+    status: int | None = None
+    refused: bool = False
+    maybe: bool = False
+    error: str = ""
+    after_s: float | None = None
+    payload: bytes = b""
+    sent: int = 0
+    seconds: float = 0.0
+
+
+class MessageSender(Protocol):
+    """The way to one target: HTTP (http_sender) or apprise (apprise_sender). Owner: one task."""
+
+    async def send(self, message: NotificationMessage) -> SendResult:
+        """Send one message. Never raises for what the target does."""
+        ...
+
+    async def close(self) -> None: ...

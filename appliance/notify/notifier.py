@@ -11,13 +11,13 @@ from functools import partial
 
 from appliance.base.clock import Clock, ClockStepDetector
 from appliance.base.errors import StoreUnavailable, UsageError, lacks_files
-from appliance.base.service_loop import ServiceLoop
 from appliance.base.telemetry import LogThrottle
+from appliance.base.threads import ServiceLoop
 from appliance.config import AppriseTarget, PushTarget, Target
 from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import POLL_S, NotifierDeps, TargetSender, TargetStatus, UnstoredAlert
 from appliance.notify.http_sender import HttpSender
-from appliance.notify.message_sender import MessageSender
+from appliance.notify.message import MessageSender
 from appliance.notify.notice_policy import is_news
 from appliance.notify.push_means import PushMeans
 from appliance.notify.push_sender import PushSender
@@ -40,7 +40,7 @@ def new_sender(name: str, target: Target, clock: Clock, push: PushMeans | None =
     if isinstance(target, PushTarget):
         if push is None:
             raise UsageError("only a running appliance knows the browsers that are notified")
-        return PushSender(target, name, push.key, push.subscriptions, push.sees, push.contact, clock)
+        return PushSender(target, name, push, clock)
     if isinstance(target, AppriseTarget):
         return AppriseSender(target, clock)
     return HttpSender(target, clock)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from appliance.base.clock import Clock
 from appliance.base.errors import UsageError
 from appliance.config import PushTarget
-from appliance.notify.http_sender import HttpPoster, tls_verification
-from appliance.notify.message import NotificationMessage, is_good_news
-from appliance.notify.message_sender import SendResult
-from appliance.notify.ntfy_webhook import HttpRequest
+from appliance.notify.http_sender import HttpPoster, HttpRequest, tls_verification
+from appliance.notify.message import NotificationMessage, SendResult, is_good_news
 from appliance.notify.push_crypto import encrypt
-from appliance.notify.push_means import VapidKey
-from appliance.store.push_subscriptions import PushSubscription, PushSubscriptionStore
+from appliance.notify.push_means import PushMeans
+from appliance.store.push_subscriptions import PushSubscription
 
 TTL_S = 4 * 3600  # for which the push service keeps it for a browser that is off
 MESSAGES_REMEMBERED = 200  # ids of messages, so that an update replaces what a phone shows
@@ -38,19 +35,14 @@ class PushSender:
         self,
         target: PushTarget,
         name: str,
-        key: VapidKey,
-        subscriptions: PushSubscriptionStore,
-        sees: Callable[[str, str], bool],
-        contact: str,
+        means: PushMeans,
         clock: Clock,
     ) -> None:
-        """name: of the target. sees: whether a user may see a camera. contact: for the push service."""
+        """name: of the target."""
         self._target = target
         self._name = name
-        self._key = key
-        self._subscriptions = subscriptions
-        self._sees = sees
-        self._contact = target.contact or contact
+        self._means = means
+        self._contact = target.contact or means.contact
         self._clock = clock
         self._poster = HttpPoster(target.timeout_s, tls_verification("https:", target.tls_ca), clock)
         self._taken: OrderedDict[str, set[str]] = OrderedDict()
@@ -59,8 +51,8 @@ class PushSender:
         """Never raises for what a service does. Raises StoreError."""
         began = self._clock.monotonic()
         wanted = [
-            each for each in self._subscriptions.all(self._name)
-            if not message.camera or self._sees(each.user, message.camera)
+            each for each in self._means.subscriptions.all(self._name)
+            if not message.camera or self._means.sees(each.user, message.camera)
         ]  # fmt: skip
         if not wanted:
             return SendResult(ok=False, refused=True, error="no browser has subscribed that may see this camera")
@@ -73,7 +65,7 @@ class PushSender:
                 if result.ok:
                     taken.add(each.id)
                 elif result.status in _GONE:
-                    self._subscriptions.remove(each.id)
+                    self._means.subscriptions.remove(each.id)
                     logger.info(
                         "a browser of %s is notified no more: its subscription is gone", each.user or "the owner"
                     )
@@ -109,7 +101,7 @@ class PushSender:
             "ttl": str(TTL_S),
             "urgency": "low" if is_good_news(message) else "high" if message.severity == "alert" else "normal",
             "topic": message.id[:32],  # replaces what a browser that is off has not got yet
-            "authorization": self._key.authorization(to.endpoint, self._contact, self._clock.now()),
+            "authorization": self._means.key.authorization(to.endpoint, self._contact, self._clock.now()),
         }
         return await self._poster.post(HttpRequest(to.endpoint, body, headers), urlsplit(to.endpoint).hostname or "")
 

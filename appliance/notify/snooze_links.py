@@ -56,7 +56,7 @@ class SnoozeLinks:
         """For an alert's message; '': nobody could open it. The same message gives the same link."""
         if not self._base or not message.alert or message.test:
             return ""
-        rule = message.rules[0] if len(message.rules) == 1 else ""
+        rule = message.finding.rules[0] if len(message.finding.rules) == 1 else ""
         return f"{self._base}/snooze/{self._token(target, message.camera, rule, message.id, message.t + LINK_S)}"
 
     def read(self, token: str, now: float) -> SnoozeOffer:
@@ -68,7 +68,7 @@ class SnoozeLinks:
         except (binascii.Error, ValueError):
             raise PreconditionError("this link is not whole") from None
         if not hmac.compare_digest(given, self._signature(head)):
-            raise PreconditionError("this link is none of this box")
+            raise PreconditionError("this link belongs to another appliance")
         target, camera, rule, message_id, expires_t = json.loads(body)
         if now > expires_t:
             raise PreconditionError("this link is too old")

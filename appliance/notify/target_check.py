@@ -18,8 +18,7 @@ from appliance.base.errors import UsageError
 from appliance.config import AppriseTarget, HttpTarget, NtfyTarget, PushTarget, Target, WebhookTarget
 from appliance.notify.apprise_sender import load_service
 from appliance.notify.http_sender import load_tls_ca
-from appliance.notify.message import MessageBuilder
-from appliance.notify.message_sender import SendResult
+from appliance.notify.message import MessageBuilder, SendResult
 from appliance.notify.notifier import new_sender
 from appliance.notify.push_means import PushMeans
 

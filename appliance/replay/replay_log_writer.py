@@ -30,13 +30,13 @@ from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionS
 from appliance.replay.verdict_source import AnsweredBy
 from appliance.types import (
     Alert,
-    AlertChange,
     Event,
     FrameBoxes,
     Gap,
     HardwareKind,
     HealthEvent,
     LogEnd,
+    LogLine,
     LogVerdict,
     PipelineStep,
     Route,
@@ -211,7 +211,7 @@ def settings_of(
 
 
 def encode_header(header: LogHeader) -> bytes:
-    """One JSON line, newline included."""
+    """Return one JSON line, newline included."""
     return _dumped(header) + b"\n"
 
 
@@ -258,53 +258,35 @@ class ReplayLog:
         self._opening: LogHeader | None = opening
 
     def header(self, header: StreamHeader) -> None:
-        if self._opening is None:
-            self._write(encode_log(header))
-            return
         first, self._opening = self._opening, None
-        self._write(encode_header(first.begun_by(header)))
+        self._put(encode_log(header) if first is None else encode_header(first.begun_by(header)))
 
-    def boxes(self, boxes: FrameBoxes) -> None:
-        self._write(encode_log(boxes))
+    def write(self, line: LogLine) -> None:
+        """Write one line.
 
-    def gap(self, gap: Gap) -> None:
-        self._write(encode_log(gap))
-
-    def health(self, event: HealthEvent) -> None:
-        """At the frame at which it was noticed, changed or was over."""
-        self._write(encode_log(event))
+        A fault stands at the frame at which it was noticed, changed or was over; a verdict before the boxes of the
+        first frame at which it has arrived.
+        """
+        self._put(encode_log(line))
 
     def step(self, step: PipelineStep, routes: Iterable[Route] = ()) -> None:
-        """Events in any case, alerts once they are over."""
-        for event in step.events:
-            self._write(encode_log(event))
-        for route in routes:
-            self._write(encode_log(route))
-        for change in step.changes:
-            self._ended(change)
-
-    def verdict(self, verdict: LogVerdict) -> None:
-        """Before the boxes of the first frame at which it has arrived."""
-        self._write(encode_log(verdict))
-
-    def end(self, end: LogEnd) -> None:
-        self._write(encode_log(end))
+        """Write events in any case, alerts once they are over."""
+        ended = (change.alert for change in step.changes if change.kind == "ended")
+        lines: tuple[LogLine, ...] = (*step.events, *routes, *ended)
+        for line in lines:
+            self.write(line)
 
     def flush(self) -> None:
         if self._sink is not None:
             self._sink.flush()
 
-    def _ended(self, change: AlertChange) -> None:
-        if change.kind == "ended":
-            self._write(encode_log(change.alert))
-
-    def _write(self, line: bytes) -> None:
+    def _put(self, line: bytes) -> None:
         if self._sink is not None:
             self._sink.write(line)
 
 
 def run_id(clip: Path, camera_name: str, camera: CameraConfig, detector: DetectorConfig, model: str) -> str:
-    """16 hex digits of all that decides which boxes a replay finds: the clip's bytes, the detect settings, the model.
+    """Return 16 hex digits of all that decides which boxes a replay finds: clip, detect settings, model.
 
     Of the clip its size and its first and last mebibyte count, not its name or place, so that a copy replays under the
     same ids and footage of hours is not read twice. Raises SourceError if it cannot be read.

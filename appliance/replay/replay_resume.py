@@ -17,8 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from appliance.base.errors import UsageError
+from appliance.base.json_lines import AppendOnlyFile, whole_bytes
 from appliance.base.local_files import check_output
-from appliance.replay.append_only import AppendOnlyFile, whole_bytes
 from appliance.replay.replay_diff import setting_changes
 from appliance.replay.replay_log_writer import LogHeader
 from appliance.replay.replay_result import RecordedLog, ReplayResult, read_log
@@ -165,7 +165,7 @@ class ResumableLog:
         return len(line)
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: nothing is buffered."""
 
     def close(self) -> None:
         if self._old is not None:

@@ -18,8 +18,8 @@ from appliance.base.geometry import iou
 from appliance.config import rule_labels
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector, prefer_labels
+from appliance.explain.recording_tasks import SpanTask
 from appliance.explain.span_explanation import SpanExplainer
-from appliance.explain.span_task import SpanTask
 from appliance.media.decoder import DecodedFrame
 from appliance.replay.footage import NewSession, RecordingSource, TimeSpan
 from appliance.replay.replay_routing import ReplayRouting, router_context_of
@@ -68,7 +68,7 @@ class SpanReplay:
         plan = task.site.cameras[task.camera]
         local_time = task.local_time()
         pipeline = Pipeline(task.camera, plan, task.site.alerts, local_time)
-        pipeline.recall(task.reported)
+        pipeline.policy.recall(task.reported)
         self._task = task
         self._detector = detector
         self._explainer = SpanExplainer(plan, pipeline, (task.t0, task.t1))

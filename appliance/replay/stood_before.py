@@ -10,15 +10,14 @@ from pathlib import Path
 from appliance.base.errors import UsageError
 from appliance.replay.replay_result import read_log
 from appliance.track.parked_vehicle_file import FOLDER, read_stationary_objects
-from appliance.track.standstill import is_same_place
+from appliance.track.standstill import is_unmoved
 from appliance.track.stationary_objects import StationaryObject
-from appliance.track.tracker import VEHICLES
+from appliance.track.tracker import VEHICLE, VEHICLES
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, FrameBoxes, StreamHeader
 
 StoodBefore = Mapping[str, tuple[StationaryObject, ...]]
 """By camera; a camera that is not in it: nothing is known of before."""
-VEHICLE = "vehicle"
 SEEN_LAST_S = 5.0  # what a log shows within so long before its end still stood there then
 
 
@@ -54,7 +53,7 @@ def standing(label: str, box: Box, stood_s: float) -> StationaryObject:
 
 
 def digest_of(known: StoodBefore) -> str:
-    """16 hex digits of what is known; "" if it is nothing."""
+    """Return 16 hex digits of what is known; "" if it is nothing."""
     if not known:
         return ""
     content = [
@@ -97,7 +96,7 @@ def _standing(camera: str, lines: Iterable[object]) -> tuple[StationaryObject, .
         end = line.t
         for each in line.objects:
             stay = stays.get(each.track)
-            if stay is None or not is_same_place(stay.box, each.box):
+            if stay is None or not is_unmoved(stay.box, each.box):
                 kind = VEHICLE if each.label in VEHICLES else each.label
                 stay = stays[each.track] = StationaryObject(kind, each.box, line.t, line.t, each.stood_s or 0.0)
             stay.t_last = line.t

@@ -2,68 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from appliance.base.clock import SystemClock
 from appliance.base.errors import SourceError
 from appliance.detect import detector as detectors
-from appliance.detect.detector import DetectorProxy, ObjectDetector
-from appliance.detect.network_detector import NetworkDetector
-from appliance.explain.span_task import local_time_from
-from appliance.explain.trial_task import TrialSetup, TrialSpan, TrialTask
+from appliance.detect.detector import ObjectDetector
+from appliance.explain.recording_tasks import TrialSetup, TrialSpan, TrialTask, local_time_from
 from appliance.replay.footage import RecordingSource, TimeSpan
+from appliance.replay.memoized_detector import MemoizedDetector
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_diff_match import alert_pairs
 from appliance.replay.replay_log_writer import Replayed
 from appliance.replay.replay_result import RecordedLog, parse_log
 from appliance.replay.replay_runner import ReplayInput, ReplayOptions, ReplayPlan, playing
-from appliance.types import Alert, Detections, Gap
+from appliance.types import Alert, Gap
 
 LISTED_MAX = 200  # of alerts, of events, of tracks; all are counted
 PROGRESS_EVERY_S = 1.0  # of footage
 TOTALS = ("looks", "tracks", "events", "alerts", "questions")
-
-
-class RememberingDetector(DetectorProxy):
-    """A network that is asked about a picture once: replayed again with other rules, the same ones are looked at.
-
-    State: what it found, by the digest of the picture; all that a NetworkDetector tells of itself is passed on.
-    """
-
-    def __init__(self, network: NetworkDetector) -> None:
-        super().__init__(network)
-        self._network = network
-        self._wanted: frozenset[str] | None = None
-        self._known: dict[bytes, Detections] = {}
-        self.shape_step = network.shape_step
-        self.calibration = network.calibration
-
-    def prefer(self, wanted: Iterable[str]) -> None:
-        """Other labels: other answers."""
-        labels = frozenset(wanted)
-        if labels != self._wanted:
-            self._known.clear()
-        self._wanted = labels
-        self._network.prefer(sorted(labels))
-
-    def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """Return the remembered detections, or detect. Raise DetectorError."""
-        return [self._one(frame) for frame in frames]
-
-    def _one(self, frame: NDArray[np.uint8]) -> Detections:
-        key = hashlib.blake2b(np.ascontiguousarray(frame).data, digest_size=16, salt=f"{frame.shape[1]}".encode())
-        if (known := self._known.get(key.digest())) is None:
-            known = self._known[key.digest()] = self._network.detect([frame])[0]
-        return known
 
 
 @dataclass(slots=True)
@@ -165,8 +127,7 @@ def settings_compared(task: TrialTask) -> Generator[float, None, dict[str, Any]]
 def _loaded(setup: TrialSetup) -> ObjectDetector:
     if setup.model_folder:
         os.environ["VEDETTE_MODELS"] = setup.model_folder
-    detector = detectors.load(setup.site.detector)
-    return RememberingDetector(detector) if isinstance(detector, NetworkDetector) else detector
+    return MemoizedDetector(detectors.load(setup.site.detector))
 
 
 def _replayed(
@@ -181,10 +142,10 @@ def _replayed(
     )  # fmt: skip
     inputs = (ReplayInput(source, replayed),)
     plan = ReplayPlan(inputs, setup.site, detector, local_time=lambda t: at(span.t0 + t))
-    log, told_t = io.BytesIO(), 0.0
+    log, progress_t = io.BytesIO(), 0.0
     for t, _ in playing(plan, log, ReplayOptions(SystemClock())):
-        if t - told_t >= PROGRESS_EVERY_S:
-            told_t = t
+        if t - progress_t >= PROGRESS_EVERY_S:
+            progress_t = t
             yield t
     log.seek(0)
     return parse_log(Path(source.name), enumerate(log, 1)), source.error or ""

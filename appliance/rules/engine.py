@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
 from appliance.rules.certainty import Calibration
 from appliance.rules.conditions import RuleCondition, RuleTrackState, condition_for
 from appliance.rules.line_polygon_geometry import Polygon, at_frame_edge, foot, touching
+from appliance.rules.reportable import rule_event
 from appliance.rules.schedule import ArmedHours, LocalTime
 from appliance.rules.zones_and_lines import TUNING, Line, LinePosition, Zone, ZoneMembership
 from appliance.types import Event, FrameBoxes, StreamHeader, TrackedObject
@@ -251,17 +252,5 @@ class RulesEngine:
 
     def _event(self, rule: Rule, found: TrackedObject, certainty: float, t: float) -> Event:
         content = f"{self._camera}|{self._session}|{rule.name}|{found.track}|{t!r}|{rule.kind}"
-        return Event(
-            camera=self._camera,
-            rule=rule.name,
-            kind=rule.kind,
-            track=found.track,
-            label=found.label,
-            t=t,
-            score=round(certainty, 3),
-            box=found.box,
-            zone="" if rule.kind == "line" else rule.zone,
-            line=rule.line if rule.kind == "line" else "",
-            severity=rule.severity,
-            id=hashlib.sha256(content.encode()).hexdigest()[:16],
-        )
+        event_id = hashlib.sha256(content.encode()).hexdigest()[:16]
+        return rule_event(self._camera, rule, replace(found, score=round(certainty, 3)), t, event_id)

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from appliance.base.box_arrays import iou_matrix
-from appliance.config import CameraConfig, DwellRule, LineRule, Rule
+from appliance.config import CameraConfig, DwellRule, LineRule
 from appliance.replay.replay_report import format_time, missing_verdicts_text
 from appliance.replay.replay_result import ReplayResult
 from appliance.rules.certainty import Calibration
-from appliance.rules.known_labels import unknown_labels
 from appliance.rules.line_polygon_geometry import Polygon, foot
+from appliance.rules.reportable import can_report, unknown_labels
 from appliance.scenario.culprit import FRAMES_MAX, LEAD_S, Culprit, MissRecord, find_culprit
 from appliance.scenario.event_metrics import Estimate, EventFigures, format_estimate
-from appliance.scenario.expectations import EventPattern, FalseAlarm, Miss
+from appliance.scenario.expectations import FalseAlarm, Miss
 from appliance.scenario.scenario_result import Fault, FaultMoment, TrackFigures, WatchedCamera
 from appliance.scenario.scenario_schema import AtMost, RequiredFigures
 from appliance.track.tracker_tuning import TUNING
@@ -64,7 +64,10 @@ class MissDiagnosis:
         self._start = min(self._pattern.start, footage_s)
         self._end = min(self._pattern.end, footage_s)
         self._footage_s = footage_s
-        self._rules = tuple(rule for rule in camera.rules if _could_report(self._pattern, rule))
+        wanted = self._pattern
+        self._rules = tuple(
+            rule for rule in camera.rules if can_report(rule, wanted.rule, wanted.zone, wanted.line, wanted.label)
+        )
         labels = {label for rule in self._rules for label in rule.labels}
         self._labels = {self._pattern.label} if self._pattern.label else labels
         zones = {rule.zone for rule in self._rules if not isinstance(rule, LineRule)}
@@ -192,16 +195,6 @@ class MissDiagnosis:
         if tracks > 1:
             return f"{text}, and {tracks} different tracks were: does the tracker lose them?"
         return f"{text} (track {next(iter(self._inside))}), but the rule did not fire then"
-
-
-def _could_report(pattern: EventPattern, rule: Rule) -> bool:
-    zone, line = ("", rule.line) if isinstance(rule, LineRule) else (rule.zone, "")
-    return (
-        pattern.rule in ("", rule.name)
-        and pattern.zone in ("", zone)
-        and pattern.line in ("", line)
-        and (not pattern.label or pattern.label in rule.labels)
-    )
 
 
 def _better(

@@ -8,8 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from appliance.explain.span_task import SPAN_TASK
-from appliance.explain.trial_task import TRIAL_TASK
+from appliance.explain.recording_tasks import SPAN_TASK, TRIAL_TASK
 from appliance.replay.span_replay import replayed_explanation
 from appliance.replay.trial_replay import settings_compared
 from appliance.scenario import scenario_runner
@@ -22,7 +21,7 @@ NICE = 15  # recording and live detection come first
 def replay_span(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
     """Yield the share that is done; return the result of `span_replay.replayed_explanation`. values: a SpanTask."""
     _give_way()
-    task = SPAN_TASK.decode(values)
+    task = SPAN_TASK.validate_python(values)
     if task.model_folder:
         os.environ["VEDETTE_MODELS"] = task.model_folder
     return (yield from replayed_explanation(task))
@@ -31,7 +30,7 @@ def replay_span(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]
 def try_settings(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
     """Yield the share that is done; return the result of `trial_replay.settings_compared`. values: a TrialTask."""
     _give_way()
-    return (yield from settings_compared(TRIAL_TASK.decode(values)))
+    return (yield from settings_compared(TRIAL_TASK.validate_python(values)))
 
 
 def run_scenario(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:

@@ -17,6 +17,7 @@ from appliance.config import CameraConfig, DecisionConfig, LineRule
 from appliance.replay.cassette_file import CassetteReader
 from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.replay.verdict_source import OracleOptions, parse_verdict_source
+from appliance.rules.reportable import can_report
 from appliance.scenario.ground_truth import format_of, read_labels
 from appliance.scenario.scenario_schema import SCENARIO_SUFFIX, EventEntry, ExpectEntry, Scenario
 
@@ -248,20 +249,10 @@ def _unknown(entry: EventEntry, cameras: Sequence[CameraConfig]) -> list[tuple[s
         cameras
         and not faults
         and isinstance(entry, ExpectEntry)
-        and not any(_can_report(entry, rule) for rule in rules)
+        and not any(can_report(rule, *(getattr(entry, key) or "" for key in names)) for rule in rules)
     ):
         faults.append(("rule", "no single rule reports all of this together"))
     return faults
-
-
-def _can_report(entry: EventEntry, rule: config.Rule) -> bool:
-    zone, line = ("", rule.line) if isinstance(rule, LineRule) else (rule.zone, "")
-    return (
-        entry.rule in (None, rule.name)
-        and entry.zone in (None, zone)
-        and entry.line in (None, line)
-        and (entry.label is None or entry.label in rule.labels)
-    )
 
 
 def _truth(scenario: Scenario, folder: Path, faults: _ScenarioFaults) -> Path | None:

@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.sensors.accelerator_sensors import HailoChips, NvidiaGpus
-from appliance.sensors.jetson_sensors import JetsonOvercurrentCounters, JetsonPowerRails
-from appliance.sensors.linux_sensors import CpuThrottleCounters, RaplCounters, ThermalZones
-from appliance.sensors.memory_pressure import MemoryReading
+from appliance.sensors.linux_sensors import (
+    CpuThrottleCounters,
+    JetsonOvercurrentCounters,
+    JetsonPowerRails,
+    MemoryReading,
+    RaplCounters,
+    ThermalZones,
+    matching,
+    text_of,
+)
 from appliance.sensors.pi_sensors import RaspberryPiFirmware
 from appliance.sensors.readings import SensorReader, SensorReading, merged
-from appliance.sensors.sysfs import matching, text_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,63 @@
-"""Sensors that Linux itself shows: thermal zones, throttle counters of x86 processors, RAPL energy counters."""
+"""Sensors that Linux itself shows in /sys and /proc: heat, throttling, energy, memory, and the rails of Jetsons."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.base import machine
 from appliance.sensors.readings import NOTHING, EnergyReading, SensorReading
-from appliance.sensors.sysfs import RisingCounters, matching, number_of, text_of
 
 MICRO = 1e-6  # J in a microjoule
+TOTALS = ("VDD_IN", "POM_5V_IN", "SYS_VIN_5V0")
+"""Rails through which all of the module's power comes; of Orin Nano and NX, of Nano and of Xavier NX."""
+INSIDE_ANOTHER = ("VDDQ_VDD2_1V8AO",)
+"""Of AGX Orin: fed by VIN_SYS_5V0, which is measured, too."""
+CHANNELS = (1, 2, 3)  # of an ina3221
+
+
+class RisingCounters:
+    """Files that each hold a count since the machine's start. State: the counts of the last look."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = tuple(files)
+        self._counts: dict[Path, int] | None = None
+
+    def rose(self) -> bool | None:
+        """Return True if any has risen since the last reading; None: there is none that can be read."""
+        before = self._counts
+        now = {path: count for path in self._files if (count := number_of(path)) is not None}
+        self._counts = now
+        if not now:
+            return None
+        return before is not None and any(count > before.get(path, count) for path, count in now.items())
+
+
+def text_of(path: Path) -> str | None:
+    """Return the file's text without the white space around it; None: it is not there, or cannot be read now."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:  # a sensor that is asleep, a file of root's alone
+        return None
+
+
+def number_of(path: Path, base: int = 10) -> int | None:
+    """Return the number in a file; None: it is not there, cannot be read, or is no number."""
+    text = text_of(path)
+    try:
+        return None if text is None else int(text, base)
+    except ValueError:
+        return None
+
+
+def matching(folder: Path, pattern: str, at_most: int = 256) -> list[Path]:
+    """Return the matching paths, sorted; []: there are none, or no file descriptor is left to list them with."""
+    try:
+        return sorted(folder.glob(pattern))[:at_most]
+    except OSError:
+        return []
 
 
 class ThermalZones:
@@ -80,3 +129,112 @@ class RaplCounters:
 def _is_package_psys_or_dram(zone: Path, name: str) -> bool:
     is_top = zone.name.count(":") == 1
     return (is_top and (name == "psys" or name.startswith("package-"))) or (not is_top and name == "dram")
+
+
+class JetsonPowerRails:
+    """The power rails of `/sys/class/hwmon/hwmon*` named ina3221.
+
+    Files: in{1-3}_label, in{1-3}_input in mV, curr{1-3}_input in mA (kernel: Documentation/hwmon/ina3221; NVIDIA:
+    Jetson Linux Developer Guide, Software-Based Power Consumption Modeling). tegrastats reads the same files. Where no
+    rail is the input of all, the rails are summed up.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._chips = [
+            each for each in matching(root / "sys/class/hwmon", "hwmon*") if text_of(each / "name") == "ina3221"
+        ]
+
+    def read(self) -> SensorReading:
+        rails = dict(rail for chip in self._chips for rail in _rails(chip))
+        for name in TOTALS:
+            if name in rails:
+                return SensorReading(energy=(EnergyReading(f"Jetson {name}", True, rails[name]),))
+        summed = {name: watts for name, watts in rails.items() if name not in INSIDE_ANOTHER}
+        if not summed:
+            return NOTHING
+        named = " + ".join(sorted(summed))
+        return SensorReading(energy=(EnergyReading(f"Jetson {named}", True, sum(summed.values())),))
+
+
+class JetsonOvercurrentCounters:
+    """The counters `/sys/class/hwmon/hwmon*/oc{1-3}_event_cnt`: how often clocks were lowered since the start.
+
+    NVIDIA: Jetson Linux Developer Guide, Jetson Orin, Over-Current. The Jetson is throttled while these rise.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._counters = RisingCounters(matching(root / "sys/class/hwmon", "hwmon*/oc[0-9]_event_cnt"))
+
+    def read(self) -> SensorReading:
+        rose = self._counters.rose()
+        if rose is None:
+            return NOTHING
+        return SensorReading(throttling=("the Jetson is slowed down by over-current",) if rose else ())
+
+
+def _rails(chip: Path) -> list[tuple[str, float]]:
+    """Name and watts of the chip's channels that measure something."""
+    found = []
+    for n in CHANNELS:
+        name = text_of(chip / f"in{n}_label")
+        millivolts, milliamperes = number_of(chip / f"in{n}_input"), number_of(chip / f"curr{n}_input")
+        if name and name != "NC" and millivolts is not None and milliamperes is not None:
+            found.append((name, millivolts * milliamperes / 1e6))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReading:
+    """The memory of the machine and of our control group. None: the kernel does not report it.
+
+    available_bytes, total_bytes: of the machine. stalled: the share of the last ten seconds in which some task waited
+    for memory, 0..1. group_bytes: what the control group holds that cannot be dropped at once; group_max_bytes: from
+    where on the kernel throttles or kills it.
+    """
+
+    available_bytes: int | None = None
+    total_bytes: int | None = None
+    stalled: float | None = None
+    group_bytes: int | None = None
+    group_max_bytes: int | None = None
+
+
+class MemorySensor:
+    """Reads the memory of the machine and of our control group (version 2).
+
+    Files: /proc/meminfo, /proc/pressure/memory (kernel: Documentation/accounting/psi); of the group memory.current,
+    memory.stat, memory.high, memory.max and memory.pressure.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._proc = root / "proc"
+        group = re.search(r"^0::(/.*)$", text_of(self._proc / "self/cgroup") or "", re.MULTILINE)
+        self._group = root / "sys/fs/cgroup" / group[1].lstrip("/") if group else None
+
+    def read(self) -> MemoryReading:
+        known = machine.memory_bytes(self._proc)
+        total, available = known if known is not None else (None, None)
+        held, limit = self._group_bytes()
+        stalled = _stalled(self._proc / "pressure/memory")
+        if limit is not None and self._group is not None:
+            own = _stalled(self._group / "memory.pressure")
+            stalled = max((each for each in (stalled, own) if each is not None), default=None)
+        return MemoryReading(available, total, stalled, held, limit)
+
+    def _group_bytes(self) -> tuple[int | None, int | None]:
+        """Return the bytes held and the bytes allowed; both None without a limit."""
+        if self._group is None:
+            return None, None
+        limits = [number_of(self._group / f"memory.{name}") for name in ("high", "max")]  # "max" is no number
+        limit = min((each for each in limits if each is not None), default=None)
+        current = number_of(self._group / "memory.current")
+        if limit is None or current is None:
+            return None, None
+        cache = re.search(r"^inactive_file (\d+)$", text_of(self._group / "memory.stat") or "", re.MULTILINE)
+        return max(0, current - int(cache[1] if cache else 0)), limit
+
+
+def _stalled(path: Path) -> float | None:
+    """Return `some avg10` of a pressure file, 0..1."""
+    found = re.search(r"^some avg10=([0-9.]+)", text_of(path) or "", re.MULTILINE)
+    return float(found[1]) / 100 if found else None

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from appliance.base.clock import SystemClock
 from appliance.base.machine import Temperature
+from appliance.sensors.linux_sensors import number_of
 from appliance.sensors.readings import EnergyReading, SensorReading
-from appliance.sensors.sysfs import number_of
 
 _CLOCK = SystemClock()
 SYSFS_FLAGS = "sys/devices/platform/soc/soc:firmware/get_throttled"

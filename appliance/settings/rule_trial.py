@@ -94,7 +94,7 @@ class _Side:
 
     def close(self, t: float) -> None:
         self._take(self._pipeline.close(t, "the end of the trial"))
-        self.result.suppressed = self._pipeline.suppressed
+        self.result.suppressed = self._pipeline.policy.suppressed
 
     def _take(self, step: PipelineStep) -> None:
         for event in step.events:

@@ -1,14 +1,16 @@
-"""Two-stage matching (ByteTrack) of one frame's detections to tracks: first the confident ones, then the doubtful."""
+"""Which detection continues which track (two stages, ByteTrack), which begins one, and which lost one is back."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.track.appearance import Planes, describe, similarity
-from appliance.track.association import IMPOSSIBLE, assign, contested_rows, match_costs
+from appliance.track.association import IMPOSSIBLE, assign, contested_rows, match_costs, overlap_of_smaller
+from appliance.track.kalman import sizes, to_centre
 from appliance.track.track_state import Track
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, Detections
@@ -117,7 +119,7 @@ class TwoStageMatcher:
         for row in rows:
             track = self._tracks[row]
             # After a gap only a box in the same place is believed to be the same; and who walked may have stopped.
-            lost = track.unseen_s > TUNING.losing.lost_s
+            lost = track.absence.unseen_s > TUNING.losing.lost_s
             expected = track.last if lost and self._slow else track.filter.box
             costs = match_costs(
                 expected, track.filter.spread(), boxes, overlap_min=overlap_min, distance_max=distance_max
@@ -193,7 +195,7 @@ def _continues(track: Track, expected: Box, box: Box, shared: float) -> bool:
     """
     if track.stands and not track.is_in_place(box):
         return False
-    if track.score >= TUNING.scores.high_score or shared >= TUNING.matching.low_overlap_min:
+    if track.scores.last >= TUNING.scores.high_score or shared >= TUNING.matching.low_overlap_min:
         return shared >= TUNING.matching.low_overlap_min
     growth = (box[3] - box[1]) / max(expected[3] - expected[1], 1e-9)
     return 1 / TUNING.matching.poor_growth < growth < TUNING.matching.poor_growth
@@ -220,3 +222,107 @@ def clipped(box: Box) -> Box:
     """Return the part of `box` that is in the frame."""
     x1, y1, x2, y2 = box
     return min(1.0, max(0.0, x1)), min(1.0, max(0.0, y1)), min(1.0, max(0.0, x2)), min(1.0, max(0.0, y2))
+
+
+def spawn_confident(frame: FrameObservation, held: Iterable[Track], room: int) -> list[int]:
+    """Return at most `room` detections that begin tracks.
+
+    None begins with a person's other half, a van that is also a truck, or a part of a parked object that is `held` by
+    its place.
+    """
+    known = [(track.group, track.filter.box) for track in held]
+    known += [(frame.groups[index], frame.boxes[index]) for index in sorted(frame.taken.values())]
+    spawned: list[int] = []
+    for index in frame.free(TUNING.scores.spawn_score_min):
+        group, box = frame.groups[index], frame.boxes[index]
+        double = any(
+            group == other and overlap_of_smaller(box, taken) > TUNING.spawning.double_overlap_min
+            for other, taken in known
+        )
+        if len(spawned) < room and not double:
+            spawned.append(index)
+            known.append((group, box))
+    return spawned
+
+
+def spawn_tentative(frame: FrameObservation, tracks: Sequence[Track], spawned: Sequence[int], room: int) -> list[int]:
+    """Return at most `room` detections that are too doubtful to begin tracks, but may be persons, if they walk."""
+    doubtful = frame.free(TUNING.scores.tentative_score_min, TUNING.scores.spawn_score_min)
+    if not doubtful or room <= 0:
+        return []
+    known = [each.filter.box for each in tracks] + [frame.boxes[each] for each in (*spawned, *frame.taken.values())]
+    found: list[int] = []
+    for index in doubtful:
+        box = frame.boxes[index]
+        if len(found) < room and not any(
+            overlap_of_smaller(box, other) > TUNING.spawning.tentative_overlap_max for other in known
+        ):
+            found.append(index)
+            known.append(box)
+    return found
+
+
+def covers_known_track(tentative: Track, tracks: Iterable[Track]) -> bool:
+    """Return True if a tentative track has met a confirmed one: its box may be that one's, or a part of it."""
+    return any(
+        each.number and overlap_of_smaller(tentative.last, each.filter.box) > TUNING.spawning.tentative_overlap_max
+        for each in tracks
+    )
+
+
+def reidentify(track: Track, lost: Iterable[Track]) -> Track | None:
+    """Return the one of the numbered tracks `lost` that the new `track` continues, or None.
+
+    It must have been within reach, of about the same size, of the same appearance, and be the only such one. An object
+    that was last seen at the frame's border has left, and one that is first seen there has come in: both are excluded.
+    """
+    if track.appearance is None or track.came_in:
+        return None
+    found = [
+        (float(similarity(track.appearance[None], each.appearance[None])[0, 0]), each)
+        for each in lost
+        if each.appearance is not None and each.group == track.group and not each.at_edge() and _in_reach(track, each)
+    ]
+    found.sort(key=lambda pair: -pair[0])
+    if not found or found[0][0] < TUNING.reid.reid_similarity_min:
+        return None
+    if len(found) > 1 and found[0][0] - found[1][0] < TUNING.reid.reid_margin:
+        return None
+    return found[0][1]
+
+
+def inherit_identity(track: Track, known: Track) -> None:
+    """Let `track` go on as `known`: with its number, votes and appearance."""
+    track.number, known.number = known.number, 0
+    votes = track.scores.by_class
+    for class_id, score in known.scores.by_class.items():
+        votes[class_id] = votes.get(class_id, 0.0) + score
+    if track.appearance is not None and known.appearance is not None:
+        track.appearance = (track.appearance + known.appearance) / 2
+        track.appearance_samples = max(track.appearance_samples, known.appearance_samples)
+
+
+def _in_reach(track: Track, known: Track) -> bool:
+    if known.absence.unseen_s > TUNING.reid.reid_s:
+        return False
+    here, there = to_centre(track.last), to_centre(known.last)
+    if not 0.5 < there[3] / max(here[3], 1e-9) < 2.0:
+        return False
+    step_x, step_y = (
+        (at - was) / ((size + other) / 2)
+        for at, was, size, other in zip(here[:2], there[:2], sizes(here), sizes(there), strict=True)
+    )
+    reach = TUNING.reid.reid_distance_max + TUNING.reid.reid_speed * known.absence.unseen_s
+    return math.sqrt(step_x * step_x + step_y * step_y) <= reach and not _comes_towards(track, (step_x, step_y))
+
+
+def _comes_towards(track: Track, step: tuple[float, float]) -> bool:
+    """Return True if the new `track` moves towards the place where another track was last seen.
+
+    step: the way from that place to the new track, in sizes.
+    """
+    wide, tall = sizes(to_centre(track.last))
+    pace_x, pace_y = track.filter.speed[0] / wide, track.filter.speed[1] / tall
+    pace = math.sqrt(pace_x * pace_x + pace_y * pace_y)
+    away = (step[0] * pace_x + step[1] * pace_y) / max(pace, 1e-9)
+    return pace >= TUNING.reid.reid_pace_min and away < -TUNING.reid.reid_towards_max

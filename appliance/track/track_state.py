@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from appliance.track.appearance import Planes
 from appliance.track.kalman import Kalman, sizes, to_centre
-from appliance.track.standstill import is_same_place
+from appliance.track.standstill import Standstill, TentativePath, is_unmoved
 from appliance.track.stationary_objects import StationaryObject
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, TrackedObject
@@ -18,74 +17,93 @@ from appliance.types import Box, TrackedObject
 Floats = NDArray[np.float64]
 
 
+@dataclass(slots=True)
+class ScoreSums:
+    """The scores of a track's boxes. by_class: their sums; last: of its last box."""
+
+    by_class: dict[int, float]
+    last: float
+    total: float
+    detections: int = 1
+
+    def add(self, class_id: int, score: float) -> None:
+        self.by_class[class_id] = self.by_class.get(class_id, 0.0) + score
+        self.last, self.total, self.detections = score, self.total + score, self.detections + 1
+
+    @property
+    def class_id(self) -> int:
+        """The class with most votes; the first of equals."""
+        return max(self.by_class, key=lambda class_id: (self.by_class[class_id], -class_id))
+
+
+@dataclass(slots=True)
+class Absence:
+    """How long a track was looked for and not found.
+
+    undetected_s: seconds in which it was looked for since its last detection; unseen_s: the same, but a parked one
+    whose place looks as it did counts as seen; missed: frames that looked for it and did not see it since. to_return:
+    detections in its place that are wanted before it is believed to be back there.
+    """
+
+    unseen_s: float = 0.0
+    undetected_s: float = 0.0
+    missed: int = 0
+    to_return: int = 0
+
+    def keep_unseen(self) -> None:
+        """Note that it was not detected in this frame, but is there all the same."""
+        self.unseen_s, self.missed, self.to_return = 0.0, 0, 0
+
+
 @dataclass(slots=True, eq=False)
 class Track:
     """One object. Owner: its Tracker. It is tentative, then unconfirmed, then confirmed; lost once it is missed.
 
-    group: the class it may be mistaken within; votes: sum of scores by class. last: its last box as detected, score:
-    that box's; filter: where it is by now. number: 0 until it is confirmed.
-    detections: how many; undetected_s: seconds in which it was looked for since the last; unseen_s: the same, but a
-    parked one whose place looks as it did counts as seen; missed: frames that looked for it and did not see it since.
-    appearance: the mean of what it looked like while clear of others (`appearance.describe`), of appearance_samples.
-    stationary: where it is parked; stood_s: how long it was known to stand there before this track began.
-    to_return: detections in its place that are wanted before it is believed to be back there.
-    came_in: its first box was cut off by the frame's border. last_report: as it was last returned.
-    is_vehicle: what may drive off. tentative: not None while it is too doubtful to count.
+    group: the class it may be mistaken within. last: its last box as detected; filter: where it is by now. number: 0
+    until it is confirmed. appearance: the mean of what it looked like while clear of others (`appearance.describe`), of
+    appearance_samples. stationary: where it is parked; stood_s: how long it was known to stand there before this track
+    began. came_in: its first box was cut off by the frame's border. last_report: as it was last returned. is_vehicle:
+    what may drive off. tentative: not None while it is too doubtful to count.
     """
 
     group: int
-    votes: dict[int, float]
+    scores: ScoreSums
     last: Box
-    score_sum: float
-    t: float
+    filter: Kalman
+    standstill: Standstill
     is_vehicle: bool = False
+    tentative: TentativePath | None = None
     number: int = 0
-    detections: int = 1
-    unseen_s: float = 0.0
-    undetected_s: float = 0.0
-    missed: int = 0
+    absence: Absence = field(default_factory=Absence)
     appearance: Floats | None = None
     appearance_samples: int = 0
     stationary: StationaryObject | None = None
     stood_s: float | None = None
     last_report: TrackedObject | None = None
-    tentative: TentativePath | None = None
-    to_return: int = 0
-    came_in: bool = field(init=False)
-    score: float = field(init=False)
-    filter: Kalman = field(init=False)
-    standstill: Standstill = field(init=False)
+    came_in: bool = False
 
-    def __post_init__(self) -> None:
-        self.came_in = self.at_edge()
-        self.score = self.score_sum
-        self.filter = Kalman(self.last)
-        self.standstill = Standstill(self.last, self.t)
+    @classmethod
+    def begin(cls, group: int, class_id: int, score: float, box: Box, t: float) -> Track:
+        """Return a new track of one detection."""
+        track = cls(group, ScoreSums({class_id: score}, score, score), box, Kalman(box), Standstill(box, t))
+        track.came_in = track.at_edge()
+        return track
 
     def update(self, class_id: int, score: float, box: Box, t: float) -> None:
         """Note that it was detected at `box` at `t`."""
-        self.votes[class_id] = self.votes.get(class_id, 0.0) + score
-        self.detections += 1
-        self.score_sum += score
+        self.scores.add(class_id, score)
         if self.tentative is not None:
             self.tentative.update(box, score)
             if self.tentative.walks:
                 self.tentative = None
             elif score >= TUNING.scores.spawn_score_min:  # a track would begin with this box by itself
-                self.tentative, self.detections, self.score_sum = None, 1, score
+                self.tentative, self.scores.detections, self.scores.total = None, 1, score
         # A doubtful box is most often one that two people share, or half of one.
         self.filter.correct(box, 1 + 3 * (1 - score))
-        self.last, self.score = box, score
-        self.to_return = (
-            TUNING.losing.return_detections_min - 1 if self._is_out_of_sight() else max(0, self.to_return - 1)
-        )
+        self.last = box
+        returns = TUNING.losing.return_detections_min
+        self.absence = Absence(to_return=max(0, (returns if self._is_out_of_sight() else self.absence.to_return) - 1))
         self.standstill.update(box, t)
-        self.unseen_s = self.undetected_s = 0.0
-        self.missed = 0
-
-    def keep_unseen(self) -> None:
-        """Note that it was not detected in this frame, but is there all the same."""
-        self.unseen_s, self.missed, self.to_return = 0.0, 0, 0
 
     def update_appearance(self, sample: Floats) -> None:
         """Learn the appearance of an object that was seen clear of others in this frame."""
@@ -94,12 +112,9 @@ class Track:
         self.appearance = sample if self.appearance is None else self.appearance + share * (sample - self.appearance)
 
     def is_confirmable(self) -> bool:
-        needed = 2 if self.score_sum >= TUNING.scores.confirm_score * self.detections else 3
-        return self.tentative is None and self.detections >= needed
-
-    def class_id(self) -> int:
-        """Return the class with most votes; the first of equals."""
-        return max(self.votes, key=lambda class_id: (self.votes[class_id], -class_id))
+        seen = self.scores.detections
+        needed = 2 if self.scores.total >= TUNING.scores.confirm_score * seen else 3
+        return self.tentative is None and seen >= needed
 
     @property
     def at_rest(self) -> bool:
@@ -112,7 +127,7 @@ class Track:
 
     def has_left(self) -> bool:
         """Return True if it went out of the frame, as far as is known. It ages whatever region is examined."""
-        return self.missed >= TUNING.losing.left_misses and self.stationary is None and self.at_edge()
+        return self.absence.missed >= TUNING.losing.left_misses and self.stationary is None and self.at_edge()
 
     def is_hidden(self) -> bool:
         """Return True if it stood, was not seen for a moment, and was not found in its place often enough since.
@@ -120,7 +135,7 @@ class Track:
         Only a box at that place may belong to it: an object that passes there is another, and takes over neither its
         number nor its place.
         """
-        return self.stands and (self.to_return > 0 or self._is_out_of_sight())
+        return self.stands and (self.absence.to_return > 0 or self._is_out_of_sight())
 
     def is_place(self, box: Box, planes: Planes) -> bool:
         """Return True if `box` is where it stands, and the place does not look as if another stood there."""
@@ -128,7 +143,7 @@ class Track:
 
     def is_in_place(self, box: Box) -> bool:
         """Return True if `box` is where it stands."""
-        return is_same_place(self.standstill.box if self.stationary is None else self.stationary.box, box)
+        return is_unmoved(self.standstill.box if self.stationary is None else self.stationary.box, box)
 
     def is_other_size(self, box: Box) -> bool:
         """Return True if it is a vehicle, whole in the frame, and `box` is twice or half as high.
@@ -166,7 +181,7 @@ class Track:
         return False
 
     def _is_out_of_sight(self) -> bool:
-        return self.stands and self.missed > 0 and self.unseen_s > TUNING.losing.out_of_sight_s
+        return self.stands and self.absence.missed > 0 and self.absence.unseen_s > TUNING.losing.out_of_sight_s
 
     @property
     def stands(self) -> bool:
@@ -179,88 +194,11 @@ class Track:
             return True
         if not self.number or not self.at_rest:
             return False
-        return self.missed == 0 or self.missed > TUNING.losing.still_misses
+        return self.absence.missed == 0 or self.absence.missed > TUNING.losing.still_misses
 
     def is_awaited(self) -> bool:
         """Return True if it is kept although it was missed."""
         if self.stationary is not None:
-            return self.unseen_s <= TUNING.losing.hidden_s
+            return self.absence.unseen_s <= TUNING.losing.hidden_s
         keep_s = TUNING.losing.left_s if self.at_edge() else TUNING.losing.lost_s
-        return self.unseen_s <= keep_s or (self.at_rest and self.missed < TUNING.losing.still_misses)
-
-
-class TentativePath:
-    """The path of a box that is too doubtful to begin a track. State: its first and last place, its path and scores.
-
-    Clutter that a network half believes in stays where it is, trembles or flickers; a person in rain, or at the edge of
-    what the network can see, is detected again and again, each time a bit further on: `walks` is that.
-    """
-
-    __slots__ = ("_count", "_first", "_last", "_longest", "_path", "_score_sum")
-
-    def __init__(self, box: Box, score: float) -> None:
-        self._first = self._last = to_centre(box)
-        self._count, self._score_sum, self._path, self._longest = 1, score, 0.0, 0.0
-
-    def update(self, box: Box, score: float) -> None:
-        """Note that it was detected again, in the very next examined frame."""
-        here = to_centre(box)
-        step = _distance(self._last, here)
-        self._path, self._longest = self._path + step, max(self._longest, step)
-        self._last = here
-        self._count += 1
-        self._score_sum += score
-
-    @property
-    def walks(self) -> bool:
-        distance = _distance(self._first, self._last)
-        return (
-            self._count >= TUNING.spawning.path_detections_min
-            and self._score_sum >= TUNING.spawning.path_score_min * self._count
-            and distance >= TUNING.spawning.path_distance_min
-            and self._path <= TUNING.spawning.path_detour_max * distance
-            and self._longest <= TUNING.spawning.path_step_max * distance
-        )
-
-
-class Standstill:
-    """The place where an object stands, and since when.
-
-    State: `box`, the mean of its first boxes there; from when to when it was found there. It is at rest once it was
-    found there for `still_s` of the tuning, in `still_detections_min` frames. A box elsewhere, or of another size,
-    begins anew.
-    """
-
-    __slots__ = ("_averaged", "box", "detections", "since", "until")
-
-    def __init__(self, box: Box, t: float) -> None:
-        self.box, self.since, self.until = box, t, t
-        self.detections = self._averaged = 1
-
-    def update(self, box: Box, t: float) -> None:
-        """Note that it was found at `box` at `t`."""
-        if not is_same_place(self.box, box):
-            self.box, self.since, self.until = box, t, t
-            self.detections = self._averaged = 1
-            return
-        self.detections += 1
-        self.until = max(self.until, t)
-        if self._averaged < TUNING.still.still_boxes_max:
-            self._averaged += 1
-            share = 1 / self._averaged
-            x1, y1, x2, y2 = (old + share * (new - old) for old, new in zip(self.box, box, strict=True))
-            self.box = (x1, y1, x2, y2)
-
-    @property
-    def seconds(self) -> float:
-        return self.until - self.since
-
-    @property
-    def at_rest(self) -> bool:
-        return self.detections >= TUNING.still.still_detections_min and self.until - self.since >= TUNING.still.still_s
-
-
-def _distance(a: Box, b: Box) -> float:
-    """Return the distance between two centred boxes, in sizes of the first."""
-    width, height = sizes(a)
-    return math.hypot((b[0] - a[0]) / width, (b[1] - a[1]) / height)
+        return self.absence.unseen_s <= keep_s or (self.at_rest and self.absence.missed < TUNING.losing.still_misses)

@@ -9,20 +9,30 @@ from dataclasses import dataclass
 
 from appliance.base.geometry import iou
 from appliance.track.appearance import Planes
-from appliance.track.matching import FrameObservation, TwoStageMatcher, clipped, inside_regions
-from appliance.track.parked_tracks import VEHICLE, ParkedTracks
-from appliance.track.spawn_reid import (
+from appliance.track.matching import (
+    FrameObservation,
+    TwoStageMatcher,
+    clipped,
     covers_known_track,
     inherit_identity,
+    inside_regions,
     reidentify,
     spawn_confident,
     spawn_tentative,
 )
-from appliance.track.stationary_objects import PARKED_IOU_MIN, StationaryObjects
-from appliance.track.track_state import TentativePath, Track
+from appliance.track.standstill import TentativePath
+from appliance.track.stationary_objects import (
+    PARKED_IOU_MIN,
+    StationaryObject,
+    StationaryObjects,
+    blend_patches,
+    cut_patch,
+)
+from appliance.track.track_state import Track
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, Detections, TrackedObject
 
+VEHICLE = "vehicle"  # the kind of all of VEHICLES
 VEHICLES = frozenset({"car", "truck", "bus", "van"})
 
 
@@ -98,25 +108,29 @@ class Tracker:
     @property
     def has_unconfirmed(self) -> bool:
         """A track was detected in the last frame and has no number yet."""
-        return any(not (track.number or track.missed or track.tentative) for track in self._tracks)
+        return any(not (track.number or track.absence.missed or track.tentative) for track in self._tracks)
 
     @property
     def unreported(self) -> tuple[UnreportedTrack, ...]:
         """The tracks that the last frame detected and that have no number yet, oldest first: for explanations."""
         return tuple(
             UnreportedTrack(
-                self._labels[each.class_id()], each.last, each.score, each.detections, each.tentative is not None
+                self._labels[each.scores.class_id],
+                each.last,
+                each.scores.last,
+                each.scores.detections,
+                each.tentative is not None,
             )
             for each in self._tracks
-            if not each.number and not each.missed
+            if not each.number and not each.absence.missed
         )
 
     def _predict(self, t: float, parts: Sequence[Box]) -> list[bool]:
         """Move filters and ages on to `t`; return for each track if this frame looks for it."""
         if not math.isfinite(t):
             raise ValueError(f"the time of a frame must be finite, not {t}")
-        if self._t is None:
-            self._parked.begin()
+        if self._t is None:  # not in `__init__`: answers of the last session may still be on their way then
+            self._parked.places.begin()
         passed = 0.0 if self._t is None else max(0.0, t - self._t)
         self._t, self._steady_t = t, self._steady_t + passed
         self._slow = passed > TUNING.still.slow_s
@@ -126,13 +140,13 @@ class Tracker:
             looked_for = not parts or inside_regions(track.filter.box, parts)
             expected.append(looked_for)
             if looked_for or track.has_left():
-                track.unseen_s += passed
-                track.undetected_s += passed
+                track.absence.unseen_s += passed
+                track.absence.undetected_s += passed
         for track in self._lost:
-            track.unseen_s += passed
-        self._lost = [track for track in self._lost if track.unseen_s <= TUNING.reid.reid_s]
-        self._parked.forget(t)
-        keep = [track.unseen_s <= TUNING.losing.gap_s for track in self._tracks]
+            track.absence.unseen_s += passed
+        self._lost = [track for track in self._lost if track.absence.unseen_s <= TUNING.reid.reid_s]
+        self._parked.places.forget(t)
+        keep = [track.absence.unseen_s <= TUNING.losing.gap_s for track in self._tracks]
         self._keep(keep)
         return [looked_for for looked_for, kept in zip(expected, keep, strict=True) if kept]
 
@@ -159,9 +173,9 @@ class Tracker:
         clear = self._clear(frame)
         appearances = dict(zip(clear, frame.appearance(clear), strict=True)) if frame.planes else {}
         for track, looked_for in zip(self._tracks, expected, strict=True):
-            track.missed += looked_for
+            track.absence.missed += looked_for
         for row in held:
-            self._tracks[row].keep_unseen()
+            self._tracks[row].absence.keep_unseen()
         for row, index in sorted(frame.taken.items()):
             track = self._tracks[row]
             track.update(frame.class_ids[index], frame.scores[index], frame.boxes[index], self._steady_t)
@@ -210,7 +224,7 @@ class Tracker:
         """
         reports = [self._tracks[row].last_report for row in held]
         for row, (track, looked_for) in enumerate(zip(self._tracks, expected, strict=True)):
-            if not looked_for and row not in frame.taken and track.at_rest and not track.missed:
+            if not looked_for and row not in frame.taken and track.at_rest and not track.absence.missed:
                 reports.append(track.last_report)
         return [each for each in reports if each is not None]
 
@@ -220,7 +234,7 @@ class Tracker:
             track.number = place.number
             self._lost = [each for each in self._lost if each.number != track.number]
             return
-        missed = [each for each in self._tracks if each.number and each.missed]
+        missed = [each for each in self._tracks if each.number and each.absence.missed]
         known = None if place is not None else reidentify(track, [*missed, *self._lost])
         if known is None:
             self._last_number += 1
@@ -236,14 +250,14 @@ class Tracker:
         tentative = spawn_tentative(frame, self._tracks, confident, room - len(confident))
         for index in (*confident, *tentative):
             score, box = frame.scores[index], frame.boxes[index]
-            track = Track(frame.groups[index], {frame.class_ids[index]: score}, box, score, self._steady_t)
+            track = Track.begin(frame.groups[index], frame.class_ids[index], score, box, self._steady_t)
             track.is_vehicle = self._kind(track) == VEHICLE
             track.tentative = TentativePath(box, score) if index in tentative else None
             self._tracks.append(track)
 
     def _prune(self) -> None:
         """Remove the tracks that this frame has missed and that are no longer awaited; numbered ones become lost."""
-        keep = [not track.missed or (track.number > 0 and track.is_awaited()) for track in self._tracks]
+        keep = [not track.absence.missed or (track.number > 0 and track.is_awaited()) for track in self._tracks]
         for row, track in enumerate(self._tracks):
             if track.tentative is not None and covers_known_track(track, self._tracks):
                 keep[row] = False
@@ -277,7 +291,7 @@ def _tracked_object(track: Track, score: float, labels: Sequence[str]) -> Tracke
     )
     return TrackedObject(
         track=track.number,
-        label=labels[track.class_id()],
+        label=labels[track.scores.class_id],
         score=round(score, 3),
         box=(x1, y1, x2, y2),
         stood_s=track.stood_s,
@@ -291,3 +305,96 @@ def _confusion_groups(labels: tuple[str, ...]) -> tuple[int, ...]:
     """
     vehicle = next((index for index, label in enumerate(labels) if label in VEHICLES), -1)
     return tuple(vehicle if label in VEHICLES else index for index, label in enumerate(labels))
+
+
+class ParkedTracks:
+    """Binds tracks to the `StationaryObjects` of a camera, `places`. Owner: the Tracker, which reports detections.
+
+    A patch of the frame tells whether an undetected vehicle still stands there.
+    """
+
+    def __init__(self, places: StationaryObjects) -> None:
+        self.places = places
+
+    def recall(self, track: Track, kind: str, planes: Planes) -> StationaryObject | None:
+        """Bind `track`, just confirmed, to the place at which it was known to stand, and return that place."""
+        place = self.places.recall(kind, track.last, planes)
+        if place is not None:
+            place.taken = True
+            track.stationary, track.stood_s = place, round(place.stood_s, 1)
+        return place
+
+    def detected(self, track: Track, kind: str, t: float, planes: Planes, *, clear: bool) -> None:
+        """Note that a box was found for `track`: it parks, stands, or has moved away.
+
+        If it has moved away, its place is forgotten at once. clear: nothing else is before the object or close by.
+        """
+        place = track.stationary
+        if place is None:
+            needed_s = TUNING.parking.parked_s if kind == VEHICLE else TUNING.parking.furniture_s
+            if clear and track.standstill.seconds >= needed_s and track.standstill.at_rest:
+                self._park(track, kind, t, planes)
+            return
+        if iou(place.box, track.last) >= PARKED_IOU_MIN:
+            place.seen(t)
+            if clear:
+                _update_patch(place, t, planes)
+        elif place.unchanged(planes) is not True:  # else the box is a part of it, or of someone before it
+            self.release(track)
+
+    def still_there(self, track: Track, planes: Planes) -> bool:
+        """Return True if `track`, for which no box was found, is there all the same: its place is unchanged."""
+        place = track.stationary
+        if place is None or track.absence.undetected_s > min(TUNING.parking.believed_s, place.stood_s):
+            return False
+        return place.unchanged(planes) is True
+
+    def release(self, track: Track) -> None:
+        """Release the place of the track: it stands there no longer."""
+        if track.stationary is not None:
+            self.places.leave(track.stationary)
+        track.stationary = track.stood_s = None
+
+    @staticmethod
+    def detach(track: Track) -> None:
+        """End the track; the place remembers that something stood there, and under which number."""
+        if track.stationary is not None:
+            track.stationary.number, track.stationary.taken = track.number, False
+            track.stationary = None
+
+    def hand_over(self, track: Track, known: Track) -> None:
+        """Continue `known` as `track`: with its place, unless it turned up elsewhere."""
+        place = known.stationary
+        if place is None:
+            return
+        if iou(place.box, track.last) < PARKED_IOU_MIN:
+            self.release(known)
+            return
+        track.stationary, track.stood_s = place, known.stood_s
+        known.stationary = known.stood_s = None
+
+    def _park(self, track: Track, kind: str, t: float, planes: Planes) -> None:
+        still = track.standstill
+        track.stationary = StationaryObject(
+            kind=kind,
+            box=still.box,
+            t_first=t - still.seconds,
+            t_last=t,
+            stood_s=still.seconds,
+            patch=cut_patch(planes, still.box),
+            number=track.number,
+            taken=True,
+            patch_t=t,
+        )
+        self.places.park(track.stationary)
+
+
+def _update_patch(place: StationaryObject, t: float, planes: Planes) -> None:
+    passed = t - place.patch_t
+    if 0 <= passed < TUNING.parking.patch_every_s:
+        return
+    now = cut_patch(planes, place.box)
+    if now is not None:
+        share = min(TUNING.parking.patch_rate_max, TUNING.parking.patch_rate_per_s * abs(passed))
+        place.patch = now if place.patch is None else blend_patches(place.patch, now, share)
+    place.patch_t = t

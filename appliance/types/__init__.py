@@ -9,6 +9,9 @@ from appliance.types.events import Alert as Alert
 from appliance.types.events import AlertChange as AlertChange
 from appliance.types.events import BestView as BestView
 from appliance.types.events import Event as Event
+from appliance.types.events import LogEnd as LogEnd
+from appliance.types.events import LogLine as LogLine
+from appliance.types.events import LogVerdict as LogVerdict
 from appliance.types.events import PipelineStep as PipelineStep
 from appliance.types.events import Route as Route
 from appliance.types.events import RouteInputs as RouteInputs
@@ -65,6 +68,3 @@ from appliance.types.literals import SegmentKind as SegmentKind
 from appliance.types.literals import SendTiming as SendTiming
 from appliance.types.literals import Severity as Severity
 from appliance.types.literals import Tier as Tier
-from appliance.types.replay_log import LogEnd as LogEnd
-from appliance.types.replay_log import LogLine as LogLine
-from appliance.types.replay_log import LogVerdict as LogVerdict

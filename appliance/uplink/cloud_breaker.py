@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from appliance.base.circuit_breaker import CircuitBreaker, CircuitState
+from appliance.base.backoff import CircuitBreaker, CircuitState
 from appliance.base.clock import Clock
 
 PROBE_FIRST_S = 30.0  # a worker that was restarted is back within that

@@ -40,13 +40,6 @@ class FrameTimeReporter:
             print(json.dumps({"camera": self._camera, "n": self._n, "t": t}), flush=True)
         self._n += 1
 
-    def send_raw(self, data: bytes) -> None: ...
-
-    def framed(self, unit: SentUnit) -> bytes:
-        return b""
-
-    def count(self, unit: SentUnit) -> None: ...
-
 
 class TimedMount(Mount):
     """A mount whose frame times are reported from just before its first viewer."""

@@ -62,7 +62,7 @@ AREAS = (
         ),
     ),
     Area("sandbox", ("appliance/sandbox/sandbox.py",), ("unit/test_sandbox.py", "unit/test_recording_reader.py")),
-    Area("metrics", ("appliance/dashboard/metrics.py",), ("unit/test_metrics.py",)),
+    Area("metrics", ("appliance/dashboard/metrics_api.py",), ("unit/test_metrics.py",)),
     Area(
         "savings",
         (
@@ -76,10 +76,7 @@ AREAS = (
     ),
     Area(
         "exports",
-        tuple(
-            f"appliance/lab/export/{name}.py"
-            for name in ("coco_yolo_formats", "alert_exporter", "export_folder", "export_images", "export_command")
-        ),
+        ("appliance/lab/export_command.py", "appliance/lab/export_folder.py"),
         ("unit/test_export_images.py", "replay/test_export.py"),
     ),
     Area("install.sh", ("deploy/install.sh",), ("unit/test_install_script.py",)),

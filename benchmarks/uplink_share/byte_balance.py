@@ -8,7 +8,7 @@ from pathlib import Path
 
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.lab.curve.incident_labels import CameraTruth, label_incidents
+from appliance.lab.curve.curve_footage import CameraTruth, label_incidents
 from appliance.lab.curve.ranking import Candidate, LabelledIncident
 from appliance.savings import bytes_saved as savings
 from appliance.store.database import Database

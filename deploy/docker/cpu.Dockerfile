@@ -18,10 +18,11 @@ RUN python3 -m venv /tool && /tool/bin/pip wheel --no-cache-dir --no-deps -w /wh
 # hadolint ignore=DL3006
 FROM ${PYTHON_IMAGE}
 ARG TARGETARCH=amd64
-# OpenCL for OpenVINO, VAAPI for the decoder; Debian removes older builds, so no version is named.
+# OpenCL for OpenVINO; VAAPI, which the system's ffmpeg decodes by, and oneVPL for QSV. Debian removes older builds, so no
+# version is named.
 # hadolint ignore=DL3008
 RUN if [ "$TARGETARCH" = amd64 ]; then apt-get update \
-    && apt-get install -y --no-install-recommends intel-opencl-icd intel-media-va-driver libva-drm2 \
+    && apt-get install -y --no-install-recommends intel-opencl-icd intel-media-va-driver libva-drm2 ffmpeg libmfx-gen1.2 libvpl2 \
     && rm -rf /var/lib/apt/lists/*; fi
 COPY --from=build /opt/vedette /opt/vedette
 COPY deploy/docker/start.sh /usr/local/bin/vedette-start

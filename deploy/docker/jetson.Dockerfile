@@ -12,10 +12,13 @@ RUN apt-get update && apt-get install -y --no-install-recommends python3-venv &&
 COPY . .
 RUN python3 -m venv /tool && /tool/bin/pip wheel --no-cache-dir --no-deps -w /wheel . \
     && python3 -m venv --system-site-packages /opt/vedette \
-    && /opt/vedette/bin/pip install --no-cache-dir /wheel/*.whl "cuda-bindings==$CUDA_BINDINGS"
+    && /opt/vedette/bin/pip install --no-cache-dir "$(echo /wheel/*.whl)[jetson-cu12]" "cuda-bindings==$CUDA_BINDINGS"
 
 # hadolint ignore=DL3006
 FROM ${L4T_IMAGE}
+# decode.hardware v4l2: JetPack's ffmpeg has the decoders nvv4l2dec, whose libraries the container runtime brings.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends ffmpeg && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/vedette /opt/vedette
 COPY deploy/docker/start.sh /usr/local/bin/vedette-start
 RUN install -d -o 10001 -g 10001 -m 0700 /var/lib/vedette /etc/vedette

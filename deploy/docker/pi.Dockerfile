@@ -23,10 +23,16 @@ RUN python3 -m venv /tool && /tool/bin/pip wheel --no-cache-dir --no-deps -w /wh
 
 # hadolint ignore=DL3006
 FROM ${DEBIAN_IMAGE}
+# decode.hardware drm: Raspberry Pi's own ffmpeg knows the stateless HEVC decoder of a Pi 5, Debian's does not.
+ARG RASPBERRY_PI=archive.raspberrypi.com/debian
+ADD https://${RASPBERRY_PI}/raspberrypi.gpg.key /etc/apt/keyrings/raspberrypi.asc
 # What python3-hailort imports; Debian 13 has no python3-future.
 ARG HAILORT_IMPORTS="python3-numpy python3-argcomplete python3-future python3-netaddr python3-netifaces"
 # hadolint ignore=DL3008,SC2086
-RUN apt-get update && apt-get install -y --no-install-recommends python3 ca-certificates $HAILORT_IMPORTS \
+RUN . /etc/os-release && chmod 0644 /etc/apt/keyrings/raspberrypi.asc \
+    && echo "deb [signed-by=/etc/apt/keyrings/raspberrypi.asc] http://${RASPBERRY_PI} $VERSION_CODENAME main" \
+        >/etc/apt/sources.list.d/raspberrypi.list \
+    && apt-get update && apt-get install -y --no-install-recommends python3 ca-certificates ffmpeg $HAILORT_IMPORTS \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /hailort/usr /usr/
 COPY --from=build /opt/vedette /opt/vedette

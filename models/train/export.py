@@ -1,8 +1,8 @@
 """Turn a trained network into the file the appliance loads: python -m models.train.export --checkpoint RUN/best.pt.
 
 The layout is YOLOv8's, [1, 4 + classes, cells] with centre and size in pixels and scores 0..1, which
-`appliance.detect.yolo_detr_heads` tells by its shape. Batch norms and training-time branches are folded away. Height
-and width are free (multiples of 32), unless --fixed; `--size` is the box that pictures are scaled into.
+`appliance.detect.yolo_detr_ssd_heads` tells by its shape. Batch norms and training-time branches are folded away.
+Height and width are free (multiples of 32), unless --fixed; `--size` is the box that pictures are scaled into.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from appliance.detect.letterbox import Letterbox
-from appliance.detect.nms import filter_and_sort, non_maximum_suppression
+from appliance.detect.output_head import filter_and_sort, non_maximum_suppression
 from appliance.types import Detections
 from models.evaluation.arithmetic import average_precision, match
 from models.train.cache import Cache

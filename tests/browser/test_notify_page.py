@@ -14,7 +14,7 @@ from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.deps import CoreProbes
-from appliance.notify.message import NotificationMessage
+from appliance.notify.message import AlertFinding, NotificationMessage
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
 from appliance.settings.settings_service import SettingsService
@@ -156,8 +156,9 @@ def test_a_link_of_a_message_snoozes_its_target(
     house: NotifyingHouse, tab: Callable[..., Page], width: int, scheme: str
 ) -> None:
     message = NotificationMessage(
-        id="n1", alert="a1", site="depot-7", camera="gate", severity="alert", standing="edge", rules=(),
-        labels=("person",), score=0.9, t=house.site.clock.now(),
+        id="n1", alert="a1", site="depot-7", camera="gate", severity="alert",
+        finding=AlertFinding("edge", (), ("person",), 0.9),
+        t=house.site.clock.now(),
     )  # fmt: skip
     page = tab(width, scheme)
     page.goto(house.links.link("browsers", message).replace("http://box.example", house.url))

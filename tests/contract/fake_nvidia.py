@@ -473,7 +473,9 @@ def fake_tensorrt(version: str, gpu: FakeGpu) -> ModuleType:
             self._plan = plan
 
         def get_engine_information(self, format: Any) -> str:
-            return "{ForeignNode[conv...add]}" if self._plan["dla"] is not None and gpu.dla_cores else "conv"
+            assert format is made["LayerInformationFormat"].JSON
+            kind = "DLA" if self._plan["dla"] is not None and gpu.dla_cores else "CaskConvolution"
+            return json.dumps({"Layers": [{"Name": "{ForeignNode[conv...add]}", "LayerType": kind}]})
 
     class IExecutionContext:
         def __init__(self, engine: ICudaEngine) -> None:

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from appliance import wire
 from appliance.base.clock import SystemClock
 from appliance.base.errors import EngineError, EngineUnavailable, UsageError
-from appliance.demo.vlm_probe import VlmServer, probe_vlm
+from appliance.demo.demo_config import VlmServer, probe_vlm
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import Completion, OpenAiVlm
 from cloud_worker.judge import Judge, JudgeCase

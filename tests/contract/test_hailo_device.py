@@ -24,7 +24,7 @@ from appliance.detect import detector, hailo_helper
 from appliance.detect.hailo_runtime import HailoRuntime
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.network_runtime import RUN_S_MAX
-from appliance.inference.detector_watchdog import STUCK_S
+from appliance.inference.inference_worker import STUCK_S
 from tests.support import hailo_files
 from tests.support import tiny_networks as tiny
 from tests.support.hailo_files import FAKE, FakeDevice

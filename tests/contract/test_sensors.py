@@ -16,8 +16,13 @@ import pytest
 from appliance.base.machine import Temperature
 from appliance.detect.hailo_bindings import start_helper
 from appliance.sensors.accelerator_sensors import HailoChips, NvidiaGpus
-from appliance.sensors.jetson_sensors import JetsonOvercurrentCounters, JetsonPowerRails
-from appliance.sensors.linux_sensors import CpuThrottleCounters, RaplCounters, ThermalZones
+from appliance.sensors.linux_sensors import (
+    CpuThrottleCounters,
+    JetsonOvercurrentCounters,
+    JetsonPowerRails,
+    RaplCounters,
+    ThermalZones,
+)
 from appliance.sensors.pi_sensors import SYSFS_FLAGS, RaspberryPiFirmware
 from appliance.sensors.readings import NOTHING, EnergyReading, SensorReader, SensorReading
 from tests.support.hailo_files import FakeDevice

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
 import logging
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -19,12 +21,19 @@ from fake_nvidia import VERSIONS, FakeGpu
 from appliance.base.clock import ManualClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, MissingDependency, ModelError
-from appliance.detect import detector, tensorrt_engine
+from appliance.detect import detector, model_files, tensorrt_engine
 from appliance.detect.letterbox import Placement
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.nv12_letterbox import GpuFrame, PixelRange
 from appliance.detect.onnx_header import OnnxHeader, read_header
-from appliance.detect.tensorrt_engine import EngineOrder, EnginePrecision, build_engine, choose_precision
+from appliance.detect.tensorrt_engine import (
+    EngineOrder,
+    EnginePrecision,
+    build_engine,
+    choose_precision,
+    load_tensorrt,
+    must_run_on_dla,
+)
 from appliance.detect.tensorrt_plan_cache import PLANS_MAX, PlanCache, PlanKey, engine_folder
 from appliance.detect.tensorrt_runtime import RECORDED_MAX, TensorrtRuntime
 from tests.support import tiny_networks as tiny
@@ -100,7 +109,7 @@ def test_half_a_file_is_no_network(share: float, network: Path, tmp_path: Path) 
 def test_each_version_is_told_the_precision_in_its_own_way(
     asked: Any, own: str, major: int, built: EnginePrecision
 ) -> None:
-    assert choose_precision(asked, header(own), Path("n.onnx"), major, dla=False) == built
+    assert choose_precision(asked, header(own), Path("n.onnx"), (major, 3, 0), dla=False) == built
 
 
 @pytest.mark.parametrize(
@@ -110,13 +119,14 @@ def test_each_version_is_told_the_precision_in_its_own_way(
         ("int8", "fp32", 10, False, r"needs a file that is quantised"),
         ("fp32", "int8", 10, False, r"exported in int8 and cannot run in fp32"),
         ("fp32", "fp32", 10, True, r"a DLA computes in fp16 and int8 alone.*dla_core to null"),
+        ("int8", "int8", 11, True, r"a DLA takes networks of Q/DQ from TensorRT 11\.4\.1 on: set .*precision to fp16"),
     ],
 )
 def test_a_precision_that_is_not_to_be_had_is_refused_with_the_cure(
     asked: Any, own: str, major: int, dla: bool, words: str
 ) -> None:
     with pytest.raises(ModelError, match=words):
-        choose_precision(asked, header(own), Path("n.onnx"), major, dla=dla)
+        choose_precision(asked, header(own), Path("n.onnx"), (major, 3, 0), dla=dla)
 
 
 @pytest.mark.parametrize(
@@ -410,15 +420,47 @@ def test_a_dla_is_asked_for_by_name_and_refused_where_there_is_none(gpu: FakeGpu
     assert told["profiles"] == [{"images": [[1, 3, 416, 416]] * 3}], "no range of shapes, which a DLA does not take"
 
 
-def test_an_engine_of_which_nothing_runs_on_the_dla_is_refused(
-    gpu: FakeGpu, network: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        (["DLA", "Reformat", "PointWiseV2"], ""),
+        (["CaskConvolution"] * 2 + ["Myelin"], "2 of 3 convolutions run on the GPU and 0 parts of it on the DLA"),
+        (["DLA"] + ["CaskConvolution"] * 2, "2 of 3 convolutions run on the GPU and 1 parts"),
+        (["DLA", "CaskConvolution"], ""),
+    ],
+)
+def test_an_engine_is_on_the_dla_if_most_of_its_convolutions_are(
+    gpu: FakeGpu, tmp_path: Path, kinds: list[str], words: str
 ) -> None:
-    """The fall-back is silent."""
-    gpu.dla_cores = 1
-    monkeypatch.setattr("appliance.detect.tensorrt_runtime.count_dla_layers", lambda trt, engine: 0)
-    with pytest.raises(ModelError, match="not one layer of it runs on the DLA"):
-        TensorrtRuntime(network, dla_core=0)
-    assert gpu.blocks == {}
+    """ForeignNode in a name marks Myelin's subgraphs on the GPU as well, so names tell nothing."""
+    layers = [{"Name": "{ForeignNode[conv.0...conv.9]}", "LayerType": kind} for kind in kinds]
+
+    class Inspected:
+        def create_engine_inspector(self) -> Any:
+            return SimpleNamespace(get_engine_information=lambda form: json.dumps({"Layers": [*layers, "shuffle"]}))
+
+    order = EngineOrder(tmp_path / "n.onnx", EnginePrecision("fp16"), ())
+    with pytest.raises(ModelError, match=words) if words else contextlib.nullcontext():
+        must_run_on_dla(load_tensorrt(), Inspected(), order, 3)
+
+
+def test_a_type_that_numpy_lacks_is_a_refusal(gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nptype(kind: Any) -> Any:
+        raise TypeError("Could not resolve TensorRT datatype to an equivalent numpy datatype.")
+
+    network = tiny.yolo(tmp_path / "n.onnx", [Thing((8, 8, 64, 64), 1.0, 0)], ["person"])
+    monkeypatch.setattr(load_tensorrt(), "nptype", nptype)
+    with pytest.raises(ModelError, match="which numpy has not: export it with float32 there"):
+        TensorrtRuntime(network)
+
+
+def test_integers_of_another_quantiser_are_refused_with_what_makes_the_right_ones(gpu: FakeGpu, tmp_path: Path) -> None:
+    """TensorRT's parser takes int8 with a zero point of 0 alone (onnx-tensorrt issue 850)."""
+    shipped = model_files.find_model("vedette-nano", precision="int8").path
+    assert read_header(shipped).integers >= {"uint8", "int32"}
+    for precision in ("int8", "auto"):
+        with pytest.raises(ModelError, match=r"int32 and uint8.*models\.export variant .*--kind tensorrt"):
+            TensorrtRuntime(shipped, precision=precision)
 
 
 def test_weights_in_another_file_are_refused(gpu: FakeGpu, network: Path, tmp_path: Path) -> None:

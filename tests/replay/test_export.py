@@ -22,9 +22,16 @@ import yaml
 from appliance.base.errors import PreconditionError, UsageError
 from appliance.cli import main
 from appliance.detect.detector import ObjectDetector
-from appliance.lab.export.alert_exporter import ChosenAlert, Exporter, every_alert, incidents, split_of
-from appliance.lab.export.coco_yolo_formats import ExportReport
-from appliance.lab.export.export_command import ExportOptions, export_settings
+from appliance.lab.export_command import (
+    ChosenAlert,
+    Exporter,
+    ExportOptions,
+    every_alert,
+    export_settings,
+    incidents,
+    split_of,
+)
+from appliance.lab.export_folder import ExportReport
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.archive import StorageArchive
 from tests.support.gate_site import FIRST, THIRD, config_of, live, our_eye
@@ -324,14 +331,14 @@ def site_file(life: Life, folder: Path) -> str:
 
 KILLED = """
 import os, signal, sys
-from appliance.lab.export import export_images
-cut, calls = export_images.cut_images, []
+from appliance.lab import export_command
+cut, calls = export_command.cut_images, []
 def and_die(*given):
     calls.append(1)
     if len(calls) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return cut(*given)
-export_images.cut_images = and_die
+export_command.cut_images = and_die
 from appliance.cli import main
 main(sys.argv[1:])
 """

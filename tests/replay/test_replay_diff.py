@@ -12,7 +12,7 @@ from appliance.base.clock import ManualClock
 from appliance.base.json_lines import encode_log
 from appliance.cli import main
 from appliance.config import SiteConfig
-from appliance.lab.replay.replay_diff_command import diff_texts
+from appliance.lab.replay_diff_command import diff_texts
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_diff_match import LogDifference, LoggedTrack, match_tracks
 from appliance.replay.replay_log_writer import Replayed, encode_header, opening, settings_of

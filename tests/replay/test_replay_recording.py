@@ -15,7 +15,7 @@ from appliance.base.errors import SourceError, UsageError
 from appliance.config import SiteConfig
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
-from appliance.lab.replay.replay_command import ReplaySelection, replay_targets
+from appliance.lab.replay_command import ReplaySelection, replay_targets
 from appliance.replay.replay_result import RecordedLog, ReplayResult, read_log
 from appliance.replay.replay_resume import open_log
 from appliance.replay.replay_runner import ReplayOptions, play

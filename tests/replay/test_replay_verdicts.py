@@ -24,9 +24,9 @@ from appliance.config import SiteConfig
 from appliance.core.core_settings import CoreStores
 from appliance.detect import detector
 from appliance.evidence.maker import EvidenceMaker
-from appliance.lab.cassette.cassette_recorder import CassetteRecorder, cassette_from_store
-from appliance.lab.replay.replay_command import ReplaySelection, replay_targets
-from appliance.lab.replay.replay_diff_command import diff_texts
+from appliance.lab.cassette_command import CassetteRecorder, cassette_from_store
+from appliance.lab.replay_command import ReplaySelection, replay_targets
+from appliance.lab.replay_diff_command import diff_texts
 from appliance.replay.cassette_file import CassettePlayer
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_report import count_decisions, format_time
@@ -361,7 +361,7 @@ def test_the_verdicts_in_an_appliance_s_store_answer_the_replay_of_its_recording
         assert alerts.take_verdict(verdict, asked.created_t + 4.0) == ("more" if need else "settled")
     box.db.close()
     copied = cassette_from_store(box.root, tmp_path / "c.jsonl", float("-inf"), float("inf"), SystemClock())
-    assert (copied.questions, copied.lines) == (1, len(steps))
+    assert (copied.escalations, copied.lines) == (1, len(steps))
     player = CassettePlayer(tmp_path / "c.jsonl")
     replay_plan = replay_targets(recording, config.for_replay(), Path("site.yaml"))[0].plan(
         config.for_replay(), BrightBlock()

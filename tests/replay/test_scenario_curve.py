@@ -16,10 +16,16 @@ from numpy.typing import NDArray
 from appliance.base.clock import SystemClock
 from appliance.base.errors import UsageError
 from appliance.cli import main
-from appliance.lab.curve import curve_output
-from appliance.lab.curve.curve_command import CurveOptions, as_json, curve_command
+from appliance.lab.curve.curve_command import (
+    CurveOptions,
+    as_json,
+    bar_sentence,
+    comparison_sentence,
+    curve_command,
+    curve_page,
+    reading_notes,
+)
 from appliance.lab.curve.curve_footage import ReplayedFootage, replay_footage
-from appliance.lab.curve.curve_output import curve_page
 from appliance.lab.curve.curve_report import CurveReport, measure_curves
 from appliance.scenario import scenario_loader
 from appliance.scenario.scenario_runner import DetectorCache
@@ -142,7 +148,7 @@ def test_the_router_finds_all_first_and_no_baseline_is_ahead_of_it(measured: Cur
     for comparison in measured.comparisons:
         if comparison.baseline != "confidence-only":
             assert comparison.baseline_ahead == ()
-            assert "never ahead of the router" in curve_output.comparison_sentence(measured, comparison)
+            assert "never ahead of the router" in comparison_sentence(measured, comparison)
 
 
 def test_the_cascade_asks_about_what_the_appliance_is_unsure_of(measured: CurveReport) -> None:
@@ -169,12 +175,10 @@ def test_a_router_whose_values_are_upside_down_is_reported_to_be_behind(
     (confidence, *_) = measured.comparisons
     assert confidence.baseline == "confidence-only"
     assert max(lead.by for lead in confidence.baseline_ahead) > 0.6
-    assert curve_output.comparison_sentence(measured, confidence).startswith(
-        "confidence-only: AHEAD of the router from "
-    )
+    assert comparison_sentence(measured, confidence).startswith("confidence-only: AHEAD of the router from ")
     assert not measured.bar_met
-    assert curve_output.bar_sentence(measured).startswith("bar missed: ")
-    assert "confidence-only" in curve_output.bar_sentence(measured)
+    assert bar_sentence(measured).startswith("bar missed: ")
+    assert "confidence-only" in bar_sentence(measured)
     right = (
         measure_curves(footage_of_cameras, seeds=SEEDS, stand_in_error=0.0, resamples=50).sent.curves[0].smallest.value
     )
@@ -198,9 +202,9 @@ def test_a_router_that_never_escalates_finds_nothing_and_its_misses_are_named(
         [replace(footage_of_cameras[0], escalations=(), alerts=())], seeds=5, stand_in_error=0.0, resamples=50
     )
     assert blind.missed[0] == "day, gate: intruder at 0:06.0 (no alert)"
-    assert "3 of the incidents raised no alert at all" in " ".join(curve_output.reading_notes(blind))
-    assert "never finds 0.95" in curve_output.bar_sentence(measured)
-    assert "the router finds at no budget" in " ".join(curve_output.reading_notes(measured))
+    assert "3 of the incidents raised no alert at all" in " ".join(reading_notes(blind))
+    assert "never finds 0.95" in bar_sentence(measured)
+    assert "the router finds at no budget" in " ".join(reading_notes(measured))
 
 
 def test_verdicts_take_the_false_alerts_away_and_errors_cost_recall(
@@ -279,4 +283,4 @@ def test_verdicts_that_a_scenario_names_have_a_line_of_their_own(tmp_path: Path)
     assert judged.name == "router, the scenarios' verdicts"
     assert every.things == 2
     assert (judged.things, judged.reached) == (1, 1.0)
-    assert "the scenarios' verdicts: stand-in" in " ".join(curve_output.reading_notes(measured))
+    assert "the scenarios' verdicts: stand-in" in " ".join(reading_notes(measured))

@@ -12,10 +12,9 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError
-from appliance.lab.cassette.cassette_recorder import CassetteRecorder
+from appliance.lab.cassette_command import CassetteRecorder
 from appliance.lab.scenario import html_report
-from appliance.lab.scenario.junit_report import junit_report
-from appliance.lab.scenario.scenario_command import summary_lines, total_figures
+from appliance.lab.scenario.scenario_command import junit_report, summary_lines, total_figures
 from appliance.scenario import scenario_loader
 from appliance.scenario.scenario_result import ScenarioResult
 from tests.support.block_footage import BrightBlock

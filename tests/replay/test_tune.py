@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance.base.errors import UsageError
-from appliance.lab.tune.sweep_runner import MemoizedDetectors
+from appliance.lab.tune.sweep import MemoizedDetectors
 from appliance.lab.tune.tune_command import TuneOptions, tune_command
 from appliance.scenario.scenario_loader import load_scenario
 from appliance.scenario.scenario_runner import DetectorCache, run_scenario

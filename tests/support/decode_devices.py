@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,7 +59,13 @@ class Device:
         class Accel(FakeAccel):
             of = device
 
-        return Libav(cast(Any, Accel), self.create)
+        return Libav(cast(Any, Accel), self.create, lambda: self)
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        """libcuda's functions: as where there is no GPU (CUDA_ERROR_NO_DEVICE), unless it is present."""
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+        return lambda *given: 0 if self.present else 100
 
     def create(self, codec: str, mode: str | None = None, hwaccel: FakeAccel | None = None) -> av.CodecContext:
         if hwaccel is not None and not self.present:
@@ -100,6 +106,7 @@ class FakeAccel:
         is_hw_owned: bool = False,
     ) -> None:
         self.allow_software_fallback = allow_software_fallback
+        self.options = options
         self.is_hw_owned = is_hw_owned
         self.of.accels.append(self)
 
@@ -134,10 +141,14 @@ class FakeContext:
         self._inner.flush_buffers()
 
 
-def fake_ffmpeg(folder: Path, *, knows: str = "h264_nvv4l2dec", dies_after: int = 0) -> Path:
+def fake_ffmpeg(folder: Path, *, knows: str = "h264_nvv4l2dec", dies_after: int = 0, version: str = "7.1.2") -> Path:
     """An executable that takes our arguments and no others, as the `ffmpeg` of a Jetson would; software decodes."""
+    option = "-vsync" if version.startswith("4") else "-fps_mode"
     path = folder / "ffmpeg"
-    path.write_text(_PROGRAM.format(python=sys.executable, knows=knows, dies_after=dies_after), encoding="utf-8")
+    path.write_text(
+        _PROGRAM.format(python=sys.executable, knows=knows, dies_after=dies_after, version=version, option=option),
+        encoding="utf-8",
+    )
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 
@@ -146,6 +157,10 @@ _PROGRAM = """#!{python}
 import sys
 import av
 given = sys.argv[1:]
+if given == ["-version"]:
+    sys.exit(print("ffmpeg version {version}-0ubuntu0.22.04.1 Copyright (c) 2000-2021 the FFmpeg developers"))
+if "{option}" not in given or {{"-fps_mode", "-vsync"}} <= {{*given}}:
+    sys.exit("Unrecognized option 'fps_mode'.")
 cut = given.index("-i")
 before, after = given[:cut], given[cut + 2:]
 decoder = before[before.index("-c:v") + 1]

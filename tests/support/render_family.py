@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector, VariableInput
 from appliance.ingest.clip_reader import ClipReader
-from appliance.lab.replay import replay_diff_command
+from appliance.lab import replay_diff_command
 from appliance.replay.replay_diff import compare_logs
 from appliance.replay.replay_result import RecordedLog, read_log
 from appliance.scenario import scenario_loader

@@ -54,7 +54,7 @@ PROCESSES = {
     },
     "lab": {
         *(f"appliance scenario {each}" for each in ("run", "compare", "curve")), "appliance tune", "appliance evaluate",
-        "appliance bench", "appliance.lab.bench.runtime_measurement", "appliance cassette check", "pytest",
+        "appliance bench", "appliance.lab.bench_measurement", "appliance cassette check", "pytest",
     },
 }  # fmt: skip
 SLOW = {"users", "store", "lab"}  # the same libraries again, loaded by more commands

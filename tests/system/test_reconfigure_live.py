@@ -143,7 +143,7 @@ def test_what_cannot_be_put_in_force_changes_nothing(running: Running, monkeypat
     def refuse(*_: Any) -> None:
         raise MissingDependency("apprise is not installed")
 
-    monkeypatch.setattr("appliance.core.background_services._build_notifier", refuse)
+    monkeypatch.setattr("appliance.core.background_services.BackgroundServices._build_notifier", refuse)
     with pytest.raises(MissingDependency):
         running.change("alerts", to={"merge_s": 3})
     assert running.path.read_text() == text

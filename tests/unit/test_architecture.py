@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("appliance.detect.onnx_runtime",),
     "openvino": ("appliance.detect.openvino_runtime",),
     "paho": ("appliance.mqtt.broker_session",),
-    "prometheus_client": ("appliance.dashboard.metrics", "cloud_worker.metrics"),
+    "prometheus_client": ("appliance.dashboard.metrics_api", "cloud_worker.metrics"),
     "pycocotools": ("appliance.lab.evaluate.detection_figures",),
     "pydantic": ("appliance.cli", "appliance.replay", "appliance.scenario",
         "appliance.backup", "appliance.base.broker_config", "appliance.config", "appliance.base.config_model",
@@ -78,7 +78,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tomli": ("appliance.detect.model_files",),
     "uvicorn": ("appliance.web.server",),
     "yaml": (
-        "appliance.backup.hidden_secrets", "appliance.demo.demo_config", "appliance.cli.first_run",
+        "appliance.backup.backup_file", "appliance.demo.demo_config", "appliance.cli.run_command",
         "appliance.keep.scenario_file", "appliance.lab",
         "appliance.settings", "appliance.base.yamlfile",
     ),
@@ -103,9 +103,7 @@ FLAT_BY_CONTRACT = {
     "appliance.store.rows:AlertRow", "appliance.store.rows:EscalationRow", "appliance.types.events:Route",
     "appliance.types.events:RouteInputs", "appliance.types.ingest_messages:CameraMeter",
 }  # fmt: skip
-MANY_FIELDS = {
-    "appliance.notify.message:NotificationMessage", "appliance.track.track_state:Track",
-}  # fmt: skip
+MANY_FIELDS: set[str] = set()
 
 
 def imports_of(path: Path) -> set[str]:

@@ -19,21 +19,27 @@ import pytest
 import yaml
 
 from appliance.backup import backup_file, restore
-from appliance.backup.backup_file import MANIFEST, BackupManifest, BackupReader, BackupSource, write_backup
-from appliance.backup.hidden_secrets import fill_secrets, hide_secrets
+from appliance.backup.backup_file import (
+    MANIFEST,
+    BackupManifest,
+    BackupReader,
+    BackupSource,
+    fill_secrets,
+    hide_secrets,
+    write_backup,
+)
 from appliance.backup.restore import RestoreTarget, apply_ready, ready_restore, stage
 from appliance.backup.sealed_box import seal, unseal
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError, PreconditionError, UsageError, VedetteError
 from appliance.cli import main
 from appliance.config import SiteConfig, load
-from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database, StoreInUse
 from appliance.store.evidence import EvidenceStore
 from appliance.store.migrations import STEPS
 from appliance.store.rows import EvidenceRow
-from appliance.store.sessions import SessionStore
+from appliance.store.users import AccessLog, SessionStore
 from appliance.types import Alert, AlertChange, BestView, Event
 from tests.support.sample_rows import T0
 
@@ -499,6 +505,6 @@ def test_a_start_begins_with_what_lies_ready(box: Box, tmp_path: Path, monkeypat
         begun.append((box.alerts, config.alerts.merge_s))
         return 0
 
-    monkeypatch.setattr("appliance.core.app.run", run)
+    monkeypatch.setattr("appliance.cli.run_command.run", run)
     assert main(["run", "--config", str(box.path)]) == 0
     assert begun == [({"a1"}, 3)]

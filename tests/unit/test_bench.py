@@ -17,10 +17,9 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.cli import main
 from appliance.detect import runtime_choice
 from appliance.detect.network_detector import NetworkDetector
-from appliance.lab.bench import bench_command, pipeline_measurement
-from appliance.lab.bench.bench_command import BenchRow
-from appliance.lab.bench.pipeline_measurement import DetectorBench
-from appliance.lab.bench.runtime_measurement import ProcessorEnergy
+from appliance.lab import bench_command, bench_measurement
+from appliance.lab.bench_command import BenchRow
+from appliance.lab.bench_measurement import DetectorBench, ProcessorEnergy
 from appliance.media.frames import FrameConverter
 from tests.support import tiny_networks as tiny
 from tests.support.scripted_runtime import ScriptedRuntime
@@ -132,11 +131,11 @@ def test_cameras_share_runs_where_batches_pay_and_all_that_is_not_the_network_co
     network = NetworkDetector(path, runtime)
     bench = DetectorBench(network, 4, (64, 48), clock, scaled=True)
     assert [bench.run_once() for _ in range(2)] == [4, 4]
-    assert pipeline_measurement.batch_rates(network, (64, 48), 0.1, clock) == pytest.approx(
+    assert bench_measurement.batch_rates(network, (64, 48), 0.1, clock) == pytest.approx(
         {1: 100, 2: 166.7, 4: 250}, 0.01
     )
-    assert pipeline_measurement.rate(network, 2, (64, 48), 0.1, clock) == pytest.approx(166.7, 0.01)
-    found = pipeline_measurement.efficiency(network, 4, (64, 48), 0.1, clock, clock.monotonic)
+    assert bench_measurement.rate(network, 2, (64, 48), 0.1, clock) == pytest.approx(166.7, 0.01)
+    found = bench_measurement.efficiency(network, 4, (64, 48), 0.1, clock, clock.monotonic)
     assert (found.scaled, found.decoded) == (1.0, 1.0)
     bgr = FrameConverter.bgr
 
@@ -146,5 +145,5 @@ def test_cameras_share_runs_where_batches_pay_and_all_that_is_not_the_network_co
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FrameConverter, "bgr", slow)
-        found = pipeline_measurement.efficiency(network, 4, (64, 48), 0.1, clock, clock.monotonic)
+        found = bench_measurement.efficiency(network, 4, (64, 48), 0.1, clock, clock.monotonic)
     assert (found.scaled, found.decoded) == (1.0, pytest.approx(16 / 24, abs=0.01))

@@ -18,9 +18,8 @@ from appliance.dashboard.deps import CoreProbes
 from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.savings.bytes_saved import EnergyAccount
 from appliance.sensors.appliance_sensors import ApplianceSensors, SensorStatus
-from appliance.sensors.energy_meter import EnergyMeter
-from appliance.sensors.memory_pressure import MemoryReading, MemorySensor
-from appliance.sensors.readings import EnergyReading, SensorReading
+from appliance.sensors.linux_sensors import MemoryReading, MemorySensor
+from appliance.sensors.readings import EnergyMeter, EnergyReading, SensorReading
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
 from tests.support.dashboard_site import Site, config_of
@@ -159,11 +158,13 @@ def test_the_page_the_api_and_the_metrics_say_it_and_where_it_is_from(tmp_path: 
     }  # fmt: skip
     assert box["shedding"] == {
         "heat_step": 2, "memory_step": 0, "fps_share": 0.5, "input_share": 0.75, "offload": False,
-        "reasons": ["the box is hot or throttled (81 °C at GPU 0): fewer detections a second, at a lower resolution"],
+        "reasons": [
+            "the appliance is hot or throttled (81 °C at GPU 0): fewer detections a second, at a lower resolution"
+        ],
     }  # fmt: skip
     assert "heiß oder gedrosselt (81 °C an GPU 0): weniger Erkennungen je Sekunde, in kleinerer Auflösung" in german
     for words in (
-        "the box is hot or throttled (81 °C at GPU 0)",
+        "the appliance is hot or throttled (81 °C at GPU 0)",
         "81 °C",
         "slowed down by heat",
         "7.2 W",

@@ -16,7 +16,7 @@ from appliance import config
 from appliance.base.backoff import Backoff
 from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceLost, SourceRefused
-from appliance.inference.detector_watchdog import STUCK_S
+from appliance.inference.inference_worker import STUCK_S
 from appliance.ingest.reconnecting_reader import REFUSED_WAIT_S, RETRY_S_MAX, ReconnectingReader
 from appliance.media.source import ReceivedBytes, SourceStalled, StreamInfo, VideoPacket
 from appliance.types import CameraMeter, CameraState, Detections, FrameBoxes, Gap, SegmentRow, StreamHeader

@@ -9,10 +9,10 @@ import pytest
 
 from appliance.config import CameraConfig, rule_labels
 from appliance.detect.class_labels import COCO_80
-from appliance.detect.class_preference import ClassPreference
 from appliance.detect.detector import prefer_labels
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
+from appliance.detect.output_head import ClassPreference
 from appliance.types import Detections
 from tests.support.tiny_networks import Thing, detr, yolo
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import subprocess
 import sys
+from typing import get_type_hints
 
 import pytest
 
 from appliance.cli import COMMANDS, main
+from appliance.cli.command_table import Command
 
 
 def test_lists_every_command_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,6 +26,23 @@ def test_lists_every_command_with_a_sentence(capsys: pytest.CaptureFixture[str])
     for command in COMMANDS:
         if " " not in command.name:
             assert f"{command.name} {command.summary}" in listed
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each.run], ids=lambda command: command.name)
+def test_the_function_of_a_command_gets_all_that_it_needs_from_the_options(command: Command) -> None:
+    given = {each.settings.get("dest", each.flags[-1].lstrip("-").replace("-", "_")) for each in command.options}
+    function = command.function()
+    kinds = get_type_hints(function)
+    assert kinds["return"] is int
+    used = set()
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in given:
+            used.add(name)
+        elif dataclasses.is_dataclass(kinds[name]):
+            used |= {each.name for each in dataclasses.fields(kinds[name])} & given
+        else:
+            assert parameter.default is not inspect.Parameter.empty, name
+    assert used == given, "an option that nothing reads"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["scenario", "run", "--help"]])

@@ -19,7 +19,7 @@ from appliance.base import command_end
 from appliance.base.errors import UsageError
 from appliance.base.local_files import check_output
 from appliance.cli import main
-from appliance.cli.first_run import first_site_file
+from appliance.cli.run_command import first_site_file
 from appliance.replay.footage import ClipSource
 from cloud_worker.__main__ import main as worker
 

@@ -24,7 +24,7 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import EvidenceError
 from appliance.broker import LinkState
 from appliance.config import SiteConfig
-from appliance.dashboard.alert_counts import AlertCountCache
+from appliance.dashboard.alert_reader import AlertCountCache
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, SystemHealth
 from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from appliance.lab.export.coco_yolo_formats import coco_files, yolo_data_yaml, yolo_label_text
-from appliance.lab.export.export_folder import ExportedAlert, ExportSample, LabelledBox
-from appliance.lab.export.export_images import choose_backgrounds, choose_labelled, labels_in
+from appliance.lab.export_command import choose_backgrounds, choose_labelled, labels_in
+from appliance.lab.export_folder import (
+    ExportedAlert,
+    ExportSample,
+    LabelledBox,
+    coco_files,
+    yolo_data_yaml,
+    yolo_label_text,
+)
 from appliance.types import FrameBoxes, TrackedObject
 from tests.support.sample_rows import T0
 

@@ -156,7 +156,7 @@ def test_a_turned_frame_comes_out_upright_with_rain_falling_down() -> None:
     turned = frame_of(0)
     upright = FrameTransform(ConditionSet.parse(["blur:0.3"]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("appliance.replay.conditions.image_effect.quarter_turns", lambda frame: 1)
+        patch.setattr("appliance.replay.conditions.image_effects.quarter_turns", lambda frame: 1)
         shown = upright(0, 0.0, turned)
     assert (shown.width, shown.height, shown.rotation) == (HEIGHT, WIDTH, 0)
     expected = np.rot90(turned.to_ndarray(format="gray8"), 1).astype(int)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from appliance.base.errors import ConfigError
-from appliance.lab.scenario.junit_report import junit_report
+from appliance.lab.scenario.scenario_command import junit_report
 from appliance.scenario import ground_truth
 from appliance.scenario.ground_truth import TrueFrames, TrueObject
 from appliance.scenario.scenario_result import Fault, ScenarioResult

@@ -15,12 +15,13 @@ from appliance.base.detector_config import DetectorConfig, HailoConfig
 from appliance.base.errors import ModelError
 from appliance.cli import main
 from appliance.dashboard.recording_jobs import model_places
-from appliance.detect import detector, hailo_cures, hef_file, model_files, yolo_detr_heads
+from appliance.detect import detector, hailo_runtime, hef_file, model_files, yolo_detr_ssd_heads
 from appliance.detect.hailo_bindings import python_with_bindings
 from appliance.detect.hailo_process import HelperFailed
 from appliance.detect.hailo_runtime import HailoRuntime
 from appliance.detect.hef_file import HefHeader
-from appliance.detect.yolo_detr_heads import TrialOutput, UnknownLayout
+from appliance.detect.output_head import UnknownLayout
+from appliance.detect.yolo_detr_ssd_heads import TrialOutput
 from tests.support import hailo_files
 from tests.support import tiny_networks as tiny
 from tests.support.tiny_networks import Thing
@@ -166,7 +167,7 @@ def decoded(streams: dict[str, NDArray[np.float32]], score_min: float = 0.3, **t
     notes = {"outputs": {name: {"order": "NHWC", "classes": 0} for name in streams}, "scores": "sigmoid",
              "sides": "distribution", **told}  # fmt: skip
     metadata = {"hailo": json.dumps(notes), "names": "{0: 'person', 1: 'car'}"}
-    head = yolo_detr_heads.choose_head(TrialOutput((tiny.SIDE, tiny.SIDE), streams, "", metadata))
+    head = yolo_detr_ssd_heads.choose_head(TrialOutput((tiny.SIDE, tiny.SIDE), streams, "", metadata))
     return head.decode(streams, score_min)
 
 
@@ -248,7 +249,7 @@ def test_a_buffer_that_promises_more_than_it_holds_is_read_as_far_as_it_goes() -
         (hailo_files.BY_SCORE, np.full((1, 2 + 22), 255, np.uint8)),
     ):
         told = {"outputs": {"nms": {"order": order, "classes": 2}}, "scores": "sigmoid", "sides": "distribution"}
-        head = yolo_detr_heads.choose_head(TrialOutput((64, 64), {"nms": answer}, "", {"hailo": json.dumps(told)}))
+        head = yolo_detr_ssd_heads.choose_head(TrialOutput((64, 64), {"nms": answer}, "", {"hailo": json.dumps(told)}))
         assert len(head.decode({"nms": answer}, 0.1)) <= 1
 
 
@@ -270,7 +271,7 @@ def test_a_buffer_that_promises_more_than_it_holds_is_read_as_far_as_it_goes() -
 )
 def test_every_status_of_hailort_has_its_cure(status: int, known: dict[str, str], words: str) -> None:
     failure = HelperFailed(f"libhailort failed with error: {status}", {"step": "device", "status": status}, known)
-    assert words in hailo_cures.cure(failure, Path("/usr/bin/python3"), HefHeader("hailo8l", "3.33.0"), service=True)
+    assert words in hailo_runtime.cure(failure, Path("/usr/bin/python3"), HefHeader("hailo8l", "3.33.0"), service=True)
 
 
 def test_the_python_that_has_the_bindings_is_taken() -> None:

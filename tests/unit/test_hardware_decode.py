@@ -34,10 +34,10 @@ from appliance.base.errors import ConfigError, MissingDependency
 from appliance.cli.site_check import _hardware_decode
 from appliance.config import CameraConfig, CameraDecodeConfig, DecodeConfig, DetectConfig, LatencyMode
 from appliance.detect.nv12_letterbox import GpuFrame
-from appliance.ingest.camera_hardware import AGAIN_S, CameraHardware
+from appliance.ingest.camera_hardware import RETRY_S, CameraHardware
 from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.detect_stream import DetectStream
-from appliance.media import piped_codec
+from appliance.media import hardware_probe, piped_codec
 from appliance.media.decoder import Decoder
 from appliance.media.frames import at_host
 from appliance.media.hardware_codec import (
@@ -153,7 +153,7 @@ def test_without_leave_nothing_falls_back_and_the_device_is_asked_again(film: Pa
         assert hardware.device == ""
         assert "nothing of this camera is decoded: mend it, or set decode.fallback to true" in hardware.fault
         device.fails_at = None
-        later = [_later(packet, AGAIN_S + 1) for packet in packets]
+        later = [_later(packet, RETRY_S + 1) for packet in packets]
         assert sum(len(decoder.decode(packet)) for packet in later) == len(later)
         assert (hardware.device, hardware.fault, hardware.failures) == ("cuda", "", 1)
 
@@ -178,7 +178,7 @@ def test_sessions_are_bounded_over_all_cameras_and_free_again_when_one_ends(film
 @pytest.mark.parametrize(
     ("device", "said"),
     [
-        (Device(present=False), "cuda does not come up: Operation not permitted"),
+        (Device(present=False), "cuda does not come up: cuInit: CUDA error 100"),
         (Device(not_implemented=True), "cuda: there is no such device"),  # PyAV decodes in software without a word
         (Device(to_software=True), "FFmpeg went on in software"),
     ],
@@ -339,6 +339,23 @@ def test_a_probe_proves_times_and_pixels() -> None:
             same_frames("cuda", wrong, frames)
 
 
+def test_a_test_clip_is_encoded_once_for_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = proof_clip("libx264", tmp_path)
+    monkeypatch.setattr(hardware_probe, "_encoded", lambda encoder: pytest.fail("it was encoded again"))
+    again = proof_clip("libx264", tmp_path)
+    assert [bytes(each) for each in again.packets] == [bytes(each) for each in first.packets]
+
+
+@pytest.mark.parametrize(
+    ("version", "option"), [("4.4.2", "-vsync"), ("5.0.3", "-vsync"), ("5.1.6", "-fps_mode"), ("n7.1", "-fps_mode")]
+)
+def test_an_ffmpeg_before_5_1_is_asked_in_its_own_words(tmp_path: Path, version: str, option: str) -> None:
+    program = tmp_path / "ffmpeg"
+    program.write_text(f"#!/bin/sh\necho 'ffmpeg version {version}-0ubuntu0.22.04.1 Copyright'\n")
+    program.chmod(0o755)
+    assert piped_codec.every_frame(str(program)) == (option, "passthrough")
+
+
 def test_nothing_of_this_machine_is_taken_for_what_it_is_not() -> None:
     """Here there is no such device; where there is one, it proves itself."""
     for kind in ("cuda", "drm", "vaapi"):
@@ -403,7 +420,8 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_frames_of_the_systems_ffmpeg_are_those_of_software_also_when_it_begins_anew(
     numbers: Path, tmp_path: Path
 ) -> None:
-    way = DecodeWay("v4l2", "ffmpeg", {"h264": "h264_nvv4l2dec"}, program=str(fake_ffmpeg(tmp_path)))
+    program = fake_ffmpeg(tmp_path, version="4.4.2")  # of JetPack 6
+    way = DecodeWay("v4l2", "ffmpeg", {"h264": "h264_nvv4l2dec"}, program=str(program))
     with ClipReader(str(numbers)) as reader:
         packets = [each.packet for each in reader.packets()]
         wanted = [packet.pts for packet in packets]
@@ -471,6 +489,7 @@ def test_an_ffmpeg_that_is_stuck_in_a_driver_holds_up_nobody(
         return child
 
     monkeypatch.setattr(piped_codec, "END_S_MAX", 0.05)
+    monkeypatch.setattr(piped_codec, "every_frame", lambda program: ("-fps_mode", "passthrough"))
     monkeypatch.setattr(subprocess, "Popen", start)
     with ClipReader(str(numbers)) as reader:
         way = DecodeWay("v4l2", "ffmpeg", {"h264": "h264_nvv4l2dec"}, program=str(program))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from appliance.base.errors import ModelError
-from appliance.detect import class_labels, yolo_detr_heads
+from appliance.detect import class_labels, yolo_detr_ssd_heads
 from appliance.detect.class_labels import COCO_80
-from appliance.detect.nms import filter_and_sort, non_maximum_suppression
-from appliance.detect.yolo_detr_heads import TrialOutput, UnknownLayout
+from appliance.detect.output_head import UnknownLayout, filter_and_sort, non_maximum_suppression
+from appliance.detect.yolo_detr_ssd_heads import TrialOutput
 from appliance.types import Detections
 
 
@@ -40,7 +40,7 @@ def answer(*shapes: tuple[int, ...], size: int = 416, sizes_input: str = "", **m
 def test_the_layout_tells_the_head(seen: TrialOutput, name: str, classes: int | None) -> None:
     if name == "detr":
         seen.outputs["o0"] = seen.outputs["o0"].astype(np.int64)  # type: ignore[index]
-    head = yolo_detr_heads.choose_head(seen)
+    head = yolo_detr_ssd_heads.choose_head(seen)
     assert (head.name, head.classes) == (name, classes)
 
 
@@ -60,28 +60,28 @@ def test_the_layout_tells_the_head(seen: TrialOutput, name: str, classes: int | 
 )
 def test_what_fits_nothing_is_refused_with_the_reason(seen: TrialOutput, reason: str) -> None:
     with pytest.raises(UnknownLayout, match=reason):
-        yolo_detr_heads.choose_head(seen)
+        yolo_detr_ssd_heads.choose_head(seen)
 
 
 def test_the_site_file_settles_what_the_shape_cannot() -> None:
     twofold = answer((1, 84, 85), size=64)
-    assert yolo_detr_heads.choose_head(twofold, "yolox").name == "yolox"
-    assert yolo_detr_heads.choose_head(answer((1, 3549, 84)), "yolo").classes == 80
+    assert yolo_detr_ssd_heads.choose_head(twofold, "yolox").name == "yolox"
+    assert yolo_detr_ssd_heads.choose_head(answer((1, 3549, 84)), "yolo").classes == 80
     with pytest.raises(UnknownLayout):
-        yolo_detr_heads.choose_head(answer((1, 84, 3549)), "yolox")
+        yolo_detr_ssd_heads.choose_head(answer((1, 84, 3549)), "yolox")
     with pytest.raises(UnknownLayout):
-        yolo_detr_heads.choose_head(answer((1, 84, 3549)), "detr")
+        yolo_detr_ssd_heads.choose_head(answer((1, 84, 3549)), "detr")
 
 
 def test_end_to_end_rows_that_are_not_pixels_are_not_taken_for_pixels() -> None:
     seen = answer((1, 300, 6))
     seen.outputs["o0"][0, :, :4] = 0.7  # type: ignore[index]
     with pytest.raises(UnknownLayout, match="not in pixels"):
-        yolo_detr_heads.choose_head(seen)
+        yolo_detr_ssd_heads.choose_head(seen)
 
 
 def test_yolox_decodes_each_stride_on_its_own_grid() -> None:
-    head = yolo_detr_heads.choose_head(answer((1, 3549, 6)))
+    head = yolo_detr_ssd_heads.choose_head(answer((1, 3549, 6)))
     rows = np.zeros((1, 3549, 6), np.float32)
     # Cell (3, 2) of stride 8, cell (1, 1) of stride 16, cell (12, 12) of stride 32.
     for row, (x, y) in {2 * 52 + 3: (0.5, 0.25), 2704 + 26 + 1: (0, 0), 3548: (0.5, 0.5)}.items():
@@ -93,7 +93,7 @@ def test_yolox_decodes_each_stride_on_its_own_grid() -> None:
 
 
 def test_numbers_that_are_no_numbers_make_no_boxes() -> None:
-    head = yolo_detr_heads.choose_head(answer((1, 3549, 6)))
+    head = yolo_detr_ssd_heads.choose_head(answer((1, 3549, 6)))
     rows = np.zeros((1, 3549, 6), np.float32)
     rows[0, :, 4:] = 1
     rows[0, :, 5] = np.nan
@@ -106,7 +106,7 @@ def test_numbers_that_are_no_numbers_make_no_boxes() -> None:
 
 
 def test_one_object_with_two_labels_is_one_object_for_detr() -> None:
-    head = yolo_detr_heads.DetrHead("l", "b", "s")
+    head = yolo_detr_ssd_heads.DetrHead("l", "b", "s")
     outputs = {
         "l": np.array([[2, 7, 0]]),
         "b": np.array([[[10, 10, 50, 40], [10, 10, 50, 40], [200, 200, 240, 300]]], np.float32),

@@ -15,8 +15,7 @@ from appliance import config
 from appliance.base.clock import ManualClock
 from appliance.base.errors import DetectorError
 from appliance.inference.camera_queue import priority_of
-from appliance.inference.detector_watchdog import STUCK_S
-from appliance.inference.inference_worker import InferenceWorker
+from appliance.inference.inference_worker import STUCK_S, InferenceWorker
 from appliance.ingest.file_source import FileSource
 from appliance.media.source import VideoPacket
 from appliance.types import AGE_EDGES_MS, Detections, FrameBoxes, StreamHeader

@@ -9,9 +9,17 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "deploy" / "install.sh"
@@ -209,7 +217,7 @@ def test_packages_of_the_distribution_are_asked_for_and_those_that_it_has_not_ar
     """Without --root they would be installed, so this only tells what would be done."""
     packages = {
         "dpkg-query": "case $* in *python3-venv*) echo 'install ok installed' ;; *) exit 1 ;; esac",
-        "apt-cache": "case $* in *intel-media-va-driver*) ;; *) exit 100 ;; esac", "apt-get": "exit 9",
+        "apt-cache": "case $* in *intel-media-va-driver* | *ffmpeg*) ;; *) exit 100 ;; esac", "apt-get": "exit 9",
     }  # fmt: skip
     for name, text in packages.items():
         (box.fakes / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -222,7 +230,7 @@ def test_packages_of_the_distribution_are_asked_for_and_those_that_it_has_not_ar
         assert done.returncode == 0, done.stderr
         lines = [line for line in done.stdout.splitlines() if "apt-get install" in line]
         assert [line.split("--no-install-recommends ")[1].split() for line in lines] == (
-            [["intel-media-va-driver"]] if asked else []
+            [["intel-media-va-driver", "ffmpeg"]] if asked else []
         )
         assert ("this distribution has no intel-opencl-icd" in done.stdout) == asked
 
@@ -353,13 +361,13 @@ KINDS = {
             "proc/device-tree/model": "NVIDIA Jetson Orin Nano\0",
             "etc/nv_tegra_release": "# R36 (release), REVISION: 4.0",
         },
-        ["--system-site-packages", "cuda-bindings>=12,<13"],
+        ["--system-site-packages", "[jetson-cu12]"],
     ),
     "nvidia": (
         {"proc/driver/nvidia/version": f"{NVRM}  580.95.05  Release Build"},
-        ["[gpu,nvml]", "onnxruntime-gpu[cuda,cudnn]", "tensorrt-cu13", "cuda-bindings>=13,<14"],
+        ["[gpu,nvml]", "onnxruntime-gpu[cuda,cudnn]", "[tensorrt]"],
     ),
-    "nvidia 535": ({"proc/driver/nvidia/version": f"{NVRM}  535.183.01  Sun May 12"}, ["[nvml]", "tensorrt-cu12"]),
+    "nvidia 535": ({"proc/driver/nvidia/version": f"{NVRM}  535.183.01  Sun May 12"}, ["[nvml]", "[tensorrt-cu12]"]),
     "intel": ({"sys/class/drm/renderD128/device/vendor": "0x8086\n"}, ["[openvino]"]),
 }
 
@@ -376,6 +384,19 @@ def test_it_finds_out_what_box_it_is_on(box: Box, kind: str) -> None:
     assert all(each in said for each in brings), said
     assert ("onnxruntime-gpu" in said) == (kind == "nvidia"), "whose wheel is for CUDA 13"
     assert not box.opt.exists(), "nothing was done"
+
+
+def test_the_extras_for_nvidia_are_of_what_works_together() -> None:
+    """ONNX Runtime's provider loads libnvinfer.so.10, and TensorRT 11 builds in float16 only what is exported so."""
+    extras = tomllib.loads((SCRIPT.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name in ("tensorrt", "tensorrt-cu12"):
+        assert SpecifierSet(">=10.16,<11") == Requirement(extras[name][0]).specifier
+    for name in ("tensorrt", "tensorrt-cu12", "jetson", "jetson-cu12"):
+        (bindings,) = (Requirement(each) for each in extras[name] if each.startswith("cuda-bindings"))
+        assert str(bindings.specifier) == ("<13,>=12" if name.endswith("cu12") else "<14,>=13")
+    image = (SCRIPT.parent / "docker" / "nvidia.Dockerfile").read_text()
+    version = image.partition("ARG TENSORRT=")[2].split()[0]
+    assert version in Requirement(extras["tensorrt"][0]).specifier
 
 
 def test_a_worker_is_not_asked_for_the_first_user_of_a_dashboard(box: Box) -> None:

@@ -112,7 +112,7 @@ def test_the_running_appliance_loads_nothing_of_the_lab(code: str, tmp_path: Pat
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("module", ["replay.replay_command", "replay.replay_diff_command", "scenario.scenario_command"])
+@pytest.mark.parametrize("module", ["replay_command", "replay_diff_command", "scenario.scenario_command"])
 def test_replays_and_scenarios_run_without_the_libraries_of_the_lab_extra(module: str) -> None:
     heavy = "{'matplotlib', 'pycocotools', 'motmetrics', 'trackeval', 'scipy', 'pandas'}"
     code = f"import sys, appliance.lab.{module}; print(sorted({heavy} & set(sys.modules)))"

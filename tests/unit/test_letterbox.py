@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.detect.input_buffer import InputBuffer
-from appliance.detect.letterbox import GREY, Letterbox, Normalisation, Placing
-from appliance.detect.network_inputs import NetworkInputs, Numbers
+from appliance.detect.letterbox import GREY, InputForm, Letterbox, Normalisation, Placing
+from appliance.detect.network_inputs import InputBuffer, NetworkInputs, Numbers
 
 sides = st.integers(1, 3000)
 placings = st.sampled_from(["stretch", "corner", "centre"])
@@ -114,7 +113,7 @@ def test_a_frame_is_written_into_the_tensor_as_it_would_be_laid(
     """Whatever lay there before it: larger, smaller, elsewhere, or the same."""
     letterbox = Letterbox(96, 96, "centre", step=32)
     inputs = NetworkInputs("images", dtype, 96, 96, "", free=True)
-    buffer = InputBuffer(inputs, letterbox, 1 / 255, normalisation, rgb=True)
+    buffer = InputBuffer(inputs, letterbox, InputForm("centre", normalisation=normalisation))
     random = np.random.default_rng(5)
     for width, height in [(96, 54), (96, 54), (70, 54), (54, 96), (64, 32), (90, 50), (200, 100), (96, 54), (7, 7)]:
         frame = random.integers(0, 256, (height, width, 3), np.uint8)
@@ -133,7 +132,7 @@ def test_a_frame_is_written_into_the_tensor_as_it_would_be_laid(
 
 def test_frames_of_one_run_lie_each_in_its_own_row() -> None:
     letterbox = Letterbox(64, 64, "corner")
-    buffer = InputBuffer(NetworkInputs("images", np.float32, 64, 64, ""), letterbox, 1.0, None, rgb=False)
+    buffer = InputBuffer(NetworkInputs("images", np.float32, 64, 64, ""), letterbox, InputForm("centre", False, 1.0))
     frames = [np.full((36, 64, 3), 10, np.uint8), np.full((64, 20, 3), 200, np.uint8)]
     for _ in range(2):
         wanted = np.stack([letterbox.lay(frame).transpose(2, 0, 1) for frame in frames])

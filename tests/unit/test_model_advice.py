@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance.base.errors import DetectorError
-from appliance.cli.model_advice import LOAD_MAX, DetectorLoad, better_models, measure_load
+from appliance.cli.site_check import LOAD_MAX, DetectorLoad, better_models, measure_load
 from appliance.config import CameraConfig
 from appliance.detect.model_files import ModelBundle, model_bundles
 from appliance.types import Detections

@@ -11,8 +11,7 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.notify.delivery import BACKOFF_LAST_S, TargetSender
-from appliance.notify.message import NotificationMessage
-from appliance.notify.message_sender import SendResult
+from appliance.notify.message import NotificationMessage, SendResult
 from tests.support.notification_site import NotifyingSite, hook
 from tests.support.sample_rows import T0
 

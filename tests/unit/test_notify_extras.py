@@ -20,8 +20,8 @@ from appliance.evidence.privacy import PrivacyRules, ShareableStills
 from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import STILL_WAIT_S, TargetSender
-from appliance.notify.message import NotificationMessage
-from appliance.notify.ntfy_webhook import request_for
+from appliance.notify.http_sender import request_for
+from appliance.notify.message import AlertFinding, NotificationMessage
 from appliance.rules.schedule import armed_at
 from appliance.store.audit import AuditStore
 from appliance.store.boxes import BoxStore
@@ -36,8 +36,9 @@ from tests.unit.test_notify_delivery import ScriptedSender, go
 
 JPEG = b"\xff\xd8 a still \xff\xd9"
 MESSAGE = NotificationMessage(
-    id="n1", alert="a1", site="depot", camera="gate", severity="alert", standing="edge", rules=("intruder",),
-    labels=("person",), score=0.9, t=T0, link="https://cams.example/alerts/a1",
+    id="n1", alert="a1", site="depot", camera="gate", severity="alert",
+    finding=AlertFinding("edge", ("intruder",), ("person",), 0.9),
+    t=T0, link="https://cams.example/alerts/a1",
     snooze="https://cams.example/snooze/x.y", image=JPEG,
 )  # fmt: skip
 

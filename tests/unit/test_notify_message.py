@@ -17,9 +17,9 @@ from appliance.base.clock import ManualClock, local_weekday_minute
 from appliance.base.errors import ConfigError
 from appliance.base.yamlfile import loads
 from appliance.config import NtfyTarget, Schedule, SiteConfig, WebhookTarget
+from appliance.notify.http_sender import request_for
 from appliance.notify.message import MessageBuilder, NotificationMessage
 from appliance.notify.notice_policy import NoticePlanner, Recipient, notice_id
-from appliance.notify.ntfy_webhook import request_for
 from appliance.rules.schedule import armed_at
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
@@ -63,7 +63,9 @@ def test_the_message_holds_what_where_when_how_sure_and_a_link(message: Notifica
     assert "intruder, 80% sure" in message.text
     assert "Confirmed by the cloud. A person stands there." in message.text
     assert message.link == "https://box.lan/alerts/a1"
-    doubt = replace(message, standing="unverified", degraded=("the cloud cannot be reached now",))
+    doubt = replace(
+        message, finding=replace(message.finding, standing="unverified"), degraded=("the cloud cannot be reached now",)
+    )
     assert doubt.title == "Person at yard (unverified)"
     assert doubt.text.endswith("Note: the cloud cannot be reached now.")
 
@@ -86,7 +88,9 @@ def test_the_same_message_again_is_byte_equal_and_another_has_another_id(message
     first, again = request_for(hook(), message, 1.0), request_for(hook(), message, 2.0)
     assert first.body == again.body
     assert first.headers["webhook-id"] == again.headers["webhook-id"]
-    later = request_for(hook(), replace(message, standing="withdrawn", update=True), 3.0)
+    later = request_for(
+        hook(), replace(message, finding=replace(message.finding, standing="withdrawn"), update=True), 3.0
+    )
     assert json.loads(later.body)["id"] == json.loads(first.body)["id"]
     assert later.headers["webhook-id"] != first.headers["webhook-id"]
 
@@ -99,7 +103,9 @@ def test_ntfy_replaces_what_it_showed(message: NotificationMessage) -> None:
     assert sent.headers["authorization"] == "Bearer tk_x"
     assert said["topic"] == "t-1"
     assert (said["priority"], said["click"]) == (5, "https://box.lan/alerts/a1")
-    withdrawn = json.loads(request_for(target, replace(message, standing="withdrawn"), 1.0).body)
+    withdrawn = json.loads(
+        request_for(target, replace(message, finding=replace(message.finding, standing="withdrawn")), 1.0).body
+    )
     assert (withdrawn["priority"], withdrawn["sequence_id"]) == (2, said["sequence_id"])
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.detect.letterbox import Letterbox, Normalisation, Placement
+from appliance.detect.letterbox import InputForm, Letterbox, Normalisation, Placement
 from appliance.detect.nv12_letterbox import NAME, SOURCE, TYPES, GpuFrame, PixelRange, kernel_values
 from benchmarks import nv12_reference
 
@@ -32,7 +32,7 @@ extern "C" void everywhere(int across, int down, %s) {
 }
 """
 PLAIN = PixelRange(True, (1.0, 1.0, 1.0), (0.0, 0.0, 0.0))
-IMAGENET = PixelRange.of(1.0, Normalisation((123.7, 116.3, 103.5), (58.4, 57.1, 57.4)), rgb=True)
+IMAGENET = PixelRange.of(InputForm("centre", normalisation=Normalisation((123.7, 116.3, 103.5), (58.4, 57.1, 57.4))))
 CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
 
 

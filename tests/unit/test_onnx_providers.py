@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from appliance.base.errors import ModelError
 from appliance.detect import model_files
-from appliance.detect.onnx_providers import cuda_options, gpu_input_sizes, gpu_providers, keep_few
+from appliance.detect.onnx_header import read_header
+from appliance.detect.onnx_runtime import cuda_options, gpu_input_sizes, gpu_providers, keep_few
+from models.variants import make_variant
 from tests.support import tiny_networks as tiny
 from tests.support.tiny_networks import Thing
 
@@ -54,8 +57,13 @@ def test_a_batch_and_a_second_input_are_in_the_ranges(tmp_path: Path) -> None:
     assert options["trt_profile_min_shapes"] == "images:1x3x128x128,orig_target_sizes:1x2"
 
 
-def test_int8_is_what_a_quantised_file_has() -> None:
-    quantised = model_files.find_model("vedette-nano", precision="int8").path
+def test_int8_is_what_a_quantised_file_has(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"int32 and uint8.*--kind tensorrt"):
+        gpu_providers("tensorrt", model_files.find_model("vedette-nano", precision="int8").path, "auto", None)
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(0, 256, (416, 416, 3), np.uint8) for _ in range(2)]
+    quantised = make_variant(OWN, tmp_path / "tensorrt.onnx", "tensorrt", frames)
+    assert read_header(quantised).integers == {"int8"}
     options = dict(gpu_providers("tensorrt", quantised, "int8", None)[0][1])
     assert (options["trt_int8_enable"], options["trt_fp16_enable"]) == ("1", "1")
     with pytest.raises(ModelError, match="needs a file that is quantised"):

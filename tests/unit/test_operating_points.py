@@ -13,8 +13,8 @@ from appliance.lab.tune.operating_points import (
     read_aim,
     recall_difference,
 )
-from appliance.lab.tune.sweep_settings import SweepSetting, SweepValue, apply_setting, read_sweep, sweep_grid
-from appliance.lab.tune.trade_off_report import choice_sentences
+from appliance.lab.tune.sweep import SweepSetting, SweepValue, apply_setting, read_sweep, sweep_grid
+from appliance.lab.tune.tune_command import choice_sentences
 from tests.support.block_footage import site
 
 

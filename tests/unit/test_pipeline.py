@@ -69,17 +69,17 @@ def test_a_step_says_for_each_event_what_became_of_it() -> None:
     assert [event.rule for event in again.events] == ["intruder"]
     assert again.suppressed == again.events
     assert again.changes == ()
-    assert made.suppressed == 1
+    assert made.policy.suppressed == 1
 
 
 def test_the_end_of_the_stream_ends_the_alert() -> None:
     made = pipeline()
     for frame in inferences([IN, IN]):
         made.feed(frame)
-    assert made.has_open_alert
+    assert made.policy.is_open
     (change,) = made.close(1.0, "end of clip").changes
     assert (change.kind, change.alert.end_reason) == ("ended", "end of clip")
-    assert not made.has_open_alert
+    assert not made.policy.is_open
     assert made.close(1.0, "end of clip") == PipelineStep()
 
 

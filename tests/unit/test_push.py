@@ -16,10 +16,9 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import MissingDependency, UsageError
 from appliance.config import PushTarget
 from appliance.notify.key_file import own_key
-from appliance.notify.message import NotificationMessage
-from appliance.notify.message_sender import SendResult
+from appliance.notify.message import AlertFinding, NotificationMessage, SendResult
 from appliance.notify.push_crypto import PLAIN_BYTES_MAX, encrypt
-from appliance.notify.push_means import VapidKey
+from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.push_sender import PushSender
 from appliance.store.database import Database
 from appliance.store.push_subscriptions import PER_USER_MAX, PushSubscription, PushSubscriptionStore
@@ -29,8 +28,9 @@ from tests.servers.push_service import PushedBrowser, PushService
 from tests.support.sample_rows import T0
 
 MESSAGE = NotificationMessage(
-    id="n1", alert="a1", site="depot", camera="gate", severity="alert", standing="edge", rules=("intruder",),
-    labels=("person",), score=0.9, t=T0, link="https://cams.example/alerts/a1",
+    id="n1", alert="a1", site="depot", camera="gate", severity="alert",
+    finding=AlertFinding("edge", ("intruder",), ("person",), 0.9),
+    t=T0, link="https://cams.example/alerts/a1",
     snooze="https://cams.example/snooze/x.y",
 )  # fmt: skip
 
@@ -49,10 +49,8 @@ class Site:
         self.sender = self.new_sender()
 
     def new_sender(self) -> PushSender:
-        return PushSender(
-            self.target, "browsers", self.key, self.store, lambda user, camera: user != "dock-only", "mailto:a@b.org",
-            self.clock,
-        )  # fmt: skip
+        means = PushMeans(self.key, self.store, lambda user, camera: user != "dock-only", "mailto:a@b.org")
+        return PushSender(self.target, "browsers", means, self.clock)
 
     def subscribe(self, name: str, user: str = "", **more: Any) -> PushedBrowser:
         browser = PushedBrowser()

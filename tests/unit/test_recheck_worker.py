@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import DetectorError
 from appliance.base.json_lines import decode_command, decode_ingest, encode_command, encode_ingest
-from appliance.inference.idle_detector import IdleDetector
-from appliance.inference.inference_worker import InferenceWorker
+from appliance.inference.inference_worker import IdleDetector, InferenceWorker
 from appliance.recheck.worker import (
     CONTEXT,
     WAITING_MAX,

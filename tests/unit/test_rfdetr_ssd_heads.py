@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ModelError
-from appliance.detect import detector, yolo_detr_heads
+from appliance.detect import detector, yolo_detr_ssd_heads
 from appliance.detect.class_labels import COCO_80, COCO_ID_SLOTS
-from appliance.detect.rfdetr_ssd_heads import rfdetr_head, ssd_head
-from appliance.detect.yolo_detr_heads import TrialOutput, UnknownLayout
+from appliance.detect.output_head import UnknownLayout
+from appliance.detect.yolo_detr_ssd_heads import TrialOutput, rfdetr_head, ssd_head
 from tests.support import tiny_networks as tiny
 from tests.support.tiny_networks import Thing
 
@@ -128,14 +128,14 @@ def test_tflite_counts_classes_from_0_and_a_float_input_wants_minus_one_to_one()
     }
     head = ssd_head(SIZE, outputs, COCO_80)
     assert head is not None
-    assert head.normalisation is not None
-    assert (head.normalisation.mean[0], head.normalisation.std[0]) == (127.5, 127.5)
+    assert head.form.normalisation is not None
+    assert (head.form.normalisation.mean[0], head.form.normalisation.std[0]) == (127.5, 127.5)
     found = head.decode(outputs, 0.1)
     assert found.class_ids.tolist() == [COCO_80.index("car")]
     np.testing.assert_allclose(found.boxes, [[20, 5, 40, 25]], atol=1e-5)
     own = ssd_head(SIZE, outputs, ("???", "cat", "dog", "hen"), integers=True)
     assert own is not None
-    assert own.normalisation is None
+    assert own.form.normalisation is None
     assert own.decode(outputs, 0.1).class_ids.tolist() == [3], "counted without the background, named with it"
 
 
@@ -143,24 +143,25 @@ def test_the_file_says_what_shapes_cannot() -> None:
     """One shape may be two layouts, and DEIMv2's larger networks answer as its small ones but want another input."""
     twofold = {"o": np.zeros((1, 84, 85), np.float32)}
     with pytest.raises(UnknownLayout, match="two layouts"):
-        yolo_detr_heads.choose_head(TrialOutput((64, 64), twofold))
+        yolo_detr_ssd_heads.choose_head(TrialOutput((64, 64), twofold))
     assert (
-        yolo_detr_heads.choose_head(TrialOutput((64, 64), twofold, metadata={"vedette_head": "yolox"})).name == "yolox"
+        yolo_detr_ssd_heads.choose_head(TrialOutput((64, 64), twofold, metadata={"vedette_head": "yolox"})).name
+        == "yolox"
     )
     with pytest.raises(UnknownLayout, match="vedette_head says `x`, which is no head"):
-        yolo_detr_heads.choose_head(TrialOutput((64, 64), twofold, metadata={"vedette_head": "x"}))
+        yolo_detr_ssd_heads.choose_head(TrialOutput((64, 64), twofold, metadata={"vedette_head": "x"}))
     outputs = {
         "labels": np.zeros((1, 9), np.int64),
         "boxes": np.zeros((1, 9, 4), np.float32),
         "scores": np.zeros((1, 9), np.float32),
     }
     plain, imagenet = (
-        yolo_detr_heads.choose_head(TrialOutput((640, 640), outputs, "orig_target_sizes", metadata))
+        yolo_detr_ssd_heads.choose_head(TrialOutput((640, 640), outputs, "orig_target_sizes", metadata))
         for metadata in ({}, {"vedette_normalisation": "imagenet"})
     )
-    assert plain.normalisation is None
-    assert imagenet.normalisation is not None
-    assert imagenet.normalisation.mean[0] == 123.675
+    assert plain.form.normalisation is None
+    assert imagenet.form.normalisation is not None
+    assert imagenet.form.normalisation.mean[0] == 123.675
 
 
 def test_what_yolo26_answers_without_nms_is_read_as_pixels() -> None:
@@ -168,6 +169,6 @@ def test_what_yolo26_answers_without_nms_is_read_as_pixels() -> None:
     rows = np.zeros((1, 300, 6), np.float32)
     rows[0, :2] = [[10, 20, 60, 90, 0.8, 2], [1, 1, 9, 9, 0.05, 0]]
     metadata = {"task": "detect", "end2end": "True", "imgsz": "[192, 192]", "names": "{0: 'a', 1: 'b', 2: 'c'}"}
-    head = yolo_detr_heads.choose_head(TrialOutput((192, 192), {"output0": rows}, metadata=metadata))
+    head = yolo_detr_ssd_heads.choose_head(TrialOutput((192, 192), {"output0": rows}, metadata=metadata))
     found = head.decode({"output0": rows}, 0.1)
     assert (head.name, found.boxes.tolist(), found.class_ids.tolist()) == ("yolo-e2e", [[10, 20, 60, 90]], [2])

@@ -35,7 +35,7 @@ def explained(
 ) -> tuple[SpanExplanation, CameraConfig]:
     plan = camera(rule, **more)
     pipeline = Pipeline("gate", plan, AlertsConfig(), local_time=lambda t: (0, 12 * 60))
-    pipeline.recall(before)
+    pipeline.policy.recall(before)
     explainer = SpanExplainer(plan, pipeline, (0.0, 100.0))
     explainer.begin(header())
     for frame in frames:

@@ -12,7 +12,7 @@ import pytest
 
 from appliance.base.errors import ModelError
 from appliance.config import DetectorConfig
-from appliance.detect import detector, model_files, runtime_choice, runtime_table
+from appliance.detect import detector, model_files, runtime_choice
 from appliance.detect.accelerators import Accelerator, accelerators
 from appliance.detect.runtime_choice import RuntimeCandidate, RuntimeChoice
 from tests.support import tiny_networks as tiny
@@ -220,11 +220,10 @@ def test_what_does_not_come_up_is_left_out_with_the_reason(
     """Here a driver is loaded, and ONNX Runtime is the one for CPUs."""
     storage = place(AS_GOOD)
     box = (Accelerator("cuda", "/dev/nvidia0"), Accelerator("hailo", "/dev/hailo0"))
-    for module in (runtime_choice, runtime_table):
-        monkeypatch.setattr(module, "accelerators", lambda: box)
+    monkeypatch.setattr(runtime_choice, "accelerators", lambda: box)
     monkeypatch.setattr(runtime_choice, "installed_version", lambda backend: "1" if backend == "onnx" else "")
     asked = SETTINGS.model_copy(update={"backend": "auto", "precision": "fp32"})
-    unmeasured = runtime_table.runtime_options(asked, None)
+    unmeasured = runtime_choice.runtime_options(asked, None)
     assert [(each.way, each.state) for each in unmeasured[:2]] == [
         ("onnx fp32", "unmeasured"),
         ("onnx cuda fp32", "unmeasured"),
@@ -234,17 +233,17 @@ def test_what_does_not_come_up_is_left_out_with_the_reason(
     assert "onnx cuda fp32 is left out" in caplog.text
     rows = {
         each.way: each
-        for each in runtime_table.runtime_options(asked, runtime_choice.remembered_choice(asked, storage))
+        for each in runtime_choice.runtime_options(asked, runtime_choice.remembered_choice(asked, storage))
     }
     assert (rows["onnx fp32"].state, rows["onnx cuda fp32"].state) == ("chosen", "refused")
     assert "pip install onnxruntime-gpu" in rows["onnx cuda fp32"].reason
     assert rows["onnx int8"].state == "left out"
     assert rows["hailo"].reason == "/dev/hailo0: detector.backend: hailo takes it"
     assert (rows["openvino"].state, rows["tensorrt"].state) == ("absent", "absent")
-    assert (rows["Intel NPU"].state, rows["Intel GPU"].reason) == ("absent", "none in this box")
-    lines = runtime_table.table_lines(tuple(rows.values()))
+    assert (rows["Intel NPU"].state, rows["Intel GPU"].reason) == ("absent", "none in this appliance")
+    lines = runtime_choice.table_lines(tuple(rows.values()))
     assert len({line.index(each.way) for line, each in zip(lines, rows.values(), strict=True)}) == 1
-    assert runtime_table.runtime_options(asked.model_copy(update={"backend": "onnx"}), None) == (), "nothing is open"
+    assert runtime_choice.runtime_options(asked.model_copy(update={"backend": "onnx"}), None) == (), "nothing is open"
 
 
 def openvino_multiplies_bf16() -> bool:
@@ -381,6 +380,20 @@ def test_bf16_is_offered_where_the_cpu_multiplies_it_and_refused_elsewhere(
     assert (found.path.name, found.bf16) == ("yard.onnx", True)
     # Never measured for accuracy, so never chosen by itself.
     assert model_files.accurate_precisions("yard") == ("fp32", "int8")
+
+
+def test_the_one_way_that_is_left_of_a_precision_is_taken(
+    place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not ONNX Runtime's, which refuses bfloat16 on x86."""
+    storage = place(AS_GOOD)
+    only = (RuntimeCandidate("openvino", "bf16"),)
+    monkeypatch.setattr(runtime_choice, "candidates_for", lambda settings: only)
+    asked = SETTINGS.model_copy(update={"backend": "auto", "precision": "bf16"})
+    nobody = lambda settings, candidates: pytest.fail("there is nothing to measure")  # noqa: E731
+    settled = runtime_choice.settle_runtime(asked, storage, nobody)
+    assert (settled.backend, settled.precision, settled.device) == ("openvino", "bf16", "cpu")
+    assert runtime_choice.with_remembered_runtime(asked, storage) == settled
 
 
 def test_a_precision_that_does_not_exist_is_refused_with_those_that_do(place: Callable[[str], Path]) -> None:

@@ -15,19 +15,20 @@ from appliance.base.errors import PreconditionError
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
-from appliance.notify.message import NotificationMessage
+from appliance.notify.message import AlertFinding, NotificationMessage
 from appliance.notify.snooze_links import LINK_S, SnoozeLinks
 from appliance.rules.arming import Arming
-from appliance.store.access_log import AccessLog
 from appliance.store.arming import ArmingStore
 from appliance.store.database import Database
 from appliance.store.push_subscriptions import UsedLinkStore
+from appliance.store.users import AccessLog
 from tests.support.dashboard_site import Site, config_of
 
 T0 = 1_700_000_000.0
 MESSAGE = NotificationMessage(
-    id="n1", alert="a1", site="depot-7", camera="gate", severity="alert", standing="edge", rules=("intruder",),
-    labels=("person",), score=0.9, t=T0,
+    id="n1", alert="a1", site="depot-7", camera="gate", severity="alert",
+    finding=AlertFinding("edge", ("intruder",), ("person",), 0.9),
+    t=T0,
 )  # fmt: skip
 
 

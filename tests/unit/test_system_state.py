@@ -210,3 +210,26 @@ def test_lines_of_the_ingest_process_are_told_apart(ring: LogRing) -> None:
         ("info", "ingest", "[h264 @ 0x55] error while decoding MB 3 4"),
         ("info", "ingest", "{nonsense"),
     ]
+
+
+def test_the_package_sensors_of_processors_are_read_where_the_board_shows_no_zone(tmp_path: Path) -> None:
+    """An AMD PC has k10temp alone; Tctl may lie 27 degrees above the chip, so Tdie counts where there is one."""
+    chips = {
+        "hwmon0": ("nvme", {"temp1": ("Composite", 41850)}),
+        "hwmon1": ("k10temp", {"temp1": ("Tctl", 98000), "temp2": ("Tdie", 71000), "temp3": ("Tccd1", 68000)}),
+        "hwmon2": ("coretemp", {"temp1": ("Package id 0", 66000), "temp2": ("Core 0", 64000)}),
+        "hwmon3": ("zenpower", {"temp1": ("Tctl", 55500)}),
+        "hwmon4": ("k10temp", {}),
+    }
+    for name, (kind, sensors) in chips.items():
+        chip = tmp_path / "hwmon" / name
+        chip.mkdir(parents=True)
+        (chip / "name").write_text(f"{kind}\n")
+        for sensor, (label, millidegrees) in sensors.items():
+            (chip / f"{sensor}_label").write_text(f"{label}\n")
+            (chip / f"{sensor}_input").write_text(f"{millidegrees}\n")
+    assert machine.temperatures(tmp_path / "thermal") == [
+        machine.Temperature("Tdie", 71.0),
+        machine.Temperature("Package id 0", 66.0),
+        machine.Temperature("Tctl", 55.5),
+    ]

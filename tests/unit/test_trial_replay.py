@@ -15,8 +15,7 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import SourceError
 from appliance.config import SiteConfig
 from appliance.detect.network_detector import NetworkDetector
-from appliance.explain.span_task import without_secrets
-from appliance.explain.trial_task import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask
+from appliance.explain.recording_tasks import TRIAL_TASK, TrialSetup, TrialSpan, TrialTask, without_secrets
 from appliance.replay.trial_replay import settings_compared
 from appliance.types import Detections
 from tests.support.dashboard_site import Site
@@ -46,11 +45,9 @@ def compared(site: Site, then: SiteConfig, *spans: tuple[float, float]) -> tuple
         TrialSpan(t0, t1, tuple(site.segments.covering("gate", t0, t1)), (), MONDAY_NOON) for t0, t1 in spans
     ]  # fmt: skip
     setups = [TrialSetup(without_secrets(each.for_decisions(), "gate")) for each in (plan(), then)]
-    told = json.loads(
-        json.dumps(TRIAL_TASK.encode(TrialTask(str(site.root), "gate", tuple(found), setups[0], setups[1])))
-    )
+    told = json.loads(TRIAL_TASK.dump_json(TrialTask(str(site.root), "gate", tuple(found), setups[0], setups[1])))
     assert "hunter2" not in json.dumps(told)
-    steps, shares = settings_compared(TRIAL_TASK.decode(told)), []
+    steps, shares = settings_compared(TRIAL_TASK.validate_python(told)), []
     while True:
         try:
             shares.append(next(steps))

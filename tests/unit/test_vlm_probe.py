@@ -14,11 +14,9 @@ import yaml
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
-from appliance.demo import demo_config, vlm_probe
-from appliance.demo.demo_config import VLM_KEY, worker_file
-from appliance.demo.demo_console import DemoConsole
-from appliance.demo.demo_run import DETECTOR_JUDGES, DemoOptions, make_plan
-from appliance.demo.vlm_probe import VlmServer, probe_vlm
+from appliance.demo import demo_config
+from appliance.demo.demo_config import VLM_KEY, VlmServer, probe_vlm, worker_file
+from appliance.demo.demo_run import DETECTOR_JUDGES, DemoConsole, DemoOptions, make_plan
 from cloud_worker import config as worker_config
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +111,7 @@ def test_a_wrong_key_names_the_variable() -> None:
 
 
 def test_a_server_that_is_not_there_or_says_nothing_is_told_with_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vlm_probe, "CONNECT_S", 0.2)
+    monkeypatch.setattr(demo_config, "CONNECT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(UsageError, match=r"no answer within 0.2 s; deploy/vlm/README.md says how to start one"):

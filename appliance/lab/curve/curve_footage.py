@@ -1,35 +1,182 @@
-"""Replays one camera's footage of a scenario once: its labelled incidents and all that a strategy could send."""
+"""Replays one camera's footage of a scenario once: its labelled incidents and all that a strategy could send.
+
+Labelled incidents are what the alert policy makes of a scenario's true events under the site's own rules.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from math import inf
 
 import av
 import numpy as np
 
 from appliance import wire
 from appliance.alerts.best_view import view_of
+from appliance.alerts.merge_policy import AlertPolicy
 from appliance.analysis.session_tracks import InferenceRequest
 from appliance.base.clock import Clock
-from appliance.config import DecisionConfig, Rule
+from appliance.config import CameraConfig, DecisionConfig, Rule
 from appliance.evidence.frame_selection import EvidenceMoment, encoded_image, order_image, plan_evidence, select_moments
-from appliance.lab.curve.incident_labels import CameraTruth, IncidentLabels, could_come, label_incidents, may_escalate
+from appliance.lab.curve.ranking import LabelledIncident
 from appliance.media.stills import make_image
 from appliance.replay import replay_runner
+from appliance.replay.replay_report import format_time
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_routing import FrameHistory
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, ReplayProgress
 from appliance.router.escalation_planner import build_escalation
+from appliance.rules.engine import RulesEngine
+from appliance.rules.reportable import rule_event
 from appliance.scenario.expectations import Expectation, expectations_of
 from appliance.scenario.ground_truth import BoxesSpool, read_truth, shaken_truth, true_frame_boxes
 from appliance.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_uplink
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.scenario.scenario_verdicts import scenario_answers
-from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader, TrackedObject
-from appliance.uplink.nats_messages import NatsMessage, chunk_message
+from appliance.types import Alert, AlertChange, Event, FrameBoxes, Route, StreamHeader, TrackedObject
+from appliance.uplink.jetstream_publisher import NatsMessage, chunk_message
+
+BEFORE_S, AFTER_S = 1.0, 3.0  # seconds around an alert; as the windows of true events, see DerivedEvents
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentLabels:
+    """Alerts as a perfect detector and tracker would have raised them.
+
+    untimed: entries of `expect` without a moment, which can be neither found nor missed.
+    """
+
+    alerts: tuple[Alert, ...]
+    untimed: int
+
+    def incidents(self, footage: int) -> tuple[LabelledIncident, ...]:
+        """Return each with the window in which an image shows it."""
+        return tuple(
+            LabelledIncident(
+                footage=footage,
+                start=alert.t_start - BEFORE_S,
+                end=(alert.t_start if alert.t_end is None else alert.t_end) + AFTER_S,
+                t=alert.t_start,
+                text=f"{', '.join(alert.rules)} at {format_time(alert.t_start)}",
+            )
+            for alert in self.alerts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _EntryEvent:
+    """An entry of `expect` as an event that lasts from `event.t` to `end`."""
+
+    event: Event
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CameraTruth:
+    """The truth about a camera's footage.
+
+    header: camera and frame size. looks: the true objects at the frames that were examined, empty where there are no
+    true boxes. expectations: the entries of `expect`. derived: every event of the true boxes must be reported as well
+    (`truth.events`).
+    """
+
+    header: StreamHeader
+    frames: Sequence[FrameBoxes]
+    expectations: Sequence[Expectation]
+    derived: bool
+
+
+def label_incidents(config: DecisionConfig, truth: CameraTruth) -> IncidentLabels:
+    """Return the incidents of one camera.
+
+    An entry takes the time and the object of the true event that matches it, where the boxes hold one, so that its
+    incident lasts as long as the object stays in view; otherwise it lasts as long as the entry says.
+    """
+    camera = truth.header.camera
+    site = config.cameras[camera]
+    true_events = _events(site, truth)
+    required = [(number, each) for number, each in enumerate(truth.expectations) if each.min]
+    found = [_entry_event(number, each, camera, site, true_events) for number, each in required]
+    entries = [each for each in found if each is not None]
+    # An entry and the true boxes may describe the same event.
+    events = {event.id: event for event in (*(each.event for each in entries), *(true_events if truth.derived else ()))}
+    alerts = _alerts(config, truth, sorted(events.values(), key=lambda event: event.t), entries)
+    return IncidentLabels(tuple(alert for alert in alerts if may_escalate(alert, config)), len(required) - len(entries))
+
+
+def _events(site: CameraConfig, truth: CameraTruth) -> tuple[Event, ...]:
+    rules = RulesEngine(truth.header.camera, site)
+    rules.feed(truth.header)
+    return tuple(event for boxes in truth.frames for event in rules.feed(boxes))
+
+
+def _entry_event(
+    number: int, expectation: Expectation, camera: str, site: CameraConfig, true_events: Sequence[Event]
+) -> _EntryEvent | None:
+    """Return the event; None: the entry has no moment, or expects several events anywhere in a span."""
+    pattern = expectation.pattern
+    matching_events = [event for event in true_events if pattern.matches(event)]
+    if expectation.min == 1 and matching_events and pattern.end != inf:
+        at = pattern.start if expectation.at is None else expectation.at
+        event = min(matching_events, key=lambda each: abs(each.t - at))
+        return _EntryEvent(event, event.t)
+    if expectation.at is None and (pattern.end == inf or expectation.min > 1):
+        return None
+    t, end = (pattern.start, pattern.end) if expectation.at is None else (expectation.at, expectation.at)
+    matching = next(event for event in _possible_events(camera, site, t) if pattern.matches_except_time(event))
+    return _EntryEvent(replace(matching, track=-1 - number, id=f"expect {number}"), end)
+
+
+def _possible_events(camera: str, site: CameraConfig, t: float) -> Iterable[Event]:
+    """Return an event of each rule and label."""
+    for rule in site.rules:
+        for label in rule.labels:
+            yield rule_event(camera, rule, TrackedObject(track=0, label=label, score=0.0, box=(0.0, 0.0, 0.0, 0.0)), t)
+
+
+def could_come(camera: str, site: CameraConfig, expectation: Expectation) -> bool:
+    """Return whether the camera has a rule that can report the expected event."""
+    return any(expectation.pattern.matches_except_time(event) for event in _possible_events(camera, site, 0.0))
+
+
+def _alerts(
+    config: DecisionConfig, truth: CameraTruth, events: Sequence[Event], entries: Sequence[_EntryEvent]
+) -> list[Alert]:
+    """Return the alerts that the policy makes of the events; their objects are in view for as long as is known."""
+    camera = truth.header.camera
+    policy = AlertPolicy(camera, config.alerts, config.cameras[camera].rules)
+    changes: list[AlertChange] = [*policy.begin(truth.header).changes]
+    pending, last = list(events), 0.0
+    for boxes in truth.frames:
+        due = [event for event in pending if event.t <= boxes.t]
+        pending = pending[len(due) :]
+        changes += policy.feed(_with_entries(boxes, entries), due).changes
+        last = boxes.t
+    if pending:  # they come after the last frame
+        last = pending[-1].t
+        end = FrameBoxes(camera=camera, seq=len(truth.frames), frame=0, t=last, looked=True)
+        changes += policy.feed(end, pending).changes
+    changes += policy.close(last, "end of clip").changes
+    return [change.alert for change in changes if change.kind == "ended"]
+
+
+def _with_entries(boxes: FrameBoxes, entries: Sequence[_EntryEvent]) -> FrameBoxes:
+    seen = tuple(
+        TrackedObject(track=each.event.track, label=each.event.label, score=0.9, box=(0.0, 0.0, 1.0, 1.0))
+        for each in entries
+        if each.event.track < 0 and each.event.t <= boxes.t <= each.end
+    )
+    return replace(boxes, objects=(*boxes.objects, *seen)) if seen else boxes
+
+
+def may_escalate(alert: Alert, config: DecisionConfig) -> bool:
+    """Return whether the site may escalate the alert at all; otherwise the router cannot miss it."""
+    rules: dict[str, Rule] = {rule.name: rule for rule in config.cameras[alert.camera].rules}
+    return alert.severity in config.escalation.severities and any(rules[name].escalate for name in alert.rules)
+
 
 # Seconds between whole frames that are encoded to know their size; frames in between count as the last one. Encoding
 # every frame would cost more than the replay.
@@ -91,7 +238,7 @@ class BaselineRecorder:
         return list(self._sightings.values())
 
     def record(self, boxes: FrameBoxes, request: InferenceRequest) -> None:
-        """One examined frame of the replay."""
+        """Record one examined frame of the replay."""
         if boxes.t - self._encoded_t >= FRAME_ENCODED_EVERY_S:
             self._encoded_t, self._frame_bytes = boxes.t, self._frame_message_bytes(boxes.t, request.av_frame)
         # The first frame has nothing to be compared with; the motion gate reports all of it as moved.
@@ -133,17 +280,7 @@ class BaselineRecorder:
 
     def _sighting(self, found: TrackedObject, t: float, rule: Rule) -> BestSighting:
         """Return the sighting of an escalation about this track at `t`; facts that no rule gave are placeholders."""
-        event = Event(
-            camera=self._camera,
-            rule=rule.name,
-            kind=rule.kind,
-            track=found.track,
-            label=found.label,
-            t=t,
-            score=found.score,
-            box=found.box,
-            severity="alert",
-        )
+        event = replace(rule_event(self._camera, rule, found, t), severity="alert")
         alert = Alert(
             camera=self._camera,
             id="0" * 16,

@@ -1,4 +1,4 @@
-"""`vedette scenario run`: finds, checks and runs scenarios; reports on the terminal, as JSON, JUnit and HTML."""
+"""Scenario results as JUnit XML, in the form that Jenkins, GitLab, GitHub Actions and Azure read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from pydantic import TypeAdapter
 from rich.console import Console
@@ -16,21 +17,79 @@ from rich.markup import escape
 from rich.progress import SpinnerColumn, TextColumn
 from rich.table import Table
 
-from appliance.base.clock import Clock, SystemClock
+from appliance.base.clock import Clock, SystemClock, iso_utc
 from appliance.base.console import CommandProgress, text_console
 from appliance.base.errors import ConfigError, UsageError
 from appliance.base.local_files import check_output, is_special
 from appliance.lab.scenario import html_report
 from appliance.lab.scenario.html_report import StillsByFrame, cut_stills
-from appliance.lab.scenario.junit_report import junit_report
 from appliance.media.atomic_file import DiskWriteError, write_file
 from appliance.replay.conditions.condition_spec import ConditionSet
 from appliance.replay.replay_report import format_time
 from appliance.scenario import scenario_loader, scenario_runner
 from appliance.scenario.event_metrics import EventFigures, event_figures, format_estimate
-from appliance.scenario.scenario_loader import ScenarioPlan, plans_by_conditions
+from appliance.scenario.scenario_loader import ScenarioPlan, plans_by_conditions, read_condition_sets
 from appliance.scenario.scenario_result import ScenarioResult, fault_lines
 from appliance.scenario.scenario_runner import DetectorCache
+
+# What XML 1.0 cannot hold, even escaped.
+_FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit_report(results: Sequence[ScenarioResult], now: float) -> bytes:
+    """Return one suite, one case a scenario; one that failed has one `failure` with all its words. now: UTC seconds."""
+    failed = sum(result.status == "failed" for result in results)
+    skipped = sum(result.status in ("skipped", "known failing") for result in results)
+    counts = {
+        "name": "vedette scenarios",
+        "tests": str(len(results)),
+        "failures": str(failed),
+        "errors": "0",
+        "skipped": str(skipped),
+        "time": f"{sum(result.wall_s for result in results):.3f}",
+    }
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", {**counts, "timestamp": iso_utc(now)[:19]})
+    for result in results:
+        _case(suite, result)
+    ElementTree.indent(root)
+    page: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return page + b"\n"
+
+
+def _case(suite: ElementTree.Element, result: ScenarioResult) -> None:
+    folder = result.file.parent.as_posix().strip("./").replace("/", ".") or "scenarios"
+    case = ElementTree.SubElement(
+        suite,
+        "testcase",
+        {
+            "classname": _clean(folder),
+            "name": _clean(result.name),
+            "time": f"{result.wall_s:.3f}",
+            "file": _clean(result.file.as_posix()),
+        },
+    )
+    if result.judged_by:
+        properties = ElementTree.SubElement(case, "properties")
+        ElementTree.SubElement(properties, "property", {"name": "verdicts_by", "value": _clean(result.judged_by)})
+    if result.status == "skipped":
+        ElementTree.SubElement(case, "skipped", {"message": _clean(result.reason)})
+    elif result.status == "known failing":
+        # As pytest writes an expected failure: JUnit itself knows none.
+        message = _clean(f"known failing: {result.reason}")
+        ElementTree.SubElement(case, "skipped", {"type": "pytest.xfail", "message": message}).text = _clean(result.text)
+    elif result.status == "failed":
+        first, more = result.failures[0].title, len(result.failures) - 1
+        message = f"{first} (and {more} more)" if more else first
+        failure = ElementTree.SubElement(
+            case, "failure", {"message": _clean(message), "type": result.failures[0].kind.replace(" ", "-")}
+        )
+        failure.text = _clean(result.text)
+
+
+def _clean(text: str) -> str:
+    return _FORBIDDEN.sub("?", text)
+
 
 _COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow", "known failing": "yellow"}
 _result: TypeAdapter[ScenarioResult] = TypeAdapter(ScenarioResult)
@@ -44,6 +103,19 @@ class ReportTargets:
     junit: Path | None = None
     html: Path | None = None
     as_json: bool = False
+
+
+def run_command(
+    paths: Sequence[Path],
+    pattern: str,
+    model: str | None,
+    reports: ReportTargets,
+    conditions: Sequence[str],
+    seed: int,
+) -> int:
+    """Run `vedette scenario run`; see `scenario_command`."""
+    sets = read_condition_sets(conditions, seed)
+    return scenario_command(paths, pattern, DetectorCache(model), reports, condition_sets=sets)
 
 
 def scenario_command(
@@ -131,7 +203,7 @@ def _write(
 
 
 def write_report(path: Path, data: bytes) -> None:
-    """Whole or not at all, except into a pipe or a device. Raises UsageError."""
+    """Write it whole or not at all, except into a pipe or a device. Raises UsageError."""
     try:
         if path.exists() and is_special(path):
             path.write_bytes(data)
@@ -156,7 +228,7 @@ def total_figures(results: Sequence[ScenarioResult]) -> EventFigures:
 
 
 def as_json(results: Sequence[ScenarioResult]) -> dict[str, Any]:
-    """Every field of each result under its own name, and the sums."""
+    """Return every field of each result under its own name, and the sums."""
     total = total_figures(results)
     return {
         "passed": not any(result.status == "failed" for result in results),
@@ -207,7 +279,7 @@ def _print_faults(result: ScenarioResult, console: Console) -> None:
 
 
 def summary_lines(results: Sequence[ScenarioResult]) -> list[str]:
-    """How many passed, the events' figures with their intervals, the alerts, and the model; plain text."""
+    """Say how many passed, the events' figures with their intervals, the alerts, and the model; plain text."""
     total = total_figures(results)
     counts = [(sum(result.status == status for result in results), status) for status in _COLOURS]
     lines = [", ".join(f"{count} {status}" for count, status in counts if count)]

@@ -1,0 +1,102 @@
+"""The tasks of child processes that decide spans of a camera's recording again; they hold no secret."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pydantic import TypeAdapter
+
+from appliance.config import CameraConfig, DecisionConfig, HealthConfig
+from appliance.types import Event, Gap, SegmentRow
+
+LEAD_S = 30.0  # before the span, for tracks to be what they were
+
+
+@dataclass(frozen=True, slots=True)
+class SpanTask:
+    """A span of one camera, UTC seconds. root: the storage folder; rows, gaps: of the recording from t0 - lead_s on.
+
+    site: see `without_secrets`. reported: events of before, for cooldowns. local_begin: weekday and minute of the day
+    at t0 - lead_s at the site. model_folder: where the network's file lies; "": it has none.
+    """
+
+    root: str
+    camera: str
+    t0: float
+    t1: float
+    lead_s: float
+    site: DecisionConfig
+    rows: tuple[SegmentRow, ...]
+    gaps: tuple[Gap, ...]
+    reported: tuple[Event, ...]
+    local_begin: tuple[int, int]
+    model_folder: str = ""
+
+    @property
+    def begin(self) -> float:
+        return self.t0 - self.lead_s
+
+    def local_time(self) -> Callable[[float], tuple[int, int]]:
+        """Weekday and minute of a UTC time: a sandbox cannot read the time zone."""
+        return local_time_from(self.begin, self.local_begin)
+
+
+def local_time_from(begin: float, local_begin: tuple[int, int]) -> Callable[[float], tuple[int, int]]:
+    """Weekday and minute of a UTC time near `begin`, at which it is `local_begin`."""
+    first = local_begin[0] * 1440 + local_begin[1] - int(begin // 60)
+
+    def at(t: float) -> tuple[int, int]:
+        weekday, minute = divmod((first + int(t // 60)) % (7 * 1440), 1440)
+        return weekday, minute
+
+    return at
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSpan:
+    """A stretch of the recording, UTC seconds. local_begin: weekday and minute of the day at t0 at the site."""
+
+    t0: float
+    t1: float
+    rows: tuple[SegmentRow, ...]
+    gaps: tuple[Gap, ...]
+    local_begin: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSetup:
+    """One set of settings.
+
+    site: see `without_secrets`. model_folder: where the network's file lies; "": it has none.
+    """
+
+    site: DecisionConfig
+    model_folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTask:
+    """Stretches of one camera, oldest first, and both sets of settings. root: the storage folder."""
+
+    root: str
+    camera: str
+    spans: tuple[TrialSpan, ...]
+    now: TrialSetup
+    then: TrialSetup
+
+
+# As plain values, which a child process is sent. Decoding raises pydantic's ValidationError.
+SPAN_TASK: TypeAdapter[SpanTask] = TypeAdapter(SpanTask)
+TRIAL_TASK: TypeAdapter[TrialTask] = TypeAdapter(TrialTask)
+
+
+def without_secrets(config: DecisionConfig, camera: str) -> DecisionConfig:
+    """Return the sections that decide about one camera, without address, password, token or other cameras."""
+    plan = config.cameras[camera].model_copy(update={"url": "rtsp://recorded/", "detect_url": None})
+    return replace(
+        config,
+        detector=config.detector.model_copy(update={"device": "cpu"}),
+        cameras={camera: CameraConfig.model_validate(plan.model_dump(mode="json"))},
+        health=HealthConfig(),
+    )

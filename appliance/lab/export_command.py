@@ -1,0 +1,526 @@
+"""`vedette export`: reviewed alerts as training data, split by incident.
+
+Goes alert by alert, so that an interrupted run continues: chooses the frames of each and their labels, and cuts the
+images from recording, clip or still.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+from appliance import config
+from appliance.base.clock import parse_moment
+from appliance.base.console import CommandProgress, text_console
+from appliance.base.errors import EvidenceError, StoreError, UsageError
+from appliance.config import DecisionConfig, StorageConfig
+from appliance.lab.export_folder import (
+    NOT_REVIEWED,
+    SPLITS,
+    STILL_OPEN,
+    ExportedAlert,
+    ExportFolder,
+    ExportFormat,
+    ExportReport,
+    ExportSample,
+    ExportSettings,
+    LabelledBox,
+    Split,
+    coco_files,
+    export_readme,
+    report_of,
+    yolo_data_yaml,
+    yolo_label_file,
+    yolo_label_text,
+    zip_folder,
+)
+from appliance.media.atomic_file import DiskWriteError
+from appliance.media.recorded import RecordedSegment
+from appliance.media.stills import Still, cut_stills, encode_jpeg
+from appliance.store.archive import StorageArchive
+from appliance.store.paths import EVIDENCE, SEGMENTS, evidence_folder, inside
+from appliance.store.rows import AlertDetail, AlertRow
+from appliance.types import FrameBoxes, Review, TrackedObject
+
+_FILE_BYTES_MAX = 64 * 1024 * 1024  # a still has under 2 MB; a larger file is damaged
+
+
+def examined_frames(archive: StorageArchive, detail: AlertDetail) -> list[FrameBoxes]:
+    """Return the examined frames of an alert, oldest first: those kept beside its clip, else from the store."""
+    alert = detail.alert
+    end = alert.t_start if alert.t_end is None else alert.t_end
+    row = detail.piece("boxes")
+    if row is not None and row.state == "ready":
+        try:
+            frozen = _read(inside(archive.root, row.path, EVIDENCE), alert.camera)
+        except (EvidenceError, StoreError):
+            frozen = []
+        if frozen:
+            return [frame for frame in frozen if alert.t_start <= frame.t <= end]
+    return [frame for frame in archive.examined_frames(alert.camera, alert.t_start, end, alert.run) if frame.looked]
+
+
+def choose_labelled(
+    frames: Sequence[FrameBoxes], tracks: Sequence[int], labels: Sequence[str], count: int
+) -> list[FrameBoxes]:
+    """Choose at most `count` frames for a right alert, spread over its time.
+
+    Each shows one of its tracks. Preferred are those that show all tracks present then, because a person without a
+    label teaches that there is none; and of these the ones in which nothing else was found.
+    """
+    own = set(tracks)
+    seen = [frame for frame in frames if any(_is(found, own, labels) for found in frame.objects)]
+    spans = _spans(frames, own)
+    whole = [frame for frame in seen if _present(spans, frame.t) <= {found.track for found in frame.objects}]
+    alone = [frame for frame in whole if _others(frame, own, labels) == 0]
+    return _spread(alone or whole or seen, count)
+
+
+def choose_backgrounds(
+    frames: Sequence[FrameBoxes], tracks: Sequence[int], labels: Sequence[str], count: int
+) -> list[FrameBoxes]:
+    """Return at most `count` frames for a false alarm: those that show what deceived the detector.
+
+    They show nothing else of the labels, as an image without labels must hold nothing that should have one.
+    """
+    own = set(tracks)
+    seen = [frame for frame in frames if any(found.track in own for found in frame.objects)]
+    return _spread([frame for frame in seen if _others(frame, own, labels) == 0], count)
+
+
+def labels_in(frame: FrameBoxes, tracks: Sequence[int], labels: Sequence[str]) -> tuple[LabelledBox, ...]:
+    """Return the boxes of a frame that have one of the labels."""
+    return tuple(
+        LabelledBox(
+            label=found.label, track=found.track, score=found.score, box=found.box, flagged=found.track in tracks
+        )
+        for found in frame.objects
+        if found.label in labels and found.box[2] > found.box[0] and found.box[3] > found.box[1]
+    )
+
+
+def _is(found: TrackedObject, own: set[int], labels: Sequence[str]) -> bool:
+    return found.track in own and found.label in labels
+
+
+def _others(frame: FrameBoxes, own: set[int], labels: Sequence[str]) -> int:
+    return sum(found.track not in own and found.label in labels for found in frame.objects)
+
+
+def _spans(frames: Sequence[FrameBoxes], own: set[int]) -> dict[int, tuple[float, float]]:
+    """Return when each of the tracks was first and last seen."""
+    spans: dict[int, tuple[float, float]] = {}
+    for frame in frames:
+        for track in own.intersection(found.track for found in frame.objects):
+            spans[track] = (spans.get(track, (frame.t,))[0], frame.t)
+    return spans
+
+
+def _present(spans: Mapping[int, tuple[float, float]], t: float) -> set[int]:
+    """Return the tracks that were seen before and after `t`."""
+    return {track for track, (first, last) in spans.items() if first <= t <= last}
+
+
+def _spread(frames: Sequence[FrameBoxes], count: int) -> list[FrameBoxes]:
+    if len(frames) <= count:
+        return list(frames)
+    last = len(frames) - 1
+    return [frames[round(index * last / max(1, count - 1))] for index in range(count)]
+
+
+def _read(path: Path, camera: str) -> list[FrameBoxes]:
+    try:
+        if path.stat().st_size > _FILE_BYTES_MAX:
+            raise EvidenceError(f"{path.name} is over {_FILE_BYTES_MAX} bytes")
+        frames = json.loads(path.read_bytes())["frames"]
+        return [
+            FrameBoxes(
+                camera=camera,
+                seq=seq,
+                frame=seq,
+                t=float(frame["t"]),
+                looked=True,
+                objects=tuple(
+                    TrackedObject(track=each["track"], label=each["label"], score=each["score"], box=tuple(each["box"]))
+                    for each in frame["objects"]
+                ),
+            )
+            for seq, frame in enumerate(frames)
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvidenceError(f"{path.name} cannot be read: {error}") from None
+
+
+EXPORT_JPEG_QUALITY = 92  # so that a network does not learn our compression
+
+
+@dataclass(frozen=True, slots=True)
+class ExportImage:
+    """A JPEG of a moment."""
+
+    data: bytes
+    width: int
+    height: int
+
+
+def cut_images(archive: StorageArchive, detail: AlertDetail, times: Sequence[float]) -> Mapping[float, ExportImage]:
+    """Return the images of as many of `times` as can be had. Raises StoreError."""
+    found: dict[float, ExportImage] = {}
+    for source in (_segments, _own_clip):
+        missing = [t for t in times if t not in found]
+        if missing:
+            found |= _from(source(archive, detail), missing)
+    return found
+
+
+def still_image(archive: StorageArchive, detail: AlertDetail) -> tuple[float, ExportImage] | None:
+    """Return the alert's still and its moment, if it is there."""
+    row = detail.piece("still")
+    if row is None or row.state != "ready" or not row.width:
+        return None
+    try:
+        data = inside(archive.root, row.path, EVIDENCE).read_bytes()
+    except (OSError, StoreError):
+        return None
+    return row.t_start, ExportImage(data, row.width, row.height)
+
+
+def _segments(archive: StorageArchive, detail: AlertDetail) -> list[RecordedSegment]:
+    alert = detail.alert
+    end = alert.t_start if alert.t_end is None else alert.t_end
+    found = []
+    for row in archive.segments(alert.camera, alert.t_start - 1, end + 1):
+        with contextlib.suppress(StoreError):
+            found.append(RecordedSegment(inside(archive.root, row.path, SEGMENTS), row.t_start, row.t_end))
+    return [each for each in found if each.path.is_file()]
+
+
+def _own_clip(archive: StorageArchive, detail: AlertDetail) -> list[RecordedSegment]:
+    row = detail.piece("clip")
+    if row is None or row.state != "ready":
+        return []
+    path: Path = inside(archive.root, row.path, EVIDENCE)
+    return [RecordedSegment(path, row.t_start, row.t_end)] if path.is_file() else []
+
+
+def _from(source: Sequence[RecordedSegment], times: Sequence[float]) -> dict[float, ExportImage]:
+    if not source:
+        return {}
+    with contextlib.suppress(EvidenceError):
+        return dict(zip(times, map(_export_image, cut_stills(source, times)), strict=True))
+    found = {}
+    for t in times:  # one bad frame fails the batch: take them one by one
+        with contextlib.suppress(EvidenceError):
+            found[t] = _export_image(cut_stills(source, [t])[0])
+    return found
+
+
+def _export_image(cut: Still) -> ExportImage:
+    return ExportImage(encode_jpeg(cut.image, quality=EXPORT_JPEG_QUALITY), *cut.size)
+
+
+PAGE = 500  # alerts read at once
+# Seconds between alerts of one incident: one that outlasts `length_max_s`, or during which the camera reconnected,
+# is reported in several alerts.
+INCIDENT_GAP_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenAlert:
+    """An alert and the incident it belongs to, named after its first alert."""
+
+    alert: AlertRow
+    incident: str
+
+
+def every_alert(archive: StorageArchive) -> Iterator[AlertRow]:
+    """Yield all alerts in order of camera and time, page by page. Raises StoreError."""
+    after: tuple[str, float, str] | None = None
+    while rows := archive.alerts(after, PAGE):
+        yield from rows
+        last = rows[-1]
+        after = (last.camera, last.t_start, last.id)
+
+
+def incidents(rows: Iterable[AlertRow]) -> Iterator[ChosenAlert]:
+    """Yield each alert with its incident: alerts of one camera within INCIDENT_GAP_S of each other are one.
+
+    rows: all alerts in order of camera and time, so that the incident does not depend on the selection.
+    """
+    camera, until, incident = "", float("-inf"), ""
+    for row in rows:
+        if row.camera != camera or row.t_start - until > INCIDENT_GAP_S:
+            camera, until, incident = row.camera, float("-inf"), row.id
+        until = max(until, row.t_start if row.t_end is None else row.t_end)
+        yield ChosenAlert(alert=row, incident=incident)
+
+
+def split_of(incident: str, share: float) -> Split:
+    """Return `train` for about `share` of all incidents. It depends on nothing else: none moves later."""
+    number = int.from_bytes(hashlib.sha256(f"split|{incident}".encode()).digest()[:8], "big")
+    return "train" if number < share * 2**64 else "val"
+
+
+ExportProgress = Callable[[int, int], None]
+_REVIEWS: tuple[Review, ...] = ("reviewed", "false_alarm")
+_STILL_OFF_S_MAX = 0.06  # between an alert's still and the frame whose boxes label it
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class Exporter:
+    """One export of one appliance into one folder. Reads the store beside a running appliance; writes below `to` only.
+
+    It leaves storage.disk_free_min_mb free on the disk that the appliance records to.
+    """
+
+    def __init__(
+        self,
+        storage: StorageConfig,
+        settings: ExportSettings,
+        to: Path,
+        free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+    ) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._archive = StorageArchive(storage.dir)
+        self._folder = ExportFolder(to)
+        self._free_bytes = free_bytes
+        self._skipped: Counter[str] = Counter()
+        self._reused = 0
+
+    def run(self, progress: ExportProgress | None = None) -> ExportReport:
+        """Write all of it.
+
+        Raises UsageError, StoreError, and DiskWriteError: then what is there is whole, and the same command continues.
+        """
+        chosen = list(self._chosen())
+        self._folder.begin(self._settings)
+        exported = []
+        for number, each in enumerate(chosen):
+            if progress is not None:
+                progress(number, len(chosen))
+            exported.append(self._export(each))
+        settings = self._settings
+        exported.sort(key=lambda each: (each.t_start, each.alert))
+        report = report_of(exported, self._skipped, settings.site, settings.format, settings.labels, self._reused)
+        self._finish(exported, report)
+        return report
+
+    def must_have_room(self, bytes_needed: int = 0) -> None:
+        """Raise DiskWriteError where an export would fill the disk that the appliance records to."""
+        root, storage = self._folder.root, self._storage
+        if root.stat().st_dev != storage.dir.stat().st_dev:
+            return
+        if self._free_bytes(root) - bytes_needed < storage.disk_free_min_mb * 1e6:
+            raise DiskWriteError(
+                f"the disk must keep {storage.disk_free_min_mb:.0f} MB free for the recording "
+                "(storage.disk_free_min_mb): export to another disk, or make room and run the same command again"
+            )
+
+    def _chosen(self) -> Iterator[ChosenAlert]:
+        """Return the reviewed alerts of the selection; the others are counted."""
+        settings = self._settings
+        for each in incidents(every_alert(self._archive)):
+            alert = each.alert
+            if settings.cameras is not None and alert.camera not in settings.cameras:
+                continue
+            if alert.t_start < (settings.t_from or float("-inf")) or alert.t_start >= (settings.t_to or float("inf")):
+                continue
+            if alert.review not in _REVIEWS:
+                self._skipped[NOT_REVIEWED] += 1
+            elif alert.t_end is None:
+                self._skipped[STILL_OPEN] += 1
+            else:
+                yield each
+
+    def _export(self, chosen: ChosenAlert) -> ExportedAlert:
+        name = evidence_folder(chosen.alert.id).rpartition("/")[2]
+        before = self._folder.noted(name)
+        if before is not None and before.review == chosen.alert.review and before.samples:
+            self._reused += 1
+            return before
+        self.must_have_room()
+        detail = self._archive.alert(chosen.alert.id)
+        if detail is None or detail.alert.review is None:
+            raise UsageError(f"alert {chosen.alert.id} was changed meanwhile: run the same command again")
+        exported = self._make(detail, name, split_of(chosen.incident, self._settings.split) == "train")
+        self._folder.note(name, exported)
+        return exported
+
+    def _make(self, detail: AlertDetail, name: str, train: bool) -> ExportedAlert:
+        alert = detail.alert
+        assert alert.review is not None
+        blank = ExportedAlert(
+            alert=alert.id,
+            camera=alert.camera,
+            t_start=alert.t_start,
+            review=alert.review,
+            split="train" if train else "val",
+        )
+        found, why = self._images_of(detail, background=blank.background)
+        samples = []
+        for t, (image, drawn) in found.items():
+            file = f"{_UNSAFE.sub('_', alert.camera)}-{name}-{round((t - alert.t_start) * 1000):06d}.jpg"
+            sample = ExportSample(file=file, t=t, width=image.width, height=image.height, drawn=drawn)
+            self._folder.write(ExportFolder.image(blank, file), image.data)
+            if self._settings.format == "yolo":
+                self._folder.write(
+                    yolo_label_file(blank, sample),
+                    yolo_label_text(sample, self._settings.labels),
+                )
+            samples.append(sample)
+        return blank.model_copy(update={"samples": tuple(samples), "left_out": "" if samples else why})
+
+    def _images_of(
+        self, detail: AlertDetail, *, background: bool
+    ) -> tuple[dict[float, tuple[ExportImage, tuple[LabelledBox, ...]]], str]:
+        """Return the images of an alert by their moment, each with its labels; or none, and why."""
+        tracks, labels, count = detail.alert.tracks, self._settings.labels, self._settings.per_alert
+        frames = examined_frames(self._archive, detail)
+        if not background and not set(detail.alert.labels) & set(labels):
+            return {}, "with other labels"
+        if not frames:
+            return {}, "without boxes, which were not kept"
+        choose = choose_backgrounds if background else choose_labelled
+        wanted = choose(frames, tracks, labels, count)
+        if not wanted:
+            return {}, "with something else in every picture" if background else "without a box of these labels"
+        cut = cut_images(self._archive, detail, [frame.t for frame in wanted])
+        if not cut:
+            kept = still_image(self._archive, detail)
+            near = [] if kept is None else [frame for frame in frames if abs(frame.t - kept[0]) <= _STILL_OFF_S_MAX]
+            wanted = choose(near, tracks, labels, 1)
+            cut = {wanted[0].t: kept[1]} if kept is not None and wanted else {}
+        images = {
+            frame.t: (cut[frame.t], () if background else labels_in(frame, tracks, labels))
+            for frame in wanted
+            if frame.t in cut
+        }
+        return images, "without a picture, which was not kept"
+
+    def _finish(self, exported: list[ExportedAlert], report: ExportReport) -> None:
+        files = []
+        for each in exported:
+            for sample in each.samples:
+                files += [ExportFolder.image(each, sample.file), yolo_label_file(each, sample)]
+        names = [evidence_folder(each.alert).rpartition("/")[2] for each in exported]
+        self._folder.prune(names, files)
+        if self._settings.format == "coco":
+            written = coco_files(exported, self._settings.labels, self._settings.site)
+        else:
+            written = {"data.yaml": yolo_data_yaml(self._settings.labels)}
+        for relative, data in {**written, "README.md": export_readme(report)}.items():
+            self._folder.write(relative, data)
+        for split in ("train", "val"):
+            (self._folder.root / "images" / split).mkdir(parents=True, exist_ok=True)
+        self._folder.complete(self._settings)
+
+
+PER_ALERT_MAX = 200  # bound of --per-alert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """The options of `vedette export`."""
+
+    format: ExportFormat
+    to: Path
+    t_from: str | None = None
+    t_to: str | None = None
+    labels: str | None = None
+    cameras: str | None = None
+    split: float = 0.8
+    per_alert: int = 6
+    zip: bool = False
+    as_json: bool = False
+
+
+def export_command(options: ExportOptions, site_file: Path) -> int:
+    """Export. Return 0; raises UsageError, StoreError and DiskWriteError."""
+    site = config.load(site_file)
+    exporter = Exporter(site.storage, export_settings(options, site.for_decisions()), options.to)
+    with _progress(quiet=options.as_json) as progress:
+        report = exporter.run(progress)
+        zipped = _zipped(exporter, options.to) if options.zip else None
+    if options.as_json:
+        print(json.dumps({"folder": str(options.to), "zip": None if zipped is None else str(zipped), **asdict(report)}))
+    else:
+        _print(report, options.to, zipped, text_console(soft_wrap=True))
+    return 0
+
+
+def _zipped(exporter: Exporter, to: Path) -> Path:
+    folder = ExportFolder(to)
+    exporter.must_have_room(sum(file.stat().st_size for file in folder.files()))
+    return zip_folder(folder)
+
+
+def export_settings(options: ExportOptions, site: DecisionConfig) -> ExportSettings:
+    """Return the options as settings. Raises UsageError."""
+    if not 0 <= options.split <= 1:
+        raise UsageError(f"--split is a share of the incidents, from 0 to 1; {options.split:g} is not")
+    if not 1 <= options.per_alert <= PER_ALERT_MAX:
+        raise UsageError(f"--per-alert is from 1 to {PER_ALERT_MAX}")
+    watched = tuple(
+        dict.fromkeys(label for camera in site.cameras.values() for rule in camera.rules for label in rule.labels)
+    )
+    labels = watched if options.labels is None else _names(options.labels, "--labels")
+    cameras = None if options.cameras is None else _names(options.cameras, "--cameras")
+    if not labels:
+        raise UsageError("no rule of the site file watches for anything: say which labels with --labels")
+    for camera in cameras or ():
+        if camera not in site.cameras:
+            raise UsageError(f"there is no camera `{camera}` (there is: {', '.join(site.cameras)})")
+    t_from = None if options.t_from is None else parse_moment(options.t_from)
+    t_to = None if options.t_to is None else parse_moment(options.t_to)
+    if t_from is not None and t_to is not None and t_to <= t_from:
+        raise UsageError("--to-time must be later than --from")
+    return ExportSettings(
+        site=site.site.name, format=options.format, labels=labels, cameras=cameras, t_from=t_from, t_to=t_to,
+        split=options.split, per_alert=options.per_alert,
+    )  # fmt: skip
+
+
+def _names(text: str, option: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not found:
+        raise UsageError(f"{option} is a list such as person,car")
+    return found
+
+
+def _print(report: ExportReport, to: Path, zipped: Path | None, console: Console) -> None:
+    images = report.pictures
+    console.print(
+        f"{sum(images.values())} pictures in {escape(str(to))}: {images['train']} to train, {images['val']} to "
+        f"validate; {report.boxes} boxes, {report.backgrounds} pictures of false alarms without one"
+    )
+    console.print(
+        f"  {report.alerts['right']} right alerts and {report.alerts['false alarm']} false alarms"
+        + (f", {report.reused} of them from an earlier run" if report.reused else "")
+    )
+    console.print(f"  left out: {report.left_out_text}")
+    for part in SPLITS:
+        if sum(images.values()) and not images[part]:
+            console.print(f"  nothing in {part} yet: so few incidents all fell into the other part")
+    if zipped is not None:
+        console.print(f"  and as {escape(str(zipped))}")
+    console.print("  The boxes are the detector's own, and the pictures show people: read its README.md.")
+
+
+@contextlib.contextmanager
+def _progress(*, quiet: bool) -> Iterator[ExportProgress]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with CommandProgress(*columns, quiet=quiet) as bar:
+        task = bar.add_task("exporting alerts", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
