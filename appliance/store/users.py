@@ -1,4 +1,4 @@
-"""Who may use the dashboard: users, tokens, sessions, second factors, and the log of what they did."""
+"""The accounts of the dashboard: users, tokens, sessions, second factors, and the log of what they did."""
 
 from __future__ import annotations
 
