@@ -125,13 +125,9 @@ class DashboardParts:
         decisions, cameras = config.decisions, config.decisions.cameras
         health_reader = HealthReader(self._health_events, self._cameras, probes, self._clock)
         templates = Templates(
-<<<<<<< HEAD
-            decisions.site.name, navigation=NAVIGATION, guarded=lambda: self.access.guarded, may=may,
-            editable=self._editable, troubles=health_reader.troubles, has_uplink=probes.link is not None,
-=======
             decisions.site.shown, navigation=NAVIGATION, guarded=lambda: self.access.guarded, may=may,
-            editable=self._editable, shown=decisions.shown,
->>>>>>> main
+            editable=self._editable, shown=decisions.shown, troubles=health_reader.troubles,
+            has_uplink=probes.link is not None,
         )  # fmt: skip
         self.hub.notes = lambda: health_reader.notes
         limits = StorageLimits.of(config.storage, cameras)

@@ -133,10 +133,10 @@ class CameraReader:
         missing: dict[str, str] = {}
         for name in recorded:
             gaps = [
-                (max(gap.t_start, begin), now if gap.t_end is None else gap.t_end) for gap in self._cameras.gaps(name)
+                (max(gap.t_start, begin), now if gap.t_end is None else gap.t_end) for gap in self.cameras.gaps(name)
             ]
             lost_s = sum(max(0.0, end - start) for start, end in gaps)
-            if self._segments.latest(name) is None:
+            if self.segments.latest(name) is None:
                 missing[name] = _("never")
             elif lost_s >= MISSED_S_MIN:
                 missing[name] = span(lost_s)
@@ -182,11 +182,7 @@ class CameraReader:
                 for metric, n in sorted(today.items(), key=lambda item: item[0].label)
                 if metric.name is MetricName.HELD_BACK
             },
-<<<<<<< HEAD
-            gaps=[GapItem.of_row(gap, unrecorded=gap.reason.startswith(PAUSED)) for gap in self._cameras.gaps(name)],
-=======
-            gaps=[GapItem.model_validate(gap) for gap in self.cameras.gaps(name)],
->>>>>>> main
+            gaps=[GapItem.of_row(gap, unrecorded=gap.reason.startswith(PAUSED)) for gap in self.cameras.gaps(name)],
         )
 
     def boxes_at(self, name: str, t: float) -> FrameItem | None:

@@ -41,21 +41,15 @@ class Templates:
         guarded: Callable[[], bool],
         may: Callable[[str, str], bool],
         editable: bool = False,
-<<<<<<< HEAD
         troubles: Callable[[], Sequence[object]] = tuple,
         has_uplink: bool = True,
-    ) -> None:
-        """guarded: whether one must sign in now. may: whether the visitor may ask a route, by method and path.
-
-        troubles: what is wrong now and the visitor may know, with what helps; it stands on each page. has_uplink False:
-        nothing is said of what the cloud was not asked.
-=======
         shown: Callable[..., str] = str,
     ) -> None:
         """guarded: whether one must sign in now. may: whether the visitor may ask a route, by method and path.
 
-        shown: returns the name for people of an id, and of an id within it.
->>>>>>> main
+        troubles: what is wrong now and the visitor may know, with what helps; it stands on each page. has_uplink False:
+        nothing is said of what the cloud was not asked. shown: returns the name for people of an id, and of an id
+        within it.
         """
         self.site = site
         self._environment = Environment(
