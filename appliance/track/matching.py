@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.geometry import iou
 from appliance.track.appearance import Planes, describe, similarity
 from appliance.track.association import IMPOSSIBLE, assign, contested_rows, match_costs, overlap_of_smaller
 from appliance.track.kalman import sizes, to_centre
@@ -72,7 +73,8 @@ class TwoStageMatcher:
     def match(self, held: Sequence[int]) -> None:
         """Match confident detections to confirmed tracks, then doubtful ones to those that are left.
 
-        After these come unconfirmed, hidden and tentative tracks. held: rows of parked tracks that need no box.
+        Before these come the boxes of what stands where it stood; after them unconfirmed, hidden and tentative tracks.
+        held: rows of parked tracks that need no box.
         """
         frame, tracks = self._frame, self._tracks
         rows = self._matchable(held)
@@ -80,7 +82,9 @@ class TwoStageMatcher:
         confirmed = [row for row in rows if tracks[row].number and row not in hidden]
         unconfirmed = [row for row in rows if not tracks[row].number and tracks[row].tentative is None]
         tentative = [row for row in rows if tracks[row].tentative is not None]
-        self._associate(confirmed, frame.free(TUNING.scores.high_score))
+        self._match_in_place([row for row in confirmed if tracks[row].at_rest])
+        left = [row for row in confirmed if row not in frame.taken]
+        self._associate(left, frame.free(TUNING.scores.high_score))
         left = [row for row in confirmed if row not in frame.taken]
         if left:
             self._associate(left, frame.free(0.0, TUNING.scores.high_score), doubtful=True)
@@ -90,6 +94,34 @@ class TwoStageMatcher:
             self._associate(hidden, frame.free(0.0), in_place=True)
         if tentative:
             self._associate(tentative, frame.free(0.0))
+
+    def _match_in_place(self, rows: list[int]) -> None:
+        """Match tracks at rest to the boxes at their places, the best overlap first.
+
+        Where people stand side by side, least total cost would otherwise move each number on by one as soon as one box
+        drops out at one end and another appears at the other. A box that fits the expected place of another track
+        better is left to that one.
+        """
+        tracks, frame = self._tracks, self._frame
+        pairs = []
+        for row in rows:
+            track = tracks[row]
+            for index, box in enumerate(frame.boxes):
+                shared = iou(track.place, box) if frame.groups[index] == track.group else 0.0
+                if shared >= TUNING.matching.place_overlap_min and not self._is_stranger(track, index):
+                    rivals = (other for other in tracks if other is not track and other.group == track.group)
+                    if all(iou(other.filter.box, box) < shared for other in rivals):
+                        pairs.append((-shared, row, index))
+        for _, row, index in sorted(pairs):
+            if row not in frame.taken and index not in frame.taken.values():
+                frame.taken[row] = index
+
+    def _is_stranger(self, track: Track, index: int) -> bool:
+        """Return True if a confident box looks like another object than the track."""
+        if not self._frame.planes or track.appearance is None or self._frame.scores[index] < TUNING.scores.high_score:
+            return False
+        seen = np.array(self._frame.appearance([index]))
+        return bool(similarity(track.appearance[None], seen)[0, 0] < TUNING.appearance.stranger_similarity_max)
 
     def _matchable(self, held: Sequence[int]) -> list[int]:
         """Return the tracks that a box of this frame may belong to.

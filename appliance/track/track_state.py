@@ -141,9 +141,14 @@ class Track:
         """Return True if `box` is where it stands, and the place does not look as if another stood there."""
         return self.is_in_place(box) and (self.stationary is None or self.stationary.unchanged(planes) is not False)
 
+    @property
+    def place(self) -> Box:
+        """Where it stands, or stood last."""
+        return self.standstill.box if self.stationary is None else self.stationary.box
+
     def is_in_place(self, box: Box) -> bool:
         """Return True if `box` is where it stands."""
-        return is_unmoved(self.standstill.box if self.stationary is None else self.stationary.box, box)
+        return is_unmoved(self.place, box)
 
     def is_other_size(self, box: Box) -> bool:
         """Return True if it is a vehicle, whole in the frame, and `box` is twice or half as high.
