@@ -73,13 +73,15 @@ class TwoStageMatcher:
     def match(self, held: Sequence[int]) -> None:
         """Match confident detections to confirmed tracks, then doubtful ones to those that are left.
 
-        Before these come the boxes of what stands where it stood; after them unconfirmed, hidden and tentative tracks.
+        Before these come the boxes of what stands where it stood; after them unconfirmed and hidden tracks (the next
+        car that comes has a track of its own by then), and tentative ones.
         held: rows of parked tracks that need no box.
         """
         frame, tracks = self._frame, self._tracks
         rows = self._matchable(held)
         hidden = [row for row in rows if tracks[row].number and tracks[row].is_hidden()]
-        confirmed = [row for row in rows if tracks[row].number and row not in hidden]
+        driving = [row for row in rows if tracks[row].number and tracks[row].is_hidden_vehicle]
+        confirmed = [row for row in rows if tracks[row].number and row not in (*hidden, *driving)]
         unconfirmed = [row for row in rows if not tracks[row].number and tracks[row].tentative is None]
         tentative = [row for row in rows if tracks[row].tentative is not None]
         self._match_in_place([row for row in confirmed if tracks[row].at_rest])
@@ -90,6 +92,7 @@ class TwoStageMatcher:
             self._associate(left, frame.free(0.0, TUNING.scores.high_score), doubtful=True)
         if unconfirmed:
             self._associate(unconfirmed, frame.free(TUNING.scores.high_score))
+        self._associate(driving, frame.free(TUNING.scores.high_score))
         if hidden:
             self._associate(hidden, frame.free(0.0), in_place=True)
         if tentative:
@@ -163,7 +166,7 @@ class TwoStageMatcher:
                 ]
             cost_max = 1 - TUNING.matching.gap_overlap_min if lost else TUNING.cost_max
             possible = (
-                cost <= cost_max and group == track.group and not (track.comes_in(box) or track.is_other_size(box))
+                cost <= cost_max and group == track.group and not (track.comes_in(box) or track.is_other_vehicle(box))
                 for cost, group, box in zip(costs, groups, boxes, strict=True)
             )
             if in_place:
@@ -213,8 +216,10 @@ class TwoStageMatcher:
         seen = np.array(self._frame.appearance([free[column] for column in columns]))
         alike = similarity(np.array([appearance for _, appearance in known]), seen).tolist()
         for (row, _), line in zip(known, alike, strict=True):
+            hidden = self._tracks[rows[row]].is_hidden_vehicle
+            least = TUNING.reid.reid_similarity_min if hidden else TUNING.appearance.stranger_similarity_max
             for column, each in zip(columns, line, strict=True):
-                if each < TUNING.appearance.stranger_similarity_max:
+                if each < least:
                     table[row][column] = IMPOSSIBLE
 
 
@@ -305,7 +310,8 @@ def covers_known_track(tentative: Track, tracks: Iterable[Track]) -> bool:
 def reidentify(track: Track, lost: Iterable[Track]) -> Track | None:
     """Return the one of the numbered tracks `lost` that the new `track` continues, or None.
 
-    It must have been within reach, of about the same size, of the same appearance, and be the only such one. An object
+    It must have been within reach, of about the same size, of the same appearance, and be the only such one. A vehicle
+    does not come to sight behind the place where it was last found. An object
     that was last seen at the frame's border has left, and one that is first seen there has come in: both are excluded.
     """
     if track.appearance is None or track.came_in:
@@ -313,7 +319,11 @@ def reidentify(track: Track, lost: Iterable[Track]) -> Track | None:
     found = [
         (float(similarity(track.appearance[None], each.appearance[None])[0, 0]), each)
         for each in lost
-        if each.appearance is not None and each.group == track.group and not each.at_edge() and _in_reach(track, each)
+        if each.appearance is not None
+        and each.group == track.group
+        and not each.at_edge()
+        and _in_reach(track, each)
+        and not (each.is_vehicle and (each.is_behind(track.first) or not each.is_as_high(track.first)))
     ]
     found.sort(key=lambda pair: -pair[0])
     if not found or found[0][0] < TUNING.reid.reid_similarity_min:
