@@ -223,7 +223,7 @@ class BackupReader:
         return b"".join(self._pieces(item))
 
     def extract(self, folder: Path) -> None:
-        """Every file under `folder`, which is empty. Raises PreconditionError, DiskWriteError."""
+        """Write every file under `folder`, which is empty. Raises PreconditionError, DiskWriteError."""
         for item in self.manifest.files:
             path = folder / item.path
             try:

@@ -167,7 +167,7 @@ def apply_ready(site_file: Path, root: Path) -> ReadyRestore | None:
 
 
 def _take_place(ready: ReadyRestore, site_file: Path, root: Path) -> None:
-    """Every line may be the last one: none is wrong when it is done again, or after those before it."""
+    """Put each part in its place. Every line may be the last one, and may be done again."""
     staged, aside = root / FOLDER / STAGED, root / ready.aside
     aside.mkdir(mode=0o700, exist_ok=True)
     if (staged / DATABASE).exists():

@@ -25,12 +25,12 @@ class Backoff:
         self._next_s = first_s
 
     def next_s(self) -> float:
-        """Seconds to wait now; the following wait is twice as long, up to `last_s`."""
+        """Return the seconds to wait now; the following wait is twice as long, up to `last_s`."""
         delay_s, self._next_s = self._next_s, min(self._next_s * 2, self._last_s)
         return min(delay_s * self._random.uniform(1 - self._jitter, 1 + self._jitter), self._last_s)
 
     def reset(self) -> None:
-        """Things went well: begin small again."""
+        """Begin with short delays, as things went well."""
         self._next_s = self._first_s
 
 

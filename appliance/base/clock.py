@@ -21,11 +21,11 @@ class Clock(Protocol):
         ...
 
     def now(self) -> float:
-        """UTC seconds since the epoch. May jump; for stamps that people and other machines read."""
+        """Return UTC seconds since the epoch. May jump; for stamps that people and other machines read."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never jump; for time-outs, pacing and durations."""
+        """Return seconds that never jump; for time-outs, pacing and durations."""
         ...
 
     def sleep(self, seconds: float, stop: threading.Event | None = None) -> bool:
@@ -96,19 +96,19 @@ class ClockStepDetector:
         self._apart_s = clock.now() - clock.monotonic()
 
     def step_s(self) -> float:
-        """Seconds by which the wall clock was stepped since the last call; 0.0 if it was not."""
+        """Return the seconds by which the wall clock was stepped since the last call; 0.0 if it was not."""
         apart_s = self._clock.now() - self._clock.monotonic()
         step_s, self._apart_s = apart_s - self._apart_s, apart_s
         return step_s if abs(step_s) > self._step_s_min else 0.0
 
 
 def process_cpu_s() -> float:
-    """CPU seconds that this process has used so far, all its threads together; for the cost of a piece of work."""
+    """Return the CPU seconds that this process has used so far, all its threads together."""
     return time.process_time()
 
 
 def thread_cpu_s() -> float:
-    """CPU seconds that the calling thread has used so far."""
+    """Return the CPU seconds that the calling thread has used so far."""
     return time.thread_time()
 
 
@@ -116,7 +116,7 @@ _CALENDAR_FIRST_S, _CALENDAR_LAST_S = -62_135_596_800.0, 253_402_300_799.0  # ye
 
 
 def iso_utc(t: float) -> str:
-    """`t` (UTC seconds) as `2026-01-31T12:34:56.789Z`; a time that no calendar has, as the calendar's first or last."""
+    """Write `t` (UTC seconds) as `2026-01-31T12:34:56.789Z`; beyond the calendar, as its first or last time."""
     stamp = datetime.fromtimestamp(min(max(t, _CALENDAR_FIRST_S), _CALENDAR_LAST_S), tz=timezone.utc)
     return stamp.strftime("%Y-%m-%dT%H:%M:%S.") + f"{stamp.microsecond // 1000:03d}Z"
 
@@ -132,7 +132,7 @@ def local_hour(t: float) -> str:
 
 
 def day_bounds(day: str) -> tuple[float, float]:
-    """When a calendar day (`2026-01-31`) of the machine's own time zone begins and ends. Raises ValueError."""
+    """Return when a calendar day (`2026-01-31`) of the machine's own time zone begins and ends. Raises ValueError."""
     if len(day) != len("2026-01-31"):
         raise ValueError(day)
     first = datetime.fromisoformat(day)
@@ -154,7 +154,7 @@ class Period:
 
 
 def local_period(t: float) -> Period:
-    """Day and month of the calendar, in the machine's own time zone."""
+    """Return day and month of the calendar, in the machine's own time zone."""
     here = datetime.fromtimestamp(t).astimezone()
     midnight = datetime(here.year, here.month, here.day)  # noqa: DTZ001 (local, as the calendar on the wall is)
     first = midnight.replace(day=1)
@@ -171,13 +171,13 @@ def footage_period(t: float) -> Period:
 
 
 def local_weekday_minute(t: float) -> tuple[int, int]:
-    """Weekday (Monday 0) and minute of the day of `t` in the machine's own time zone; for schedules."""
+    """Return weekday (Monday 0) and minute of the day of `t` in the machine's own time zone; for schedules."""
     local = datetime.fromtimestamp(t).astimezone()
     return local.weekday(), local.hour * 60 + local.minute
 
 
 def parse_moment(text: str) -> float:
-    """UTC seconds of `2026-11-20T10:00` (this machine's time), `…Z` or `…+01:00`. Raises UsageError."""
+    """Return the UTC seconds of `2026-11-20T10:00` (this machine's time), `…Z` or `…+01:00`. Raises UsageError."""
     try:
         read = datetime.fromisoformat(text.strip().removesuffix("Z") + ("+00:00" if text.strip().endswith("Z") else ""))
         return (read if read.tzinfo else read.astimezone()).timestamp()

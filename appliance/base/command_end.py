@@ -102,6 +102,6 @@ def os_error_text(error: OSError) -> str:
 
 
 def _drop_output() -> None:
-    """Nothing more is printed, also not when Python ends and would complain."""
+    """Drop what would still be printed, also when Python ends and would complain."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

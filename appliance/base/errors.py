@@ -72,7 +72,7 @@ def camera_address(url: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` on one line; ANSI codes, line ends, lone surrogates and the like are written out (`\\x1b`)."""
+    """Return `text` on one line; ANSI codes, line ends, lone surrogates and the like are written out (`\\x1b`)."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 

@@ -13,7 +13,7 @@ SIZE_RATIO_MAX = 2.0  # but not when it is another size
 
 
 def iou(a: Box, b: Box) -> float:
-    """Intersection over union."""
+    """Return the intersection over union."""
     width = min(a[2], b[2]) - max(a[0], b[0])
     if width <= 0:
         return 0.0

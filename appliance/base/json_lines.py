@@ -127,14 +127,14 @@ class AppendOnlyFile:
         return len(line)
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: nothing is buffered."""
 
     def close(self) -> None:
         self._file.close()
 
 
 def whole_bytes(path: Path) -> int:
-    """How many bytes of the file are whole lines; 0 when it is not there. Raises OSError."""
+    """Return how many bytes of the file are whole lines; 0 when it is not there. Raises OSError."""
     try:
         with path.open("rb") as file:
             end = file.seek(0, 2)

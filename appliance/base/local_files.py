@@ -19,7 +19,7 @@ def is_special(path: Path) -> bool:
 
 
 def check_output(path: Path, what: str, begins: re.Pattern[bytes]) -> None:
-    """Nothing is lost by writing `path`: it is not there, is empty, a pipe or a device, or one of its kind.
+    """Check that nothing is lost by writing `path`: it is not there, is empty, a pipe or a device, or one of its kind.
 
     what: what is written, as the message calls it. begins: how every file of that kind begins. Raises UsageError: it
     is a folder, there is no folder for it, it cannot be written, or it is a file of another kind.

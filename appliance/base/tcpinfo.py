@@ -106,7 +106,7 @@ def ip_version(tcp: socket.socket | TransportSocket) -> int:
 
 
 def segment_bytes_max(tcp: socket.socket | TransportSocket) -> int:
-    """Payload of a full segment on this connection."""
+    """Return the payload of a full segment on this connection."""
     try:
         return max(1, tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
     except OSError:

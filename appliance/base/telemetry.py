@@ -126,7 +126,7 @@ class LogRing(logging.Handler):
 
 
 def log_text(lines: Iterable[LogLine]) -> str:
-    """As a file, one line each (and more for a traceback)."""
+    """Return them as a file, one line each (and more for a traceback)."""
     return "".join(f"{iso_utc(each.t)} {each.level:<8} {each.room}: {each.text}\n" for each in lines)
 
 

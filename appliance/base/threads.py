@@ -188,7 +188,7 @@ class ServiceRestarts:
         return replace(service, run=run, stop=stop)
 
     def _count(self, name: str, kind: str) -> int:
-        """How many in a row that makes."""
+        """Count how many in a row that makes."""
         known, now = self._failed.get(name), self._clock.monotonic()
         count = known.count + 1 if known is not None and known.until > now else 1
         self._failed[name] = _Failures(count, kind, now + RESTART_LAST_S + WELL_AFTER_S)

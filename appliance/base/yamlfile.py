@@ -162,7 +162,7 @@ def _construct(node: yaml.Node | None, source: str) -> Any:
 
 
 def _keys(node: yaml.Node | None, parent: _Key = ()) -> Iterator[tuple[_Key, int, bool]]:
-    """Every key and list item: where it stands, its line, and whether the key stood there before."""
+    """Yield every key and list item: where it stands, its line, and whether the key stood there before."""
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for name, value in node.value:
@@ -218,7 +218,7 @@ class _Variables:
 
 
 def place_in_file(key: tuple[str | int, ...], lines: Mapping[tuple[str | int, ...], int]) -> str:
-    """`line 12: cameras.gate.rules.0.labels.1`, by what `line_numbers` found."""
+    """Write `line 12: cameras.gate.rules.0.labels.1`, by what `line_numbers` found."""
     dotted = ".".join(str(part) for part in key) or "file"
     probe = key
     while probe and probe not in lines:
@@ -269,7 +269,7 @@ def _in_words(problem: Any) -> str:
 
 
 def _keys_in_file(loc: tuple[str | int, ...], data: Any) -> _Key:
-    """`loc` without the parts pydantic adds for unions and discriminators: only keys that stand in the file."""
+    """Return `loc` without the parts pydantic adds for unions and discriminators: only keys that stand in the file."""
     key: list[str | int] = []
     node = data
     for index, part in enumerate(loc):
@@ -290,7 +290,7 @@ def _child(node: Any, part: str | int) -> Any:
 
 
 def _siblings(model: type[BaseModel], parent: _Key, data: Any) -> list[str]:
-    """Names allowed in the section at `parent`."""
+    """Return the names allowed in the section at `parent`."""
     candidates = _descend([model], parent, data)
     fields = [pair for candidate in candidates for pair in candidate.model_fields.items()]
     return sorted({field.alias or name for name, field in fields})

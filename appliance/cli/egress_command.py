@@ -60,7 +60,7 @@ def _as_json(row: AuditRow) -> dict[str, str | int]:
 
 
 def _print(rows: Iterable[AuditRow], console: Console) -> None:
-    """Line by line: a site may have sent more than fits into memory."""
+    """Print line by line: a site may have sent more than fits into memory."""
     count: Counter[str] = Counter()
     size: Counter[str] = Counter()
     for row in rows:

@@ -27,7 +27,7 @@ def run_command(site_file: Path | None, listen: str | None) -> int:
 
 
 def first_site_file(path: Path, listen: str | None) -> Path:
-    """`path`, with a site file without cameras written to it if there was none.
+    """Return `path`, with a site file without cameras written to it if there was none.
 
     listen: HOST or HOST:PORT of the dashboard. Raises UsageError: it is neither, or there is a file already, which
     says where; DiskWriteError.

@@ -91,7 +91,7 @@ class BetterModel:
 
 
 def measure_load(detector: ObjectDetector, cameras: Mapping[str, CameraConfig]) -> DetectorLoad | None:
-    """None: the detector does not answer."""
+    """Measure an inference; None: the detector does not answer."""
     width, height = detector.preferred_size(*FRAME_SIZE)
     frame = np.full((height, width, 3), GREY, np.uint8)
     took = []
@@ -234,14 +234,14 @@ def _addresses(site: SiteConfig) -> Iterator[Finding]:
 
 
 def _secrets(site_file: Path) -> Iterator[Finding]:
-    """Nothing, if others cannot read the secrets."""
+    """Find secrets that others can read."""
     if secrets_exposed(site_file):
         path = secrets_path(site_file)
         yield Finding("secrets", "warning", f"{path} can be read by other users of this machine: chmod 600 {path}")
 
 
 def exposures(site: SiteConfig, site_file: Path) -> Iterator[Finding]:
-    """Secrets that others can read: in the site file, and on the way to the broker."""
+    """Find secrets that others can read: in the site file, and on the way to the broker."""
     uplink, text = site.uplink, site_file.read_text(encoding="utf-8")
     urls = [
         url for each in site.cameras.values() for url in (each.url, each.detect_url, each.onvif) if url and "@" in url
@@ -305,7 +305,7 @@ def _preroll(site: SiteConfig) -> Iterator[Finding]:
 
 
 def _forecast(site: SiteConfig, clock: Clock) -> Iterator[Finding]:
-    """How long the recording goes on, as measured here; not known before the appliance has ever run."""
+    """Find how long the recording goes on, as measured here; not known before the appliance has ever run."""
     root = site.storage.dir.absolute()
     if not (root / DATABASE).is_file():
         yield Finding("storage", "ok", "days left: not yet known, nothing was recorded here")
@@ -364,7 +364,7 @@ def _detector(
 
 
 def _variant(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:
-    """Was a variant of a network measured on scenarios? Nothing where it is none, or models.toml knows it."""
+    """Find whether a variant of a network was measured on scenarios; nothing where models.toml knows it."""
     found = detector.locate(site.detector)
     if found is not None and not found.labels and isinstance(loaded, NetworkDetector):
         advice = variant_advice(found.path, loaded.runtime.metadata)
@@ -408,7 +408,7 @@ def _recheck_model(site: SiteConfig) -> Iterator[Finding]:
 
 
 def _load(site: SiteConfig, loaded: ObjectDetector, loads: list[DetectorLoad]) -> Iterator[Finding]:
-    """How busy the detector will be, and what would find more here. loads: gets what was measured."""
+    """Find how busy the detector will be, and what would find more here. loads: gets what was measured."""
     load = measure_load(loaded, site.cameras)
     if load is None or not load.wanted:
         return

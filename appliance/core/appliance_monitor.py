@@ -134,7 +134,7 @@ class ApplianceMonitor:
 
 
 def _hailo_helper(settings: HailoConfig) -> subprocess.Popen[bytes]:
-    """For `HailoChips`. Raises OSError."""
+    """Start the helper for `HailoChips`. Raises OSError."""
     return start_helper(python_with_bindings(settings), "temperatures")
 
 
@@ -152,7 +152,7 @@ class SystemProbes:
     monitor: ApplianceMonitor
 
     def link(self) -> LinkState:
-        """Only where there is an uplink."""
+        """Return the link's state; only where there is an uplink."""
         assert self.uplink is not None
         state = self.uplink.link
         return replace(state, error=state.error or self.uplink.waits_for)

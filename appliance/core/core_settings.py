@@ -12,11 +12,9 @@ from appliance.config import AlertsConfig, CameraConfig, DecisionConfig, Rule, T
 from appliance.evidence.privacy import PrivacyRules
 from appliance.notify.notice_policy import NoticePlanner, Recipient
 from appliance.router.decide import SystemLoad
-from appliance.router.escalation_planner import EscalationPlanner, RouterContext
-from appliance.router.escalation_requests import EscalationRequests
-from appliance.router.recent_escalations import RecentEscalations, restore_recent
-from appliance.router.router_maintenance import RouterMaintenance
-from appliance.router.silent_audit import SilentFrameAudit
+from appliance.router.escalation_planner import EscalationPlanner, EscalationRequests, RouterContext
+from appliance.router.router_maintenance import RouterMaintenance, SilentFrameAudit
+from appliance.router.track_stats import RecentEscalations, restore_recent
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at, off_peak_in_s
 from appliance.store.alerts import AlertStore
@@ -214,7 +212,7 @@ def _armed(arming: Arming, camera: str, rule: Rule, t: float) -> bool:
 
 
 def _notice_planner(site: str, targets: Mapping[str, Target], privacy: PrivacyRules) -> NoticePlanner:
-    """Which targets are notified of what; the privacy rules keep some of it from those off the site."""
+    """Plan which targets are notified of what; the privacy rules keep some of it from those off the site."""
     recipients = {
         name: Recipient(name, target, armed_at(target.schedule, local_weekday_minute))
         for name, target in targets.items()

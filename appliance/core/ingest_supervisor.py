@@ -301,7 +301,7 @@ class IngestSupervisor:
 
 
 def _pass_on(pipe: IO[bytes], take: Callable[[str], None]) -> None:
-    """Until the child and all that it started have closed their end; a line without end comes in parts."""
+    """Pass lines on until the child and all that it started have closed their end; endless lines come in parts."""
     with contextlib.suppress(OSError, ValueError), pipe:
         while line := pipe.readline(LOG_LINE_BYTES_MAX):
             with contextlib.suppress(OSError, ValueError):  # nobody reads it any more: the child must go on

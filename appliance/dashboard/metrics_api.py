@@ -56,11 +56,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_looks_retried_total": ("Looks asked for again because the detector failed.", "camera"),
     "vedette_hardware_decoder_failures_total": ("Times that a hardware decoder failed.", "camera"),
     "vedette_second_looks_total": (
-        "Second looks of the box: rechecked, unsure, failed, retried, missed (no time), late (the cloud was faster).",
+        "Second looks of the appliance: rechecked, unsure, failed, retried, missed (no time), late (cloud was faster).",
         "camera",
         "outcome",
     ),
-    "vedette_health_open": ("1 while it is so; without a camera: of the box.", "camera", "kind"),
+    "vedette_health_open": ("1 while it is so; without a camera: of the appliance.", "camera", "kind"),
     "vedette_health_events_total": ("Times that something was not as it should be.", "camera", "kind"),
     "vedette_events_held_back_total": (
         "Events that opened no alert: the rule's cooldown held them back.",
@@ -107,14 +107,14 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "vedette_box_temperature_celsius": ("Temperature by sensor; absent: none.", "sensor"),
     "vedette_box_throttled": ("1 while a processor is slowed down by heat or power; absent: nothing tells.",),
-    "vedette_box_power_watts": ("Power that the box draws, where it is measured; absent: nowhere.",),
+    "vedette_box_power_watts": ("Power that the appliance draws, where it is measured; absent: nowhere.",),
     "vedette_box_memory_available_bytes": ("Memory that programs could still get.",),
     "vedette_box_memory_stalled_ratio": ("Share of the last ten seconds in which a task waited for memory.",),
     "vedette_load_shedding_step": (
         "What is shed. heat: 1 fewer looks, 2 smaller pictures, 3 offload; memory: 1 caches, 2 rings; 0 nothing.",
         "against",
     ),
-    "vedette_energy_joules_total": ("Joules that the box drew, by where they were measured.", "source"),
+    "vedette_energy_joules_total": ("Joules that the appliance drew, by where they were measured.", "source"),
     "vedette_energy_joules_per_camera_hour": ("Joules for an hour of one live camera, since this core started.",),
     "vedette_energy_joules_per_alert": ("Joules for an alert, since this core started.",),
     "vedette_dashboard_streams": ("Event streams open.",),
@@ -152,7 +152,7 @@ _LABELLED = {
     MetricName.HELD_BACK: "vedette_events_held_back_total",
     MetricName.UPLINK_BYTES: "vedette_uplink_bytes_by_purpose_total",
 }
-_OF_THE_BOX = {MetricName.ENERGY_J: "vedette_energy_joules_total"}  # labelled, and of no camera
+_OF_THE_APPLIANCE = {MetricName.ENERGY_J: "vedette_energy_joules_total"}  # labelled, and of no camera
 _NOTICE_OUTCOMES = ("told", "updated", "withdrawn", "quiet", "forbidden", "given_up")
 
 
@@ -330,7 +330,7 @@ def _metered(totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:
     for metric, name in _LABELLED.items():
         labelled = [each for each in totals if each.metric.name is metric and each.metric.label]
         yield name, [((each.camera, each.metric.label), each.amount) for each in labelled]
-    for metric, name in _OF_THE_BOX.items():
+    for metric, name in _OF_THE_APPLIANCE.items():
         yield name, [((each.metric.label,), each.amount) for each in totals if each.metric.name is metric]
     received = [each for each in totals if each.metric.name is MetricName.CAMERA_BYTES]
     yield (

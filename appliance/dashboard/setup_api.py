@@ -69,7 +69,7 @@ def _make(access: Access, settings: SettingsPart, given: FirstUser, address: str
                 change = SiteChange(("site", "name"), given.site)
                 service.change([change], service.running.digest, given.name, "named at the first start")
         access.store.add(user)
-    access.log.write(given.name, address, "set this box up")
+    access.log.write(given.name, address, "set this appliance up")
 
 
 def _plain(code: str) -> bytes:

@@ -109,7 +109,7 @@ class _Server:
         return redact(self.url)
 
     def ask(self, method: str, path: str, seconds: float, body: object = None) -> tuple[int, Any]:
-        """(status, the JSON that came, or None). Raises UsageError when there is no answer."""
+        """Return (status, the JSON that came, or None). Raises UsageError when there is no answer."""
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         link = kind(self._parts.hostname or "", self._parts.port, timeout=CONNECT_S)
         try:
@@ -172,7 +172,7 @@ _PACKAGE = Path(__file__).parent
 def find_nats_server(
     path: str | None = None, python: str = sys.executable, system: Sequence[str] = _SYSTEM_FOLDERS
 ) -> Path:
-    """nats-server on the PATH, else of the wheel in this Python's environment, else where distributions put it.
+    """Find nats-server on the PATH, else of the wheel in this Python's environment, else where distributions put it.
 
     Raises MissingDependency with the command that brings it.
     """

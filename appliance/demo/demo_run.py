@@ -567,7 +567,7 @@ class _Demo:
             self._clock.sleep(_TICK_S)
 
     def _refuse_crash_loops(self) -> None:
-        """Only before the demo is up; later a child is restarted for as long as it takes."""
+        """Refuse before the demo is up; later a child is restarted for as long as it takes."""
         for child in self._children:
             if child.starts > STARTS_MAX:
                 name, line = child.program.name, child.last_log_line() or "it says nothing"

@@ -150,7 +150,7 @@ def _probe(path: Path) -> tuple[StreamFormat, float, tuple[int, int]]:
 
 
 def _sound(path: Path) -> tuple[SoundFormat | None, tuple[SoundFrame, ...]]:
-    """AAC and G.711 as they stand in the file, in memory: at most `SOUND_BYTES_MAX`."""
+    """Read AAC and G.711 as they stand in the file, into memory: at most `SOUND_BYTES_MAX`."""
     found: list[SoundFrame] = []
     size = 0
     with av.open(str(path)) as container:
@@ -167,7 +167,7 @@ def _sound(path: Path) -> tuple[SoundFormat | None, tuple[SoundFrame, ...]]:
 
 
 def _with_sets_in_band(path: Path, stream: StreamFormat) -> StreamFormat:
-    """Streams without a header (raw, MPEG-TS) carry their parameter sets in the first key frame."""
+    """Take the parameter sets from the first key frame of streams without a header (raw, MPEG-TS)."""
     for packet in _packets(path):
         if not packet.is_keyframe:
             continue
@@ -208,7 +208,7 @@ _KEY_EVERY_S = 2  # as cameras are set up
 
 
 def as_camera_clip(path: Path, folder: Path, notify: Callable[[str], None]) -> Path:
-    """`path` itself when it can be served as it is, else an H.264 copy of its first ten minutes in `folder`.
+    """Return `path` when it can be served as it is, else an H.264 copy of its first ten minutes in `folder`.
 
     Raises SourceRefused: it is absent, or no video that can be decoded.
     """

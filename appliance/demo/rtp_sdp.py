@@ -36,7 +36,7 @@ class Packetizer:
         return bytes(packet)
 
     def packets(self, codec: Codec, nals: list[bytes], timestamp: int) -> list[bytes]:
-        """All packets of one access unit; the last carries the marker bit. `timestamp` counts 1/90000 s."""
+        """Return all packets of one access unit; the last carries the marker bit. `timestamp` counts 1/90000 s."""
         payloads = [payload for nal in nals for payload in self._payloads(codec, nal)]
         last = len(payloads) - 1
         return [self._packet(payload, timestamp, marker=index == last) for index, payload in enumerate(payloads)]
@@ -56,12 +56,12 @@ class Packetizer:
 
 
 def _fu_a_header(nal: bytes) -> tuple[bytes, int]:
-    """FU indicator (F and NRI of the unit, type 28) and the unit's type: RFC 6184, 5.8."""
+    """Return the FU indicator (F and NRI of the unit, type 28) and the unit's type: RFC 6184, 5.8."""
     return bytes([(nal[0] & 0xE0) | _FU_A]), nal[0] & 0x1F
 
 
 def _hevc_fu_header(nal: bytes) -> tuple[bytes, int]:
-    """Payload header (layer and temporal id of the unit, type 49) and the unit's type: RFC 7798, 4.4.3."""
+    """Return the payload header (layer and temporal id of the unit, type 49) and the unit's type: RFC 7798, 4.4.3."""
     return bytes([(nal[0] & 0x81) | (_HEVC_FU << 1), nal[1]]), (nal[0] >> 1) & 0x3F
 
 
@@ -103,7 +103,7 @@ def _source_description(ssrc: int, name: str) -> bytes:
 
 
 def interleaved(channel: int, packet: bytes) -> bytes:
-    """`packet` as it travels inside the RTSP connection: RFC 2326, 10.12."""
+    """Frame `packet` as it travels inside the RTSP connection: RFC 2326, 10.12."""
     return struct.pack(">cBH", b"$", channel, len(packet)) + packet
 
 
@@ -126,7 +126,7 @@ class SoundFormat:
         return _G711[self.codec][0] if self.codec in _G711 else SOUND_PAYLOAD_TYPE
 
     def payload(self, frame: bytes) -> bytes:
-        """RFC 3640, 3.3.6 (AAC-hbr, one access unit a packet), or the samples as they are."""
+        """Return it as RFC 3640, 3.3.6 (AAC-hbr, one access unit a packet), or the samples as they are."""
         return frame if self.codec in _G711 else struct.pack(">HH", 16, len(frame) << 3 & 0xFFFF) + frame
 
     def to_sdp(self) -> list[str]:
@@ -183,7 +183,7 @@ def _format_parameters(stream: StreamFormat) -> str:
 
 
 def _h264_parameters(stream: StreamFormat) -> str:
-    """RFC 6184, 8.1: the profile is the three bytes after the SPS's header."""
+    """Write them as RFC 6184, 8.1: the profile is the three bytes after the SPS's header."""
     parameters = ["packetization-mode=1"]
     sps = stream.of_type(_SPS)
     if sps and len(sps[0]) >= 4:
@@ -194,7 +194,7 @@ def _h264_parameters(stream: StreamFormat) -> str:
 
 
 def _hevc_parameters(stream: StreamFormat) -> str:
-    """RFC 7798, 7.1."""
+    """Write them as RFC 7798, 7.1."""
     named = ((name, stream.of_type(kind)) for kind, name in _HEVC_NAMES)
     return "; ".join(f"{name}={_listed(sets)}" for name, sets in named if sets) or "sprop-max-don-diff=0"
 

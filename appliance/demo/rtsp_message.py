@@ -71,7 +71,7 @@ class RtspRequestReader:
         return found
 
     def _take_one(self, found: list[RtspRequest]) -> int:
-        """Bytes that the next whole frame or request takes, 0 when it is not all here."""
+        """Return the bytes that the next whole frame or request takes, 0 when it is not all here."""
         pending = self._pending
         if pending[:1] == b"$":
             size = 4 + int.from_bytes(pending[2:4], "big")

@@ -35,7 +35,7 @@ class SentUnit:
     _framed: dict[int, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def framed(self, channel: int) -> bytes:
-        """All packets framed for `channel`; made once for all viewers that use the same channel."""
+        """Frame all packets for `channel`, once for all viewers that use the same channel."""
         if channel not in self._framed:
             self._framed[channel] = b"".join(interleaved(channel, packet) for packet in self.packets)
         return self._framed[channel]

@@ -1,4 +1,4 @@
-"""Which accelerators this box has, as its kernel tells: no library is loaded for it."""
+"""Which accelerators this appliance has, as its kernel tells: no library is loaded for it."""
 
 from __future__ import annotations
 

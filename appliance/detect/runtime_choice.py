@@ -107,8 +107,8 @@ def settle_runtime(settings: DetectorConfig, folder: Path, measure: Measure | No
     file is.
     """
     candidates = candidates_for(settings)
-    if len(candidates) < 2:  # what alone is left of the precision that was asked for
-        return candidates[0].applied_to(settings) if candidates else settings
+    if len(candidates) < 2:
+        return _only(candidates, settings)
     known = remembered_choice(settings, folder)
     if known is None:
         try:
@@ -126,10 +126,15 @@ def settle_runtime(settings: DetectorConfig, folder: Path, measure: Measure | No
 def with_remembered_runtime(settings: DetectorConfig, folder: Path) -> DetectorConfig:
     """Return `settings` with the choice remembered in this storage folder, if any; nothing is measured."""
     candidates = candidates_for(settings)
-    if len(candidates) == 1:
-        return candidates[0].applied_to(settings)
+    if len(candidates) < 2:
+        return _only(candidates, settings)
     known = remembered_choice(settings, folder)
     return settings if known is None else known.chosen.applied_to(settings)
+
+
+def _only(candidates: Sequence[RuntimeCandidate], settings: DetectorConfig) -> DetectorConfig:
+    """Return the settings of the one way to have the precision that was asked for; else as they are."""
+    return candidates[0].applied_to(settings) if candidates and settings.precision != "auto" else settings
 
 
 def remembered_choice(settings: DetectorConfig, folder: Path) -> RuntimeChoice | None:
@@ -302,7 +307,7 @@ def _remember(choice: RuntimeChoice, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOption:
-    """A row of what this box has to run the network with, and what came of it. cost_ms: as in RuntimeChoice."""
+    """A row of what this appliance has to run the network with, and what came of it. cost_ms: as in RuntimeChoice."""
 
     way: str
     state: Literal["chosen", "slower", "unmeasured", "refused", "left out", "absent"]
@@ -376,7 +381,7 @@ def _absent(settings: DetectorConfig) -> Iterator[RuntimeOption]:
             yield RuntimeOption(backend, "absent", reason=f"its package is not installed: {package}")
     for kind, name in KINDS.items():
         if kind not in here:
-            yield RuntimeOption(name.partition(" ")[2], "absent", reason="none in this box")
+            yield RuntimeOption(name.partition(" ")[2], "absent", reason="none in this appliance")
         elif settings.device not in ("auto", kind) and kind != "hailo":
             yield RuntimeOption(kind, "left out", reason=f"detector.device is {settings.device}: auto would measure it")
 

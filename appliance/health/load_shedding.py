@@ -108,9 +108,10 @@ class LoadShedding:
         """A sentence for each of the two that lasts."""
         found: dict[HealthKind, str] = {}
         if self.heat.step:
-            found["hot"] = f"the box is hot or throttled ({self.heat.reason}): {HEAT_STEPS[self.heat.step]}"
+            found["hot"] = f"the appliance is hot or throttled ({self.heat.reason}): {HEAT_STEPS[self.heat.step]}"
         if self.memory.step:
-            found["memory"] = f"the box is short of memory ({self.memory.reason}): {MEMORY_STEPS[self.memory.step]}"
+            reason, step = self.memory.reason, MEMORY_STEPS[self.memory.step]
+            found["memory"] = f"the appliance is short of memory ({reason}): {step}"
         return found
 
 

@@ -339,7 +339,7 @@ class ApplianceWatchdog:
             self._fallback.update(now, bool(fallback), fallback)
         step_s = self._steps.step_s()
         if "clock" not in self._disabled:
-            self._time.update(now, step_s != 0, f"the clock of this box was set by {step_s:+.0f} s")
+            self._time.update(now, step_s != 0, f"the clock of this appliance was set by {step_s:+.0f} s")
             if step_s:
                 self._time.record_recovery(now, "connecting to all cameras again, so that their times are true")
         if "detector" in self._disabled:

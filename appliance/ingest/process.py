@@ -328,7 +328,7 @@ class IngestProcess:
         for name, running in self._cameras.items():
             texts += self._unknown_labels(name, running.settings)
         if self._shed.input_share < 1 and fixed:
-            texts.append("the network takes one size alone: the box is hot, and the resolution stays as it is")
+            texts.append("the network takes one size alone: the appliance is hot, and the resolution stays as it is")
         if dropped:
             texts.append(f"{dropped} frames of boxes were dropped because the core did not read")
         return [text for text in texts if text]

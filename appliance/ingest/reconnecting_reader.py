@@ -302,4 +302,4 @@ class ReconnectingReader:
     def _check_clock(self, offset: float) -> None:
         step_s = self._clock.now() - self._clock.monotonic() - offset
         if abs(step_s) > CLOCK_STEP_S:
-            raise SourceLost(f"{self._name}: the clock of this box was set by {step_s:+.0f} s; connecting again")
+            raise SourceLost(f"{self._name}: the clock of this appliance was set by {step_s:+.0f} s; connecting again")

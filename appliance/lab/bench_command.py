@@ -97,7 +97,7 @@ def _settings(model: str, backend: str, **others: str) -> DetectorConfig:
 
 
 def way(settings: DetectorConfig) -> str:
-    """`vedette-nano openvino cpu bf16`."""
+    """Write `vedette-nano openvino cpu bf16`."""
     if settings.backend == "hailo":
         return f"{settings.model} hailo"
     return " ".join(
@@ -130,12 +130,12 @@ def measure_in_child(settings: DetectorConfig, seconds: float) -> BenchRow:
 
 
 def machine() -> str:
-    """`vedette 0.1.0, x86_64 AMD EPYC, 2 cores`."""
+    """Write `vedette 0.1.0, x86_64 AMD EPYC, 2 cores`."""
     return f"vedette {version()}, {model_files.cpu_name()}, {os.cpu_count()} cores"
 
 
 def issue_line(rows: Sequence[BenchRow]) -> str:
-    """One line that says it all, for people who report."""
+    """Return one line that says it all, for people who report."""
     parts = [
         f"{row.figures['name']} on {row.figures['runtime']}: {row.figures['p50_ms']}/{row.figures['p99_ms']} ms, "
         f"{row.figures['cpu_ms']} CPU ms, {_joules(row)} J, {row.figures['memory_mb']} MB, "
@@ -169,7 +169,7 @@ def _table(rows: Sequence[BenchRow]) -> Table:
 
 
 def _by(row: BenchRow, name: str) -> str:
-    """`1: 85.2, 4: 84.9`."""
+    """Write `1: 85.2, 4: 84.9`."""
     rates = row.figures[name]
     assert isinstance(rates, dict)
     return ", ".join(f"{count}: {rate}" for count, rate in rates.items())

@@ -76,13 +76,13 @@ class ProcessorEnergy:
         self._meter.add(self._counters.read().energy, clock.monotonic())
 
     def joules(self) -> float | None:
-        """Since the last call; None: the kernel does not tell (it is often root's alone)."""
+        """Return what was used since the last call; None: the kernel does not tell (it is often root's alone)."""
         used = self._meter.add(self._counters.read().energy, self._clock.monotonic())
         return sum(used.joules.values()) if used is not None else None
 
 
 def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) -> Measurement:
-    """seconds: of each thing that is measured. Raises VedetteError, MissingDependency."""
+    """Measure. seconds: of each thing. Raises VedetteError, MissingDependency."""
     network = detector.load(settings)
     frame = trial_frame(network)
     for _ in range(WARM_UP):
@@ -157,7 +157,7 @@ def _rate(network: ObjectDetector, frame: NDArray[np.uint8], threads: int, secon
 
 
 def _pss_mb(path: Path = SMAPS) -> float:
-    """Proportional memory of this process; 0.0: the kernel does not tell."""
+    """Return the proportional memory of this process; 0.0: the kernel does not tell."""
     try:
         row = next(line for line in path.read_text().splitlines() if line.startswith("Pss:"))
     except (OSError, StopIteration):
@@ -249,7 +249,7 @@ class DetectorBench:
             each.offer(clock.monotonic())
 
     def run_once(self) -> int:
-        """One call of the detector; how many frames got their boxes."""
+        """Call the detector once; return how many frames got their boxes."""
         self._answered.clear()
         self._worker.run_once()
         now = self._clock.monotonic()
@@ -287,7 +287,7 @@ def batch_rates(network: NetworkDetector, size: tuple[int, int], seconds: float,
 def efficiency(
     network: NetworkDetector, cameras: int, size: tuple[int, int], seconds: float, clock: Clock, meter: Seconds
 ) -> Efficiency:
-    """In turns with the network alone on as many frames, so that whatever else the machine does falls on all alike.
+    """Compare, in turns, with the network alone on as many frames, so that other load falls on all alike.
 
     meter: CPU seconds where the network runs on a CPU, else those of the clock.
     """

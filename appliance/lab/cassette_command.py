@@ -236,7 +236,7 @@ def cassette_from_store(root: Path, out: Path, t0: float, t1: float, clock: Cloc
 
 
 def lines_of(row: SettledEscalation) -> Iterator[CassetteLine]:
-    """One line a step: first those that asked for more, then the final verdict.
+    """Return one line a step: first those that asked for more, then the final verdict.
 
     The time of a step is the judge's clock against the appliance's; that of the final verdict is the appliance's alone.
     """

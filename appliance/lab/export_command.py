@@ -74,7 +74,7 @@ def examined_frames(archive: StorageArchive, detail: AlertDetail) -> list[FrameB
 def choose_labelled(
     frames: Sequence[FrameBoxes], tracks: Sequence[int], labels: Sequence[str], count: int
 ) -> list[FrameBoxes]:
-    """At most `count` frames for a right alert, spread over its time.
+    """Choose at most `count` frames for a right alert, spread over its time.
 
     Each shows one of its tracks. Preferred are those that show all tracks present then, because a person without a
     label teaches that there is none; and of these the ones in which nothing else was found.
@@ -119,7 +119,7 @@ def _others(frame: FrameBoxes, own: set[int], labels: Sequence[str]) -> int:
 
 
 def _spans(frames: Sequence[FrameBoxes], own: set[int]) -> dict[int, tuple[float, float]]:
-    """When each of the tracks was first and last seen."""
+    """Return when each of the tracks was first and last seen."""
     spans: dict[int, tuple[float, float]] = {}
     for frame in frames:
         for track in own.intersection(found.track for found in frame.objects):
@@ -245,7 +245,7 @@ class ChosenAlert:
 
 
 def every_alert(archive: StorageArchive) -> Iterator[AlertRow]:
-    """All alerts in order of camera and time, page by page. Raises StoreError."""
+    """Yield all alerts in order of camera and time, page by page. Raises StoreError."""
     after: tuple[str, float, str] | None = None
     while rows := archive.alerts(after, PAGE):
         yield from rows
@@ -254,7 +254,7 @@ def every_alert(archive: StorageArchive) -> Iterator[AlertRow]:
 
 
 def incidents(rows: Iterable[AlertRow]) -> Iterator[ChosenAlert]:
-    """Each alert with its incident: alerts of one camera that follow on each other within INCIDENT_GAP_S are one.
+    """Yield each alert with its incident: alerts of one camera within INCIDENT_GAP_S of each other are one.
 
     rows: all alerts in order of camera and time, so that the incident does not depend on the selection.
     """
@@ -267,7 +267,7 @@ def incidents(rows: Iterable[AlertRow]) -> Iterator[ChosenAlert]:
 
 
 def split_of(incident: str, share: float) -> Split:
-    """`train` for about `share` of all incidents. Depends on nothing else, so a later export moves no incident."""
+    """Return `train` for about `share` of all incidents. It depends on nothing else: none moves later."""
     number = int.from_bytes(hashlib.sha256(f"split|{incident}".encode()).digest()[:8], "big")
     return "train" if number < share * 2**64 else "val"
 
@@ -447,7 +447,7 @@ class ExportOptions:
 
 
 def export_command(options: ExportOptions, site_file: Path) -> int:
-    """Export. Returns 0; raises UsageError, StoreError and DiskWriteError."""
+    """Export. Return 0; raises UsageError, StoreError and DiskWriteError."""
     site = config.load(site_file)
     exporter = Exporter(site.storage, export_settings(options, site.for_decisions()), options.to)
     with _progress(quiet=options.as_json) as progress:

@@ -245,7 +245,7 @@ def report_of(
     labels: tuple[str, ...],
     reused: int,
 ) -> ExportReport:
-    """Count. skipped: alerts that were not exported at all, by reason."""
+    """Count what was exported. skipped: alerts that were not exported at all, by reason."""
     images: Counter[Split] = Counter(dict.fromkeys(SPLITS, 0))
     alerts = Counter({"right": 0, "false alarm": 0})
     left_out = Counter({reason: count for reason, count in skipped.items() if count})
@@ -265,13 +265,13 @@ def report_of(
 
 
 MACHINE_MADE = (
-    "Boxes and labels were drawn by the detector that ran on the box. A person reviewed each incident as right or as a "
+    "Boxes and labels were drawn by the detector of the appliance. A person reviewed each incident as right or as a "
     "false alarm, and did not check whether a box is tight or complete."
 )
 
 
 def coco_files(exported: Sequence[ExportedAlert], labels: Sequence[str], site: str) -> dict[str, bytes]:
-    """`annotations/instances_train.json` and `…_val.json`; the same input gives the same bytes."""
+    """Return `annotations/instances_train.json` and `…_val.json`; the same input gives the same bytes."""
     return {
         f"annotations/instances_{split}.json": json.dumps(_content(exported, labels, site, split), indent=1).encode()
         for split in SPLITS
@@ -342,7 +342,7 @@ _HEAD = """\
 
 
 def yolo_data_yaml(labels: Sequence[str]) -> bytes:
-    """`data.yaml`: where the parts are, and the classes by number."""
+    """Write `data.yaml`: where the parts are, and the classes by number."""
     content = {
         "train": "images/train",
         "val": "images/val",
@@ -358,7 +358,7 @@ def yolo_label_file(exported: ExportedAlert, sample: ExportSample) -> str:
 
 
 def yolo_label_text(sample: ExportSample, labels: Sequence[str]) -> bytes:
-    """`class x y width height` a line, the middle of the box, all shares of the image; nothing: a background."""
+    """Write `class x y width height` a line, the middle of the box, all shares of the image; nothing: a background."""
     lines = []
     for drawn in sample.drawn:
         left, top, right, bottom = drawn.box
@@ -412,7 +412,7 @@ An empty label file is a background.
 
 
 def export_readme(report: ExportReport) -> bytes:
-    """README.md of an export."""
+    """Return the README.md of an export."""
     marked = "`flagged` is true for who was" if report.format == "coco" else "this format cannot mark who was"
     text = _TEXT.format(
         site=report.site,

@@ -148,7 +148,7 @@ def _refuse_mixed_kinds(selection: ReplaySelection, *, named: bool) -> None:
     if (bool(selection.paths) + named + recording) != 1:
         raise UsageError(
             "say what to replay, in one way: clips or folders, or --camera NAME=CLIP for several together, or "
-            "--camera NAME --from TIME for what this box recorded (see vedette replay --help)"
+            "--camera NAME --from TIME for what this appliance recorded (see vedette replay --help)"
         )
     if recording and selection.t_from is None:
         raise UsageError("--to needs --from")
@@ -251,7 +251,7 @@ def default_site(selection: ReplaySelection) -> ReplaySections:
     for what only a site file says.
     """
     if selection.t_from is not None or selection.t_to is not None:
-        raise UsageError("--from replays what a box has recorded: say which with --config")
+        raise UsageError("--from replays what an appliance has recorded: say which with --config")
     rules = [
         {"name": "person", "kind": "enter", "zone": "picture", "labels": ["person"]},
         {"name": "vehicle", "kind": "enter", "zone": "picture", "labels": ["car", "bus", "truck"]},
@@ -266,7 +266,7 @@ def default_site(selection: ReplaySelection) -> ReplaySections:
 
 
 def _warn_of_unknown_labels(site: ReplaySections, cameras: Iterable[str], labels: Sequence[str], file: Path) -> None:
-    """On standard error, each with its line: such a rule is silent for another reason than the footage."""
+    """Warn on standard error, each with its line: such a rule is silent for another reason than the footage."""
     lines = yamlfile.line_numbers(file)
     for name in cameras:
         for unknown in unknown_labels(site.decisions.cameras[name].rules, labels):
@@ -327,7 +327,7 @@ def _decoders(site: ReplaySections, kind: HardwareKind | None) -> HardwareDecode
 
 
 def _logs(targets: Sequence[ReplayTarget], log: Path | None) -> list[Path | None]:
-    """Where each log goes: the file itself for one, `NAME.jsonl` in a folder for several."""
+    """Return where each log goes: the file itself for one, `NAME.jsonl` in a folder for several."""
     if log is None:
         return [None] * len(targets)
     if len(targets) == 1 and not log.is_dir():
@@ -357,7 +357,7 @@ class _Setup:
 
 
 def _try(target: ReplayTarget, log: Path | None, setup: _Setup) -> _Finished:
-    """One clip of many that cannot be read is reported at the end, and does not stop the others."""
+    """Run one clip of many; one that cannot be read is reported at the end, and does not stop the others."""
     try:
         return _run(target, log, setup)
     except SourceError as error:
@@ -411,7 +411,7 @@ def _print(done: Sequence[_Finished], *, as_json: bool) -> None:
 
 
 def _json(done: Sequence[_Finished]) -> object:
-    """One clip gives one object; several runs, or cameras together, a list of them under `runs`."""
+    """Return one object for one clip; several runs, or cameras together, a list of them under `runs`."""
     if len(done) == 1 and len(done[0].results) == 1:
         return replay_report.as_json(done[0].results[0])
     runs = [replay_report.as_json(result) for each in done for result in each.results]

@@ -26,7 +26,7 @@ LINES_MAX = 40  # differences on a terminal; --json has all
 
 
 def diff_texts(found: LogDifference) -> Iterator[str]:
-    """One line each, the sum first."""
+    """Yield one line each, the sum first."""
     yield headline(found)
     yield from (f"note: {note}" for note in found.notes)
     for change in found.settings:
@@ -52,7 +52,7 @@ def diff_texts(found: LogDifference) -> Iterator[str]:
 
 
 def headline(found: LogDifference) -> str:
-    """`1 alert fewer, 2 events more, 30.1 kB less to send`."""
+    """Write `1 alert fewer, 2 events more, 30.1 kB less to send`."""
     if found.same:
         return "the same was decided" + (", with other settings" if found.settings else "")
     a, b = found.total_before, found.total_after

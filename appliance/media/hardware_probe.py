@@ -1,4 +1,4 @@
-"""`python -m appliance.media.hardware_probe`: which hardware of this box decodes video, proved and measured.
+"""`python -m appliance.media.hardware_probe`: which hardware of this appliance decodes video, proved and measured.
 
 A kind works when it gives the same frames as software: as many, with the same time stamps and the same pixels, which
 H.264 and H.265 lay down to the bit. Asked in a process of its own, since a driver that does not suit takes it along.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from appliance.base.clock import Clock
-from appliance.broker.link_state import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.config import Target
 from appliance.notify.message import MessageBuilder, NotificationMessage
 from appliance.store.health_events import HealthEventRow, HealthEventStore
@@ -128,7 +128,7 @@ class SystemStatus:
             down = "the cloud cannot be reached" if not self._link().up else "the cloud does not answer"
             found.append(f"{down} now, so nobody has checked it")
         found += [
-            f"{'the camera' if event.camera else 'the box'} is not well: {event.reason}"
+            f"{'the camera' if event.camera else 'the appliance'} is not well: {event.reason}"
             for event in self._health.open()
             if event.camera in {camera, ""}
         ]

@@ -35,4 +35,4 @@ def own_key(path: Path, make: Callable[[], bytes]) -> bytes:
         with path.open("rb") as file:
             return file.read(KEY_BYTES_MAX)
     except OSError as error:
-        raise MissingDependency(f"{path}, a key of this box: {error.strerror}; check storage.dir") from None
+        raise MissingDependency(f"{path}, a key of this appliance: {error.strerror}; check storage.dir") from None

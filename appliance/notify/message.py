@@ -15,7 +15,7 @@ from appliance.types import HEALTH_TITLES, SEVERITIES, Alert, Event, HealthKind,
 
 _REASON_CHARS_MAX = 400  # a phone shows some 200; ntfy takes 4096 bytes
 _STANDING_TEXT: dict[Standing, str] = {
-    "edge": "Seen by this box; the cloud was not asked.",
+    "edge": "Seen by this appliance; the cloud was not asked.",
     "unverified": "Unverified: the cloud has not spoken about it.",
     "confirmed": "Confirmed by the cloud.",
     "rechecked": "Rechecked: a detector found it again; nobody has confirmed it.",
@@ -27,7 +27,7 @@ _STANDING_TEXT: dict[Standing, str] = {
 
 @dataclass(frozen=True, slots=True)
 class AlertFinding:
-    """What a message says of its alert; score: of the surest event, 0..1. The defaults are those of no alert."""
+    """The part of a message about its alert; score: of the surest event, 0..1. The defaults are those of no alert."""
 
     standing: Standing = "edge"
     rules: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class NotificationMessage:
         if self.test:
             return f"Test from {self.site}"
         if self.health:
-            title = f"{HEALTH_TITLES[self.health]} at {self.camera or 'the box'}"
+            title = f"{HEALTH_TITLES[self.health]} at {self.camera or 'the appliance'}"
             return f"Over: {title}" if self.over else title
         what, standing = f"{' and '.join(self.finding.labels) or 'something'} at {self.camera}", self.finding.standing
         if standing in {"confirmed", "withdrawn"}:

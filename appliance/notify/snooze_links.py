@@ -68,7 +68,7 @@ class SnoozeLinks:
         except (binascii.Error, ValueError):
             raise PreconditionError("this link is not whole") from None
         if not hmac.compare_digest(given, self._signature(head)):
-            raise PreconditionError("this link is none of this box")
+            raise PreconditionError("this link belongs to another appliance")
         target, camera, rule, message_id, expires_t = json.loads(body)
         if now > expires_t:
             raise PreconditionError("this link is too old")

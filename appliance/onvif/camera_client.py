@@ -114,10 +114,10 @@ async def camera_ahead_s(soap: SoapClient, clock: Clock) -> float | None:
     ]
     parts = [int(utc.number_at(*path) or 0) for path in paths]
     try:
-        told = datetime(parts[0], parts[1], parts[2], parts[3], parts[4], min(parts[5], 59), tzinfo=timezone.utc)
+        reported = datetime(parts[0], parts[1], parts[2], parts[3], parts[4], min(parts[5], 59), tzinfo=timezone.utc)
     except ValueError:
         return None
-    return told.timestamp() + 0.5 - now
+    return reported.timestamp() + 0.5 - now
 
 
 class CameraClient:
@@ -278,7 +278,7 @@ class CameraClient:
             return ""
         if parts.scheme not in ("rtsp", "rtsps") or not host or len(named) > 1000 or " " in named:
             return ""
-        if set("{}") & set(named):  # `${NAME}` stands for a secret of the box in the site file, and no URL has braces
+        if set("{}") & set(named):  # `${NAME}` stands for a secret in the site file, and no URL has braces
             self._refused = True
             return ""
         own = self._soap.address.host

@@ -106,7 +106,7 @@ class CassetteLine(_Part):
 
 
 def key_of(asked: CassetteQuery, media: Iterable[str]) -> str:
-    """64 hex digits of the texts of an escalation and its images, in any order.
+    """Return 64 hex digits of the texts of an escalation and its images, in any order.
 
     Left out is all that differs between a live appliance and a replay of it, or between two replays, although the same
     is asked: site, camera, times, ids, score, and where in the frame the tracker put its box. An escalation without any
@@ -193,7 +193,7 @@ class CassetteReader:
         return self._digest.hexdigest()[:16]
 
     def lines(self) -> Iterator[PlacedLine]:
-        """Every line after the header."""
+        """Yield every line after the header."""
         number = 1
         with self._file:
             while True:
@@ -307,7 +307,7 @@ class CassettePlayer:
         self._digest = reader.digest
 
     def __len__(self) -> int:
-        """How many different escalations it answers."""
+        """Count the different escalations that it answers."""
         return len(self._exact)
 
     @property

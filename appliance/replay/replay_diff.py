@@ -130,7 +130,7 @@ Kind = TypeVar("Kind", bound=LogLine)
 
 
 def compare_logs(before: RecordedLog, after: RecordedLog) -> LogDifference:
-    """All differences between two logs. Pure."""
+    """Return all differences between two logs. Pure."""
     cameras = list(dict.fromkeys(each.camera for log in (before, after) for each in log.header.replayed))
     tracks: list[TrackDifference] = []
     events: list[EventDifference] = []
@@ -173,7 +173,7 @@ def compare_logs(before: RecordedLog, after: RecordedLog) -> LogDifference:
 
 
 def _routes(before: RecordedLog, after: RecordedLog) -> Iterator[str]:
-    """Why fewer or more escalations are sent, counted by reason."""
+    """Say why fewer or more escalations are sent, counted by reason."""
     reasons = [[route.reason for route in _only(log.lines, Route)] for log in (before, after)]
     for reason in dict.fromkeys([*reasons[0], *reasons[1]]):
         one, other = (each.count(reason) for each in reasons)
@@ -224,7 +224,7 @@ def _time(line: LogLine) -> float:
 
 
 def _changed_boxes(before: RecordedLog, after: RecordedLog) -> tuple[int, int]:
-    """How many frames examined in both logs have other boxes, and how many are examined in both."""
+    """Count the frames examined in both logs that have other boxes, and all that are examined in both."""
     examined = [
         {(line.camera, line.t): _content(line) for line in _only(log.lines, FrameBoxes)} for log in (before, after)
     ]

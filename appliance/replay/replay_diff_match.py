@@ -136,7 +136,7 @@ class LoggedTrack:
         return (x1 + x2) / 2, (y1 + y2) / 2
 
     def at(self, t: float) -> Box | None:
-        """Where it was at `t`, between two sightings in a straight line; None: not there."""
+        """Return where it was at `t`, between two sightings in a straight line; None: not there."""
         if not self.t_start <= t <= self.t_end:
             return None
         index = bisect_left(self.times, t)
@@ -229,7 +229,7 @@ def track_key(track: LoggedTrack) -> tuple[int, int]:
 
 
 def _shared_frames(one: LoggedTrack, other: LoggedTrack) -> int:
-    """At how many sightings of the one that was seen less often both were in the same place."""
+    """Count the sightings of the one that was seen less often at which both were in the same place."""
     few, many = (one, other) if len(one.times) <= len(other.times) else (other, one)
     places = ((box, many.at(t)) for t, box in zip(few.times, few.boxes, strict=True))
     frames = sum(there is not None and iou(box, there) >= OVERLAP_MIN for box, there in places)
@@ -353,7 +353,7 @@ def alert_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iterat
 
 
 def verdict_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[VerdictDifference]:
-    """Alerts of one camera, paired the same way, with another verdict."""
+    """Yield the alerts of one camera, paired the same way, with another verdict."""
     pairs, _, _ = _paired(before, after, _alert_cost)
     for one, other in pairs:
         if one.verdict != other.verdict:
@@ -388,7 +388,7 @@ def _alert_texts(one: Alert, other: Alert) -> Iterator[str]:
 
 
 def format_shift(seconds: float) -> str:
-    """`-1.4` as `1.4 s earlier`."""
+    """Write `-1.4` as `1.4 s earlier`."""
     return f"{abs(seconds):.1f} s {'later' if seconds > 0 else 'earlier'}"
 
 
@@ -402,7 +402,7 @@ Item = TypeVar("Item")
 def _paired(
     before: Sequence[Item], after: Sequence[Item], cost: Callable[[Item, Item], float | None]
 ) -> tuple[list[tuple[Item, Item]], list[Item], list[Item]]:
-    """Pairs, cheapest first, each in at most one; then who is left of the first and of the second."""
+    """Return pairs, cheapest first, each in at most one; then what is left of the first and of the second."""
     costs = [
         (found, i, j)
         for i, one in enumerate(before)

@@ -211,7 +211,7 @@ def settings_of(
 
 
 def encode_header(header: LogHeader) -> bytes:
-    """One JSON line, newline included."""
+    """Return one JSON line, newline included."""
     return _dumped(header) + b"\n"
 
 
@@ -286,7 +286,7 @@ class ReplayLog:
 
 
 def run_id(clip: Path, camera_name: str, camera: CameraConfig, detector: DetectorConfig, model: str) -> str:
-    """16 hex digits of all that decides which boxes a replay finds: the clip's bytes, the detect settings, the model.
+    """Return 16 hex digits of all that decides which boxes a replay finds: clip, detect settings, model.
 
     Of the clip its size and its first and last mebibyte count, not its name or place, so that a copy replays under the
     same ids and footage of hours is not read twice. Raises SourceError if it cannot be read.

@@ -17,7 +17,7 @@ from appliance.types import BestView, Decision, Event, Gap, HealthEvent, LogVerd
 
 
 def verdict_texts(result: ReplayResult) -> Iterator[str]:
-    """One sentence each; none without a source of verdicts."""
+    """Return one sentence each; none without a source of verdicts."""
     asked = sum(route.ask for route in result.routes)
     if not result.answered_by or not asked:
         return
@@ -48,7 +48,7 @@ def missing_verdicts_text(result: ReplayResult) -> str:
 
 
 def count_decisions(verdicts: tuple[LogVerdict, ...]) -> str:
-    """`5 confirmed, 3 rejected`."""
+    """Write `5 confirmed, 3 rejected`."""
     counts = Counter(verdict.decision for verdict in verdicts)
     return ", ".join(f"{counts[name]} {name}" for name in get_args(Decision) if counts[name])
 
@@ -59,7 +59,7 @@ _result: TypeAdapter[ReplayResult] = TypeAdapter(ReplayResult)
 
 
 def as_json(result: ReplayResult) -> dict[str, Any]:
-    """Every field of the result under its own name, alerts and events as in the log, ready for `json.dumps`."""
+    """Return every field of the result under its own name, alerts and events as in the log, for `json.dumps`."""
     found: dict[str, Any] = _result.dump_python(result, mode="json")
     return found
 
@@ -81,7 +81,7 @@ def print_failure(error: str, console: Console) -> None:
 
 
 def print_total(results: Sequence[ReplayResult], console: Console) -> None:
-    """One row for each replay, where there are several."""
+    """Print one row for each replay, where there are several."""
     if len(results) < 2:
         return
     table = Table(title=_title("Runs", len(results)), title_justify="left")
@@ -100,14 +100,14 @@ def print_total(results: Sequence[ReplayResult], console: Console) -> None:
 
 
 def format_bytes(bytes_: float) -> str:
-    """`123456` as `123.5 kB`."""
+    """Write `123456` as `123.5 kB`."""
     if abs(bytes_) < 1000:
         return f"{bytes_:.0f} B"
     return f"{bytes_ / 1000:.1f} kB" if abs(bytes_) < 1e6 else f"{bytes_ / 1e6:.1f} MB"
 
 
 def format_time(seconds: float) -> str:
-    """`75.3` as `1:15.3`: where to seek in a player."""
+    """Write `75.3` as `1:15.3`: where to seek in a player."""
     tenths = round(seconds * 10)
     minutes, rest = divmod(tenths, 600)
     hours, minutes = divmod(minutes, 60)

@@ -71,7 +71,7 @@ def sent_bytes(routes: Iterable[Route], verdicts: Iterable[LogVerdict]) -> int:
 
 
 def unanswered(routes: Iterable[Route], verdicts: Iterable[LogVerdict]) -> int:
-    """Escalations without a verdict, where there is a source of verdicts."""
+    """Count the escalations without a verdict, where there is a source of verdicts."""
     return len({route.alert for route in routes if route.ask} - {verdict.alert for verdict in verdicts})
 
 

@@ -165,7 +165,7 @@ class ResumableLog:
         return len(line)
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: nothing is buffered."""
 
     def close(self) -> None:
         if self._old is not None:

@@ -27,7 +27,7 @@ from appliance.replay.verdict_source import ReplayEscalation
 from appliance.router.escalation_planner import EscalationPlanner, RoutePlan, RouterContext
 from appliance.rules.schedule import LocalTime, off_peak_in_s
 from appliance.types import Alert, AlertChange, Event, EvidenceStep, FrameBoxes, PipelineStep, Route, StreamHeader
-from appliance.uplink.nats_messages import NatsMessage, chunk_message
+from appliance.uplink.jetstream_publisher import NatsMessage, chunk_message
 
 FRAMES_HELD_MAX = 64  # decoded frames in memory; with more inside span_s some images are guessed
 BOXES_HELD_MAX = 2048  # span_s is at most 30, detect.fps at most 60
@@ -137,7 +137,7 @@ class FrameHistory:
 def replay_escalation(
     frames: FrameHistory, alert: Alert, event: Event, body: wire.Escalation, images: EscalationImages, priority: str
 ) -> ReplayEscalation:
-    """`body` (the router's escalation, or the message before) with the images of this message.
+    """Return `body` (the router's escalation, or the message before) with the images of this message.
 
     The images of a later message are cut when the judge needs it, so `frames` must not have moved on by then.
     """
@@ -208,7 +208,7 @@ class ReplayRouting:
             self._frame_history.add(boxes, av_frame)
 
     def decide(self, step: PipelineStep) -> tuple[Route, ...]:
-        """One route for each alert that was opened, and another when a later event changes its decision."""
+        """Return one route for each alert that was opened, and another when a later event changes its decision."""
         routes, escalations = [], []
         for change in step.changes:
             now = self._t if change.event is None else change.event.t
@@ -222,7 +222,7 @@ class ReplayRouting:
         return tuple(routes)
 
     def escalations(self) -> tuple[ReplayEscalation, ...]:
-        """Those of the last `decide`, as sent; images of later messages can be cut until the next `add`."""
+        """Return those of the last `decide`, as sent; images of later messages can be cut until the next `add`."""
         return self._escalations
 
     def _measured(self, plan: RoutePlan, change: AlertChange) -> tuple[Route, ReplayEscalation | None]:

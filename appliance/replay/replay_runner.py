@@ -279,7 +279,7 @@ class CameraReplay:
         self._step(self._pipeline.feed(boxes))
 
     def _start_session(self, frame: DecodedFrame) -> None:
-        """As live, earlier tracks are no longer known."""
+        """Begin a session; as live, earlier tracks are no longer known."""
         run = (
             self.run
             if self._sessions == 0
@@ -456,7 +456,7 @@ def clip_input(clip: Path, config: DecisionConfig, camera: str, detector: Object
 
 
 def workers_for(config: DecisionConfig) -> int:
-    """As many workers as this machine has cores for, each of `detector.threads`.
+    """Return how many workers this machine has cores for, each of `detector.threads`.
 
     Only for detectors of `appliance.detect`, see `ReplayOptions`.
     """

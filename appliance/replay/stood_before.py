@@ -53,7 +53,7 @@ def standing(label: str, box: Box, stood_s: float) -> StationaryObject:
 
 
 def digest_of(known: StoodBefore) -> str:
-    """16 hex digits of what is known; "" if it is nothing."""
+    """Return 16 hex digits of what is known; "" if it is nothing."""
     if not known:
         return ""
     content = [

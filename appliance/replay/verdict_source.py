@@ -34,7 +34,7 @@ class AnsweredBy(ConfigModel):
     words: str = ""
 
     def __str__(self) -> str:
-        """For people, beside every figure that depends on it."""
+        """Write it for people, beside every figure that depends on it."""
         if self.source == "cassette":
             return f"a cassette of {self.words}{BY_NEARNESS if self.match == 'nearest' else ''}"
         return self.words if self.source == "stand-in" else "the cloud, asked now"
@@ -90,7 +90,7 @@ class VerdictSource(Protocol):
         ...
 
     def answer(self, escalation: ReplayEscalation, footage: FootageRef) -> SourcedVerdict | None:
-        """None: there is no verdict, which is reported and never taken for one."""
+        """Return the verdict; None: there is none, which is reported and never taken for one."""
         ...
 
 
@@ -123,13 +123,13 @@ class PendingVerdicts:
                 self._decisions[verdict.alert] = verdict.decision
 
     def due(self, t: float) -> tuple[LogVerdict, ...]:
-        """Those that arrived by the footage's second `t`, in order of arrival."""
+        """Return those that arrived by the footage's second `t`, in order of arrival."""
         arrived = sorted((each for each in self._pending if each.t <= t), key=lambda each: (each.t, each.escalation))
         self._pending = [each for each in self._pending if each.t > t]
         return tuple(arrived)
 
     def remaining(self) -> tuple[LogVerdict, ...]:
-        """Those that would arrive after the footage is over."""
+        """Return those that would arrive after the footage is over."""
         return self.due(float("inf"))
 
     def with_verdicts(self, step: PipelineStep) -> PipelineStep:

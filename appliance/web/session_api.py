@@ -71,7 +71,7 @@ async def _check_password(access: Access, given: SignIn, guess: Guess, user: Use
         await asyncio.to_thread(access.log.write, given.name, guess.address, "is guessed at by strangers")
     if access.has_users:
         raise Problem(401, "Name and password do not fit.", {"WWW-Authenticate": "Bearer"})
-    raise Problem(401, "That is not the token of this box.", {"WWW-Authenticate": "Bearer"})
+    raise Problem(401, "That is not the token of this appliance.", {"WWW-Authenticate": "Bearer"})
 
 
 async def _check_code(access: Access, given: SignIn, guess: Guess) -> None:

@@ -185,7 +185,7 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def _own_names(config: ServedAddress) -> list[str]:
-    """Under which the box can be reached, as far as it knows."""
+    """Under which the appliance can be reached, as far as it knows."""
     host = socket.gethostname().lower()
     names = [host] if _is_dns_name(host) else []
     if names and "." not in host:

@@ -160,7 +160,7 @@ def test_speeds(vedette: Vedette, footage: Path, speed: str) -> None:
         (["x.mp4", "--config", "one.yaml", "--resume"], "say which with --log"),
         (["a/x.mp4", "b/x.mp4", "--config", "one.yaml", "--log", "logs"], "two of the clips are called x.mp4"),
         (["x.mp4", "y.mp4", "--config", "one.yaml", "--log", "one.yaml"], "several runs need a folder"),
-        (["--config", "one.yaml", "--from", "2026-11-20T10:00"], "has this box recorded with this storage.dir"),
+        (["--config", "one.yaml", "--from", "2026-11-20T10:00"], "has this appliance recorded with this storage.dir"),
     ],
 )
 def test_wrong_use_is_one_sentence(vedette: Vedette, arguments: list[str], sentence: str) -> None:

@@ -56,7 +56,7 @@ def test_a_hot_box_does_less_says_so_and_recovers(tmp_path: Path, monkeypatch: p
         heat(host, 91)
         until(lambda: 0 < detections_s() < 1.5, 60)
         assert open_faults() == [
-            ("hot", "the box is hot or throttled (91 °C at cpu-thermal): fewer detections a second")
+            ("hot", "the appliance is hot or throttled (91 °C at cpu-thermal): fewer detections a second")
         ], "and it is not called overloaded"
         heat(host, 60)
         until(lambda: detections_s() > 4, 60)

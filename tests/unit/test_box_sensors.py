@@ -158,11 +158,13 @@ def test_the_page_the_api_and_the_metrics_say_it_and_where_it_is_from(tmp_path: 
     }  # fmt: skip
     assert box["shedding"] == {
         "heat_step": 2, "memory_step": 0, "fps_share": 0.5, "input_share": 0.75, "offload": False,
-        "reasons": ["the box is hot or throttled (81 °C at GPU 0): fewer detections a second, at a lower resolution"],
+        "reasons": [
+            "the appliance is hot or throttled (81 °C at GPU 0): fewer detections a second, at a lower resolution"
+        ],
     }  # fmt: skip
     assert "heiß oder gedrosselt (81 °C an GPU 0): weniger Erkennungen je Sekunde, in kleinerer Auflösung" in german
     for words in (
-        "the box is hot or throttled (81 °C at GPU 0)",
+        "the appliance is hot or throttled (81 °C at GPU 0)",
         "81 °C",
         "slowed down by heat",
         "7.2 W",

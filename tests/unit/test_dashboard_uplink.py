@@ -85,7 +85,8 @@ def test_what_the_appliance_itself_found_is_shown_and_changes_nothing_of_where_t
     for name in ("a", "b"):
         edge.begin(name, "the cloud cannot be reached")
     said = EdgeVerdict(
-        decision="rechecked", confidence=0.91, reason="A second look on this box found the person again.", model="m",
+        decision="rechecked", confidence=0.91, model="m",
+        reason="A second look on this appliance found the person again.",
         why="the cloud cannot be reached", looks=4, seen=4, score=0.8, ms=90.0,
     )  # fmt: skip
     assert edge.record_verdict("a", said)

@@ -22,7 +22,7 @@ from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
 from appliance.recheck.recheck_policy import ApplianceStatus, find_blocker
 from appliance.router.decide import decide
-from appliance.router.system_load import SystemLoadMonitor
+from appliance.router.router_maintenance import SystemLoadMonitor
 from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.sensors.linux_sensors import MemoryReading
 from appliance.sensors.readings import SensorReading
@@ -65,7 +65,7 @@ def test_heat_takes_the_steps_in_order_and_each_is_said() -> None:
     assert box.for_s(10, 81) == LoadShedding(), "not for a moment"
     rate = box.look(82)
     assert (rate.heat.step, rate.fps_share, rate.input_share, rate.offload) == (1, 0.5, 1.0, False)
-    assert rate.faults == {"hot": "the box is hot or throttled (82 °C at cpu): fewer detections a second"}
+    assert rate.faults == {"hot": "the appliance is hot or throttled (82 °C at cpu): fewer detections a second"}
     assert box.for_s(55, 83) == rate, "what a step brings is seen after a while"
     resolution = box.look(83)
     assert (resolution.heat.step, resolution.fps_share, resolution.input_share) == (2, 0.5, 0.75)
@@ -91,7 +91,7 @@ def test_throttling_counts_as_heat_and_a_sensor_that_says_nothing_as_neither() -
     box = Box()
     for _ in range(3):
         slowed = box.look(throttling=("the processor is throttled",))
-    assert slowed.faults["hot"].startswith("the box is hot or throttled (the processor is throttled)")
+    assert slowed.faults["hot"].startswith("the appliance is hot or throttled (the processor is throttled)")
     for _ in range(100):
         assert box.look().heat.step == 1, "nothing is known: not that it is over"
     for _ in range(25):
@@ -146,7 +146,7 @@ def test_lack_of_memory_is_answered_at_once_and_said(memory: MemoryReading, why:
     assert box.look(memory=MUCH) == LoadShedding()
     first = box.look(memory=memory)
     assert (first.memory.step, first.preroll_share, first.fps_share) == (1, 0.5, 1.0)
-    assert first.faults["memory"].startswith(f"the box is short of memory ({why})")
+    assert first.faults["memory"].startswith(f"the appliance is short of memory ({why})")
     box.look(memory=memory)
     assert box.look(memory=memory).preroll_share == 0.25
     between = replace(MUCH, available_bytes=220 * MB)

@@ -45,7 +45,7 @@ vedette_camera_promised_fps gauge camera
 vedette_camera_examined_fps gauge camera
     Looks a second that came, over the last seconds.
 vedette_health_open gauge camera,kind
-    1 while it is so; without a camera: of the box.
+    1 while it is so; without a camera: of the appliance.
 vedette_events_held_back_total counter camera,rule
     Events that opened no alert: the rule's cooldown held them back.
 vedette_camera_packets_total counter camera
@@ -75,7 +75,7 @@ vedette_health_events_total counter camera,kind
 vedette_frames_unexamined_by_reason_total counter camera,reason
     Frames that did not get their look, and why.
 vedette_second_looks_total counter camera,outcome
-    Second looks of the box: rechecked, unsure, failed, retried, missed (no time), late (the cloud was faster).
+    Second looks of the appliance: rechecked, unsure, failed, retried, missed (no time), late (cloud was faster).
 vedette_frame_age_seconds histogram camera,le
     Age of a frame when the tracker hears of it.
 vedette_camera_bytes_total counter camera,counted
@@ -177,7 +177,7 @@ vedette_box_temperature_celsius gauge sensor
 vedette_box_throttled gauge -
     1 while a processor is slowed down by heat or power; absent: nothing tells.
 vedette_box_power_watts gauge -
-    Power that the box draws, where it is measured; absent: nowhere.
+    Power that the appliance draws, where it is measured; absent: nowhere.
 vedette_box_memory_available_bytes gauge -
     Memory that programs could still get.
 vedette_box_memory_stalled_ratio gauge -
@@ -185,7 +185,7 @@ vedette_box_memory_stalled_ratio gauge -
 vedette_load_shedding_step gauge against
     What is shed. heat: 1 fewer looks, 2 smaller pictures, 3 offload; memory: 1 caches, 2 rings; 0 nothing.
 vedette_energy_joules_total counter source
-    Joules that the box drew, by where they were measured.
+    Joules that the appliance drew, by where they were measured.
 vedette_energy_joules_per_camera_hour gauge -
     Joules for an hour of one live camera, since this core started.
 vedette_energy_joules_per_alert gauge -

@@ -114,7 +114,7 @@ def test_who_is_found_again_is_rechecked_the_surer_the_surer() -> None:
     assert (sure.decision, less.decision) == ("rechecked", "rechecked"), "a detector confirms nothing"
     assert sure.confidence > less.confidence
     assert sure.reason == (
-        "A second look on this box found the person again in 4 of 4 pictures. "
+        "A second look on this appliance found the person again in 4 of 4 pictures. "
         "It looked because the cloud cannot be reached."
     )
 

@@ -240,7 +240,7 @@ def test_what_does_not_come_up_is_left_out_with_the_reason(
     assert rows["onnx int8"].state == "left out"
     assert rows["hailo"].reason == "/dev/hailo0: detector.backend: hailo takes it"
     assert (rows["openvino"].state, rows["tensorrt"].state) == ("absent", "absent")
-    assert (rows["Intel NPU"].state, rows["Intel GPU"].reason) == ("absent", "none in this box")
+    assert (rows["Intel NPU"].state, rows["Intel GPU"].reason) == ("absent", "none in this appliance")
     lines = runtime_choice.table_lines(tuple(rows.values()))
     assert len({line.index(each.way) for line, each in zip(lines, rows.values(), strict=True)}) == 1
     assert runtime_choice.runtime_options(asked.model_copy(update={"backend": "onnx"}), None) == (), "nothing is open"

@@ -102,7 +102,7 @@ def test_the_code_makes_one_admin_names_the_site_and_signs_in(site: Site, folder
     assert client.get("/setup").headers["location"] == "/"
     assert set(UserStore(site.db).users()) == {"anna"}
     assert yaml.safe_load((folder / "site.yaml").read_text())["site"] == {"name": "depot-7"}
-    assert [row["what"] for row in client.get("/api/v1/access-log").json()] == ["signed in", "set this box up"]
+    assert [row["what"] for row in client.get("/api/v1/access-log").json()] == ["signed in", "set this appliance up"]
 
 
 def test_guessing_the_code_gets_slow(site: Site, folder: Path) -> None:

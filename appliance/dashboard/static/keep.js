@@ -19,7 +19,7 @@ export function offerKeep(id, refresh) {
 	});
 }
 
-// "The postman" becomes the-postman: names are folders on the box.
+// "The postman" becomes the-postman: names are folders on the appliance.
 function plain(name) {
 	const letters = name.normalize("NFKD").toLowerCase().replace(/\p{M}/gu, "");
 	return letters.replace(/[^a-z0-9_]+/g, "-").replace(/^[-_]+|-+$/g, "").slice(0, 64);

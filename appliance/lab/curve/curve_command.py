@@ -46,7 +46,7 @@ _BANDED = ("router", "random")
 
 
 def format_share(share: float) -> str:
-    """`0.3 %`, `0.51 %`, `557 %`."""
+    """Write `0.3 %`, `0.51 %`, `557 %`."""
     return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
@@ -152,7 +152,7 @@ def bar_sentence(report: CurveReport) -> str:
 
 
 def comparison_sentence(report: CurveReport, comparison: BaselineComparison) -> str:
-    """Which is ahead where, and at which of the report's budgets that shows."""
+    """Say which is ahead where, and at which of the report's budgets that shows."""
     name, ahead = comparison.baseline, comparison.baseline_ahead
     router = f"the router is ahead {_spans(comparison.router_ahead)}" if comparison.router_ahead else "nowhere behind"
     if not ahead:
@@ -163,7 +163,7 @@ def comparison_sentence(report: CurveReport, comparison: BaselineComparison) -> 
 
 
 def _spans(leads: Sequence[Lead]) -> str:
-    """`from 0.3 % to 2.1 % (by up to 0.25)`; of many the three widest and the number of the others."""
+    """Write `from 0.3 % to 2.1 % (by up to 0.25)`; of many the three widest and the number of the others."""
     lines = sorted(sorted(leads, key=lambda lead: lead.start - lead.end)[:3], key=lambda lead: lead.start)
     words = [f"from {format_share(lead.start)} to {format_share(lead.end)} (by up to {lead.by:.2f})" for lead in lines]
     return ", ".join(words) + (f" and in {len(leads) - 3} shorter spans" if len(leads) > 3 else "")
@@ -195,7 +195,7 @@ def reading_notes(report: CurveReport) -> tuple[str, ...]:
 
 
 def cascade_table(curve: CascadeCurve) -> ReportTable:
-    """Cost against accuracy, from asking about all to asking about none, and what the claims allow."""
+    """Make the table of cost against accuracy, from escalating all to none, and what the claims allow."""
     shares = (0.0, 0.25, 0.5, 0.7, curve.goal, 0.95, 1.0)
     rows = [_cascade_row(f"{100 * share:.0f} % or more", curve, curve.at(share)) for share in shares]
     rows.append(_cascade_row("the most without a loss", curve, curve.most))
@@ -235,7 +235,7 @@ def _cascade_row(name: str, curve: CascadeCurve, at: CascadePoint) -> tuple[str,
 
 
 def cascade_sentence(curve: CascadeCurve) -> str:
-    """How much can stay at the edge without an incident lost, against the goal, and how much the claims allow."""
+    """Say how much can stay at the edge without an incident lost, against the goal, and what the claims allow."""
     at, most, whole = curve.at(curve.goal), curve.most, curve.points[0]
     word = "met" if most.kept >= curve.goal - 1e-9 else "missed"
     shown = at if at.lost == 0 else most
@@ -335,7 +335,7 @@ def _review_plot(report: CurveReport) -> Plot:
 
 
 def _decade_below(panel: CurvePanel, high: float) -> float:
-    """Where a log axis begins: a power of ten below everything that is drawn, at most `high` (both as drawn)."""
+    """Return where a log axis begins: a power of ten below everything that is drawn, at most `high`."""
     first = min((share for each in panel.curves for share, _ in each.points[:1] if share > 0), default=high)
     scale = 100.0 if 1.0 in panel.budgets else 1.0
     return min(high, float(10.0 ** floor(log10(first * scale))))
@@ -417,7 +417,7 @@ def _reason_to_skip(each: ScenarioPlan) -> str:
 
 
 def as_json(report: CurveReport) -> dict[str, Any]:
-    """Every field under its own name."""
+    """Return every field under its own name."""
     return {
         "bar_met": report.bar_met,
         "goal": report.goal,

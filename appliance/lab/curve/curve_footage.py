@@ -37,7 +37,7 @@ from appliance.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.scenario.scenario_verdicts import scenario_answers
 from appliance.types import Alert, AlertChange, Event, FrameBoxes, Route, StreamHeader, TrackedObject
-from appliance.uplink.nats_messages import NatsMessage, chunk_message
+from appliance.uplink.jetstream_publisher import NatsMessage, chunk_message
 
 BEFORE_S, AFTER_S = 1.0, 3.0  # seconds around an alert; as the windows of true events, see DerivedEvents
 
@@ -53,7 +53,7 @@ class IncidentLabels:
     untimed: int
 
     def incidents(self, footage: int) -> tuple[LabelledIncident, ...]:
-        """Each with the window in which an image shows it."""
+        """Return each with the window in which an image shows it."""
         return tuple(
             LabelledIncident(
                 footage=footage,
@@ -116,7 +116,7 @@ def _events(site: CameraConfig, truth: CameraTruth) -> tuple[Event, ...]:
 def _entry_event(
     number: int, expectation: Expectation, camera: str, site: CameraConfig, true_events: Sequence[Event]
 ) -> _EntryEvent | None:
-    """None: the entry has no moment, or expects several events anywhere in a span."""
+    """Return the event; None: the entry has no moment, or expects several events anywhere in a span."""
     pattern = expectation.pattern
     matching_events = [event for event in true_events if pattern.matches(event)]
     if expectation.min == 1 and matching_events and pattern.end != inf:
@@ -238,7 +238,7 @@ class BaselineRecorder:
         return list(self._sightings.values())
 
     def record(self, boxes: FrameBoxes, request: InferenceRequest) -> None:
-        """One examined frame of the replay."""
+        """Record one examined frame of the replay."""
         if boxes.t - self._encoded_t >= FRAME_ENCODED_EVERY_S:
             self._encoded_t, self._frame_bytes = boxes.t, self._frame_message_bytes(boxes.t, request.av_frame)
         # The first frame has nothing to be compared with; the motion gate reports all of it as moved.

@@ -121,13 +121,13 @@ class CascadeCurve:
 def measure_cascade(
     footage: Sequence[ReplayedFootage], incidents: Sequence[LabelledIncident], judge_error: float
 ) -> CascadeCurve | None:
-    """None: nothing raised an alert that could be escalated."""
+    """Measure the cascade; None: nothing raised an alert that could be escalated."""
     alerts = judged_alerts(footage, incidents)
     return cascade_of(alerts, judge_error) if alerts else None
 
 
 def cascade_of(alerts: Sequence[JudgedAlert], judge_error: float) -> CascadeCurve:
-    """There must be at least one alert."""
+    """Return the curve of these alerts, of which there must be one or more."""
     order = sorted(alerts, key=lambda each: -each.certainty)
     points = tuple(_point(order[:count], order[count:], judge_error) for count in range(len(order) + 1))
     lossless = [each for each in points if each.lost == 0]
@@ -145,7 +145,7 @@ def cascade_of(alerts: Sequence[JudgedAlert], judge_error: float) -> CascadeCurv
 
 
 def judged_alerts(footage: Sequence[ReplayedFootage], incidents: Sequence[LabelledIncident]) -> list[JudgedAlert]:
-    """Every alert of which the router saw a track, as it saw it last."""
+    """Return every alert of which the router saw a track, as it saw it last."""
     routes = [{route.alert: route for route in camera.routes} for camera in footage]
     shown = {
         (each.footage, each.alert): frozenset(n for n, one in enumerate(incidents) if each.finds(one))
@@ -369,7 +369,7 @@ def _band(
 def measure_curves(
     footage: Sequence[ReplayedFootage], *, seeds: int, stand_in_error: float, resamples: int = RESAMPLES
 ) -> CurveReport:
-    """All curves. There must be at least one labelled incident. seeds: repetitions of random and simulated verdicts."""
+    """Compute all curves of at least one labelled incident. seeds: repetitions of random and simulated verdicts."""
     incidents = [each for number, camera in enumerate(footage) for each in camera.labels.incidents(number)]
     footage_of = np.array([each.footage for each in incidents], np.intp)
     camera_bytes = np.array([camera.bytes for camera in footage], float)

@@ -49,7 +49,7 @@ class Candidate:
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """In falling value; of equals the earlier one first, as an appliance would meet them, then by footage."""
+    """Sort by falling value; of equals the earlier one first, as an appliance would meet them, then by footage."""
     return sorted(candidates, key=lambda each: (-each.value, each.t, each.footage))
 
 
@@ -65,7 +65,7 @@ class Ranking:
     first: Indices
 
     def costs(self, whole: Floats, weights: Floats | None = None) -> Floats:
-        """(I,) the budget, as a share of `whole`, from which on each incident is found; inf: with none.
+        """Return (I,), the budget from which on each incident is found, as a share of `whole`; inf: with none.
 
         whole: (F,) what 1 means, of each footage. weights: (F,) how often each footage counts, as when resampling.
         The first thing that does not fit a budget ends the sending; nothing cheaper is sent instead.
@@ -79,7 +79,7 @@ class Ranking:
 def ranking(
     order: Sequence[Candidate], incidents: Sequence[LabelledIncident], prices: Sequence[float] | None = None
 ) -> Ranking:
-    """`order` as arrays. prices: other than the bytes, one for each."""
+    """Return `order` as arrays. prices: other than the bytes, one for each."""
     by_footage: dict[int, list[tuple[int, Candidate]]] = {}
     for place, each in enumerate(order):
         by_footage.setdefault(each.footage, []).append((place, each))
@@ -117,7 +117,7 @@ def smallest_share(costs: Floats, recall: float, weights: Floats | None = None) 
 
 
 def staircase(costs: Floats) -> list[tuple[float, float]]:
-    """(share, recall) where the recall rises, shares rising; recall holds until the next."""
+    """Return (share, recall) where the recall rises, shares rising; recall holds until the next."""
     shares = np.unique(costs[np.isfinite(costs)])
     return [(float(share), recall_at(costs, float(share))) for share in shares]
 
@@ -220,7 +220,7 @@ class Bootstrap:
         )
 
     def _drawn(self, resamples: int) -> Iterator[_Draw]:
-        """(F,) how often each clip counts, (I,) how often each incident."""
+        """Yield (F,) how often each clip counts, (I,) how often each incident."""
         chance = np.random.default_rng(0)
         clips = len(self._whole)
         within = [np.flatnonzero(self._incidents == clip) for clip in range(clips)]

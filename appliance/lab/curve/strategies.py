@@ -39,7 +39,7 @@ class Strategy:
 
 
 def all_strategies(footage: Sequence[ReplayedFootage], seeds: int) -> tuple[Strategy, ...]:
-    """All strategies, the router first. seeds: repetitions of random."""
+    """Return all strategies, the router first. seeds: repetitions of random."""
     apart = [each.merge_s for each in footage]
     motion = [each for number, camera in enumerate(footage) for each in _motion_frames(number, camera)]
     return (
@@ -68,7 +68,7 @@ def router_candidates(footage: Sequence[ReplayedFootage]) -> list[Candidate]:
 
 
 def confidence_candidates(footage: Sequence[ReplayedFootage]) -> list[Candidate]:
-    """Every track of a watched label by its best score, with the evidence that the router would send of it."""
+    """Return every track of a watched label by its best score, with the evidence that the router would send of it."""
     return [
         Candidate(footage=number, t=each.t, value=each.score, bytes=each.bytes, moments=each.moments)
         for number, camera in enumerate(footage)
@@ -111,7 +111,7 @@ def _all_examined(footage: Sequence[ReplayedFootage]) -> list[Candidate]:
 
 
 def _random(footage: Sequence[ReplayedFootage], seed: int) -> list[Candidate]:
-    """Moments anywhere in the footage; each has the size of the nearest examined frame."""
+    """Draw moments anywhere in the footage; each has the size of the nearest examined frame."""
     rng = np.random.default_rng(seed)
     found = []
     for number, camera in enumerate(footage):
@@ -146,7 +146,7 @@ class SimulatedVerdicts:
     def rejected(
         self, order: Sequence[Candidate], incidents: Sequence[LabelledIncident], escalated: AlertKeys
     ) -> list[AlertKeys]:
-        """For each seed the alerts that are rejected."""
+        """Return for each seed the alerts that are rejected."""
         is_true = [any(each.finds(incident) for incident in incidents) for each in order]
         found = []
         for seed in range(self.seeds):
@@ -163,7 +163,7 @@ def alert_key(alert: Candidate) -> tuple[int, str]:
 
 
 def ranked_alerts(footage: Sequence[ReplayedFootage]) -> list[Candidate]:
-    """Every alert in falling value, escalated or not; a person sees its beginning and its best view."""
+    """Return every alert in falling value, escalated or not; a person sees its beginning and its best view."""
     found = []
     for number, camera in enumerate(footage):
         values = {route.alert: route.value for route in camera.routes}

@@ -135,7 +135,7 @@ def _best_answers(boxes: ClassBoxes) -> ClassBoxes:
 
 
 def _match(images: Sequence[ClassBoxes], iou_min: float) -> _Matches:
-    """COCO's rule: detections by score, each takes the free true box that it overlaps most."""
+    """Match by COCO's rule: detections by score, each takes the free true box that it overlaps most."""
     hits = [take_best(iou_matrix(each.found, each.truth[~each.ignored]), iou_min) >= 0 for each in images]
     void = [share_inside(each.found, each.truth[each.ignored]).max(axis=1, initial=0.0) >= iou_min for each in images]
     scores = np.concatenate([each.scores for each in images])
@@ -147,7 +147,7 @@ def _match(images: Sequence[ClassBoxes], iou_min: float) -> _Matches:
 
 
 def _average_precision(matches: _Matches, weights: Floats) -> float:
-    """Mean precision at COCO's 101 recalls; weights: (images,) how often each counts. nan without a true box."""
+    """Return the mean precision at COCO's 101 recalls; weights: (images,) how often each counts. nan: no true box."""
     weight = weights[matches.image]
     right, counted = np.cumsum(weight * matches.hits), np.cumsum(weight * ~matches.void)
     return average_precision(right, counted, float(weights @ matches.boxes), "coco")
@@ -197,7 +197,7 @@ def _calibration_line(matches: _Matches) -> tuple[float, float] | None:
 
 
 def _coco_average_precision(images: Sequence[ClassBoxes]) -> tuple[float, float]:
-    """AP50 and AP50:95 by pycocotools."""
+    """Return AP50 and AP50:95 by pycocotools."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 

@@ -140,7 +140,7 @@ def read_report(path: Path) -> EvaluationReport:
 
 
 def report_lines(report: EvaluationReport) -> list[str]:
-    """For people: every figure, the mean over several sets, what a model costs, notes."""
+    """Write for people every figure, the mean over several sets, what a model costs, notes."""
     return [
         *aligned_lines(_figures_table(report)),
         "",

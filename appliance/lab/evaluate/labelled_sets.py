@@ -395,12 +395,12 @@ def _clip_images(clip: Path, truth: _ClipTruth, every: int) -> Iterator[Labelled
 
 
 def _scaled(converter: FrameConverter, frame: VideoFrame, size_of: _SizeOf) -> Pixels:
-    """By the decoder, as in the appliance."""
+    """Scale by the decoder, as in the appliance."""
     return converter.bgr(frame, size_of(*upright_size(frame)))
 
 
 def _mot_labels(truth: Path, written: set[str], classes: Mapping[int, str]) -> dict[str, str]:
-    """Names of the class column's numbers; the only one given stands for a file without that column."""
+    """Return names of the class column's numbers; the only one given stands for a file without that column."""
     if written == {""} and len(classes) == 1:
         return dict.fromkeys(written, *classes.values())
     found = {str(number): label for number, label in classes.items() if str(number) in written}
@@ -415,7 +415,7 @@ def _counts(row: LabelRow) -> bool:
 
 
 def _mot_box(truth: _ClipTruth, row: LabelRow, size: _Size) -> TrueBox:
-    """MOT boxes may reach beyond the image as far as the object does, but not lie outside."""
+    """Read a MOT box, which may reach beyond the image as far as the object does, but not lie outside."""
     label = truth.label_of.get(row.name, "")
     box = _clipped((row.box[0] / size[0], row.box[1] / size[1], row.box[2] / size[0], row.box[3] / size[1]), np.inf)
     if box is None and label and _counts(row):
@@ -438,7 +438,7 @@ def _share_of(box: _PixelBox, size: _Size) -> TrueBox:
 
 
 def _clipped(box: Box, overhang: float = OVERHANG_MAX) -> Box | None:
-    """Within the image; None for one that nowhere lies in it or sticks out by more than `overhang`."""
+    """Clip to the image; None for one that nowhere lies in it or sticks out by more than `overhang`."""
     x1, y1, x2, y2 = (min(1.0, max(0.0, side)) for side in box)
     inside = max(-box[0], -box[1], box[2] - 1, box[3] - 1) <= overhang
     return (x1, y1, x2, y2) if inside and x2 > x1 and y2 > y1 else None
@@ -466,7 +466,7 @@ def _as_it_is(image: Pixels) -> Callable[[_SizeOf], Pixels]:
 
 
 def _image(path: Path) -> Pixels:
-    """As labelling tools see it: not turned by EXIF."""
+    """Read an image as labelling tools see it: not turned by EXIF."""
     try:
         image = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error:

@@ -120,7 +120,7 @@ def _runs(
     cost: InferenceCost,
     clock: Clock,
 ) -> tuple[ModelRun, ModelRun]:
-    """Each scenario with one network and then the other, while its clip is in the page cache."""
+    """Run each scenario with one network and then the other, while its clip is in the page cache."""
     caches = [DetectorCache(name, load=load) for name in (options.base, options.variant)]
     results: tuple[list[ScenarioResult], list[ScenarioResult]] = ([], [])
     for number, plan in enumerate(plans, start=1):
@@ -140,7 +140,7 @@ def _runs(
 
 
 def cost_in_turns(networks: Sequence[ObjectDetector]) -> list[float]:
-    """CPU ms of an inference of each in a whole 16:9 frame, the median; in turns, so that load falls on all alike."""
+    """Return the median CPU ms of an inference of each, in turns, so that other load falls on all alike."""
     frames = [trial_frame(network) for network in networks]
     took: list[list[float]] = [[] for _ in networks]
     for run in range(1 + COST_RUNS):
@@ -153,7 +153,7 @@ def cost_in_turns(networks: Sequence[ObjectDetector]) -> list[float]:
 
 
 def reasons_against(base: ModelRun, variant: ModelRun, *, tolerance: float, events_min: int) -> list[str]:
-    """Why the variant may not be recommended, the weightiest first; []: it may."""
+    """Say why the variant may not be recommended, the weightiest first; []: it may."""
     before, after = base.total, variant.total
     found = [
         f"{one.name} passes with {base.name} and fails with the variant"
@@ -210,7 +210,7 @@ def _figures(run: ModelRun) -> MeasuredFigures:
 
 
 def _differences(base: ModelRun, variant: ModelRun) -> list[dict[str, object]]:
-    """Scenario by scenario, what came with each."""
+    """List, scenario by scenario, what came with each."""
     return [
         {
             "scenario": one.name,

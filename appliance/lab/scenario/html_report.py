@@ -183,7 +183,7 @@ def html_report(
 
 
 def percent_text(figure: Estimate) -> str:
-    """`83 %`, or an en dash where nothing was observed."""
+    """Write `83 %`, or an en dash where nothing was observed."""
     return "–" if figure.value is None else f"{100 * figure.value:.0f} %"
 
 
@@ -244,7 +244,7 @@ def _points(points: Sequence[Point], width: int, height: int) -> str:
 
 
 def _corner(points: Sequence[Point], width: int, height: int) -> Point:
-    """Where a zone's name stands: at its highest corner."""
+    """Return where a zone's name stands: at its highest corner."""
     x, y = min(points, key=lambda point: (point[1], point[0]))
     return x * width, y * height
 

@@ -26,7 +26,7 @@ ROWS_MAX = 400  # of a table made of a plot's own points
 
 
 def format_number(value: float) -> str:
-    """Four digits, or all before the point: `0.003`, `12.5`, `30 000`."""
+    """Write four digits, or all before the point: `0.003`, `12.5`, `30 000`."""
     return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}".replace(",", " ")
 
 
@@ -41,7 +41,7 @@ class PlotAxis:
     log: bool = False
 
     def position(self, value: float) -> float:
-        """Where `value` lies: 0 at low, 1 at high, outside of that beyond them."""
+        """Return where `value` lies: 0 at low, 1 at high, outside of that beyond them."""
         if not self.log:
             return (value - self.low) / (self.high - self.low)
         return log10(max(value, self.low / 10) / self.low) / log10(self.high / self.low)
@@ -242,7 +242,7 @@ class ReportSection:
 
 
 def template_environment() -> Environment:
-    """Jinja for the reports: escapes text, refuses undefined names."""
+    """Return Jinja for the reports: it escapes text, refuses undefined names."""
     return Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -273,7 +273,7 @@ def aligned_lines(table: ReportTable) -> list[str]:
 
 
 def table_of_plot(plot: Plot) -> ReportTable:
-    """Every point of every line, with its band where one has the same x; beyond ROWS_MAX rows the rest is counted."""
+    """List every point of every line, with its band where one has the same x; rows beyond ROWS_MAX are counted."""
     rows = []
     for series in plot.series:
         bands = {x: (low, high) for x, low, high in series.band}

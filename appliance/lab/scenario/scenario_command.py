@@ -37,7 +37,7 @@ _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit_report(results: Sequence[ScenarioResult], now: float) -> bytes:
-    """One suite, one case a scenario. A scenario that failed has one `failure` with all its words. now: UTC seconds."""
+    """Return one suite, one case a scenario; one that failed has one `failure` with all its words. now: UTC seconds."""
     failed = sum(result.status == "failed" for result in results)
     skipped = sum(result.status in ("skipped", "known failing") for result in results)
     counts = {
@@ -203,7 +203,7 @@ def _write(
 
 
 def write_report(path: Path, data: bytes) -> None:
-    """Whole or not at all, except into a pipe or a device. Raises UsageError."""
+    """Write it whole or not at all, except into a pipe or a device. Raises UsageError."""
     try:
         if path.exists() and is_special(path):
             path.write_bytes(data)
@@ -228,7 +228,7 @@ def total_figures(results: Sequence[ScenarioResult]) -> EventFigures:
 
 
 def as_json(results: Sequence[ScenarioResult]) -> dict[str, Any]:
-    """Every field of each result under its own name, and the sums."""
+    """Return every field of each result under its own name, and the sums."""
     total = total_figures(results)
     return {
         "passed": not any(result.status == "failed" for result in results),
@@ -279,7 +279,7 @@ def _print_faults(result: ScenarioResult, console: Console) -> None:
 
 
 def summary_lines(results: Sequence[ScenarioResult]) -> list[str]:
-    """How many passed, the events' figures with their intervals, the alerts, and the model; plain text."""
+    """Say how many passed, the events' figures with their intervals, the alerts, and the model; plain text."""
     total = total_figures(results)
     counts = [(sum(result.status == status for result in results), status) for status in _COLOURS]
     lines = [", ".join(f"{count} {status}" for count, status in counts if count)]

@@ -118,7 +118,7 @@ def figures_of(outcomes: Sequence[ScenarioOutcome]) -> EventFigures:
 
 
 def recall_difference(one: OperatingPoint, other: OperatingPoint) -> RecallDifference | None:
-    """How much more recall `one` has. None where the two examined other frames and so expected other events."""
+    """Return how much more recall `one` has; None where the two examined, and so expected, different things."""
     if _requirements(one) != _requirements(other) or not one.outcomes:
         return None
     ours, theirs = (
@@ -173,7 +173,7 @@ class TuningAim:
         return self.floor_of == "f1" or _value(figures, self.floor_of) >= self.floor
 
     def rank(self, figures: EventFigures) -> tuple[float, ...]:
-        """Higher is better; a point that misses the floor is below all that reach it, the nearer the better."""
+        """Return a rank, higher is better; a point that misses the floor is below all that reach it."""
         recall, precision = _value(figures, "recall"), _value(figures, "precision")
         fewer_alerts = -(figures.alerts_per_hour or 0.0)
         if self.floor_of == "f1":
@@ -200,7 +200,7 @@ class TuningChoice:
 
 
 def read_aim(text: str) -> TuningAim:
-    """`recall>=0.95`, `precision>=0.9` or `f1`. Raises UsageError."""
+    """Read `recall>=0.95`, `precision>=0.9` or `f1`. Raises UsageError."""
     if text.strip() == "f1":
         return TuningAim("f1")
     match = _AIM_PATTERN.match(text.strip())
@@ -211,7 +211,7 @@ def read_aim(text: str) -> TuningAim:
 
 
 def choose_point(points: Sequence[OperatingPoint], aim: TuningAim) -> TuningChoice:
-    """points: all with the same scenarios; one of them the present one."""
+    """Choose a point. points: all with the same scenarios; one of them the present one."""
     present = next(point for point in points if point.present)
     chosen = points[_best([point.outcomes for point in points], points, aim)]
     return TuningChoice(

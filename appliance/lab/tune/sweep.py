@@ -53,7 +53,7 @@ class Sweep:
     values: tuple[SweepValue, ...]
 
     def change(self, config: DecisionConfig, value: SweepValue) -> DecisionConfig:
-        """`config` with the value in place. Raises UsageError when the value is invalid."""
+        """Return `config` with the value in place. Raises UsageError when the value is invalid."""
         if self.section == "rules":
             cameras = {name: self._rules(camera, value) for name, camera in config.cameras.items()}
             return replace(config, cameras=cameras)
@@ -87,7 +87,7 @@ class Sweep:
 
 
 def read_sweep(text: str) -> Sweep:
-    """`rules.score_min=0.3:0.8:0.05` (from, to, step) or `alerts.merge_s=4,8,16`. Raises UsageError."""
+    """Read `rules.score_min=0.3:0.8:0.05` (from, to, step) or `alerts.merge_s=4,8,16`. Raises UsageError."""
     key, equals, values = text.partition("=")
     if not equals or not values:
         raise UsageError(f"--sweep {text}: write KEY=FROM:TO:STEP or KEY=VALUE,VALUE")
@@ -96,7 +96,7 @@ def read_sweep(text: str) -> Sweep:
 
 
 def sweep_grid(sweeps: Sequence[Sweep]) -> list[SweepSetting]:
-    """Every combination of the values. Raises UsageError beyond POINTS_MAX."""
+    """Return every combination of the values. Raises UsageError beyond POINTS_MAX."""
     keys = [sweep.key for sweep in sweeps]
     if len(set(keys)) != len(keys):
         raise UsageError("--sweep: a setting is named twice")
@@ -107,7 +107,7 @@ def sweep_grid(sweeps: Sequence[Sweep]) -> list[SweepSetting]:
 
 
 def apply_setting(config: DecisionConfig, sweeps: Sequence[Sweep], setting: SweepSetting) -> DecisionConfig:
-    """`config` with all values of the setting in place."""
+    """Return `config` with all values of the setting in place."""
     for sweep, (_, value) in zip(sweeps, setting, strict=True):
         config = sweep.change(config, value)
     return config

@@ -36,7 +36,7 @@ _SHARE = PlotAxis("share of events", "%", 0, 100)
 
 
 def points_table(points: Sequence[OperatingPoint], choice: TuningChoice) -> ReportTable:
-    """One row per point, the present one first."""
+    """Return one row per point, the present one first."""
     head = ("setting", "", "recall", "precision", "false", "alerts/h", "delay", "bytes")
     return ReportTable(head, tuple(_points_row(point, choice) for point in points))
 
@@ -101,7 +101,7 @@ def _more_or_fewer(count: int, one: str, several: str) -> str:
 
 
 def _plateau_sentence(choice: TuningChoice, points: Sequence[OperatingPoint]) -> str:
-    """Which points do just the same: a choice in the middle of many is a safe one."""
+    """Say which points do just the same: a choice in the middle of many is a safe one."""
     same = [point.text for point in points if point is not choice.point and point.outcomes == choice.point.outcomes]
     return f"just the same comes of: {'; '.join(same)}" if same else "no other setting tried does just the same"
 
@@ -190,7 +190,7 @@ def _trade_off(points: Sequence[OperatingPoint], choice: TuningChoice) -> Plot:
 
 
 def _along(points: Sequence[OperatingPoint], choice: TuningChoice, sweep: Sweep) -> Plot:
-    """Both figures with their intervals at each value."""
+    """Draw both figures with their intervals at each value."""
     tried = sorted((float(point.setting[0][1]), point) for point in points if point.setting)
     values = [value for value, _ in tried]
     spare = (values[-1] - values[0]) / 20 or 0.05

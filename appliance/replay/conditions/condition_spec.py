@@ -112,7 +112,7 @@ class FootageCondition:
 
 
 def parse_conditions(items: Iterable[str]) -> tuple[FootageCondition, ...]:
-    """All of `items`, each perhaps several with commas between; in the order of CONDITION_KINDS, then of time.
+    """Parse all `items`, each perhaps several with commas between; in the order of CONDITION_KINDS, then of time.
 
     `none` is clear weather. Raises UsageError with what would be right.
     """
@@ -129,7 +129,7 @@ def parse_conditions(items: Iterable[str]) -> tuple[FootageCondition, ...]:
 
 
 def parse_condition(text: str) -> FootageCondition:
-    """`rain`, `rain:40mm`, `ir@20s`, `fog:50m@10s-30s`, `freeze:2s@1:05`. Raises UsageError."""
+    """Parse `rain`, `rain:40mm`, `ir@20s`, `fog:50m@10s-30s`, `freeze:2s@1:05`. Raises UsageError."""
     match = _ITEM.match(text)
     if match is None:
         raise UsageError(f"`{text}` is no weather: write a name, as in rain, rain:40mm, ir@20s or drop:5%")
@@ -209,7 +209,7 @@ class ConditionSet:
 
     @classmethod
     def parse(cls, items: Iterable[str], seed: int = 0) -> ConditionSet:
-        """As written after `--with`. Without a condition the seed is 0. Raises UsageError."""
+        """Parse them as written after `--with`. Without a condition the seed is 0. Raises UsageError."""
         found = parse_conditions(items)
         return cls(found, seed) if found else NO_CONDITIONS
 
@@ -233,7 +233,7 @@ class ConditionSet:
 
 
 def describe_conditions(texts: Iterable[str], seed: int) -> str:
-    """`rain:10mm, drop:5% (seed 7)`; "" for clear weather."""
+    """Write `rain:10mm, drop:5% (seed 7)`; "" for clear weather."""
     text = ", ".join(texts)
     return f"{text} (seed {seed})" if text and seed else text
 

@@ -59,12 +59,12 @@ class FrameTransform:
 
 
 def frame_transform_of(conditions: ConditionSet) -> FrameTransform | None:
-    """None: nothing changes what is in a frame."""
+    """Return the transform; None: nothing changes what is in a frame."""
     return FrameTransform(conditions) if conditions.image_conditions else None
 
 
 def shake_offset(conditions: ConditionSet, frame: int, t: float) -> tuple[float, float]:
-    """(x, y) in pixels by which the image is moved at that frame, right and down; see `Shake`."""
+    """Return (x, y) in pixels by which the image is moved at that frame, right and down; see `Shake`."""
     x = y = 0.0
     frame, t = _frozen(_freezes(conditions), frame, t)
     for each, random in _randoms(conditions):
@@ -87,7 +87,7 @@ def _frozen(freezes: Sequence[FootageCondition], frame: int, t: float) -> tuple[
 
 
 def _randoms(conditions: ConditionSet) -> list[tuple[FootageCondition, SeededRandom]]:
-    """Each kind has its own randomness, whatever else is wrong; the second of a kind is not like the first."""
+    """Yield each condition with its own randomness; the second of a kind is not like the first."""
     seen: Counter[str] = Counter()
     found = []
     for each in conditions.conditions:

@@ -39,17 +39,17 @@ class Planes:
         return self.y.shape[1], self.y.shape[0]
 
     def with_y(self, y: Plane) -> Planes:
-        """Another brightness, held between black and white."""
+        """Return them with another brightness, held between black and white."""
         if self.black > 0:
             y = np.clip(y, np.uint8(self.black), np.uint8(self.white))
         return replace(self, y=y)
 
     def with_colour(self, share: float) -> Planes:
-        """With `share` of the colour; 0 is grey."""
+        """Return them with `share` of the colour; 0 is grey."""
         return replace(self, u=_towards_grey(self.u, share), v=_towards_grey(self.v, share))
 
     def level(self, share: float) -> float:
-        """y of a brightness 0..1."""
+        """Return the y of a brightness 0..1."""
         return self.black + share * (self.white - self.black)
 
 
@@ -64,7 +64,7 @@ class PlaneConverter:
         self._reformatter = VideoReformatter()
 
     def to_planes(self, frame: av.VideoFrame) -> Planes:
-        """Upright, with even sides."""
+        """Return the planes upright, with even sides."""
         width, height = frame.width // 2 * 2, frame.height // 2 * 2
         plain = frame
         if frame.format.name not in ("yuv420p", "yuvj420p") or (width, height) != (frame.width, frame.height):
@@ -141,7 +141,7 @@ class SeededRandom:
 
 
 def row_distances_m(rows: int) -> Weights:
-    """(rows, 1) metres, guessed: the scene is not measured, and most cameras look down at 10 to 30 degrees.
+    """Return (rows, 1) metres, guessed: the scene is not measured, and most cameras look down at 10 to 30 degrees.
 
     5.6 m at the lower edge, 12 m in the middle, 50 m at a fifth of the height, 120 m above a seventh.
     """
@@ -150,7 +150,7 @@ def row_distances_m(rows: int) -> Weights:
 
 
 def smooth_noise(rng: np.random.Generator, size: tuple[int, int], cells: int) -> Weights:
-    """(height, width) smooth noise, mean 0, spread about 1: `cells` blobs across. Made small and blown up."""
+    """Return smooth noise (height, width), mean 0, spread about 1: `cells` blobs across, made small and blown up."""
     width, height = size
     coarse = rng.standard_normal((max(2, round(cells * height / width)), max(2, cells))).astype(np.float32)
     return np.asarray(cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC), np.float32)
@@ -173,14 +173,14 @@ class HazeLayer:
         return cls((whole, 1 - whole), (half, 1 - half))
 
     def over(self, planes: Planes, light: float) -> Planes:
-        """Airlight in front of the scene; light: its y."""
+        """Lay airlight over the scene; light: its y."""
         y = blended(planes.y, round(light), *self.whole)
         u, v = (blended(plane, GREY, *self.half) for plane in (planes.u, planes.v))
         return Planes(y, u, v, planes.black, planes.white)
 
 
 def blended(plane: Plane, other: Plane | int, kept: Weights, rest: Weights) -> Plane:
-    """`kept` of a plane and `rest` of `other`, (H, W) each; four times as fast as the same in numpy."""
+    """Blend `kept` of a plane and `rest` of `other`, (H, W) each; four times as fast as the same in numpy."""
     if isinstance(other, int):
         other = np.full_like(plane, min(255, max(0, other)))
     return np.asarray(cv2.blendLinear(plane, other, kept, rest), np.uint8)
@@ -216,7 +216,7 @@ class Night:
         return replace(dark, u=_shifted(dark.u, -warm), v=_shifted(dark.v, warm))
 
     def _lit(self, size: tuple[int, int]) -> Weights:
-        """(H, W) share of the light that each place gets: pools under some lamps, the distance and sky dark."""
+        """Return (H, W), the share of the light that each place gets: pools under some lamps, dark distance and sky."""
         if size not in self._maps:
             width, height = size[0] // 8, size[1] // 8
             far = 1.0 / (1.0 + (row_distances_m(height) / 60.0) ** 2)
@@ -325,7 +325,7 @@ class SensorNoise:
 
 
 def _sheet(size: tuple[int, int], rng: np.random.Generator, steps: float, soft_px: float) -> _NoiseSheet:
-    """Noise a little larger than the frame, blurred by `soft_px` and brought back to its strength."""
+    """Return noise a little larger than the frame, blurred by `soft_px` and brought back to its strength."""
     raw = rng.standard_normal((size[1] + _MARGIN, size[0] + _MARGIN)).astype(np.float32)
     soft = cv2.GaussianBlur(raw, (0, 0), soft_px)
     return np.asarray(np.rint(soft * (steps / soft.std())), np.int16)
@@ -362,7 +362,7 @@ class Dirt:
         return Planes(planes.y, u, v, planes.black, planes.white).with_y(blended(planes.y, mud, kept, 1 - kept))
 
     def _kept(self, size: tuple[int, int]) -> tuple[Weights, Weights]:
-        """(H, W) and half of it: how much of the scene comes through."""
+        """Return how much of the scene comes through, (H, W) and half of it."""
         if size not in self._maps:
             width, height = size[0] // 4, size[1] // 4
             rng = self._random.for_footage()
@@ -376,7 +376,7 @@ class Dirt:
         return self._maps[size]
 
     def _drops(self, width: int, height: int, rng: np.random.Generator) -> Weights:
-        """Small round stains, one for each two per cent."""
+        """Return small round stains, one for each two per cent."""
         canvas = np.zeros((height, width), np.float32)
         for _ in range(max(1, round(50 * self._share))):
             at = (int(rng.integers(0, width)), int(rng.integers(0, height)))
@@ -459,7 +459,7 @@ class Shake:
         self._random = random
 
     def offset(self, frame: int) -> tuple[float, float]:
-        """(x, y) in pixels, right and down, in eighths."""
+        """Return (x, y) in pixels, right and down, in eighths."""
         sway, share = divmod(frame, _FRAMES_A_SWAY)
         begin, end = (self._random.for_frame(each).uniform(-1, 1, 2) for each in (sway, sway + 1))
         ease = (1 - np.cos(np.pi * share / _FRAMES_A_SWAY)) / 2

@@ -59,7 +59,7 @@ class Haze:
 
 
 def airlight(planes: Planes) -> float:
-    """y of the light that fog, rain and snow throw into the lens: brighter than the scene's mean, dim at night."""
+    """Return the y of the light that fog, rain and snow throw into the lens: brighter than the mean, dim at night."""
     mean = float(cv2.mean(planes.y)[0]) - planes.black
     return planes.black + min(0.82 * (planes.white - planes.black), 1.25 * mean + 22)
 
@@ -175,7 +175,7 @@ class Snow:
 
 
 def _count(layer: _DropLayer, density: float, ratio: float) -> int:
-    """How many of a layer are in a frame of that ratio of width to height."""
+    """Return how many of a layer are in a frame of that ratio of width to height."""
     return round(layer.count * density * ratio * 9 / 16)
 
 
@@ -184,7 +184,7 @@ def _canvas(size: tuple[int, int]) -> Plane:
 
 
 def _fallen(far: Plane, near: Plane, soft_px: float) -> Plane:
-    """Far and near ones together; the near ones are drawn at half the size, since they are blurred anyway."""
+    """Draw far and near ones together, the near ones at half the size, since they are blurred anyway."""
     size, scale = (far.shape[1], far.shape[0]), far.shape[0] / 720
     blurred = cv2.GaussianBlur(near, (0, 0), max(0.3, soft_px * scale / 2))
     sharp = cv2.GaussianBlur(far, (3, 3), max(0.3, TUNING.far_blur_px * scale))
@@ -192,6 +192,6 @@ def _fallen(far: Plane, near: Plane, soft_px: float) -> Plane:
 
 
 def _lighter(y: Plane, share: Plane, light: float) -> Plane:
-    """Towards `light` by `share` (0..255), never darker."""
+    """Move towards `light` by `share` (0..255), never darker."""
     towards = cv2.multiply(cv2.subtract(np.full_like(y, min(255, round(light + 40))), y), share, scale=1 / 255)
     return np.asarray(cv2.add(y, towards), np.uint8)

@@ -151,7 +151,7 @@ class FaultySource:
         return drop is not None and self._random("drop", frame.index) < drop.amount / 100
 
     def _delay_s(self, frame: DecodedFrame) -> float:
-        """By how much the frame's time stamp is wrong."""
+        """Return by how much the frame's time stamp is wrong."""
         jitter, late = self._at("jitter", frame.t), self._at("late", frame.t)
         delay_s = 0.0
         if jitter is not None:
@@ -161,7 +161,7 @@ class FaultySource:
         return delay_s
 
     def _behind_s(self, frame: DecodedFrame, stall_s: float) -> float:
-        """Frames that waited while the link stood still arrive at its end, one right after the other."""
+        """Return how late a frame is: those that waited for the link arrive at its end, one after the other."""
         second = int(frame.t)
         if (
             second != self._stall_second
