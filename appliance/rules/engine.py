@@ -19,7 +19,7 @@ from appliance.rules.zones_and_lines import (
     StartPlace,
     Zone,
     ZoneMembership,
-    in_company,
+    are_neighbours,
 )
 from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
 
@@ -50,8 +50,8 @@ class RulesEngine:
     A rule judges a track by its TrackCertainty, not by the score of one detection; an event carries it as its `score`.
     Scores are put on the common scale first, by what the header says of the network (`StreamHeader.calibration`).
 
-    In company (`in_company`) a change is believed later (`TUNING.crowded_settle_s`). Only boxes of the same frame
-    count: tracks that are no longer seen must not raise the number of detections that a newcomer needs.
+    Beside neighbours (`are_neighbours`) a change is believed later (`TUNING.crowded_settle_s`). Only boxes of the same
+    frame count: tracks that are no longer seen must not raise the number of detections that a newcomer needs.
 
     What stands in an ignored zone (`CameraConfig.ignore`) fires nothing, nor does a box that is lower or higher than
     the rule wants: what they do is pending meanwhile, as with a track that is not certain yet.
@@ -139,7 +139,7 @@ class RulesEngine:
         for found in frame.objects:
             track = self._update_track(found, now)
             others = [other.box for other in frame.objects if other.track != found.track]
-            crowded = any(in_company(found.box, other, self._aspect) for other in others)
+            crowded = any(are_neighbours(found.box, other, self._aspect) for other in others)
             self._move(track, now, TUNING.crowded_settle_s if crowded else TUNING.settle_s, others)
             events += self._fire(track, each_armed, now, frame.t)
         for track in self._left_view({found.track for found in frame.objects}, now):

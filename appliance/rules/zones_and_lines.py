@@ -28,9 +28,9 @@ class RuleTuning:
     settle_s: a change is believed once it was seen in a row for so long: a little less than the time between two
     frames, so that at 5 a second and slower two frames do. Cameras that are examined faster need more, so that a rule
     does not grow jumpier with the frame rate.
-    crowded_settle_s: the same in company: there a box is often two people, or half of one, for a frame or two.
-    company_overlap_min, company_heights: in company is a box of which so much lies in another (or the other way round),
-    or whose foot is so near to another's, in heights. Boxes that only touch are of two objects that a detector keeps
+    crowded_settle_s: the same beside neighbours: there a box is often two people, or half of one, for a frame or two.
+    neighbour_overlap_min, neighbour_heights: neighbours are boxes of which one lies in the other to such a part, or
+    whose feet are so near to each other, in heights. Boxes that only touch are of two objects that a detector keeps
     apart.
     row_s: detections are in a row while the object is not missed for longer between them.
     loss_s: behind a pillar or a passing car people are hidden for a second or two; a longer loss breaks a stay off.
@@ -58,8 +58,8 @@ class RuleTuning:
     start_far_heights: float = 1.5
     start_growth_min: float = 0.18
     start_jump_max: float = 0.3
-    company_overlap_min: float = 0.1
-    company_heights: float = 0.3
+    neighbour_overlap_min: float = 0.1
+    neighbour_heights: float = 0.3
     pending_s: float = 3.0
     forget_s: float = 60.0
     tracks_max: int = 512
@@ -302,12 +302,12 @@ class Line:
         return RIGHT if leaning > 0 else LEFT
 
 
-def in_company(a: Box, b: Box, aspect: float) -> bool:
+def are_neighbours(a: Box, b: Box, aspect: float) -> bool:
     """Return True if two objects are so near to each other that a detector may take them for one, or one for two."""
     wide, tall = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
     smaller = min((each[2] - each[0]) * (each[3] - each[1]) for each in (a, b))
-    if min(wide, tall) > 0 and wide * tall >= TUNING.company_overlap_min * smaller:
+    if min(wide, tall) > 0 and wide * tall >= TUNING.neighbour_overlap_min * smaller:
         return True
     (ax, ay), (bx, by) = foot(a), foot(b)
-    reach = TUNING.company_heights * min(a[3] - a[1], b[3] - b[1])
+    reach = TUNING.neighbour_heights * min(a[3] - a[1], b[3] - b[1])
     return hypot((ax - bx) * aspect, ay - by) <= reach
