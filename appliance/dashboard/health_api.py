@@ -85,8 +85,8 @@ class TroubleItem(ApiModel):
         refused = row.kind == "stalled" and REFUSED_PASSWORD in row.reason
         camera = f"/cameras/{quote(row.camera, safe='')}"
         words, page = HELP.get(row.kind, (N_("Look at the camera"), camera))
-        if refused and may("GET", "/cameras/{name}/edit"):
-            words, page = N_("Enter the password"), f"{camera}/edit"
+        if refused and may("GET", "/cameras/{name}/settings"):
+            words, page = N_("Enter the password"), f"{camera}/settings"
         title = N_("Camera refuses the password") if refused else HEALTH_TITLES[row.kind]
         return cls.of_row(row, title=title, help=words, page=page if row.kind not in HELP or may("GET", page) else "")
 

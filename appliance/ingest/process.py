@@ -33,7 +33,7 @@ from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
-from appliance.ingest.substream_ring import StandbyRing, SubstreamRing, clear_substreams
+from appliance.ingest.substream_ring import LiveRings, StandbyRing, SubstreamRing, clear_substreams
 from appliance.media.live_memory import live_memory
 from appliance.recheck.worker import RecheckWorker
 from appliance.rules.reportable import unknown_labels
@@ -165,8 +165,8 @@ class IngestProcess:
             free_bytes = round(self._storage.disk_free_min_mb * 1_000_000)
             substream = SubstreamRing(Path(self._storage.dir), name, free_bytes, clock)
         runner = CameraRunner(
-            camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog, substream=substream,
-            standby=standby,
+            camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog,
+            rings=LiveRings(substream, standby),
         )  # fmt: skip
         rings = tuple(each for each in (substream, standby) if each is not None)
         return _RunningCamera(camera, analysis, runner, stream, parked, rings)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.base.clock import Clock
+from appliance.ingest.reconnecting_reader import PacketSink
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.live_memory import FREE_BYTES_MIN
 from appliance.media.segment_writer import SegmentFile
@@ -22,6 +24,14 @@ FOLDER = "substreams"  # substreams/<camera>/: see store/paths
 SEGMENT_S = 4.0  # a clip is cut at key frames, which are 2 to 4 s apart
 FILES_KEPT = 2  # the one that is written, and the one before for who reads it to its end
 FILE_BYTES_MAX = 16_000_000  # a stream whose key frames come too seldom for that is not offered
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRings:
+    """What takes a camera's packets for live views. detect: of its second stream; main: of the first; None: nothing."""
+
+    detect: PacketSink | None = None
+    main: PacketSink | None = None
 
 
 class SubstreamRing:

@@ -257,7 +257,7 @@ def test_ingest_does_what_it_is_told_also_for_cameras_that_come_later(tmp_path: 
         made.configure({"gate": camera, "yard": camera})
         made._tick()
         assert [each.analysis._work for each in made._cameras.values()] == [WorkShare(0.5, 0.75)] * 2
-        assert [each.substream._is_paused for each in made._cameras.values() if each.substream] == [True, True]
+        assert [each.rings[0]._is_paused for each in made._cameras.values() if each.rings[0]] == [True, True]
         assert any("takes one size alone" in each for each in made._warnings())
         made.handle_command(ShedLoadCommand())
         made._tick()
