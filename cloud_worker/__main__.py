@@ -117,8 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--json", action="store_true", help="print a JSON list")
     show = letters.add_parser("show", parents=[common], help="one of them whole", description="One of them, whole.")
     show.add_argument("number", type=whole_number_between(1, 2**63 - 1, "number"), metavar="NUMBER")
-    again = letters.add_parser("requeue", parents=[common], help="ask again", description="Ask them again.")
-    again.add_argument("number", type=whole_number_between(1, 2**63 - 1, "number"), nargs="+", metavar="NUMBER")
+    requeue = letters.add_parser("requeue", parents=[common], help="ask again", description="Ask them again.")
+    requeue.add_argument("number", type=whole_number_between(1, 2**63 - 1, "number"), nargs="+", metavar="NUMBER")
     return parser
 
 

@@ -34,10 +34,9 @@ from appliance.wire import (
 from cloud_worker import dead_letter_store
 from cloud_worker.config import HandlingConfig
 from cloud_worker.dead_letter_store import DeadLetter, Kind
-from cloud_worker.judge import Judge, JudgeCase, Timings
-from cloud_worker.judge_breaker import JudgeBreaker
+from cloud_worker.judge import Judge, JudgeBreaker, JudgeCase, Timings
 from cloud_worker.metrics import WorkerMetrics
-from cloud_worker.pull_consumer import Delivery
+from cloud_worker.stream_setup import Delivery
 
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 ANSWERED_MAX = 4096  # verdicts remembered against redelivery; 2 kB each

@@ -1,12 +1,23 @@
-"""Which escalation is pulled next: weighted by priority, round-robin over the sites of a priority."""
+"""Which escalation is pulled next and how many at a time: notices what is stored, weighs priorities, shares by site."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Collection, Iterable
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from appliance.wire import PRIORITIES
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+
+from appliance.base.clock import Clock
+from appliance.base.telemetry import LogThrottle
+from appliance.broker import broker_errors
+from appliance.wire import PRIORITIES, STREAM_ESCALATION
+from cloud_worker import dead_letter_store
+from cloud_worker.metrics import WorkerMetrics
+from cloud_worker.stream_setup import site_and_priority
 
 WEIGHTS = {"high": 8, "normal": 3, "low": 1}  # turns of 12; chosen so that `low` still moves and `high` rarely waits
 ANNOUNCED_S = 2.0  # an escalation is announced before a replicated stream has stored it: look for it this long
@@ -15,6 +26,12 @@ SITE_QUEUES_MAX = 30_000  # some 10 MB; sites beyond that are seen by a later sw
 OTHERS_SHARE = 1 - WEIGHTS["high"] / sum(WEIGHTS.values())
 AHEAD_MAX = 4.0  # turns that count against those that are not urgent at most, however long they were alone
 _ROUNDING = 1e-6  # of a sum of shares
+RESERVE_SHARE = 8  # one slot of eight is reserved at least
+RESERVE_SHARE_MAX = 2  # one of two at most
+PEAK_S = 30.0  # alerts come in bursts of some seconds; the need of the last half minute is the best forecast
+SWEEP_S = 1.0  # how late an escalation is noticed that nobody announced: given back, or of another server
+STORED_MAX = 2**53  # a gauge is a float, and a broker may say any number
+STRAYS_PER_SWEEP_MAX = 100  # each costs three requests to the broker
 
 
 class PriorityShares:
@@ -137,3 +154,141 @@ class FairQueue:
         return next(
             (queue for queue in self._queues[priority].values() if not queue.pulling and queue.due <= now), None
         )
+
+
+class ConcurrencySlots:
+    """Owner of `total` slots; what is not of the top priority takes at most `total - reserve` of them.
+
+    So an alert does not wait for a slow answer to something that is not urgent. The reserve is an eighth of the slots,
+    or as many as the top priority needed lately at a time, up to half of them; with one slot nothing is reserved.
+    State: how many slots each priority has, and the most that the top priority had in this PEAK_S and in the last.
+    """
+
+    def __init__(self, total: int, released: Callable[[], None], clock: Clock) -> None:
+        """Take `released`, called after a slot was released."""
+        self.total = total
+        self._in_use: Counter[str] = Counter()
+        self._released = released
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._peak = self._peak_before = 0
+
+    @property
+    def reserve(self) -> int:
+        """The slots that are reserved for the top priority, those that it has included."""
+        if self.total == 1:
+            return 0
+        self._roll()
+        recent = max(self._peak, self._peak_before)
+        return max(1, self.total // RESERVE_SHARE, min(recent, self.total // RESERVE_SHARE_MAX))
+
+    def in_use(self, priority: str) -> int:
+        return self._in_use[priority]
+
+    def open_priorities(self) -> tuple[str, ...]:
+        """Return the priorities that may take a slot now."""
+        if self._in_use.total() >= self.total:
+            return ()
+        others = self._in_use.total() - self._in_use[PRIORITIES[0]]
+        return PRIORITIES if others < self.total - self.reserve else PRIORITIES[:1]
+
+    def acquire(self, priority: str) -> None:
+        self._in_use[priority] += 1
+        self._roll()
+        self._peak = max(self._peak, self._in_use[PRIORITIES[0]])
+
+    def release(self, priority: str) -> None:
+        self._in_use[priority] -= 1
+        self._released()
+
+    def _roll(self) -> None:
+        """Begin a new PEAK_S with the escalations in hand."""
+        now = self._clock.monotonic()
+        if now - self._since >= PEAK_S:
+            self._peak_before = self._peak if now - self._since < 2 * PEAK_S else 0
+            self._peak, self._since = self._in_use[PRIORITIES[0]], now
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEscalations:
+    """Escalations that the broker stores, in a worker's hands or not.
+
+    counts: how many by site and priority. strays: subjects on which no site may publish, which no consumer reads.
+    """
+
+    counts: Mapping[tuple[str, str], int]
+    strays: tuple[str, ...]
+
+    @property
+    def sites(self) -> int:
+        """The number of sites that have any."""
+        return len({site for site, _ in self.counts})
+
+
+class BacklogMonitor:
+    """Puts the sites with escalations into the queue. State: `stored`, what the last sweep found. Owner: one task."""
+
+    def __init__(
+        self, queue: FairQueue, worker: str, metrics: WorkerMetrics, clock: Clock, changed: Callable[[], None]
+    ) -> None:
+        """Take `worker`, the name that stands in dead letters, and `changed`, called after the queue has changed."""
+        self._queue = queue
+        self._worker = worker
+        self._metrics = metrics
+        self._clock = clock
+        self._changed = changed
+        self._throttle = LogThrottle(logger, clock)
+        self.stored = StoredEscalations({}, ())
+
+    def count(self, priority: str) -> int:
+        """Return the number of escalations of this priority that the broker stores."""
+        return sum(count for (_, own), count in self.stored.counts.items() if own == priority)
+
+    async def on_message(self, message: Msg) -> None:
+        """Note that an escalation passed by: JetStream's subjects are ordinary ones, too. Its copy is dropped."""
+        found = site_and_priority(message.subject)
+        if found is not None:
+            self._queue.announce(*found, self._clock.monotonic())
+            self._changed()
+
+    async def run(self, jetstream: JetStreamContext) -> None:
+        """Sweep what is stored, for as long as one connection lasts. Raise UplinkError.
+
+        A sweep finds what was there before, was given back, or came over a server that announces nothing.
+        """
+        while True:
+            self.stored = await _stored_escalations(jetstream)
+            if self.stored.counts:
+                self._queue.mark_stored(self.stored.counts, self._clock.monotonic())
+                self._changed()
+            await self._move_strays(jetstream)
+            await asyncio.sleep(SWEEP_S)
+
+    async def _move_strays(self, jetstream: JetStreamContext) -> None:
+        """Move all stored strays to the dead letters, STRAYS_PER_SWEEP_MAX at most, several of a subject too."""
+        left = STRAYS_PER_SWEEP_MAX
+        for subject in self.stored.strays:
+            while left:
+                letter = await dead_letter_store.move_stray(jetstream, subject, self._worker)
+                if letter is None:
+                    break
+                left -= 1
+                self._metrics.dead.labels(letter.kind).inc()
+                self._throttle.report(f"moved an escalation on {subject} to the dead letters: {letter.reason}")
+
+
+async def _stored_escalations(js: JetStreamContext) -> StoredEscalations:
+    counts: dict[tuple[str, str], int] = {}
+    strays: list[str] = []
+    with broker_errors("the escalations could not be counted"):
+        info = await js.stream_info(STREAM_ESCALATION, subjects_filter=">")
+        for subject, count in (info.state.subjects or {}).items():
+            found = site_and_priority(subject)
+            if found is None:
+                strays.append(subject)
+            else:
+                counts[found] = min(int(count), STORED_MAX)
+    return StoredEscalations(counts, tuple(strays))

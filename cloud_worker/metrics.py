@@ -48,7 +48,7 @@ class WorkerMetrics:
             "decision", "engine", "model", "prompt", "edge_model",
         )  # fmt: skip
         self.more_evidence = self._counter("more_evidence", "Verdicts that asked for more.", "need")
-        self.second_looks = self._counter("second_looks", "Escalations that the model was asked twice.")
+        self.double_checks = self._counter("second_looks", "Escalations that the model was asked twice.")
         self.tokens = self._counter("tokens", "Tokens that the model read and wrote.", "kind")
         self.retries = self._counter("retries", "Escalations given back to be tried again.")
         self.repeated = self._counter("repeated", "Escalations that had been answered before.")
@@ -73,7 +73,7 @@ class WorkerMetrics:
         if verdict.need is not None:
             self.more_evidence.labels(verdict.need).inc()
         if verdict.looks > 1:
-            self.second_looks.inc()
+            self.double_checks.inc()
         self.tokens.labels("in").inc(verdict.tokens_in)
         self.tokens.labels("out").inc(verdict.tokens_out)
         for stage, seconds in verdict.timings.items():

@@ -43,7 +43,7 @@ Rules:
 """
 
 # What to look for, by the kind of rule: (number, words). A rule of a kind that is not here is asked as "other".
-_QUESTIONS = {
+_CLAIMS = {
     "enter": (1, "The alert claims that a {label} came into a zone. Look for one inside the zone."),
     "exit": (1, "The alert claims that a {label} left a zone. Look for one at its edge or just outside it."),
     "dwell": (1, "The alert claims that a {label} stays in a zone. Look whether the same one is in all pictures."),
@@ -107,7 +107,7 @@ SYSTEM = _TEXT + json.dumps(response_format()["json_schema"]["schema"], separato
 def prompt_version(escalation: Escalation) -> str:
     """Return the version of the words in which this question is asked."""
     kind = _kind(escalation)
-    version = f"{PROMPT_VERSION}/{kind}.{_QUESTIONS[kind][0]}"
+    version = f"{PROMPT_VERSION}/{kind}.{_CLAIMS[kind][0]}"
     return version if wanted_language(escalation.language) == "English" else f"{version}/{escalation.language}"
 
 
@@ -120,7 +120,7 @@ def rule_prompt(escalation: Escalation) -> str:
     """Return the text that all questions of a rule share: the object, and the site's own words as a JSON string."""
     label = "".join(char for char in escalation.label if char.isalnum() or char in " -_")[:40] or "thing"
     asked = {"question": escalation.question, "rule": escalation.rule}
-    words = _QUESTIONS[_kind(escalation)][1].format(label=label)
+    words = _CLAIMS[_kind(escalation)][1].format(label=label)
     language = wanted_language(escalation.language)
     if language != "English":
         words += f" Write the reason in {language}."
@@ -128,7 +128,7 @@ def rule_prompt(escalation: Escalation) -> str:
 
 
 def _kind(escalation: Escalation) -> str:
-    return escalation.kind if escalation.kind in _QUESTIONS else "other"
+    return escalation.kind if escalation.kind in _CLAIMS else "other"
 
 
 def alert_facts(escalation: Escalation, views: Sequence[tuple[float, MediaRef]]) -> str:

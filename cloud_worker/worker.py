@@ -16,16 +16,13 @@ from appliance.base.errors import EngineError, UplinkError
 from appliance.base.telemetry import LogThrottle
 from appliance.broker import NATS_ERRORS, NatsLink, broker_errors, end_tasks, until_set
 from cloud_worker import stream_setup
-from cloud_worker.backlog_monitor import BacklogMonitor
-from cloud_worker.concurrency_slots import ConcurrencySlots
 from cloud_worker.config import WorkerConfig
 from cloud_worker.escalation_handler import PUBLISH_S_MAX, ArchivePort, EscalationHandler, NullArchive
-from cloud_worker.fair_queue import FairQueue, SiteQueue
+from cloud_worker.fair_queue import BacklogMonitor, ConcurrencySlots, FairQueue, SiteQueue
 from cloud_worker.judge import Judge
 from cloud_worker.metrics import WorkerCounts, WorkerMetrics
-from cloud_worker.pool_status import PoolAnnouncer
-from cloud_worker.pull_consumer import Delivery, NoConsumer, pull_next
-from cloud_worker.status_server import StatusServer
+from cloud_worker.stream_setup import Delivery, NoConsumer, pull_next
+from cloud_worker.worker_status import PoolAnnouncer, StatusServer
 
 logger = logging.getLogger(__name__)
 

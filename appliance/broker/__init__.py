@@ -7,10 +7,8 @@ first connect behaves differently from the later ones. Here a lost connection is
 
 from __future__ import annotations
 
-from appliance.broker.async_tasks import end_tasks, until_set
-from appliance.broker.broker_errors import NATS_ERRORS, broker_errors, complaint
-from appliance.broker.link_state import LinkState
-from appliance.broker.nats_link import NatsLink
+from appliance.broker.nats_connection import NATS_ERRORS, LinkState, broker_errors, complaint
+from appliance.broker.nats_link import NatsLink, end_tasks, until_set
 from appliance.broker.site_consumer import check_site_consumer, make_site_consumer, site_consumer_name
 
 __all__ = [

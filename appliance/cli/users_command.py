@@ -16,11 +16,17 @@ from appliance.base.clock import SystemClock, iso_utc
 from appliance.base.console import text_console
 from appliance.base.errors import PreconditionError, UsageError
 from appliance.base.passwords import code_digest, hashed, new_code
-from appliance.store.access_log import log_access
 from appliance.store.database import open_beside
 from appliance.store.paths import DATABASE
-from appliance.store.second_factors import remove_second_factor
-from appliance.store.users import add_sign_in_code, add_user, all_users, change_user, remove_user
+from appliance.store.users import (
+    add_sign_in_code,
+    add_user,
+    all_users,
+    change_user,
+    log_access,
+    remove_second_factor,
+    remove_user,
+)
 from appliance.types.accounts import Role, SignInCodeRow, UserRow
 
 UNLOCK_S = 900.0  # 15 minutes, time enough to read the code out on the telephone

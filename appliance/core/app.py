@@ -42,7 +42,7 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.store.paths import CUTS, DATABASE, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
 from appliance.store.preroll_ring import prepare_ring_folder
-from appliance.store.reconcile import MeasureSegment
+from appliance.store.segments import MeasureSegment
 from appliance.store.users import UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import HealthEvent

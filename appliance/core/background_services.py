@@ -40,23 +40,21 @@ from appliance.notify.message import MessageBuilder
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
 from appliance.recheck.service import RecheckService, StatusSources
-from appliance.router.system_load import SystemLoadMonitor
+from appliance.router.router_maintenance import SystemLoadMonitor
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at
-from appliance.store.access_log import AccessLog
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventStore
 from appliance.store.notices import NewNotice, NoticeStore
-from appliance.store.outbox_store import OutboxStore
+from appliance.store.outbox_store import OutboxQueue
 from appliance.store.preroll_ring import PrerollRing
 from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
 from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention
-from appliance.store.users import UserStore
+from appliance.store.users import AccessLog, UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import Alert, HealthKind, RebaselineCommand, RecheckResult
-from appliance.uplink.commit_batcher import CommitBatcher
-from appliance.uplink.outbox import Outbox
+from appliance.uplink.outbox import CommitBatcher, Outbox
 from appliance.uplink.rate_limiter import ttl_s
 from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService
@@ -206,7 +204,7 @@ class BackgroundServices:
         escalation, alerts = decisions.escalation, lasting.stores.alerts
         deps = UplinkDeps(
             outbox=Outbox(lasting.db, escalation.expire_hours * 3600, ttl_s(escalation, uplink)),
-            queue=SendQueue(OutboxStore(lasting.db)),
+            queue=SendQueue(OutboxQueue(lasting.db)),
             commits=CommitBatcher(lasting.db),
             meter=lasting.stores.meter,
             alerts=alerts,

@@ -11,7 +11,7 @@ from appliance import wire
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
-from appliance.router.escalation_requests import RequestAnswer
+from appliance.router.escalation_planner import RequestAnswer
 from appliance.store.meter import DecodeStatus, Metric, MetricName
 from appliance.store.rows import alert_of
 from appliance.store.write_backlog import WriteBacklog

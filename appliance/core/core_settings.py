@@ -12,11 +12,9 @@ from appliance.config import AlertsConfig, CameraConfig, DecisionConfig, Rule, T
 from appliance.evidence.privacy import PrivacyRules
 from appliance.notify.notice_policy import NoticePlanner, Recipient
 from appliance.router.decide import SystemLoad
-from appliance.router.escalation_planner import EscalationPlanner, RouterContext
-from appliance.router.escalation_requests import EscalationRequests
-from appliance.router.recent_escalations import RecentEscalations, restore_recent
-from appliance.router.router_maintenance import RouterMaintenance
-from appliance.router.silent_audit import SilentFrameAudit
+from appliance.router.escalation_planner import EscalationPlanner, EscalationRequests, RouterContext
+from appliance.router.router_maintenance import RouterMaintenance, SilentFrameAudit
+from appliance.router.track_stats import RecentEscalations, restore_recent
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at, off_peak_in_s
 from appliance.store.alerts import AlertStore

@@ -13,9 +13,9 @@ from starlette.routing import Route
 
 from appliance.base.errors import StoreError
 from appliance.dashboard.schemas import API
-from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.health_events import HealthEventStore
+from appliance.store.users import AccessLog
 from appliance.types.accounts import Role
 from appliance.web.auth import Access, address_of
 from appliance.web.dependencies import provided

@@ -335,10 +335,10 @@ Reader = Annotated[AlertReader, Depends(provided(AlertReader))]
 
 def _notice_text(row: NoticeRow, held: bool) -> str:
     if row.messages:
-        told = f"Told {_STANDING_TEXTS[row.standing]}" + (f" ({row.messages} messages)" if row.messages > 1 else "")
+        reported = f"Told {_STANDING_TEXTS[row.standing]}" + (f" ({row.messages} messages)" if row.messages > 1 else "")
         if row.state == "changed":
-            return f"{told}; an update is on its way" + (f": {row.reason}" if row.reason else "")
-        return told + (f"; {row.reason}" if row.reason else "")
+            return f"{reported}; an update is on its way" + (f": {row.reason}" if row.reason else "")
+        return reported + (f"; {row.reason}" if row.reason else "")
     if row.state == "waiting":
         if held:
             return "Held for the cloud's verdict"

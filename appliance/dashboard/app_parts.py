@@ -43,7 +43,6 @@ from appliance.dashboard.why_api import WhyReader
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.rules.arming import Arming
 from appliance.settings.settings_service import SettingsService
-from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.arming import ArmingStore
 from appliance.store.boxes import BoxStore
@@ -52,12 +51,10 @@ from appliance.store.health_events import HealthEventStore
 from appliance.store.notices import NoticeStore
 from appliance.store.quotas import StorageLimits
 from appliance.store.review_writes import ReviewStore
-from appliance.store.second_factors import SecondFactorStore
 from appliance.store.segments import SegmentStore
-from appliance.store.sessions import SessionStore
 from appliance.store.storage_report import StorageReportCache
 from appliance.store.timeline import TimelineStore
-from appliance.store.users import UserStore
+from appliance.store.users import AccessLog, SecondFactorStore, SessionStore, UserStore
 from appliance.store.verdict_stats import JudgeWorkCache
 from appliance.web.account_tables import AccountTables
 from appliance.web.auth import Access

@@ -206,12 +206,12 @@ class CameraProber:
             with ThreadPoolExecutor(3, thread_name_prefix="probe") as pool:
                 first = pool.submit(self._tried, "", wanted)
                 other = pool.submit(self._tried, "The second stream: ", second) if second else None
-                told = pool.submit(clock_ahead_s, onvif, self._clock, CLOCK_S_MAX)
-            report, detect, ahead_s = first.result(), other.result() if other else None, told.result()
+                clock = pool.submit(clock_ahead_s, onvif, self._clock, CLOCK_S_MAX)
+            report, detect, ahead_s = first.result(), other.result() if other else None, clock.result()
         finally:
             self._busy.release()
         key = secrets.token_urlsafe(12)
-        self._images[key] = report.picture
+        self._images[key] = report.image
         while len(self._images) > IMAGES_MAX:
             self._images.popitem(last=False)
         words = [*advice(report, detect), clock_advice(ahead_s)]

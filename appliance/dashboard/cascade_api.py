@@ -8,8 +8,7 @@ from fastapi import APIRouter, Depends, Query
 
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.router.binomial_bounds import error_bound
-from appliance.router.calibration import GroupFit
+from appliance.router.calibration import GroupFit, error_bound
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore, TierCounts
 from appliance.store.silent_frames import SilentFrameStore

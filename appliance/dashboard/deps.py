@@ -22,7 +22,7 @@ from appliance.notify.delivery import TargetStatus
 from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SnoozeLinks
 from appliance.router.calibration import Calibration
-from appliance.router.escalation_requests import RequestAnswer
+from appliance.router.escalation_planner import RequestAnswer
 from appliance.rules.arming import Arming
 from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.store.database import Database

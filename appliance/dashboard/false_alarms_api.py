@@ -12,7 +12,7 @@ from appliance.config import CameraConfig
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.settings.false_alarm_memory import RuleProposal, propose
 from appliance.store.database import Database
-from appliance.store.reviewed_boxes import reviewed_boxes
+from appliance.store.review_writes import reviewed_boxes
 from appliance.types import Box
 from appliance.web.dependencies import provided
 

@@ -152,7 +152,7 @@ _LABELLED = {
     MetricName.HELD_BACK: "vedette_events_held_back_total",
     MetricName.UPLINK_BYTES: "vedette_uplink_bytes_by_purpose_total",
 }
-_OF_THE_BOX = {MetricName.ENERGY_J: "vedette_energy_joules_total"}  # labelled, and of no camera
+_OF_THE_APPLIANCE = {MetricName.ENERGY_J: "vedette_energy_joules_total"}  # labelled, and of no camera
 _NOTICE_OUTCOMES = ("told", "updated", "withdrawn", "quiet", "forbidden", "given_up")
 
 
@@ -330,7 +330,7 @@ def _metered(totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:
     for metric, name in _LABELLED.items():
         labelled = [each for each in totals if each.metric.name is metric and each.metric.label]
         yield name, [((each.camera, each.metric.label), each.amount) for each in labelled]
-    for metric, name in _OF_THE_BOX.items():
+    for metric, name in _OF_THE_APPLIANCE.items():
         yield name, [((each.metric.label,), each.amount) for each in totals if each.metric.name is metric]
     received = [each for each in totals if each.metric.name is MetricName.CAMERA_BYTES]
     yield (

@@ -17,7 +17,7 @@ from appliance.config import CameraConfig
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.onvif.camera_client import CameraClient, PtzPreset
 from appliance.onvif.soap_client import CALL_S_MAX, OnvifAddress, SoapClient
-from appliance.store.access_log import AccessLog
+from appliance.store.users import AccessLog
 from appliance.web.auth import address_of
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem

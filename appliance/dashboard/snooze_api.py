@@ -12,7 +12,7 @@ from appliance.dashboard.arming_api import Armed
 from appliance.dashboard.notify_api import Context, NotifyContext
 from appliance.dashboard.schemas import ApiModel
 from appliance.notify.snooze_links import SnoozeOffer
-from appliance.store.access_log import AccessLog
+from appliance.store.users import AccessLog
 from appliance.web.auth import address_of
 from appliance.web.problems import Problem, refused_as
 

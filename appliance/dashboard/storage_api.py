@@ -9,8 +9,7 @@ from fastapi import APIRouter, Depends
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.store.deletions import DeletionReason, StorageClass
 from appliance.store.quotas import RecordMode
-from appliance.store.storage_forecast import ForecastKind
-from appliance.store.storage_report import CameraStorage, SiteStorage, StorageReportCache
+from appliance.store.storage_report import CameraStorage, ForecastKind, SiteStorage, StorageReportCache
 from appliance.web.dependencies import provided
 from appliance.web.templating import span
 

@@ -325,13 +325,13 @@ class SystemReader:
         memory, clock, storage = machine.memory_bytes(), machine.clock_sync(), self._storage.read()
         box = self._probes.sensors() if self._probes.sensors else None
         heat = box.reading.temperatures if box else machine.temperatures()
-        told = box.reading.throttling if box else None
+        throttling_now = box.reading.throttling if box else None
         return MachineItem(
             cores=os.cpu_count() or 1, load_per_core=machine.load_per_core(),
             memory_bytes=memory[0] if memory else None, memory_available_bytes=memory[1] if memory else None,
             uptime_s=machine.uptime_s(),
             temperatures=[TemperatureItem(name=each.name, celsius=each.celsius) for each in heat],
-            throttling=list(told) if told is not None else None,
+            throttling=list(throttling_now) if throttling_now is not None else None,
             energy=_energy(EnergyAccount.of(self._meter.totals("start")), box.watts if box else None),
             memory_stalled=box.memory.stalled if box else None,
             shedding=_shedding(self._probes.shedding()) if self._probes.shedding else None,

@@ -15,7 +15,7 @@ from appliance.base.errors import UsageError
 from appliance.base.passwords import hashed
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.store.access_log import AccessLog
+from appliance.store.users import AccessLog
 from appliance.types.accounts import AccessLogRow, Role, SessionRow, UserRow
 from appliance.web.auth import Access, AccessPart
 from appliance.web.dependencies import provided

@@ -17,7 +17,7 @@ from appliance.web.visitor import visitor
 ROWS_MAX = 12  # tracks with a row of their own on the strip; all are listed
 MARKS_MAX = 1500  # of one row
 SPAN_S = 60.0  # seconds shown at first: a walk through a garden
-STAGE_LOOKS = {"reported": "good", "cooldown": "mid"}  # the others: held back before
+STAGE_STYLES = {"reported": "good", "cooldown": "mid"}  # the others: held back before
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -77,7 +77,7 @@ class StripView:
             (
                 track,
                 [
-                    self._bar(each.t_start, each.t_end, look=STAGE_LOOKS.get(each.stage, "held"), title=each.stage)
+                    self._bar(each.t_start, each.t_end, look=STAGE_STYLES.get(each.stage, "held"), title=each.stage)
                     for each in track.spans or ()
                 ]
                 or [self._bar(track.t_start, track.t_end, look="held")],

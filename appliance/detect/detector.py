@@ -190,11 +190,11 @@ def locate(settings: DetectorConfig) -> ModelFile | None:
     if model.endswith(".hef"):
         raise ModelError(f"{model} was compiled for a Hailo device: set detector.backend to hailo")
     # OpenVINO and TensorRT multiply a file in the precision they are told; for ONNX Runtime it is a matter of the file.
-    told = (backend in ("openvino", "tensorrt") or settings.provider == "tensorrt") and settings.precision in (
+    by_backend = (backend in ("openvino", "tensorrt") or settings.provider == "tensorrt") and settings.precision in (
         "bf16",
         "fp16",
     )
-    return model_files.find_model(model, precision="auto" if told else settings.precision)
+    return model_files.find_model(model, precision="auto" if by_backend else settings.precision)
 
 
 def make_ready(settings: DetectorConfig) -> None:

@@ -268,8 +268,8 @@ def _by_score(answer: Array) -> tuple[Floats, Floats, NDArray[Any]]:
 
 def hailo_head(size: tuple[int, int], outputs: Outputs, metadata: Mapping[str, str]) -> HailoNmsHead | GridHead:
     """Return the head for the streams of a HEF, as `HailoRuntime.metadata` describes them. Raises UnknownLayout."""
-    told = json.loads(metadata["hailo"])
-    streams: dict[str, dict[str, Any]] = told["outputs"]
+    layout = json.loads(metadata["hailo"])
+    streams: dict[str, dict[str, Any]] = layout["outputs"]
     nms = [name for name, stream in streams.items() if stream["order"] in (BY_CLASS, BY_SCORE)]
     placing: Any = metadata.get("placing", "centre")
     form = InputForm(placing, metadata.get("pixels") != "bgr", 1.0)
@@ -280,11 +280,11 @@ def hailo_head(size: tuple[int, int], outputs: Outputs, metadata: Mapping[str, s
         return HailoNmsHead(nms[0], stream["order"], int(stream["classes"]), size, form=form)
     names = metadata.get("names")
     classes = len(ast.literal_eval(names)) if names else 0
-    return _grid_head(size, outputs, classes, told, form)
+    return _grid_head(size, outputs, classes, layout, form)
 
 
 def _grid_head(
-    size: tuple[int, int], outputs: Outputs, classes: int, told: Mapping[str, Any], form: InputForm
+    size: tuple[int, int], outputs: Outputs, classes: int, layout: Mapping[str, Any], form: InputForm
 ) -> GridHead:
     grids: dict[int, list[str]] = {}
     for name, array in outputs.items():
@@ -296,23 +296,23 @@ def _grid_head(
         raise UnknownLayout("raw grids need the names of the classes: in the file NAME.hef.json beside it")
     levels, kinds = [], set()
     for stride in sorted(grids):
-        level, kind = _level(size, stride, {name: outputs[name].shape[3] for name in grids[stride]}, classes, told)
+        level, kind = _level(size, stride, {name: outputs[name].shape[3] for name in grids[stride]}, classes, layout)
         levels.append(level)
         kinds.add(kind)
     if len(kinds) != 1:
         raise UnknownLayout("its grids are not alike")
-    return GridHead("hailo-grid", tuple(levels), classes, kinds.pop(), told["scores"] == "logits", form)
+    return GridHead("hailo-grid", tuple(levels), classes, kinds.pop(), layout["scores"] == "logits", form)
 
 
 def _level(
-    size: tuple[int, int], stride: int, channels: Mapping[str, int], classes: int, told: Mapping[str, Any]
+    size: tuple[int, int], stride: int, channels: Mapping[str, int], classes: int, layout: Mapping[str, Any]
 ) -> tuple[GridLevel, Literal["distribution", "exponent", "yolox"]]:
     centres = cell_centres(size[0] // stride, size[1] // stride, stride, stride / 2)
     if len(channels) == 1:
         ((name, count),) = channels.items()
         if count == 5 + classes:
             return GridLevel(name, name, name, stride, centres), "yolox"
-        return GridLevel(name, name, "", stride, centres), _sides(count - classes, told)
+        return GridLevel(name, name, "", stride, centres), _sides(count - classes, layout)
     scores = [name for name, count in channels.items() if count == classes]
     if len(channels) == 2 and len(scores) == 2 and classes == 4:
         raise UnknownLayout("with 4 classes its boxes and scores look alike: compile it with both in one output")
@@ -324,15 +324,15 @@ def _level(
         )
     if objectness:
         return GridLevel(sides[0], scores[0], objectness[0], stride, centres), "yolox"
-    return GridLevel(sides[0], scores[0], "", stride, centres), _sides(channels[sides[0]], told)
+    return GridLevel(sides[0], scores[0], "", stride, centres), _sides(channels[sides[0]], layout)
 
 
-def _sides(channels: int, told: Mapping[str, Any]) -> Literal["distribution", "exponent"]:
-    if told["sides"] == "exponent" and channels == 4:
+def _sides(channels: int, layout: Mapping[str, Any]) -> Literal["distribution", "exponent"]:
+    if layout["sides"] == "exponent" and channels == 4:
         return "exponent"
     if channels % 4 == 0 and channels >= 4 * DISTRIBUTION_BINS_MIN:
         return "distribution"
-    raise UnknownLayout(f"{channels} channels are no sides of boxes (`sides` of NAME.hef.json is {told['sides']})")
+    raise UnknownLayout(f"{channels} channels are no sides of boxes (`sides` of NAME.hef.json is {layout['sides']})")
 
 
 def _cells(array: Array) -> Floats:

@@ -210,8 +210,8 @@ def chip_temperatures(requests: TextIO, send: Any) -> None:
 def _celsius(device_class: Any, device_id: str) -> float | None:
     try:
         with device_class(device_id) as device:
-            told = device.control.get_chip_temperature()
-        return max(float(told.ts0_temperature), float(told.ts1_temperature))
+            temperature = device.control.get_chip_temperature()
+        return max(float(temperature.ts0_temperature), float(temperature.ts1_temperature))
     except Exception:  # noqa: BLE001  (it is being reset, or taken by a process that shares with nobody)
         return None
 

@@ -154,11 +154,11 @@ class HelperSession:
     def read(self) -> None:
         """Hand answers out until the helper ends; `loss` then says how."""
         while (line := self._line(None)) is not None:
-            said = _parsed(line)
-            if "slot" in said:
-                self._slots[said["slot"]].done.set()
-            elif "error" in said:
-                self.end(str(said["error"].get("text") or said["error"].get("kind")))
+            answer = _parsed(line)
+            if "slot" in answer:
+                self._slots[answer["slot"]].done.set()
+            elif "error" in answer:
+                self.end(str(answer["error"].get("text") or answer["error"].get("kind")))
         try:  # its output ended, so it is about to
             self.end(f"the helper ended by itself or was killed (status {self._process.wait(KILL_S)})")
         except subprocess.TimeoutExpired:
@@ -202,11 +202,11 @@ class HelperSession:
                 status = self._process.wait(0.2)
                 raise HelperFailed(f"the helper ended with status {status}", {"step": "start"})
             raise HelperFailed(f"the helper did not answer within {start_s:g} s", {"step": "start"})
-        said = _parsed(line)
-        if "ready" in said:
-            return dict(said["ready"])
-        error = said.get("error", {})
-        raise HelperFailed(str(error.get("text", "it said something else than an answer")), error, said.get("known"))
+        answer = _parsed(line)
+        if "ready" in answer:
+            return dict(answer["ready"])
+        error = answer.get("error", {})
+        raise HelperFailed(str(error.get("text", "it said something else than an answer")), error, answer.get("known"))
 
     def _line(self, wait_s: float | None) -> bytes | None:
         """Return the next line; None if none comes in time, or there are no more."""
@@ -321,10 +321,10 @@ class HailoProcess:
 
 def _parsed(line: bytes) -> Mapping[str, Any]:
     try:
-        said = json.loads(line)
+        answer = json.loads(line)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _pages(count: int) -> int:

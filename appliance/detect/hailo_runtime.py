@@ -187,8 +187,8 @@ def cure(failure: HelperFailed, python: Path, hef: HefHeader, *, service: bool) 
 
 def check_description(found: HailoDescription, hef: HefHeader) -> str:
     """Return what is wrong with a device that came up, with its cure; '' if nothing is."""
-    told = {_release(each) for each in (found.library, found.driver, found.firmware)} - {""}
-    if len(told) > 1:
+    releases = {_release(each) for each in (found.library, found.driver, found.firmware)} - {""}
+    if len(releases) > 1:
         return f"{versions(vars_of(found))}: {SAME_VERSION}"
     if not hef_file.runs_on(hef.architecture, found.architecture):
         return wrong_architecture(hef, found.architecture)

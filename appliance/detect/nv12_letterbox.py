@@ -124,10 +124,10 @@ class Nv12Kernel:
             try:
                 self._compiled("nvrtcCompileProgram", program, len(options), options)
             except ModelError as error:
-                told = bytearray(self._compiled("nvrtcGetProgramLogSize", program))
-                self._compiled("nvrtcGetProgramLog", program, told)
-                said = bytes(told).decode(errors="replace").strip("\0\n ").partition("\n")[0]
-                raise ModelError(f"{error}: {said[:300]}") from None
+                log = bytearray(self._compiled("nvrtcGetProgramLogSize", program))
+                self._compiled("nvrtcGetProgramLog", program, log)
+                message = bytes(log).decode(errors="replace").strip("\0\n ").partition("\n")[0]
+                raise ModelError(f"{error}: {message[:300]}") from None
             binary = bytearray(self._compiled("nvrtcGetCUBINSize", program))
             self._compiled("nvrtcGetCUBIN", program, binary)
             return bytes(binary)

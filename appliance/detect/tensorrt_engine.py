@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 VERSION_MIN = (10, 3)  # JetPack 6; 10.2 miscompiles (Ultralytics keeps it on a list of refused versions)
 GPU_BATCH_SIZES = (1, 2, 4, 8)  # each is a build of minutes
 WORKSPACE_BYTES = 1 << 30  # at most this, and a quarter of the GPU's memory, which on a Jetson is everybody's
-SAID_EVERY_S = 5.0  # lines of a build that takes minutes
+LOG_EVERY_S = 5.0  # lines of a build that takes minutes
 INSTALL_CURE = (
     "on a Jetson it comes with JetPack (make the environment with --system-site-packages); elsewhere: "
     "pip install tensorrt-cu12, or tensorrt-cu13 where nvidia-smi says CUDA 13"
@@ -225,14 +225,14 @@ def _use_timing(config: Any, timing: bytes) -> None:
 
 
 def _refusal(trt: Any, order: EngineOrder, logger: Any, what: str) -> ModelError:
-    said = "; ".join(logger.errors) or what
+    message = "; ".join(logger.errors) or what
     cure = ""
     if version_of(trt) < (10, 7) and order.precision.name == "int8":
         cure = (
             ". TensorRT 10.3 cannot build INT8 with NMS-free heads (TopK): set detector.model to the file that was "
             "quantised, as it was before"
         )
-    return ModelError(f"{order.path}: TensorRT {trt.__version__} builds no engine: {said}{cure}")
+    return ModelError(f"{order.path}: TensorRT {trt.__version__} builds no engine: {message}{cure}")
 
 
 def make_logger(trt: Any) -> Any:
@@ -260,7 +260,7 @@ def make_progress(trt: Any, name: str, clock: Clock) -> Any:
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
             self._parts: dict[str, int] = {}
-            self._said = clock.monotonic()
+            self._logged_at = clock.monotonic()
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             self._parts[phase_name] = num_steps
@@ -271,8 +271,8 @@ def make_progress(trt: Any, name: str, clock: Clock) -> Any:
         def step_complete(self, phase_name: str, step: int) -> bool:
             now = clock.monotonic()
             steps = self._parts.get(phase_name, 0)
-            if now - self._said >= SAID_EVERY_S and steps:
-                self._said = now
+            if now - self._logged_at >= LOG_EVERY_S and steps:
+                self._logged_at = now
                 log.info("TensorRT builds %s: %s, %d of %d", name, phase_name, step + 1, steps)
             return True  # False would end the build
 
@@ -284,8 +284,8 @@ def must_run_on_dla(trt: Any, engine: Any, order: EngineOrder, convolutions: int
 
     convolutions: of the file. A part of the network on a DLA is one layer of the type `DLA`, whatever it holds.
     """
-    told = json.loads(engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON))
-    kinds = [each.get("LayerType", "") for each in told["Layers"] if isinstance(each, dict)]
+    information = json.loads(engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON))
+    kinds = [each.get("LayerType", "") for each in information["Layers"] if isinstance(each, dict)]
     on_gpu = sum("conv" in kind.lower() for kind in kinds)
     if "DLA" not in kinds or 2 * on_gpu > convolutions:
         raise ModelError(

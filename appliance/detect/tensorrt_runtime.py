@@ -126,8 +126,8 @@ class TensorrtRuntime:
         try:
             self._runtime = self._trt.Runtime(self._logger)
         except TypeError as error:  # what its factory says where the driver is older than TensorRT
-            said = "; ".join(self._logger.errors) or str(error)
-            raise DetectorError(f"{said}; is the driver new enough for it (nvidia-smi)?") from None
+            message = "; ".join(self._logger.errors) or str(error)
+            raise DetectorError(f"{message}; is the driver new enough for it (nvidia-smi)?") from None
         if on_dla:
             self._runtime.DLA_core = dla_core
         self._engine = self._load(key, order, cache)
@@ -153,8 +153,8 @@ class TensorrtRuntime:
         engine = self._runtime.deserialize_cuda_engine(built.plan)
         if engine is None:
             cache.discard(key)
-            said = "; ".join(self._logger.errors) or "it does not say why"
-            raise ModelError(f"{order.path}: TensorRT does not load the engine it has built: {said}")
+            message = "; ".join(self._logger.errors) or "it does not say why"
+            raise ModelError(f"{order.path}: TensorRT does not load the engine it has built: {message}")
         return engine
 
     def _reserve(self) -> None:

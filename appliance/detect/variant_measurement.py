@@ -83,8 +83,8 @@ def variant_advice(model: Path, metadata: Mapping[str, str]) -> tuple[bool, str]
     except ModelError as error:
         return False, str(error)
     if measured is None:
-        again = " as it is now" if measurement_path(model).exists() else ""
-        return False, f"{model.name} is a variant ({ascii(kind)[1:-1][:20]}) that was never measured{again}: {how}"
+        changed = " as it is now" if measurement_path(model).exists() else ""
+        return False, f"{model.name} is a variant ({ascii(kind)[1:-1][:20]}) that was never measured{changed}: {how}"
     of = f"against {measured.base} on {len(measured.scenarios)} scenarios, {measured.events} events"
     if measured.recommended:
         return True, f"{model.name} is recommended, as measured {of}"

@@ -259,7 +259,7 @@ def choose_head(answer: TrialOutput, wanted: HeadName = "auto") -> OutputHead:
     if task != "detect":
         raise UnknownLayout(f"it was exported for the task `{task}`, not `detect`")
     if wanted == "auto":
-        wanted = _told(answer.metadata)
+        wanted = _head_named(answer.metadata)
     if wanted in ("auto", "ssd") and (
         ssd := ssd_head(answer.size, answer.outputs, answer.names, integers=answer.integers)
     ):
@@ -290,14 +290,14 @@ def resized_head(head: OutputHead, size: tuple[int, int]) -> OutputHead:
     return head
 
 
-def _told(metadata: Mapping[str, str]) -> HeadName:
+def _head_named(metadata: Mapping[str, str]) -> HeadName:
     """Return the head that the file itself names."""
-    told = metadata.get(HEAD_KEY, "auto")
+    name_given = metadata.get(HEAD_KEY, "auto")
     for name in get_args(HeadName):
-        if name == told:
+        if name == name_given:
             known: HeadName = name
             return known
-    raise UnknownLayout(f"its metadata {HEAD_KEY} says `{ascii(told)[1:-1][:40]}`, which is no head known here")
+    raise UnknownLayout(f"its metadata {HEAD_KEY} says `{ascii(name_given)[1:-1][:40]}`, which is no head known here")
 
 
 def _detr(answer: TrialOutput) -> DetrHead:

@@ -101,9 +101,9 @@ class IdleDetector(DetectorProxy):
         """See `VariableInput`."""
         return getattr(self._detector, "shape_step", 0)
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+    def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """One result each, in order. Raises DetectorError: the detector failed, or had no time."""
-        return [self._detect_one(image) for image in pictures]
+        return [self._detect_one(image) for image in frames]
 
     def run_once(self) -> bool:
         """Examine the frame that waits; False: there was none. Called by the detector's thread, when it is idle."""

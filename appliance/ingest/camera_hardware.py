@@ -12,7 +12,7 @@ from appliance.media.hardware_probe import ProbedHardware, open_codec, probe_har
 from appliance.media.source import StreamInfo
 from appliance.types import HARDWARE_KINDS, DecodeHardware, HardwareKind
 
-AGAIN_S = 300.0  # of camera time until hardware that failed is asked for again, at a key frame
+RETRY_S = 300.0  # of camera time until hardware that failed is asked for again, at a key frame
 SOFTWARE = "software"
 
 Probe = Callable[[Sequence[HardwareKind], str | None, str], Mapping[HardwareKind, ProbedHardware]]
@@ -132,15 +132,15 @@ class CameraHardware:
         self.failures = 0
         self.decoders = decoders
         self._wanted = wanted
-        self._again_t: float | None = None
+        self._retry_t: float | None = None
 
     def open(self, info: StreamInfo, t: float | None = None) -> HardwareCodec | None:
         if t is not None:
-            if self._again_t is None:
-                self._again_t = t + AGAIN_S
-            if not self.fault or t < self._again_t:
+            if self._retry_t is None:
+                self._retry_t = t + RETRY_S
+            if not self.fault or t < self._retry_t:
                 return None
-        self._again_t = None
+        self._retry_t = None
         try:
             found = self.decoders.open(self._wanted, info)
         except HardwareFailed as failure:

@@ -38,7 +38,7 @@ class CameraReport:
 
     size: width and height of its frames, upright. fps: as counted. kbit_s: of video. keyframe_s: the longest time
     between key frames that was seen; None: no second one came in WATCH_S. first_frame_s: until the first frame could be
-    shown. picture: that frame, as JPEG.
+    shown. image: that frame, as JPEG.
     """
 
     codec: str
@@ -47,7 +47,7 @@ class CameraReport:
     kbit_s: float
     keyframe_s: float | None
     first_frame_s: float
-    picture: bytes = b""
+    image: bytes = b""
 
 
 class ProbeFailed(VedetteError):
@@ -68,8 +68,8 @@ def probe_camera(url: str) -> CameraReport:
         answer = json.loads(done.stdout[:_ANSWER_BYTES_MAX])
         if "error" in answer:
             raise ProbeFailed(printable(str(answer["error"]))[:300])
-        picture = base64.b64decode(answer.pop("picture"))
-        report = CameraReport(**{**answer, "size": tuple(answer["size"])}, picture=picture)
+        image = base64.b64decode(answer.pop("image"))
+        report = CameraReport(**{**answer, "size": tuple(answer["size"])}, image=image)
     except subprocess.TimeoutExpired:
         raise ProbeFailed(f"the camera gave no picture within {ANSWER_S_MAX:.0f} s") from None
     except (ValueError, KeyError, TypeError):
@@ -92,7 +92,7 @@ def main() -> int:
     try:
         confine(camera_policy([clip_path(url)], []) if port is None else camera_policy([], [port]))
         report = asdict(watch(url))
-        answer = {**report, "picture": base64.b64encode(report["picture"]).decode()}
+        answer = {**report, "image": base64.b64encode(report["image"]).decode()}
     except SourceError as error:
         answer = {"error": str(error).removeprefix("camera new: ").replace("cameras.new.url", "the address")}
     sys.stdout.write(json.dumps(answer))
@@ -150,7 +150,7 @@ def watch(url: str, watch_s: float = WATCH_S) -> CameraReport:
         kbit_s=round(size_bytes * 8 / 1000 / seconds, 1),
         keyframe_s=round(max(gaps), 2) if gaps else None,
         first_frame_s=round(first_s, 2),
-        picture=jpeg,
+        image=jpeg,
     )
 
 

@@ -82,7 +82,7 @@ class RtspSource:
         self._connect_s = connect_s
         self._stall_s = stall_s
         self._hear = hear
-        self._picture_at = 0.0
+        self._frame_at = 0.0
         self._sound_off_us = 0
         self._timeline = Timeline()
         self._container: av.container.InputContainer | None = None
@@ -133,7 +133,7 @@ class RtspSource:
         assert container is not None, "open() first"
         assert info is not None
         try:
-            self._picture_at = self._clock.monotonic()
+            self._frame_at = self._clock.monotonic()
             for packet in container.demux(info.stream, *(() if info.sound is None else (info.sound,))):
                 if not packet.size:
                     continue
@@ -141,7 +141,7 @@ class RtspSource:
                     self._take_sound(cast("av.Packet[av.AudioStream]", packet))
                     continue
                 yield self._stamped(cast("av.Packet[av.VideoStream]", packet), info)
-                self._picture_at = self._clock.monotonic()
+                self._frame_at = self._clock.monotonic()
         except av.error.FFmpegError as error:
             raise self._lost(error) from None
         raise SourceLost(f"{self._name}: {info.label} ended the stream")
@@ -189,17 +189,17 @@ class RtspSource:
         Raise SourceStalled if only sound comes.
         """
         self._packet_bytes += packet.size
-        if self._clock.monotonic() - self._picture_at > self._stall_s:
+        if self._clock.monotonic() - self._frame_at > self._stall_s:
             raise SourceStalled(f"{self._name}: only sound came for {self._stall_s:g} s")
         stamp = packet.pts if packet.pts is not None else packet.dts
-        picture_us = self._timeline.last_us
-        if self._hear is None or stamp is None or picture_us is None or not packet.time_base:
+        video_us = self._timeline.last_us
+        if self._hear is None or stamp is None or video_us is None or not packet.time_base:
             return
         us = self._timeline.camera_us(round(stamp * packet.time_base * SECOND_US))
         if us is None:
             return
-        if abs(us + self._sound_off_us - picture_us) > SOUND_OFF_US_MAX:
-            self._sound_off_us = picture_us - us
+        if abs(us + self._sound_off_us - video_us) > SOUND_OFF_US_MAX:
+            self._sound_off_us = video_us - us
         self._hear(packet, us + self._sound_off_us)
 
     def _address(self) -> _Address:

@@ -35,7 +35,7 @@ class _Track:
     number: int
     timescale: int
     codec: str
-    picture: bool
+    video: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +173,10 @@ class FragmentReader:
         samples = [each for each in _samples(moof, self._flags) if each.found]
         if any(each.track not in self._tracks or each.time_at < 0 for each in samples):
             raise FragmentError("a fragment is of a track that is not described")
-        pictures = [each for each in samples if self._tracks[each.track].picture]
-        if not pictures:
+        frames = [each for each in samples if self._tracks[each.track].video]
+        if not frames:
             return data_end
-        first = pictures[0]
+        first = frames[0]
         if self._base_s is None:
             self._base_s = (first.time + first.shift) / self._tracks[first.track].timescale
         return self._at, data_end, moof, first
@@ -193,11 +193,11 @@ class FragmentReader:
     def _read_moov(self, end: int) -> None:
         moov = bytearray(_exactly(self._fd, end - self._at, self._at))
         tracks, self._flags = _read_tracks(moov)
-        if not any(each.picture for each in tracks):
+        if not any(each.video for each in tracks):
             raise FragmentError("it has no pictures")
         self._tracks = {each.number: each for each in tracks}
         ftyp = _HEAD.pack(24, b"ftyp") + b"iso5\0\0\2\0iso5mp41"
-        codecs = ", ".join(each.codec for each in sorted(tracks, key=lambda each: not each.picture))
+        codecs = ", ".join(each.codec for each in sorted(tracks, key=lambda each: not each.video))
         self._init = InitSegment(ftyp + bytes(moov), f'video/mp4; codecs="{codecs}"')
 
 
@@ -264,7 +264,7 @@ def _read_track(moov: bytearray, begin: int, end: int) -> _Track:
     mdhd, mdhd_end = _find(moov, begin, end, b"mdia", b"mdhd")
     timescale = _u32(moov, mdhd + (20 if _u32(moov, mdhd, mdhd_end) >> 24 else 12), mdhd_end)
     hdlr, hdlr_end = _find(moov, begin, end, b"mdia", b"hdlr")
-    picture = bytes(moov[hdlr + 8 : min(hdlr + 12, hdlr_end)]) == b"vide"
+    video = bytes(moov[hdlr + 8 : min(hdlr + 12, hdlr_end)]) == b"vide"
     stsd, stsd_end = _find(moov, begin, end, b"mdia", b"minf", b"stbl", b"stsd")
     entries = list(_children(moov, stsd + 8, stsd_end))
     if not timescale or len(entries) != 1:
@@ -272,7 +272,7 @@ def _read_track(moov: bytearray, begin: int, end: int) -> _Track:
     kind, at, entry_end = entries[0]
     if kind == b"hev1":
         moov[at - 4 : at] = kind = b"hvc1"
-    return _Track(number, timescale, _codec(moov, kind, at, entry_end), picture)
+    return _Track(number, timescale, _codec(moov, kind, at, entry_end), video)
 
 
 def _codec(moov: bytearray, kind: bytes, begin: int, end: int) -> str:

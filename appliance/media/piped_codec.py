@@ -145,15 +145,15 @@ class PipedCodec:
                 self._muxer.close()
         # One that still reads would read of whatever gets the number of its pipe next.
         stdout = None if self._reader.is_alive() else self._child.stdout
-        for pipe in (self._child.stdin, stdout, self._said):
+        for pipe in (self._child.stdin, stdout, self._errors):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
 
     def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
-        said, says = os.pipe()
-        self._said = os.fdopen(said, "rb", buffering=0)
-        for fd in (said, says):
+        errors, says = os.pipe()
+        self._errors = os.fdopen(errors, "rb", buffering=0)
+        for fd in (errors, says):
             os.set_blocking(fd, False)  # a child with much to say is not held up: what does not fit is lost
         try:
             child = subprocess.Popen(
@@ -161,7 +161,7 @@ class PipedCodec:
                 env=child_environment(("LD_LIBRARY_PATH", "LIBVA_DRIVER_NAME", "LIBVA_DRIVERS_PATH")),
             )  # fmt: skip
         except OSError as error:
-            self._said.close()
+            self._errors.close()
             raise HardwareFailed(f"{self._kind}: {command[0]} cannot be run: {error.strerror}") from None
         finally:
             os.close(says)
@@ -198,7 +198,7 @@ class PipedCodec:
         try:
             self._muxer.mux(there)
         except _MUXER_ERRORS as error:
-            raise HardwareFailed(f"{self._kind}: {self._said_first() or error}") from error
+            raise HardwareFailed(f"{self._kind}: {self._first_error() or error}") from error
 
     def _take(self) -> list[av.VideoFrame]:
         """Wait until no more frames are out than the decoder holds back. Raises HardwareFailed."""
@@ -209,7 +209,7 @@ class PipedCodec:
                     raise HardwareFailed(f"{self._kind}: ffmpeg gives no picture back")
                 self.delay += 1
             if self._ended:
-                raise HardwareFailed(f"{self._kind}: {self._said_first() or 'ffmpeg has ended'}")
+                raise HardwareFailed(f"{self._kind}: {self._first_error() or 'ffmpeg has ended'}")
             return self._taken()
 
     def _drain(self) -> list[av.VideoFrame]:
@@ -223,7 +223,7 @@ class PipedCodec:
         with self._arrived:
             self._arrived.wait_for(lambda: self._ended, START_S_MAX)
             if not self._came:
-                raise HardwareFailed(f"{self._kind}: {self._said_first() or 'ffmpeg gave no picture'}")
+                raise HardwareFailed(f"{self._kind}: {self._first_error() or 'ffmpeg gave no picture'}")
             return self._taken()
 
     def _due(self) -> int:
@@ -268,12 +268,12 @@ class PipedCodec:
                 self._ended = True
                 self._arrived.notify()
 
-    def _said_first(self) -> str:
+    def _first_error(self) -> str:
         """Return ffmpeg's first line, of which the others are consequences; '' if it wrote none."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(1.0)
-        said = (self._said.read(_ERROR_BYTES_MAX) or b"").decode(errors="replace")
-        lines = [_ADDRESS.sub("", line).strip() for line in said.splitlines() if line.strip()]
+        errors = (self._errors.read(_ERROR_BYTES_MAX) or b"").decode(errors="replace")
+        lines = [_ADDRESS.sub("", line).strip() for line in errors.splitlines() if line.strip()]
         return "ffmpeg: " + lines[0][:200].rstrip(".") if lines else ""
 
 

@@ -35,7 +35,7 @@ from appliance.sandbox.sandbox import (
     SandboxUnavailable,
 )
 from appliance.store.paths import CUTS, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
-from appliance.store.reconcile import MeasuredSegment, NotMeasured
+from appliance.store.segments import MeasuredSegment, NotMeasured
 
 if TYPE_CHECKING:
     from appliance.media.stills import Still

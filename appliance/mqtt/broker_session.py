@@ -125,9 +125,9 @@ class BrokerSession:
     def close(self) -> None:
         """Say OFFLINE and go; takes at most GOODBYE_S_MAX."""
         if self.connected and self._will_topic is not None:
-            told = self._client.publish(self._will_topic, OFFLINE.encode(), qos=1, retain=True)
+            sent = self._client.publish(self._will_topic, OFFLINE.encode(), qos=1, retain=True)
             until = self._clock.monotonic() + GOODBYE_S_MAX
-            while self.connected and not told.is_published() and self._clock.monotonic() < until:
+            while self.connected and not sent.is_published() and self._clock.monotonic() < until:
                 self._exchange(0.1)
         self.connected, self._answer_by = False, None
         self._client.disconnect()

@@ -22,7 +22,6 @@ from appliance.mqtt.broker_session import BrokerSession, ReceivedMessage
 from appliance.mqtt.discovery import OFF, ON, ONLINE, UNKNOWN, Topics, discovery_messages
 from appliance.mqtt.zone_occupancy import ZoneOccupancy, zone_labels
 from appliance.rules.arming import Arming
-from appliance.store.access_log import AccessLog
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
@@ -32,6 +31,7 @@ from appliance.store.database import Database
 from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.rows import AlertRow, EvidenceRow
+from appliance.store.users import AccessLog
 from appliance.types import SEVERITIES
 
 POLL_S = 0.5  # home automation reacts within a second
@@ -306,10 +306,10 @@ class MqttPublisher:
         now, rows = self._clock.now(), {row.name: row for row in deps.cameras.all()}
         faults = deps.health.open()
         for name, camera in self._cameras.items():
-            told = self._mqtt.local or deps.privacy.lets_facts_leave(name, now)
-            self._read_zones(name, camera, rows.get(name), told=told)
+            may_leave = self._mqtt.local or deps.privacy.lets_facts_leave(name, now)
+            self._read_zones(name, camera, rows.get(name), may_leave=may_leave)
             own = [fault for fault in faults if fault.camera == name]
-            self._set(self._topics.problem(name), _problem(rows.get(name), own, told=told), name)
+            self._set(self._topics.problem(name), _problem(rows.get(name), own, may_leave=may_leave), name)
         self._take_commands()
         self._read_arming()
         self._read_alerts()
@@ -367,7 +367,7 @@ class MqttPublisher:
                 "rules_paused": [row.rule for row in paused if row.rule],
             }), name)  # fmt: skip
 
-    def _read_zones(self, name: str, camera: _WatchedCamera, row: CameraRow | None, *, told: bool) -> None:
+    def _read_zones(self, name: str, camera: _WatchedCamera, row: CameraRow | None, *, may_leave: bool) -> None:
         latest = self._deps.boxes.latest(name) if camera.places else None
         if row is not None and row.run != camera.session:
             camera.session = row.run
@@ -382,7 +382,7 @@ class MqttPublisher:
                 camera.examined_at = self._clock.monotonic()
             camera.frame_t = latest.t
         looked = self._clock.monotonic() - camera.examined_at < camera.unknown_after_s
-        known = told and looked and row is not None and row.state == "live"
+        known = may_leave and looked and row is not None and row.state == "live"
         occupied = camera.occupancy.occupied()
         for place in camera.places:
             state = (ON if place in occupied else OFF) if known else UNKNOWN
@@ -564,8 +564,8 @@ def _never_leaves(camera: CameraConfig) -> bool:
     )
 
 
-def _problem(row: CameraRow | None, faults: list[HealthEventRow], *, told: bool) -> bytes:
-    if not told or row is None or row.state == "connecting":
+def _problem(row: CameraRow | None, faults: list[HealthEventRow], *, may_leave: bool) -> bytes:
+    if not may_leave or row is None or row.state == "connecting":
         return _json({"state": UNKNOWN, "reasons": []})
     reasons = [fault.reason for fault in faults]
     if row.state != "live":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from appliance.base.clock import Clock
-from appliance.broker.link_state import LinkState
+from appliance.broker.nats_connection import LinkState
 from appliance.config import Target
 from appliance.notify.message import MessageBuilder, NotificationMessage
 from appliance.store.health_events import HealthEventRow, HealthEventStore

@@ -114,10 +114,10 @@ async def camera_ahead_s(soap: SoapClient, clock: Clock) -> float | None:
     ]
     parts = [int(utc.number_at(*path) or 0) for path in paths]
     try:
-        told = datetime(parts[0], parts[1], parts[2], parts[3], parts[4], min(parts[5], 59), tzinfo=timezone.utc)
+        reported = datetime(parts[0], parts[1], parts[2], parts[3], parts[4], min(parts[5], 59), tzinfo=timezone.utc)
     except ValueError:
         return None
-    return told.timestamp() + 0.5 - now
+    return reported.timestamp() + 0.5 - now
 
 
 class CameraClient:

@@ -196,14 +196,14 @@ class SoapClient:
         flow = httpx.DigestAuth(self.address.user, self.address.password).auth_flow(request)
         next(flow)
         try:
-            again = flow.send(challenge)
+            signed = flow.send(challenge)
         except StopIteration:
             return status, data
         except (KeyError, ValueError, NotImplementedError, httpx.HTTPError):
             raise SourceRefused(
                 f"{self.address.label} wants a way to sign in that is not ours; allow digest at the camera"
             ) from None
-        status, data, _ = await self._exchange(again)
+        status, data, _ = await self._exchange(signed)
         return status, data
 
     async def _exchange(self, request: httpx.Request) -> tuple[int, bytes, httpx.Response | None]:

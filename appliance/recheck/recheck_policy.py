@@ -210,14 +210,14 @@ def judge_recheck(label: str, seen: TrackStability, result: RecheckResult, why: 
     """
     scores = [score_at(each, label) for each in result.sightings]
     found = sum(score >= SCORE_MIN for score in scores)
-    again = bool(scores) and found >= SHARE_MIN * len(scores)
+    found_there = bool(scores) and found >= SHARE_MIN * len(scores)
     mean = sum(scores) / len(scores) if scores else 0.0
     rechecked = TrackStability(score=mean, spread=_score_deviation(scores, mean), looks=seen.looks, moved=seen.moved)
-    confidence = chance(rechecked) if again else min(chance(seen), chance(rechecked))
+    confidence = chance(rechecked) if found_there else min(chance(seen), chance(rechecked))
     return EdgeVerdict(
-        decision="rechecked" if again else "unsure",
+        decision="rechecked" if found_there else "unsure",
         confidence=round(confidence, _DIGITS),
-        reason=_reason(label, again, found, len(scores), why),
+        reason=_reason(label, found_there, found, len(scores), why),
         model=result.model,
         why=why,
         looks=len(scores),
@@ -237,10 +237,10 @@ def _score_deviation(scores: Sequence[float], mean: float) -> float:
     return sqrt(sum((score - mean) ** 2 for score in scores) / len(scores)) if scores else 0.0
 
 
-def _reason(label: str, again: bool, found: int, of: int, why: str) -> str:
-    pictures = "1 picture" if of == 1 else f"{of} pictures"
-    text = f"found the {label} again in {found} of {pictures}"
-    if not again:
-        text = f"found the {label} again in only {found} of {pictures}" if found else f"did not find the {label} again"
+def _reason(label: str, found_there: bool, found: int, of: int, why: str) -> str:
+    images = "1 picture" if of == 1 else f"{of} pictures"
+    text = f"found the {label} again in {found} of {images}"
+    if not found_there:
+        text = f"found the {label} again in only {found} of {images}" if found else f"did not find the {label} again"
         text += ", which proves nothing: the alert stands"
     return f"A second look on this appliance {text}. It looked because {why}."

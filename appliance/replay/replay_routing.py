@@ -27,7 +27,7 @@ from appliance.replay.verdict_source import ReplayEscalation
 from appliance.router.escalation_planner import EscalationPlanner, RoutePlan, RouterContext
 from appliance.rules.schedule import LocalTime, off_peak_in_s
 from appliance.types import Alert, AlertChange, Event, EvidenceStep, FrameBoxes, PipelineStep, Route, StreamHeader
-from appliance.uplink.nats_messages import NatsMessage, chunk_message
+from appliance.uplink.jetstream_publisher import NatsMessage, chunk_message
 
 FRAMES_HELD_MAX = 64  # decoded frames in memory; with more inside span_s some images are guessed
 BOXES_HELD_MAX = 2048  # span_s is at most 30, detect.fps at most 60

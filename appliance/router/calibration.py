@@ -1,4 +1,4 @@
-"""The probability that an alert is real, from what the detector and the tracker report of its object."""
+"""The probability that an alert is real, and exact bounds of shares: plain arithmetic, without numpy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 from appliance.base.errors import UsageError
 
 VERSION = 1  # of what is stored; another begins anew
-LOOKS_LOG_MAX = 5.0  # 32 detections; more make nothing surer
+INFERENCES_LOG_MAX = 5.0  # 32 detections; more make nothing surer
 MOVED_MAX = 2.0  # sizes of the object; who has walked so far has walked
 SURE_MIN = 0.95  # before anything is claimed an alert of this chance is likely sure
 _SCORE_EDGE = 0.02  # scores nearer to 0 or 1 have log-odds that say nothing
+CONFIDENCE = 0.95  # two-sided, as the documents state
+_HALVINGS = 40  # 2^-40 is below what a float shows of a share
 
 Weights = tuple[float, float, float, float, float]
 """Of one, the score's log odds, the binary logarithm of the detections, the way moved, the spread of the scores."""
@@ -172,7 +174,7 @@ class Calibration:
 def features(seen: TrackStability) -> Weights:
     """Return the features that the weights multiply."""
     score = min(max(seen.score, _SCORE_EDGE), 1 - _SCORE_EDGE)
-    looks = min(math.log2(max(seen.looks, 1)), LOOKS_LOG_MAX)
+    looks = min(math.log2(max(seen.looks, 1)), INFERENCES_LOG_MAX)
     return (1.0, math.log(score / (1 - score)), looks, min(max(seen.moved, 0.0), MOVED_MAX), max(seen.spread, 0.0))
 
 
@@ -183,3 +185,49 @@ def sigmoid(z: float) -> float:
 
 UNTRAINED = Calibration(labels={}, cameras={})
 _calibration: TypeAdapter[Calibration] = TypeAdapter(Calibration)
+
+
+def error_bound(wrong: int, n: int, confidence: float = CONFIDENCE) -> float:
+    """Return the upper bound of the share, when `wrong` of `n` were (C. Clopper, E. Pearson, 1934; one-sided)."""
+    return 1 - recall_low(n - wrong, n, confidence)
+
+
+def recall_low(kept: int, n: int, confidence: float = CONFIDENCE) -> float:
+    """Return the lower bound of the share, when `kept` of `n` were kept (C. Clopper, E. Pearson, 1934; one-sided)."""
+    if kept <= 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if _at_least(kept, n, middle) <= 1 - confidence:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def missed_max(n: int, recall: float) -> int | None:
+    """Return how many misses among `n` still prove the recall; None: not even no miss at all does."""
+    if n <= 0 or _at_least(n, n, recall) > 1 - CONFIDENCE:
+        return None
+    low, high = 0, n
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _at_least(n - middle, n, recall) <= 1 - CONFIDENCE:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _at_least(kept: int, n: int, p: float) -> float:
+    """Return the probability of `kept` or more of `n` when each is kept with probability `p`."""
+    if kept <= 0 or p >= 1:
+        return 1.0
+    if p <= 0:
+        return 0.0
+    whole, log_p, log_not = math.lgamma(n + 1), math.log(p), math.log1p(-p)
+    return math.fsum(
+        math.exp(whole - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * log_p + (n - k) * log_not)
+        for k in range(kept, n + 1)
+    )

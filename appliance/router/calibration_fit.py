@@ -19,8 +19,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.router.binomial_bounds import CONFIDENCE, error_bound, missed_max, recall_low
 from appliance.router.calibration import (
+    CONFIDENCE,
     PRIOR,
     SIGNS,
     SURE_MIN,
@@ -31,7 +31,10 @@ from appliance.router.calibration import (
     SureClaim,
     TrackStability,
     Weights,
+    error_bound,
     features,
+    missed_max,
+    recall_low,
 )
 from appliance.store.decisions import DecidedRow, OutcomeRow
 from appliance.types import RouteInputs

@@ -49,7 +49,7 @@ class RouterTuning:
     alert_value: float = 1.0
     warning_value: float = 0.8
     info_value: float = 0.6
-    own_question_factor: float = 1.25
+    own_text_factor: float = 1.25
     repeat_factor: float = 0.1
     """Of a stationary object that was escalated before."""
     value_bytes: int = 100_000
@@ -271,7 +271,7 @@ def must_wait(
 
 def value_of(inputs: RouteInputs, cost: EscalationCost) -> float:
     """Return the value of asking; see above."""
-    grave = TUNING.value_of(inputs.severity) * (TUNING.own_question_factor if inputs.own_question else 1.0)
+    grave = TUNING.value_of(inputs.severity) * (TUNING.own_text_factor if inputs.own_question else 1.0)
     new = TUNING.repeat_factor if inputs.repeat else 1.0
     return round(grave * new * inputs.chance * TUNING.value_bytes / max(1, cost.bytes), 4)
 

@@ -6,7 +6,10 @@ The core and a replay use this very class, so that both decide the same.
 from __future__ import annotations
 
 import hashlib
+import queue
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field, replace
 
 from appliance import wire
@@ -14,7 +17,6 @@ from appliance.base.clock import Period
 from appliance.config import EscalationConfig, LineRule, Rule
 from appliance.router.calibration import UNTRAINED, AlertChance, Calibration, TrackStability
 from appliance.router.decide import (
-    BudgetLimit,
     EscalationCost,
     RouterCase,
     RouterDecision,
@@ -24,8 +26,7 @@ from appliance.router.decide import (
     expected_bytes,
 )
 from appliance.router.escalation_budget import EscalationBudget
-from appliance.router.recent_escalations import RecentEscalations
-from appliance.router.track_stats import CameraTrackStats, TrackStats
+from appliance.router.track_stats import CameraTrackStats, RecentEscalations, TrackStats
 from appliance.types import (
     EVIDENCE_STEPS,
     Alert,
@@ -38,7 +39,7 @@ from appliance.types import (
     StreamHeader,
 )
 
-QUESTION_CHARS_MAX = 2000  # of the rule's text for the model: some 500 tokens
+TEXT_CHARS_MAX = 2000  # of the rule's text for the model: some 500 tokens
 _CLAIM = {
     "enter": "entering the zone",
     "exit": "leaving the zone",
@@ -48,6 +49,8 @@ _CLAIM = {
 TRACKS_JUDGED_MAX = 4  # the newest; a crowd's alert is no more real for its tenth member
 OPEN_MAX = 64  # a camera has one open alert at a time; more are those of a caller that ends none
 _DIGITS, _MONEY_DIGITS = 4, 6  # decimals in the row of the decision
+WAITING_MAX = 16  # a person asks for one at a time
+ANSWER_S = 5.0  # the core looks once a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ class EscalationPlanner:
         `known`: the inputs of the first decision, with the result of the appliance's own second detection since.
         requested: a person asks for it.
         """
-        rule, limits = self._rules.get(event.rule), self._context.budget.limits(now)
+        rule = self._rules.get(event.rule)
         if rule is None:
             return None
         load = self._context.system_load
@@ -182,10 +185,7 @@ class EscalationPlanner:
             known, privacy=self._context.privacy(event), audit_share=0.0, audit_of="", link_up=load.link_up,
             queue_age_s=load.queue_age_s, pool_wait_s=load.pool_wait_s, gpu_hour=load.gpu_hour, offload=load.offload,
         )  # fmt: skip
-        case = RouterCase(
-            alert=alert.id, rule=rule.name, escalate=rule.escalate, uplink=self._context.uplink, inputs=inputs,
-            costs=self._context.costs(alert.camera), limits=limits, now=now, requested=requested,
-        )  # fmt: skip
+        case = self._case(alert, rule, inputs, now, requested=requested)
         decision = decide(case, self._context.settings)
         route = self._route(alert, event, decision, inputs)
         open_ = self._open.get(alert.id)
@@ -199,12 +199,12 @@ class EscalationPlanner:
         return RoutePlan(replace(route, question=escalation.question), event, escalation)
 
     def _decide(self, alert: Alert, open_: _Open, now: float) -> RoutePlan | None:
-        before, case = open_.decision, self._case(alert, open_.event, now)
+        before, rule, event = open_.decision, self._rules[open_.event.rule], open_.event
+        case = self._case(alert, rule, self._inputs(alert, event, rule, now), now)
         decision = decide(case, self._context.settings)
         if before is not None and not _changes(before, decision):
             return None
         open_.decision = decision
-        rule, event = self._rules[case.rule], open_.event
         route = self._route(alert, event, decision, case.inputs)
         if not decision.ask:
             return RoutePlan(route, event)
@@ -216,18 +216,14 @@ class EscalationPlanner:
         route = replace(route, question=escalation.question)
         return RoutePlan(route, event, escalation, released=before is not None and before.ask)
 
-    def _case(self, alert: Alert, event: Event, now: float) -> RouterCase:
-        rule, limits = self._rules[event.rule], self._context.budget.limits(now)
+    def _case(
+        self, alert: Alert, rule: Rule, inputs: RouteInputs, now: float, *, requested: bool = False
+    ) -> RouterCase:
+        context = self._context
         return RouterCase(
-            alert=alert.id,
-            rule=rule.name,
-            escalate=rule.escalate,
-            uplink=self._context.uplink,
-            inputs=self._inputs(alert, event, rule, now, limits),
-            costs=self._context.costs(alert.camera),
-            limits=limits,
-            now=now,
-        )
+            alert=alert.id, rule=rule.name, escalate=rule.escalate, uplink=context.uplink, inputs=inputs,
+            costs=context.costs(alert.camera), limits=context.budget.limits(now), now=now, requested=requested,
+        )  # fmt: skip
 
     def _route(self, alert: Alert, event: Event, decision: RouterDecision, inputs: RouteInputs) -> Route:
         cost, facts, wait = decision.cost, self._context.bytes_[0], decision.wait
@@ -261,13 +257,12 @@ class EscalationPlanner:
             money=round(cost.money, _MONEY_DIGITS),
         )
 
-    def _inputs(
-        self, alert: Alert, event: Event, rule: Rule, now: float, limits: tuple[BudgetLimit, ...]
-    ) -> RouteInputs:
+    def _inputs(self, alert: Alert, event: Event, rule: Rule, now: float) -> RouteInputs:
         tracks = self._tracks_of(alert, event)
         subject = self._subject(event, tracks)
         load = self._context.system_load
         router, sure = self._context.settings.router, subject.chance.sure
+        limits = self._context.budget.limits(now)
         left = [max(0.0, 1 - limit.spent / limit.amount) if limit.amount else 0.0 for limit in limits]
         return RouteInputs(
             label=event.label,
@@ -333,7 +328,7 @@ def build_escalation(
         kind=event.kind,
         label=event.label[: wire.TEXT_CHARS_MAX],
         severity=alert.severity,
-        question=(rule.ask or _default_question(event, rule))[:QUESTION_CHARS_MAX],
+        question=(rule.ask or _default_text(event, rule))[:TEXT_CHARS_MAX],
         t=event.t,
         created_t=now,
         score=event.score,
@@ -347,7 +342,7 @@ def escalation_id(site: str, alert: str) -> str:
     return "esc-" + hashlib.sha256(f"{site}/{alert}".encode()).hexdigest()[:16]
 
 
-def _default_question(event: Event, rule: Rule) -> str:
+def _default_text(event: Event, rule: Rule) -> str:
     article = "an" if event.label[:1] in "aeiou" else "a"
     claim = f"{_CLAIM[event.kind]} `{event.zone or event.line}`"
     if rule.kind == "dwell":
@@ -380,3 +375,41 @@ def _changes(before: RouterDecision, decision: RouterDecision) -> bool:
         order = wire.PRIORITIES.index
         return decision.when == "now" and order(decision.priority) <= order(before.priority)
     return (before.when, before.reason, before.priority) != (decision.when, decision.reason, decision.priority)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAnswer:
+    """Answer to a request to escalate an alert: yes (now, or once there is a budget) or no, and why."""
+
+    accepted: bool
+    reason: str
+
+
+class EscalationRequests:
+    """Requests that wait for the core. Bounded: one too many, and one that nobody answers in time, is refused.
+
+    Any thread asks; the core answers, in the thread in which it decides.
+    """
+
+    def __init__(self, answer_s: float = ANSWER_S) -> None:
+        self._waiting: queue.Queue[tuple[str, Future[RequestAnswer]]] = queue.Queue(WAITING_MAX)
+        self._answer_s = answer_s
+
+    def ask(self, alert: str) -> RequestAnswer:
+        """Ask for the escalation of an alert, and wait for the answer."""
+        answer: Future[RequestAnswer] = Future()
+        try:
+            self._waiting.put_nowait((alert, answer))
+            return answer.result(self._answer_s)
+        except queue.Full:
+            return RequestAnswer(False, "too many are asked for at once")
+        except FutureTimeout:
+            answer.cancel()
+            return RequestAnswer(False, "the appliance is too busy to decide; try again")
+
+    def answer_all(self, decide: Callable[[str], RequestAnswer]) -> None:
+        """Decide about all that wait."""
+        for _ in range(self._waiting.qsize()):
+            alert, answer = self._waiting.get_nowait()
+            if answer.set_running_or_notify_cancel():  # else whoever asked has gone
+                answer.set_result(decide(alert))

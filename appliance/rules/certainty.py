@@ -22,8 +22,8 @@ class CertaintyTuning:
     a network half believes in gets the same wrong score in each look at it; what walks is seen anew at every step.
     prior: log-odds of a track that nothing is known of; doubtful boxes are on nothing in five of eight cases.
     look_offset: added to the log-odds of an independent look's score: of boxes that move with a track those of 0.27 are
-    right as often as not. look_max: what one look may add at most, so that no strong one decides. looks_min: from so
-    many on they count. sum_min: however long a track was doubtful, some good looks convince. sum_max: looks at one
+    right as often as not. look_max: what one look may add at most, so that no strong one decides. detections_min: from
+    so many on they count. sum_min: however long a track was doubtful, some good looks convince. sum_max: looks at one
     object are never wholly independent; beyond that (0.88) only the median leads.
     """
 
@@ -33,7 +33,7 @@ class CertaintyTuning:
     prior: float = -0.5
     look_offset: float = 1.0
     look_max: float = 0.7
-    looks_min: int = 3
+    detections_min: int = 3
     sum_min: float = -2.0
     sum_max: float = 2.0
     odds_clip: float = 0.01
@@ -56,12 +56,12 @@ class TrackCertainty:
     in which the object was not detected add nothing (adding zeros would make every occlusion a doubt).
     """
 
-    __slots__ = ("_last", "_looks", "_recent", "_sum", "added_up", "median")
+    __slots__ = ("_detections", "_last", "_recent", "_sum", "added_up", "median")
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=TUNING.scores_max)
         self._last: Box | None = None
-        self._looks = 0
+        self._detections = 0
         self._sum = TUNING.prior
         self.median = self.added_up = 0.0
 
@@ -80,10 +80,10 @@ class TrackCertainty:
             self._look(score)
 
     def _look(self, score: float) -> None:
-        self._looks += 1
+        self._detections += 1
         added = min(TUNING.look_max, log_odds(score) + TUNING.look_offset)
         self._sum = min(TUNING.sum_max, max(TUNING.sum_min, self._sum + added))
-        if self._looks >= TUNING.looks_min:
+        if self._detections >= TUNING.detections_min:
             self.added_up = max(self.added_up, probability(self._sum))
 
 

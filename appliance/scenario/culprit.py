@@ -112,36 +112,36 @@ def find_culprit(record: MissRecord) -> Culprit:
     """Return the part that decided against the event, where a box of the right label was in the right place in time."""
     if (came := _came(record)) is not None:
         return came
-    again = RulesReplay(record)
+    replay = RulesReplay(record)
     tracks = _tracks(record)
     tried: list[tuple[CulpritName, Callable[[], Event | None], Callable[[Event], str]]] = [
-        ("at_start", lambda: again.event(_at_start), lambda event: f"track {event.track} was there at the start"),
+        ("at_start", lambda: replay.event(_at_start), lambda event: f"track {event.track} was there at the start"),
         (
             "company",
-            lambda: _first(again.event(frames=_only(record.frames, [number])) for number in [*tracks][:ALONE_MAX]),
+            lambda: _first(replay.event(frames=_only(record.frames, [number])) for number in [*tracks][:ALONE_MAX]),
             lambda event: f"alone, track {event.track} fires at {format_time(event.t)}; others stood close to it",
         ),
-        ("size", lambda: again.event(_any_size), lambda event: _size_text(record, event)),
+        ("size", lambda: replay.event(_any_size), lambda event: _size_text(record, event)),
         (
             "ignored",
-            lambda: again.event(ignore=False),
+            lambda: replay.event(ignore=False),
             lambda event: f"track {event.track} stood where the camera ignores objects",
         ),
-        ("score", lambda: again.event(_any_score), lambda event: _score_text(record, event)),
+        ("score", lambda: replay.event(_any_score), lambda event: _score_text(record, event)),
         (
             "tracker",
-            lambda: _first(again.event(frames=_only(record.frames, chain)) for chain in _chains(tracks)),
+            lambda: _first(replay.event(frames=_only(record.frames, chain)) for chain in _chains(tracks)),
             lambda event: f"as one track it fires at {format_time(event.t)}; its number changed",
         ),
-        ("rule", lambda: again.event(_easier), lambda event: _rule_text(record, event)),
+        ("rule", lambda: replay.event(_easier), lambda event: _rule_text(record, event)),
         (
             "label",
-            lambda: again.event(_labels_of(record), any_label=True),
+            lambda: replay.event(_labels_of(record), any_label=True),
             lambda event: f"track {event.track} was taken for a {event.label}",
         ),
         (
             "tracker",
-            lambda: _first(again.event(_any_score, _only(record.frames, chain)) for chain in _chains(tracks)),
+            lambda: _first(replay.event(_any_score, _only(record.frames, chain)) for chain in _chains(tracks)),
             lambda event: "its number changed, and none of its tracks was sure enough",
         ),
     ]

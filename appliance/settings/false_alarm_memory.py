@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from appliance.config import CameraConfig, LineRule
-from appliance.store.reviewed_boxes import ReviewedBox
+from appliance.store.review_writes import ReviewedBox
 from appliance.types import Box
 
 ALARMS_MIN = 3  # at one place, before anything is proposed

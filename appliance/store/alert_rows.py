@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from appliance.store.database import Database
-from appliance.store.rows import EvidenceRow, best_json, to_json
+from appliance.store.rows import EvidenceRow, best_json, insert, to_json
 from appliance.types import Alert, AlertChange, Event
 
 
@@ -62,8 +62,7 @@ def _mutable(alert: Alert) -> dict[str, object]:
 
 def _insert_alert(connection: sqlite3.Connection, alert: Alert, now: float) -> None:
     fields = _mutable(alert) | {"id": alert.id, "camera": alert.camera, "run": alert.run, "created_t": now, "rev": 0}
-    names = ", ".join(fields)
-    connection.execute(f"INSERT INTO alert ({names}) VALUES ({', '.join(':' + name for name in fields)})", fields)
+    insert(connection, "alert", fields)
     connection.executemany(
         "INSERT INTO evidence (alert, kind, state) VALUES (?, ?, 'waiting')",
         [(alert.id, kind) for kind in ("still", "clip", "boxes")],
@@ -76,23 +75,11 @@ def write_event(connection: sqlite3.Connection, event: Event, run: str, alert_id
     values = {name: getattr(named, name) for name in ("id", "camera", "rule", "kind", "track", "label", "zone", "line")}
     values |= {"score": float(event.score), "t": float(event.t), "severity": event.severity}
     values |= {"alert": alert_id, "box": to_json(event.box)}
-    written = connection.execute(
-        """INSERT OR IGNORE INTO event VALUES
-           (:id, :alert, :camera, :rule, :kind, :track, :label, :score, :t, :zone, :line, :severity, :box)""",
-        values,
-    )
-    return written.rowcount > 0
+    return insert(connection, "event", values, "INSERT OR IGNORE")
 
 
 def write_evidence(connection: sqlite3.Connection, row: EvidenceRow) -> None:
     """Insert or replace one piece of evidence; its file is on disk."""
-    connection.execute(
-        """INSERT OR REPLACE INTO evidence
-           (alert, kind, n, state, path, t_start, t_end, bytes, sha256, width, height, box, score, reason)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-        (
-            row.alert, row.kind, row.n, row.state, row.path, float(row.t_start), float(row.t_end), row.bytes,
-            row.sha256, row.width, row.height, None if row.box is None else to_json(row.box), float(row.score),
-            row.reason,
-        ),
-    )  # fmt: skip
+    times = {"t_start": float(row.t_start), "t_end": float(row.t_end), "score": float(row.score)}
+    values = {**asdict(row), **times, "box": None if row.box is None else to_json(row.box)}
+    insert(connection, "evidence", values, "INSERT OR REPLACE")

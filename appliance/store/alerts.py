@@ -196,19 +196,17 @@ class AlertStore:
 
     def newer_id(self, row: AlertRow, cameras: Collection[str] | None = None) -> str | None:
         """Return the next newer alert of these cameras (None: of all); None when this is the newest."""
-        with self._db.read() as connection:
-            found = connection.execute(
-                f"""SELECT id FROM alert WHERE audit = 0 AND deleted_t IS NULL AND (t_start, id) > (?, ?)
-                    AND {"TRUE" if cameras is None else of_cameras(cameras)} ORDER BY t_start, id LIMIT 1""",
-                (row.t_start, row.id, *(cameras or ())),
-            ).fetchone()
+        found = self._db.row(
+            f"""SELECT id FROM alert WHERE audit = 0 AND deleted_t IS NULL AND (t_start, id) > (?, ?)
+                AND {"TRUE" if cameras is None else of_cameras(cameras)} ORDER BY t_start, id LIMIT 1""",
+            (row.t_start, row.id, *(cameras or ())),
+        )
         return None if found is None else found["id"]
 
     def events_of(self, alert_id: str) -> list[Event]:
         """Return the events that were merged into an alert, oldest first. Raise StoreError."""
-        with self._db.read() as connection:
-            rows = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", (alert_id,))
-            return [read_event(row) for row in rows]
+        rows = self._db.rows("SELECT * FROM event WHERE alert = ? ORDER BY t, id", (alert_id,))
+        return [read_event(row) for row in rows]
 
     def get(self, alert_id: str) -> AlertDetail | None:
         """One alert with all that belongs to it; None: there is no such alert."""
@@ -244,17 +242,12 @@ class AlertStore:
 
     def camera_of(self, alert_id: str) -> str | None:
         """Return the camera of an alert; None when there is no such alert."""
-        with self._db.read() as connection:
-            row = connection.execute("SELECT camera FROM alert WHERE id = ?", (alert_id,)).fetchone()
+        row = self._db.row("SELECT camera FROM alert WHERE id = ?", (alert_id,))
         return None if row is None else row["camera"]
 
     def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:
         """Alerts changed after `rev`, oldest change first: go on from the last row's `rev`."""
         return self._list("WHERE rev > ? AND audit = 0 ORDER BY rev LIMIT ?", (rev, _bounded(limit)))
-
-    def open_alerts(self) -> list[AlertRow]:
-        """Alerts that have not ended, oldest first."""
-        return self._list("WHERE t_end IS NULL ORDER BY t_start, id LIMIT ?", (PAGE_MAX,))
 
     def end_interrupted(self) -> int:
         """End what a dead core left open, at the last examined frame of its camera; for the start. Returns how many."""
@@ -269,22 +262,20 @@ class AlertStore:
     def counts(self, cameras: Collection[str] | None = None) -> AlertCounts:
         """Numbers for the dashboard's front page and /metrics, of these cameras (None: of all)."""
         of = "TRUE" if cameras is None else of_cameras(cameras)
-        with self._db.read() as connection:
-            row = connection.execute(
-                f"""SELECT count(*) AS total, total(t_end IS NULL) AS open,
-                   total(review IS NULL AND verdict IS NOT 'rejected') AS to_review,
-                   total({SET_ASIDE}) AS set_aside, total(verdict IS 'confirmed') AS confirmed,
-                   total(verdict IS 'rechecked') AS rechecked, total(verdict IS 'rejected') AS rejected,
-                   total(verdict IS 'unsure') AS unsure,
-                   (SELECT count(*) FROM escalation WHERE {in_states(UNSETTLED)}) AS undelivered FROM alert
-                   WHERE audit = 0 AND deleted_t IS NULL AND {of}""",
-                tuple(cameras or ()),
-            ).fetchone()
+        row = self._db.row(
+            f"""SELECT count(*) AS total, total(t_end IS NULL) AS open,
+               total(review IS NULL AND verdict IS NOT 'rejected') AS to_review,
+               total({SET_ASIDE}) AS set_aside, total(verdict IS 'confirmed') AS confirmed,
+               total(verdict IS 'rechecked') AS rechecked, total(verdict IS 'rejected') AS rejected,
+               total(verdict IS 'unsure') AS unsure,
+               (SELECT count(*) FROM escalation WHERE {in_states(UNSETTLED)}) AS undelivered FROM alert
+               WHERE audit = 0 AND deleted_t IS NULL AND {of}""",
+            tuple(cameras or ()),
+        )
         return AlertCounts(**{name: int(row[name]) for name in row.keys()})  # noqa: SIM118 (a Row is no dict)
 
     def _list(self, tail: str, values: Sequence[object]) -> list[AlertRow]:
-        with self._db.read() as connection:
-            return [read_alert(row) for row in connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert {tail}", values)]
+        return [read_alert(row) for row in self._db.rows(f"SELECT {ALERT_COLUMNS} FROM alert {tail}", values)]
 
 
 def _bounded(limit: int) -> int:

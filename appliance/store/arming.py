@@ -52,9 +52,8 @@ class ArmingStore:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._lock = threading.Lock()
-        with db.read() as connection:
-            rows = connection.execute("SELECT * FROM arming ORDER BY camera, rule, target")
-            self._rows = tuple(ArmingRow(**dict(row)) for row in rows)
+        rows = db.rows("SELECT * FROM arming ORDER BY camera, rule, target")
+        self._rows = tuple(ArmingRow(**dict(row)) for row in rows)
 
     @property
     def rows(self) -> tuple[ArmingRow, ...]:

@@ -52,27 +52,24 @@ class AuditStore:
         if connection is not None:
             connection.execute(statement, values)
             return
-        with self._db.transaction() as own:
-            own.execute(statement, values)
+        self._db.execute(statement, values)
 
     def page(self, before_id: int | None = None, limit: int = 100) -> list[AuditRow]:
         """Return the rows with ids below `before_id`, newest first."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                "SELECT * FROM audit WHERE ?1 IS NULL OR id < ?1 ORDER BY id DESC LIMIT ?2",
-                (before_id, max(1, min(limit, PAGE_MAX))),
-            )
-            return [AuditRow(**dict(row)) for row in rows]
+        rows = self._db.rows(
+            "SELECT * FROM audit WHERE ?1 IS NULL OR id < ?1 ORDER BY id DESC LIMIT ?2",
+            (before_id, max(1, min(limit, PAGE_MAX))),
+        )
+        return [AuditRow(**dict(row)) for row in rows]
 
     def totals(self, t0: float, t1: float) -> list[AuditTotal]:
         """Count and bytes by kind, of what left in t0..t1."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                """SELECT kind, count(*) AS count, sum(bytes) AS bytes FROM audit
-                   WHERE t BETWEEN ? AND ? GROUP BY kind ORDER BY kind""",
-                (t0, t1),
-            )
-            return [AuditTotal(**dict(row)) for row in rows]
+        rows = self._db.rows(
+            """SELECT kind, count(*) AS count, sum(bytes) AS bytes FROM audit
+               WHERE t BETWEEN ? AND ? GROUP BY kind ORDER BY kind""",
+            (t0, t1),
+        )
+        return [AuditTotal(**dict(row)) for row in rows]
 
 
 def audit_rows(path: Path, t0: float, t1: float, camera: str | None = None) -> Iterator[AuditRow]:

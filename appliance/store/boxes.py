@@ -84,12 +84,11 @@ class BoxStore:
         """Every examined frame with t0 <= t <= t1, oldest first, however many, as they are read."""
         after: tuple[float, str, int] = (t0, "", -1)
         while True:  # in pieces: a read that lasts would hold up the database's log
-            with self._db.read() as connection:
-                rows = connection.execute(
-                    """SELECT t, run, seq, frame, looked, objects FROM boxes
-                       WHERE camera = ? AND (t, run, seq) > (?, ?, ?) AND t <= ? ORDER BY t, run, seq LIMIT ?""",
-                    (camera, *after, t1, SPAN_ROWS_MAX),
-                ).fetchall()
+            rows = self._db.rows(
+                """SELECT t, run, seq, frame, looked, objects FROM boxes
+                   WHERE camera = ? AND (t, run, seq) > (?, ?, ?) AND t <= ? ORDER BY t, run, seq LIMIT ?""",
+                (camera, *after, t1, SPAN_ROWS_MAX),
+            )
             for row in rows:
                 yield BoxRow(camera, *row)
             if len(rows) < SPAN_ROWS_MAX:
@@ -101,13 +100,12 @@ class BoxStore:
 
         A clock that was set back leaves frames of other sessions ahead of it.
         """
-        with self._db.read() as connection:
-            row = connection.execute(
-                """SELECT * FROM boxes WHERE camera = :camera AND t <= :t
-                   AND run = coalesce((SELECT nullif(run, '') FROM camera WHERE name = :camera), run)
-                   ORDER BY t DESC LIMIT 1""",
-                {"camera": camera, "t": self._db.clock.now() + AHEAD_S_MAX},
-            ).fetchone()
+        row = self._db.row(
+            """SELECT * FROM boxes WHERE camera = :camera AND t <= :t
+               AND run = coalesce((SELECT nullif(run, '') FROM camera WHERE name = :camera), run)
+               ORDER BY t DESC LIMIT 1""",
+            {"camera": camera, "t": self._db.clock.now() + AHEAD_S_MAX},
+        )
         return None if row is None else read_boxes(row)
 
 

@@ -137,23 +137,20 @@ class CameraStore:
 
     def all(self) -> list[CameraRow]:
         """Every configured camera, by name."""
-        with self._db.read() as connection:
-            return [_read_camera(row) for row in connection.execute("SELECT * FROM camera ORDER BY name")]
+        return [_read_camera(row) for row in self._db.rows("SELECT * FROM camera ORDER BY name")]
 
     def get(self, name: str) -> CameraRow | None:
         """One camera."""
-        with self._db.read() as connection:
-            row = connection.execute("SELECT * FROM camera WHERE name = ?", (name,)).fetchone()
+        row = self._db.row("SELECT * FROM camera WHERE name = ?", (name,))
         return None if row is None else _read_camera(row)
 
     def gaps(self, camera: str, limit: int = 50) -> list[Gap]:
         """Return the newest gaps of a camera, newest first; one that lasts has `t_end` None."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                "SELECT * FROM gap WHERE camera = ? ORDER BY t_start DESC, id DESC LIMIT ?",
-                (camera, max(1, min(limit, GAP_ROWS_MAX))),
-            )
-            return [read_gap(row) for row in rows]
+        rows = self._db.rows(
+            "SELECT * FROM gap WHERE camera = ? ORDER BY t_start DESC, id DESC LIMIT ?",
+            (camera, max(1, min(limit, GAP_ROWS_MAX))),
+        )
+        return [read_gap(row) for row in rows]
 
     def _touch(self, connection: sqlite3.Connection, camera: str) -> None:
         connection.execute("UPDATE camera SET rev = ? WHERE name = ?", (self._db.next_rev(connection), camera))

@@ -8,8 +8,9 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError, StoreUnavailable, lacks_files
@@ -118,6 +119,23 @@ class Database:
                 yield connection
             finally:
                 self._give_back(connection)
+
+    def rows(self, statement: str, values: Sequence[object] | Mapping[str, object] = ()) -> list[sqlite3.Row]:
+        """Read all rows of one SELECT, from any thread. Raise StoreError."""
+        with self.read() as connection:
+            return connection.execute(statement, values).fetchall()
+
+    def row(self, statement: str, values: Sequence[object] | Mapping[str, object] = ()) -> Any:
+        """Return the first row of one SELECT; None if there is none. Raise StoreError."""
+        with self.read() as connection:
+            return connection.execute(statement, values).fetchone()
+
+    def execute(
+        self, statement: str, values: Sequence[object] | Mapping[str, object] = (), *, durable: bool = True
+    ) -> int:
+        """Write one statement in a transaction, the caller's if there is one; return how many rows it changed."""
+        with self.transaction(durable=durable) as connection:
+            return connection.execute(statement, values).rowcount
 
     @property
     def displaced(self) -> str:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.base.errors import PreconditionError, StoreError
-from appliance.store.access_log import log_access
 from appliance.store.database import open_read_only
 from appliance.store.migrations import STEPS, statements, version_of
+from appliance.store.users import log_access
 
 SCHEMA_KNOWN = len(STEPS)
 REV_STEP = 1_000_000  # browsers that follow changes have seen smaller numbers than any of a restored file

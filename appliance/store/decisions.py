@@ -11,7 +11,7 @@ from typing import Any
 
 from appliance.store.database import Database, open_read_only
 from appliance.store.escalations import RELEASED
-from appliance.store.rows import ALERT_COLUMNS, AlertRow, read_alert, read_event, to_json
+from appliance.store.rows import ALERT_COLUMNS, AlertRow, insert, read_alert, read_event, to_json
 from appliance.store.verdict_stats import TokenUsage, token_usage
 from appliance.types import TEACHING_KINDS, Decision, Event, Route, RouteInputs, Severity
 
@@ -20,6 +20,10 @@ DECIDED_MAX = 2000  # likewise, of decisions as they come
 RECHECKED_WITHIN_S = 3600.0  # what was said before the last hour was taken into account, or came to nothing
 ROWS_MAX = 50_000  # 200 bytes each: 10 MB
 ESCALATED_MAX = 256  # rows of one reading: beyond it the budget is spent anyway
+_ROUTE_COLUMNS = (
+    "alert", "event", "camera", "t", "evidence", "priority", "reason", "wait", "until_t", "value", "bytes", "gpu_s",
+    "money", "tier", "edge", "certainty", "flagged",
+)  # fmt: skip
 _BATCH = 5000  # rows deleted in one transaction, some 10 ms
 
 # The condition that a person or a language model has said whether an alert is right: only they teach. `unsure`, and
@@ -138,15 +142,14 @@ class DecisionStore:
     def tiers(self, since_t: float) -> TierCounts:
         """Count the alerts that were last decided about since `since_t`; count labels of all time. Raise StoreError."""
         with self._db.read() as connection:
-            row = _one(
-                connection,
+            row = connection.execute(
                 """SELECT total(tier = 'edge') AS kept, total(tier = 'edge' AND edge = 'sure') AS sure,
                           total(tier = 'edge' AND edge = 'doubtful') AS doubtful, total(tier = 'cloud') AS asked,
                           total(tier = 'cloud' AND reason LIKE 'audit sample%') AS audited,
                           total(tier = 'cloud' AND flagged <> '') AS flagged
                    FROM decision WHERE made_t >= ? AND id IN (SELECT max(id) FROM decision GROUP BY alert)""",
                 (since_t,),
-            )
+            ).fetchone()
             labels = connection.execute(
                 f"""SELECT iif(review IS NULL, judge, 'person') AS by, count(*) AS n FROM alert
                     WHERE audit = 0 AND {LABELLED} GROUP BY 1"""
@@ -193,8 +196,9 @@ class DecisionStore:
 
     def note_recheck(self, decision: int, inputs: RouteInputs) -> None:
         """Record that the second detection changed nothing. Raise StoreError."""
-        with self._db.transaction(durable=False) as connection:
-            connection.execute("UPDATE decision SET inputs = ? WHERE id = ?", (to_json(asdict(inputs)), decision))
+        self._db.execute(
+            "UPDATE decision SET inputs = ? WHERE id = ?", (to_json(asdict(inputs)), decision), durable=False
+        )
 
     def spent(self, day: str, day_t: float, month_t: float) -> CloudSpend:
         """Return the use of the uplink and the judge since the times `day_t` and `month_t`; `day` names the former.
@@ -203,29 +207,26 @@ class DecisionStore:
         expected to. GPU seconds are the judge's own. Raise StoreError.
         """
         with self._db.read() as connection:
-            sent = _one(
-                connection,
+            sent = connection.execute(
                 """SELECT total(iif(day = ?, amount, 0)) AS day, total(amount) AS month
                    FROM meter WHERE kind = 'uplink_bytes' AND day LIKE ?""",
                 (day, day[:8] + "%"),
-            )
-            judged = _one(
-                connection,
+            ).fetchone()
+            judged = connection.execute(
                 """SELECT total(iif(applied_t >= ?, seconds, 0)) AS day, total(seconds) AS month
                    FROM (SELECT applied_t, json_extract(body, '$.seconds') AS seconds FROM verdict
                          UNION ALL SELECT json_extract(answer, '$.judged_t'), json_extract(answer, '$.seconds')
                          FROM step WHERE answer IS NOT NULL)
                    WHERE applied_t >= ?""",
                 (day_t, min(day_t, month_t)),
-            )
-            due = _one(
-                connection,
+            ).fetchone()
+            due = connection.execute(
                 f"""SELECT total(iif(escalation.state = 'sent', 0, max(0, decision.bytes - bytes_sent))) AS bytes,
                           total(decision.gpu_s) AS gpu_s
                    FROM (SELECT * FROM escalation WHERE {RELEASED}) AS escalation JOIN decision ON decision.id =
                        (SELECT max(id) FROM decision WHERE alert = escalation.alert AND moment <> 'never')""",
                 (),
-            )
+            ).fetchone()
         return CloudSpend(
             bytes_day=sent["day"] + due["bytes"],
             bytes_month=sent["month"] + due["bytes"],
@@ -235,14 +236,11 @@ class DecisionStore:
 
     def gpu_s_mean(self, last: int = 200) -> float | None:
         """Seconds that the judge took for one of the `last` verdicts; None: there is none. Raises StoreError."""
-        with self._db.read() as connection:
-            row = _one(
-                connection,
-                """SELECT avg(seconds) AS mean FROM
-                   (SELECT json_extract(body, '$.seconds') AS seconds FROM verdict ORDER BY rowid DESC LIMIT ?)""",
-                (last,),
-            )
-        mean: float | None = row["mean"]
+        mean: float | None = self._db.row(
+            """SELECT avg(seconds) AS mean FROM
+               (SELECT json_extract(body, '$.seconds') AS seconds FROM verdict ORDER BY rowid DESC LIMIT ?)""",
+            (last,),
+        )["mean"]
         return mean
 
     def tokens(self, day_t: float, month_t: float) -> TokenUsage:
@@ -251,15 +249,14 @@ class DecisionStore:
 
     def escalated(self, camera: str, since_t: float) -> list[EscalatedTrackRow]:
         """Return the tracks of a camera that were to be escalated since `since_t`, oldest first. Raise StoreError."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                """SELECT event.rule, alert.severity, event.track, alert.run, event.t, camera.width, camera.height
-                   FROM decision JOIN alert ON alert.id = decision.alert JOIN event ON event.id = decision.event
-                   LEFT JOIN camera ON camera.name = decision.camera
-                   WHERE decision.made_t >= ? AND decision.camera = ? AND decision.moment <> 'never'
-                   ORDER BY decision.id DESC LIMIT ?""",
-                (since_t, camera, ESCALATED_MAX),
-            ).fetchall()
+        rows = self._db.rows(
+            """SELECT event.rule, alert.severity, event.track, alert.run, event.t, camera.width, camera.height
+               FROM decision JOIN alert ON alert.id = decision.alert JOIN event ON event.id = decision.event
+               LEFT JOIN camera ON camera.name = decision.camera
+               WHERE decision.made_t >= ? AND decision.camera = ? AND decision.moment <> 'never'
+               ORDER BY decision.id DESC LIMIT ?""",
+            (since_t, camera, ESCALATED_MAX),
+        )
         return [
             EscalatedTrackRow(row[0], row[1], row[2], row[3], row[4], (row[5] or 0, row[6] or 0))
             for row in reversed(rows)
@@ -268,33 +265,9 @@ class DecisionStore:
 
 def write_decision(connection: sqlite3.Connection, route: Route, made_t: float) -> None:
     """Insert what the router decided, in the caller's transaction; a decision about an event is one row."""
-    connection.execute(
-        """INSERT OR IGNORE INTO decision (alert, event, camera, t, made_t, moment, evidence, priority, reason, wait,
-               until_t, value, bytes, gpu_s, money, inputs, tier, edge, certainty, flagged)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-        (
-            route.alert,
-            route.event,
-            route.camera,
-            route.t,
-            made_t,
-            route.when,
-            route.evidence,
-            route.priority,
-            route.reason,
-            route.wait,
-            route.until_t,
-            route.value,
-            route.bytes,
-            route.gpu_s,
-            route.money,
-            to_json(asdict(route.inputs)),
-            route.tier,
-            route.edge,
-            route.certainty,
-            route.flagged,
-        ),
-    )
+    values = {name: getattr(route, name) for name in _ROUTE_COLUMNS}
+    values |= {"made_t": made_t, "moment": route.when, "inputs": to_json(asdict(route.inputs))}
+    insert(connection, "decision", values, "INSERT OR IGNORE")
 
 
 def outcomes_in(path: Path) -> tuple[list[OutcomeRow], list[DecidedRow]]:
@@ -358,8 +331,3 @@ def _rechecked(connection: sqlite3.Connection, row: sqlite3.Row) -> RecheckedDec
 def _inputs(stored: Mapping[str, Any]) -> RouteInputs:
     """Return the inputs of a row that an older or newer Vedette wrote: a field that it lacks keeps its default."""
     return RouteInputs(**{name: stored[name] for name in RouteInputs.__slots__ if name in stored})
-
-
-def _one(connection: sqlite3.Connection, statement: str, values: tuple[object, ...]) -> sqlite3.Row:
-    row: sqlite3.Row = connection.execute(statement, values).fetchone()
-    return row

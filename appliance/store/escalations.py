@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from appliance import wire
 from appliance.store.alert_rows import bump_rev
@@ -108,10 +108,11 @@ class EscalationStore:
 
     def postpone(self, row: EscalationRow, wait: str, until_t: float | None) -> None:
         """Record a change of the reason for which an escalation waits."""
-        with self._db.transaction(durable=False) as connection:
-            connection.execute(
-                "UPDATE escalation SET wait = ?, until_t = ? WHERE id = ? AND wait <> ''", (wait, until_t, row.id)
-            )
+        self._db.execute(
+            "UPDATE escalation SET wait = ?, until_t = ? WHERE id = ? AND wait <> ''",
+            (wait, until_t, row.id),
+            durable=False,
+        )
 
     def expire_postponed(self, row: EscalationRow, error: str) -> None:
         """Its moment did not come in time: given up, visibly."""
@@ -124,9 +125,9 @@ class EscalationStore:
 
     def queue_age_s(self, now: float) -> float:
         """For how long the oldest that may be sent has waited; 0 when none does."""
-        oldest_t = scalar(
-            self._db, f"SELECT min(created_t) FROM escalation WHERE {in_states(('waiting', 'ready'))} AND wait = ''"
-        )
+        oldest_t = self._db.row(
+            f"SELECT min(created_t) FROM escalation WHERE {in_states(('waiting', 'ready'))} AND wait = ''"
+        )[0]
         return 0.0 if oldest_t is None else max(0.0, now - oldest_t)
 
     # Called by the evidence maker
@@ -169,23 +170,13 @@ class EscalationStore:
 
     def media(self, escalation: str) -> list[MediaRow]:
         """Return the files that an escalation carries, in order."""
-        with self._db.read() as connection:
-            rows = connection.execute("SELECT * FROM media WHERE escalation = ? ORDER BY n", (escalation,))
-            return [read_media(row) for row in rows]
-
-    def count_by_state(self) -> dict[Delivery, int]:
-        """How many there are in each state that occurs."""
-        with self._db.read() as connection:
-            rows = connection.execute("SELECT state, count(*) AS n FROM escalation GROUP BY state")
-            return {row["state"]: row["n"] for row in rows}
+        rows = self._db.rows("SELECT * FROM media WHERE escalation = ? ORDER BY n", (escalation,))
+        return [read_media(row) for row in rows]
 
     def count_unsettled(self) -> dict[Delivery, int]:
         """How many there are in each unsettled state. Settled ones, of which there may be many, are not read."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"SELECT state, count(*) AS n FROM escalation WHERE {in_states(UNSETTLED)} GROUP BY state"
-            )
-            return {**dict.fromkeys(UNSETTLED, 0), **{row["state"]: row["n"] for row in rows}}
+        rows = self._db.rows(f"SELECT state, count(*) AS n FROM escalation WHERE {in_states(UNSETTLED)} GROUP BY state")
+        return {**dict.fromkeys(UNSETTLED, 0), **{row["state"]: row["n"] for row in rows}}
 
     # What a verdict does
 
@@ -216,9 +207,9 @@ class EscalationStore:
         ).fetchone()
         if row["judge"] in CONFIRMING_KINDS and verdict.kind not in CONFIRMING_KINDS:
             return
-        said: Severity = row["rules_severity"] or row["severity"]
+        by_rules: Severity = row["rules_severity"] or row["severity"]
         stands = verdict.decision == "rejected" and not is_firm(verdict.kind, verdict.confidence)
-        severity = said if stands else self.severity_after(row["camera"], row["rule"], said, verdict.decision)
+        severity = by_rules if stands else self.severity_after(row["camera"], row["rule"], by_rules, verdict.decision)
         connection.execute(
             """UPDATE alert SET verdict = ?, judge = ?, verdict_confidence = ?, severity = ?, rules_severity = ?
                WHERE id = ?""",
@@ -227,7 +218,7 @@ class EscalationStore:
                 verdict.kind,
                 verdict.confidence,
                 severity,
-                None if severity == said else said,
+                None if severity == by_rules else by_rules,
                 verdict.alert,
             ),
         )
@@ -293,14 +284,7 @@ def as_unsure(verdict: wire.Verdict, why: str) -> wire.Verdict:
 
 def escalation_rows(db: Database, tail: str, values: Sequence[object]) -> list[EscalationRow]:
     """Return the escalations that `tail`, the rest of a SELECT, selects."""
-    with db.read() as connection:
-        return [read_escalation(row) for row in connection.execute(f"SELECT * FROM escalation {tail}", values)]
-
-
-def scalar(db: Database, statement: str) -> Any:
-    """Return the first column of the first row."""
-    with db.read() as connection:
-        return connection.execute(statement).fetchone()[0]
+    return [read_escalation(row) for row in db.rows(f"SELECT * FROM escalation {tail}", values)]
 
 
 def stored_body(connection: sqlite3.Connection, escalation: str) -> wire.Escalation:

@@ -28,19 +28,17 @@ class EvidenceStore:
 
     def waiting(self, limit: int) -> list[AlertRow]:
         """Alerts that some evidence is still waiting for, oldest first."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"""SELECT {ALERT_COLUMNS} FROM alert WHERE id IN (SELECT alert FROM evidence WHERE state = 'waiting')
-                    ORDER BY created_t, id LIMIT ?""",
-                (limit,),
-            )
-            return [read_alert(row) for row in rows]
+        rows = self._db.rows(
+            f"""SELECT {ALERT_COLUMNS} FROM alert WHERE id IN (SELECT alert FROM evidence WHERE state = 'waiting')
+                ORDER BY created_t, id LIMIT ?""",
+            (limit,),
+        )
+        return [read_alert(row) for row in rows]
 
     def of(self, alert_id: str) -> list[EvidenceRow]:
         """All evidence of an alert."""
-        with self._db.read() as connection:
-            rows = connection.execute("SELECT * FROM evidence WHERE alert = ? ORDER BY kind, n", (alert_id,))
-            return [read_evidence(row) for row in rows]
+        rows = self._db.rows("SELECT * FROM evidence WHERE alert = ? ORDER BY kind, n", (alert_id,))
+        return [read_evidence(row) for row in rows]
 
     def put(self, *rows: EvidenceRow) -> None:
         """Write pieces of one alert's evidence in one transaction; their files are on disk. Raises StoreError."""

@@ -78,15 +78,13 @@ class HealthEventStore:
         return None if row is None else HealthEventRow(**dict(row))
 
     def get(self, event: str) -> HealthEventRow | None:
-        with self._db.read() as connection:
-            row = connection.execute("SELECT * FROM health_event WHERE id = ?", (event,)).fetchone()
+        row = self._db.row("SELECT * FROM health_event WHERE id = ?", (event,))
         return None if row is None else HealthEventRow(**dict(row))
 
     def open(self) -> list[HealthEventRow]:
         """Return the events that last now, oldest first."""
-        with self._db.read() as connection:
-            rows = connection.execute("SELECT * FROM health_event WHERE t_end IS NULL ORDER BY t_start, id")
-            return [HealthEventRow(**dict(row)) for row in rows]
+        rows = self._db.rows("SELECT * FROM health_event WHERE t_end IS NULL ORDER BY t_start, id")
+        return [HealthEventRow(**dict(row)) for row in rows]
 
     def page(
         self,
@@ -103,26 +101,24 @@ class HealthEventStore:
         cameras: only of these and of the appliance; None: of all.
         """
         last_t, last_id = before if before is not None else (9e15, "")
-        with self._db.read() as connection:
-            rows = connection.execute(
-                """SELECT * FROM health_event WHERE (:camera IS NULL OR camera IN (:camera, ''))
-                   AND (:kind IS NULL OR kind = :kind) AND t_start >= :from_t
-                   AND (:cameras IS NULL OR camera = '' OR camera IN (SELECT value FROM json_each(:cameras)))
-                   AND (t_start < :last_t OR (t_start = :last_t AND id < :last_id))
-                   ORDER BY t_start DESC, id DESC LIMIT :limit""",
-                {
-                    "camera": camera, "kind": kind, "from_t": -9e15 if from_t is None else from_t,
-                    "cameras": None if cameras is None else json.dumps(sorted(cameras)),
-                    "last_t": last_t, "last_id": last_id, "limit": max(1, min(limit, PAGE_MAX)),
-                },
-            )  # fmt: skip
-            return [HealthEventRow(**dict(row)) for row in rows]
+        rows = self._db.rows(
+            """SELECT * FROM health_event WHERE (:camera IS NULL OR camera IN (:camera, ''))
+               AND (:kind IS NULL OR kind = :kind) AND t_start >= :from_t
+               AND (:cameras IS NULL OR camera = '' OR camera IN (SELECT value FROM json_each(:cameras)))
+               AND (t_start < :last_t OR (t_start = :last_t AND id < :last_id))
+               ORDER BY t_start DESC, id DESC LIMIT :limit""",
+            {
+                "camera": camera, "kind": kind, "from_t": -9e15 if from_t is None else from_t,
+                "cameras": None if cameras is None else json.dumps(sorted(cameras)),
+                "last_t": last_t, "last_id": last_id, "limit": max(1, min(limit, PAGE_MAX)),
+            },
+        )  # fmt: skip
+        return [HealthEventRow(**dict(row)) for row in rows]
 
     def changed_since(self, rev: int, limit: int) -> list[HealthEventRow]:
         """Events that changed after `rev`, in the order of their changes."""
-        with self._db.read() as connection:
-            rows = connection.execute("SELECT * FROM health_event WHERE rev > ? ORDER BY rev LIMIT ?", (rev, limit))
-            return [HealthEventRow(**dict(row)) for row in rows]
+        rows = self._db.rows("SELECT * FROM health_event WHERE rev > ? ORDER BY rev LIMIT ?", (rev, limit))
+        return [HealthEventRow(**dict(row)) for row in rows]
 
     def _supersede(self, connection: sqlite3.Connection, event: HealthEvent) -> None:
         """End an older event of the same kind whose end was not reported (a lost message) where this one begins."""

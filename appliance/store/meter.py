@@ -193,31 +193,28 @@ class Meter:
 
     def total_of_day(self, metric: Metric, day: str) -> int:
         """Return the amount of a metric in the account of `day`, by all cameras and runs. Raises StoreError."""
-        with self._db.read() as connection:
-            row = connection.execute(
-                "SELECT coalesce(sum(amount), 0) AS amount FROM meter WHERE day = ? AND kind = ?", (day, metric.kind)
-            ).fetchone()
+        row = self._db.row(
+            "SELECT coalesce(sum(amount), 0) AS amount FROM meter WHERE day = ? AND kind = ?", (day, metric.kind)
+        )
         amount: int = row["amount"]
         return amount
 
     def totals_since_day(self, day: str) -> list[MeterTotal]:
         """Return sums from `day` on, of the days for which the hours are known too. Raise StoreError."""
         uptime = MetricName.UPTIME_S.value
-        with self._db.read() as connection:
-            rows = connection.execute(
-                """SELECT camera, kind, sum(amount) AS amount FROM meter
-                   WHERE day >= ? AND day IN (SELECT day FROM meter WHERE kind = ?) GROUP BY camera, kind""",
-                (day, uptime),
-            ).fetchall()
+        rows = self._db.rows(
+            """SELECT camera, kind, sum(amount) AS amount FROM meter
+               WHERE day >= ? AND day IN (SELECT day FROM meter WHERE kind = ?) GROUP BY camera, kind""",
+            (day, uptime),
+        )
         return list(_totals_of(rows))
 
     def by_hour(self, since_t: float) -> list[PeriodTotals]:
         """Return the sums of each hour from `since_t` on that has any count, oldest first. Raise StoreError."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                "SELECT hour, camera, kind, amount FROM meter_hour WHERE hour >= ? ORDER BY hour",
-                (int(since_t) // HOUR_S,),
-            ).fetchall()
+        rows = self._db.rows(
+            "SELECT hour, camera, kind, amount FROM meter_hour WHERE hour >= ? ORDER BY hour",
+            (int(since_t) // HOUR_S,),
+        )
         return [
             PeriodTotals(hour * HOUR_S, local_day(hour * HOUR_S), _totals_of(found))
             for hour, found in groupby(rows, key=itemgetter("hour"))
@@ -225,12 +222,11 @@ class Meter:
 
     def by_day(self, first_day: str) -> list[PeriodTotals]:
         """Return the sums of each day from `first_day` on that has any count, oldest first. Raise StoreError."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                """SELECT day, camera, kind, sum(amount) AS amount FROM meter WHERE day >= ?
-                   GROUP BY day, camera, kind ORDER BY day""",
-                (first_day,),
-            ).fetchall()
+        rows = self._db.rows(
+            """SELECT day, camera, kind, sum(amount) AS amount FROM meter WHERE day >= ?
+               GROUP BY day, camera, kind ORDER BY day""",
+            (first_day,),
+        )
         return [
             PeriodTotals(day_bounds(day)[0], day, _totals_of(found))
             for day, found in groupby(rows, key=itemgetter("day"))

@@ -99,14 +99,13 @@ class NoticeStore:
 
     def open(self, target: str) -> list[OpenNotice]:
         """Return the notices to send to a target: the least tried first, then the most severe, then the oldest."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"""{_WITH_ALERT} WHERE target = ? AND notice.state IN {_OPEN}
-                    ORDER BY attempts, CASE alert.severity WHEN 'alert' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END,
-                             created_t, id LIMIT ?""",
-                (target, OPEN_MAX),
-            )
-            return [_open_notice(row) for row in rows]
+        rows = self._db.rows(
+            f"""{_WITH_ALERT} WHERE target = ? AND notice.state IN {_OPEN}
+                ORDER BY attempts, CASE alert.severity WHEN 'alert' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END,
+                         created_t, id LIMIT ?""",
+            (target, OPEN_MAX),
+        )
+        return [_open_notice(row) for row in rows]
 
     def changed(self) -> tuple[list[OpenNotice], int]:
         """Return the next delivered notices whose alert changed since `mark_changed`, and up to which change."""
@@ -123,9 +122,9 @@ class NoticeStore:
             )
             return [_open_notice(row) for row in rows], upto
 
-    def mark_changed(self, again: Iterable[NoticeRow], upto: int, expire_s: float) -> None:
+    def mark_changed(self, waiting: Iterable[NoticeRow], upto: int, expire_s: float) -> None:
         """Mark notices that need an update within `expire_s`; examine changes up to `upto`. Raise StoreError."""
-        rows = list(again)
+        rows = list(waiting)
         with self._db.transaction(durable=bool(rows)) as connection:
             for row in rows:
                 connection.execute(
@@ -137,8 +136,9 @@ class NoticeStore:
 
     def begin_attempt(self, row: NoticeRow) -> None:
         """Record that a message is about to go: if the process dies now, it may have arrived."""
-        with self._db.transaction(durable=False) as connection:
-            connection.execute("UPDATE notice SET attempts = attempts + 1, doubtful = 1 WHERE id = ?", (row.id,))
+        self._db.execute(
+            "UPDATE notice SET attempts = attempts + 1, doubtful = 1 WHERE id = ?", (row.id,), durable=False
+        )
 
     def record_delivery(self, row: NoticeRow, sent: SentMessage) -> None:
         """Record that a message arrived. Raise StoreError."""
@@ -182,66 +182,55 @@ class NoticeStore:
 
     def of(self, alert: str) -> list[NoticeRow]:
         """Return the notices of an alert, by the name of the target."""
-        with self._db.read() as connection:
-            rows = connection.execute("SELECT * FROM notice WHERE alert = ? ORDER BY target", (alert,))
-            return [_read(row) for row in rows]
+        rows = self._db.rows("SELECT * FROM notice WHERE alert = ? ORDER BY target", (alert,))
+        return [_read(row) for row in rows]
 
     def delivered_since(self, target: str, camera: str, since_t: float) -> list[NoticeRow]:
         """Notices that arrived since then, withdrawn ones left out."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                """SELECT * FROM notice WHERE target = ? AND camera = ? AND told_t > ? AND standing <> 'withdrawn'
-                   ORDER BY told_t DESC LIMIT ?""",
-                (target, camera, since_t, OPEN_MAX),
-            )
-            return [_read(row) for row in rows]
+        rows = self._db.rows(
+            """SELECT * FROM notice WHERE target = ? AND camera = ? AND told_t > ? AND standing <> 'withdrawn'
+               ORDER BY told_t DESC LIMIT ?""",
+            (target, camera, since_t, OPEN_MAX),
+        )
+        return [_read(row) for row in rows]
 
     def overdue(self, t: float) -> list[NoticeRow]:
         """Return the notices that could not be sent in time."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"SELECT * FROM notice WHERE state IN {_OPEN} AND expire_t <= ? LIMIT ?", (t, OPEN_MAX)
-            )
-            return [_read(row) for row in rows]
+        rows = self._db.rows(f"SELECT * FROM notice WHERE state IN {_OPEN} AND expire_t <= ? LIMIT ?", (t, OPEN_MAX))
+        return [_read(row) for row in rows]
 
     def overflow(self, most: int = OPEN_MAX) -> list[NoticeRow]:
         """Return the notices to drop of targets for which more than `most` wait: the least severe, then the oldest."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"""SELECT * FROM (SELECT notice.*, row_number() OVER (PARTITION BY target ORDER BY
-                        CASE alert.severity WHEN 'alert' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END,
-                        notice.created_t DESC) AS place
-                    FROM notice JOIN alert ON alert.id = notice.alert WHERE notice.state IN {_OPEN})
-                    WHERE place > ? LIMIT ?""",
-                (most, OPEN_MAX),
-            )
-            return [_read(row) for row in rows]
+        rows = self._db.rows(
+            f"""SELECT * FROM (SELECT notice.*, row_number() OVER (PARTITION BY target ORDER BY
+                    CASE alert.severity WHEN 'alert' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END,
+                    notice.created_t DESC) AS place
+                FROM notice JOIN alert ON alert.id = notice.alert WHERE notice.state IN {_OPEN})
+                WHERE place > ? LIMIT ?""",
+            (most, OPEN_MAX),
+        )
+        return [_read(row) for row in rows]
 
     def unknown_targets(self, known: Sequence[str]) -> list[NoticeRow]:
         """Return the open notices to targets that the site file no longer has."""
         marks = ", ".join("?" * len(known))
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"SELECT * FROM notice WHERE state IN {_OPEN} AND target NOT IN ({marks}) LIMIT ?", (*known, OPEN_MAX)
-            )
-            return [_read(row) for row in rows]
+        rows = self._db.rows(
+            f"SELECT * FROM notice WHERE state IN {_OPEN} AND target NOT IN ({marks}) LIMIT ?", (*known, OPEN_MAX)
+        )
+        return [_read(row) for row in rows]
 
     def waiting(self) -> dict[str, int]:
         """How many messages each target is still to get."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"SELECT target, count(*) AS n FROM notice WHERE state IN {_OPEN} GROUP BY target"
-            )
-            return {row["target"]: row["n"] for row in rows}
+        rows = self._db.rows(f"SELECT target, count(*) AS n FROM notice WHERE state IN {_OPEN} GROUP BY target")
+        return {row["target"]: row["n"] for row in rows}
 
     def clock_stepped(self, step_s: float) -> None:
         """Move what waits with the wall clock: it is no older than before it was set. Raises StoreError."""
-        with self._db.transaction() as connection:
-            connection.execute(
-                f"""UPDATE notice SET created_t = created_t + :step, due_t = due_t + :step, expire_t = expire_t + :step
-                    WHERE state IN {_OPEN} AND created_t <= :before""",
-                {"step": step_s, "before": self._db.clock.now() - step_s},
-            )
+        self._db.execute(
+            f"""UPDATE notice SET created_t = created_t + :step, due_t = due_t + :step, expire_t = expire_t + :step
+                WHERE state IN {_OPEN} AND created_t <= :before""",
+            {"step": step_s, "before": self._db.clock.now() - step_s},
+        )
 
 
 def write_notices(connection: sqlite3.Connection, notices: Sequence[NewNotice]) -> bool:

@@ -15,7 +15,6 @@ from appliance.store.escalations import (
     EscalationStore,
     escalation_rows,
     in_states,
-    scalar,
     stored_body,
 )
 from appliance.store.rows import (
@@ -26,8 +25,12 @@ from appliance.store.rows import (
 )
 
 _MEDIA_BYTES = "(SELECT sum(json_extract(ref, '$.bytes')) FROM media WHERE media.escalation = escalation.id)"
+RESEND_FIRST_S = 900.0  # longer than a busy worker takes; a verdict that is only late is not worth the bytes
+RESEND_LAST_S = 6 * 3600.0  # an escalation that the broker refused for hours is tried some times a day
 _ROWID_MAX = 2**63 - 1  # SQLite's largest rowid
 _CLOCK_STEP_SEEN_S = 30.0  # what was written this short a time ago was written by the clock as it is now
+STEP_S_MIN = 60.0  # two clocks of one machine drift apart by less than this between two starts
+_BOOT, _APART = "clock_boot", "clock_apart_ms"
 PUBLISHED: tuple[Delivery, ...] = ("ready", "sent")  # a publisher may be at work on it
 DROPPABLE: tuple[Delivery, ...] = ("deferred", "ready")  # with their evidence made, and not sent
 UNSENT: tuple[Delivery, ...] = ("waiting", "deferred", "ready")
@@ -42,17 +45,14 @@ class QueueEntry:
     attempts: int
 
 
-class OutboxStore:
-    """The same tables as the uplink works on them: which escalation is next, and how far each got.
+class OutboxQueue:
+    """The escalations as the uplink reads them: which is next, due again, too old, or the first to give up.
 
-    Owner: the uplink writes. Invariants: as of EscalationStore. Every method raises StoreError.
+    Any thread may read. Every method raises StoreError.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._escalations = EscalationStore(db)
-
-    # Which is next
 
     def queue_heads(
         self, priority: str, *, after_t: float = -1e18, until_t: float = 1e18, untried: bool = False, limit: int
@@ -62,29 +62,28 @@ class OutboxStore:
         untried: only those that never failed. The query uses the index on state, priority and age: it costs the same
         with ten escalations and with a hundred thousand.
         """
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"""SELECT id, created_t, attempts FROM escalation
-                    WHERE {INDEXED} AND state = 'ready' AND priority = ? AND created_t > ? AND created_t <= ?
-                    {"AND attempts = 0" if untried else ""} ORDER BY created_t LIMIT ?""",
-                (priority, after_t, until_t, limit),
-            )
-            return [QueueEntry(row["id"], row["created_t"], row["attempts"]) for row in rows]
+        rows = self._db.rows(
+            f"""SELECT id, created_t, attempts FROM escalation
+                WHERE {INDEXED} AND state = 'ready' AND priority = ? AND created_t > ? AND created_t <= ?
+                {"AND attempts = 0" if untried else ""} ORDER BY created_t LIMIT ?""",
+            (priority, after_t, until_t, limit),
+        )
+        return [QueueEntry(row["id"], row["created_t"], row["attempts"]) for row in rows]
 
     def ready(self, escalation: str) -> EscalationRow | None:
         """Return the escalation if it still is to be sent."""
         return next(iter(escalation_rows(self._db, "WHERE id = ? AND state = 'ready'", (escalation,))), None)
 
-    def due_for_resend(self, t: float, *, first_s: float, last_s: float, limit: int) -> list[EscalationRow]:
+    def next_resend(self, t: float, limit: int) -> list[EscalationRow]:
         """Return the escalations that were sent long ago and have no verdict.
 
-        They are due `first_s` after they were sent, then after twice as long each time, up to `last_s`.
+        They are due after RESEND_FIRST_S, then after twice as long each time, up to RESEND_LAST_S.
         """
         return escalation_rows(
             self._db,
             """WHERE state = 'sent' AND sent_t <= ?
                AND sent_t + min(? * (1 << min(max(attempts, 1) - 1, 8)), ?) <= ? ORDER BY sent_t, id LIMIT ?""",
-            (t - first_s, first_s, last_s, t, limit),
+            (t - RESEND_FIRST_S, RESEND_FIRST_S, RESEND_LAST_S, t, limit),
         )
 
     def made_before(self, priority: str, before_t: float, limit: int) -> list[EscalationRow]:
@@ -96,10 +95,9 @@ class OutboxStore:
         old = f"{INDEXED} AND priority = ? AND created_t < ?"
         if not escalation_rows(self._db, f"WHERE {old} LIMIT 1", (priority, before_t)):
             return []  # what comes next reads the whole table
-        with self._db.read() as connection:
-            (first_young,) = connection.execute(
-                "SELECT min(rowid) FROM escalation WHERE created_t BETWEEN ? AND ?", (before_t, self._db.clock.now())
-            ).fetchone()
+        (first_young,) = self._db.row(
+            "SELECT min(rowid) FROM escalation WHERE created_t BETWEEN ? AND ?", (before_t, self._db.clock.now())
+        )
         until = first_young if first_young is not None else _ROWID_MAX
         return escalation_rows(self._db, f"WHERE {old} AND rowid < ? LIMIT ?", (priority, before_t, until, limit))
 
@@ -108,12 +106,11 @@ class OutboxStore:
 
         The least urgent come first, and of these the oldest.
         """
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"""SELECT escalation.*, length(body) + coalesce({_MEDIA_BYTES}, 0) AS held_bytes FROM escalation
-                    WHERE {in_states(DROPPABLE)} ORDER BY {BY_PRIORITY} DESC, created_t, id LIMIT ?""",
-                (limit,),
-            ).fetchall()
+        rows = self._db.rows(
+            f"""SELECT escalation.*, length(body) + coalesce({_MEDIA_BYTES}, 0) AS held_bytes FROM escalation
+                WHERE {in_states(DROPPABLE)} ORDER BY {BY_PRIORITY} DESC, created_t, id LIMIT ?""",
+            (limit,),
+        )
         return [
             (read_escalation({name: row[name] for name in row.keys() if name != "held_bytes"}), row["held_bytes"])  # noqa: SIM118
             for row in rows
@@ -121,26 +118,27 @@ class OutboxStore:
 
     def unsent_bytes(self) -> int:
         """Bytes that wait to be sent: the bodies of what is not sent, and their files."""
-        found: int = scalar(
-            self._db,
+        found: int = self._db.row(
             f"""SELECT coalesce(sum(length(body)), 0) + coalesce(sum({_MEDIA_BYTES}), 0) FROM escalation
-                WHERE {in_states(UNSENT)}""",
-        )
+                WHERE {in_states(UNSENT)}"""
+        )[0]
         return found
 
-    def first_sent_t(self) -> float | None:
-        """When the one that waits longest for its verdict was sent; None: none waits."""
-        found: float | None = scalar(self._db, f"SELECT min(sent_t) FROM escalation WHERE {INDEXED} AND state = 'sent'")
-        return found
+    def unanswered_s(self, t: float) -> float | None:
+        """For how long the escalation that was sent first waits for its verdict; None: none does."""
+        first_t = self._db.row(f"SELECT min(sent_t) FROM escalation WHERE {INDEXED} AND state = 'sent'")[0]
+        return None if first_t is None else max(0.0, t - first_t)
 
-    def oldest_unsent_t(self) -> float | None:
-        """When the oldest that may go and is not sent was made; None: all are sent."""
-        found: float | None = scalar(
-            self._db, f"SELECT min(created_t) FROM escalation WHERE {in_states(('waiting', 'ready'))}"
-        )
-        return found
 
-    # How far it got
+class OutboxStore:
+    """The same rows as the uplink writes them: how far each escalation got, and how it ends without a verdict.
+
+    Owner: the uplink writes. Invariants: as of EscalationStore. Every method raises StoreError.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._escalations = EscalationStore(db)
 
     def mark_sent(self, row: EscalationRow, t: float) -> bool:
         """Record that the broker stored the step that `row` was read at.
@@ -160,12 +158,12 @@ class OutboxStore:
 
     def mark_failed(self, row: EscalationRow, error: str) -> None:
         """Record that an attempt to send failed."""
-        with self._db.transaction(durable=False) as connection:
-            connection.execute(
-                f"""UPDATE escalation SET attempts = attempts + 1, error = iif({in_states(PUBLISHED)}, ?, error)
-                    WHERE id = ? AND step = ?""",
-                (error, row.id, row.step),
-            )
+        self._db.execute(
+            f"""UPDATE escalation SET attempts = attempts + 1, error = iif({in_states(PUBLISHED)}, ?, error)
+                WHERE id = ? AND step = ?""",
+            (error, row.id, row.step),
+            durable=False,
+        )
 
     def add_bytes(self, row: EscalationRow, bytes_sent: int) -> None:
         """Bytes that left the site for the step that `row` was read at."""
@@ -179,11 +177,11 @@ class OutboxStore:
 
     def set_chunks_acked(self, media: MediaRow, chunks_acked: int) -> None:
         """Record how many chunks of a file the broker has stored."""
-        with self._db.transaction(durable=False) as connection:
-            connection.execute(
-                "UPDATE media SET chunks_acked = ? WHERE escalation = ? AND n = ?",
-                (chunks_acked, media.escalation, media.n),
-            )
+        self._db.execute(
+            "UPDATE media SET chunks_acked = ? WHERE escalation = ? AND n = ?",
+            (chunks_acked, media.escalation, media.n),
+            durable=False,
+        )
 
     def reopen(self, row: EscalationRow, lost: Sequence[MediaRow]) -> None:
         """Send a sent escalation again, after the media in `lost`, which the broker no longer has."""
@@ -218,15 +216,14 @@ class OutboxStore:
         What has the time of this moment was made, or sent, by the clock as it is now, and stays.
         """
         now = self._db.clock.now()
-        with self._db.transaction() as connection:
-            connection.execute(
-                f"""UPDATE escalation SET
-                        created_t = iif(created_t > :before OR created_t BETWEEN :since AND :now,
-                                        created_t, created_t + :step),
-                        sent_t = iif(sent_t > :before OR sent_t BETWEEN :since AND :now, sent_t, sent_t + :step)
-                    WHERE {in_states(UNSETTLED)}""",
-                {"step": step_s, "before": now - step_s, "since": now - _CLOCK_STEP_SEEN_S, "now": now},
-            )
+        self._db.execute(
+            f"""UPDATE escalation SET
+                    created_t = iif(created_t > :before OR created_t BETWEEN :since AND :now,
+                                    created_t, created_t + :step),
+                    sent_t = iif(sent_t > :before OR sent_t BETWEEN :since AND :now, sent_t, sent_t + :step)
+                WHERE {in_states(UNSETTLED)}""",
+            {"step": step_s, "before": now - step_s, "since": now - _CLOCK_STEP_SEEN_S, "now": now},
+        )
 
     # How it ends without a verdict
 
@@ -279,3 +276,41 @@ def _is_shared(connection: sqlite3.Connection, alert: str, path: str) -> bool:
         (path, alert),
     ).fetchone()
     return bool(row["shown"])
+
+
+class ClockOffset:
+    """Notices that the wall clock was set while no core ran.
+
+    After such a step everything that waits would seem older or younger than it is. Both clocks go on over a restart of
+    the core, so the step shows as long as the machine was not rebooted.
+
+    State: two numbers in the database: the boot that they belong to, and how far the clocks were apart.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._boot = int(db.clock.boot_id.replace("-", "")[:15] or "0", 16)
+
+    def stepped_s(self) -> float:
+        """Seconds by which the wall clock was stepped since the last `save`; 0.0: it was not, or that is not known."""
+        if not self._boot:
+            return 0.0
+        rows = self._db.rows("SELECT name, value FROM counter WHERE name IN (?, ?)", (_BOOT, _APART))
+        found = {row["name"]: row["value"] for row in rows}
+        if found.get(_BOOT) != self._boot or _APART not in found:
+            return 0.0
+        step_s = self._apart_s() - found[_APART] / 1000
+        return step_s if abs(step_s) > STEP_S_MIN else 0.0
+
+    def save(self) -> None:
+        """Remember how far the clocks are apart now. Raises StoreError."""
+        if not self._boot:
+            return
+        with self._db.transaction(durable=False) as connection:
+            connection.executemany(
+                "INSERT INTO counter VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+                ((_BOOT, self._boot), (_APART, round(self._apart_s() * 1000))),
+            )
+
+    def _apart_s(self) -> float:
+        return self._db.clock.now() - self._db.clock.monotonic()

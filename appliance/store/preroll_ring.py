@@ -16,16 +16,17 @@ from pathlib import Path
 from appliance.base.errors import MissingDependency, StoreError
 from appliance.base.telemetry import LogThrottle
 from appliance.store.database import Database
-from appliance.store.deletions import DeletionLedger, DeletionReason
-from appliance.store.paths import PREROLL, SEGMENTS, inside
-from appliance.store.segment_pruning import (
+from appliance.store.deletions import (
     BATCH,
     NOT_HELD,
+    DeletionLedger,
+    DeletionReason,
     PrunableSegment,
     delete_files,
     delete_rows,
     held_clause,
 )
+from appliance.store.paths import PREROLL, SEGMENTS, inside
 
 logger = logging.getLogger(__name__)
 
@@ -92,22 +93,18 @@ class PrerollRing:
             except (OSError, StoreError) as error:
                 self._repeats.report(f"pre-roll that an alert needs stays in the ring: {error}")
                 break
-        with self._db.read() as connection:
-            taken = connection.execute(
-                "SELECT camera, bytes FROM usage WHERE class = 'pre_roll' AND files > 0"
-            ).fetchall()
+        taken = self._db.rows("SELECT camera, bytes FROM usage WHERE class = 'pre_roll' AND files > 0")
         for row in taken:
             self._go_round(row["camera"], row["bytes"] - self._rings.get(row["camera"], 0) * self._share)
         self._let_go()
 
     def _needed(self) -> list[PrunableSegment]:
         """Whole segments in a ring that an alert needs, oldest first."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"""{self._held} SELECT path, camera, kind, bytes, t_end FROM segment
-                    WHERE {_IN_RING} AND NOT {NOT_HELD} ORDER BY t_start LIMIT {MOVES_PER_RUN}"""
-            )
-            return [PrunableSegment.of(row) for row in rows]
+        rows = self._db.rows(
+            f"""{self._held} SELECT path, camera, kind, bytes, t_end FROM segment
+                WHERE {_IN_RING} AND NOT {NOT_HELD} ORDER BY t_start LIMIT {MOVES_PER_RUN}"""
+        )
+        return [PrunableSegment.of(row) for row in rows]
 
     def _move(self, each: PrunableSegment) -> None:
         """Copy to disk, flush, then change the row: a kill at any moment leaves one whole file with a row."""
@@ -139,17 +136,15 @@ class PrerollRing:
             return
         oldest = f"""{self._held} SELECT path, camera, kind, bytes, t_end FROM segment
             WHERE camera = ? AND {_IN_RING} AND {NOT_HELD} ORDER BY t_start LIMIT {BATCH}"""
-        with self._db.read() as connection:
-            rows = connection.execute(oldest, (camera,)).fetchall()
+        rows = self._db.rows(oldest, (camera,))
         self._remove([PrunableSegment.of(row) for row in rows], excess, "ring")
 
     def _let_go(self) -> None:
         """Delete what was moved for alerts that are finished: their evidence is cut, and no escalation is open."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"""{self._held_long} SELECT path, camera, kind, bytes, t_end FROM segment
-                    WHERE {_HELD_FOR_ALERT} AND {NOT_HELD} ORDER BY t_start LIMIT {BATCH}"""
-            ).fetchall()
+        rows = self._db.rows(
+            f"""{self._held_long} SELECT path, camera, kind, bytes, t_end FROM segment
+                WHERE {_HELD_FOR_ALERT} AND {NOT_HELD} ORDER BY t_start LIMIT {BATCH}"""
+        )
         self._remove([PrunableSegment.of(row) for row in rows], float("inf"), "done")
 
     def _remove(self, candidates: list[PrunableSegment], enough: float, reason: DeletionReason) -> None:

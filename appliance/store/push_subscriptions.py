@@ -37,15 +37,14 @@ class PushSubscriptionStore:
 
     def all(self, target: str | None = None) -> list[PushSubscription]:
         """Oldest first; those of people who may not sign in any more are left out."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                """SELECT target, user, endpoint, p256dh, auth, label, created_t FROM push_subscription AS each
-                   WHERE (? IS NULL OR target = ?)
-                     AND (each.user = '' OR EXISTS (SELECT 1 FROM user WHERE name = each.user AND enabled))
-                   ORDER BY created_t, id""",
-                (target, target),
-            )
-            return [PushSubscription(**dict(row)) for row in rows]
+        rows = self._db.rows(
+            """SELECT target, user, endpoint, p256dh, auth, label, created_t FROM push_subscription AS each
+               WHERE (? IS NULL OR target = ?)
+                 AND (each.user = '' OR EXISTS (SELECT 1 FROM user WHERE name = each.user AND enabled))
+               ORDER BY created_t, id""",
+            (target, target),
+        )
+        return [PushSubscription(**dict(row)) for row in rows]
 
     def put(self, subscription: PushSubscription) -> None:
         """Add a browser, or replace the keys of one that is stored. Raise UsageError if there are too many."""
@@ -84,8 +83,7 @@ class UsedLinkStore:
         self._db = db
 
     def is_used(self, link_id: str) -> bool:
-        with self._db.read() as connection:
-            return connection.execute("SELECT 1 FROM used_link WHERE id = ?", (link_id,)).fetchone() is not None
+        return self._db.row("SELECT 1 FROM used_link WHERE id = ?", (link_id,)) is not None
 
     def use(self, link_id: str, expires_t: float) -> bool:
         """Mark a link as used; return False if it was used before. Rows of links that have expired are removed."""

@@ -21,12 +21,11 @@ from appliance.config import CameraConfig, StorageConfig
 from appliance.store.alert_rows import bump_rev
 from appliance.store.database import Database
 from appliance.store.decisions import prune_decisions
-from appliance.store.deletions import DeletionLedger, DeletionReason
+from appliance.store.deletions import HELD, DeletionLedger, DeletionReason, SegmentPruner
 from appliance.store.escalations import UNSETTLED, in_states
 from appliance.store.paths import EVIDENCE, inside
 from appliance.store.quotas import StorageLimits, StorageUsage, read_usage
-from appliance.store.reconcile import sweep_orphans
-from appliance.store.segment_pruning import HELD, SegmentPruner
+from appliance.store.segments import sweep_orphans
 
 logger = logging.getLogger(__name__)
 
@@ -220,8 +219,7 @@ def prune_boxes(db: Database, keep_s: float, held: str) -> int:
     held: a `WITH held AS (camera, t0, t1)` clause of what must stay. Bounded to one batch a camera.
     """
     deleted = 0
-    with db.read() as connection:
-        cameras = [row["camera"] for row in connection.execute(_CAMERAS).fetchall()]
+    cameras = [row["camera"] for row in db.rows(_CAMERAS)]
     for camera in cameras:
         with db.transaction(durable=False) as connection:
             cutoff_t = connection.execute(
@@ -250,11 +248,10 @@ def delete_old_evidence(db: Database, root: Path, deletions: DeletionLedger, old
 
     The rows stay and say that it was removed. Returns the size of each file deleted.
     """
-    with db.read() as connection:
-        alerts = connection.execute(
-            f"""SELECT id, camera FROM alert WHERE t_end < ? AND {_DONE} ORDER BY t_start LIMIT ?""",
-            (db.clock.now() - older_s, TUNING.alerts_per_run),
-        ).fetchall()
+    alerts = db.rows(
+        f"""SELECT id, camera FROM alert WHERE t_end < ? AND {_DONE} ORDER BY t_start LIMIT ?""",
+        (db.clock.now() - older_s, TUNING.alerts_per_run),
+    )
     words = f"removed after {older_s / 86400:g} days"
     return [size for row in alerts for size in _remove_evidence(db, root, deletions, row, "age", words)]
 
@@ -264,12 +261,11 @@ def delete_unwanted_evidence(db: Database, root: Path, deletions: DeletionLedger
 
     An alert with an escalation still under way keeps its files.
     """
-    with db.read() as connection:
-        alerts = connection.execute(
-            f"""SELECT id, camera FROM alert WHERE deleted_t < ? AND t_end IS NOT NULL AND {_DONE}
-                ORDER BY deleted_t LIMIT ?""",
-            (db.clock.now() - older_s, TUNING.alerts_per_run),
-        ).fetchall()
+    alerts = db.rows(
+        f"""SELECT id, camera FROM alert WHERE deleted_t < ? AND t_end IS NOT NULL AND {_DONE}
+            ORDER BY deleted_t LIMIT ?""",
+        (db.clock.now() - older_s, TUNING.alerts_per_run),
+    )
     return [size for row in alerts for size in _remove_evidence(db, root, deletions, row, "person", REMOVED_BY_PERSON)]
 
 
@@ -285,13 +281,12 @@ def delete_reviewed_evidence(
 
     Only alerts that a person has reviewed and that have no escalation under way lose their files.
     """
-    with db.read() as connection:
-        alerts = connection.execute(
-            f"""SELECT id, camera FROM alert WHERE review IS NOT NULL AND t_end IS NOT NULL AND {_DONE}
-                AND NOT EXISTS (SELECT 1 FROM evidence WHERE alert = alert.id AND state = 'waiting')
-                AND (:camera IS NULL OR camera = :camera) ORDER BY t_start LIMIT :most""",
-            {"camera": camera, "most": TUNING.alerts_per_run},
-        ).fetchall()
+    alerts = db.rows(
+        f"""SELECT id, camera FROM alert WHERE review IS NOT NULL AND t_end IS NOT NULL AND {_DONE}
+            AND NOT EXISTS (SELECT 1 FROM evidence WHERE alert = alert.id AND state = 'waiting')
+            AND (:camera IS NULL OR camera = :camera) ORDER BY t_start LIMIT :most""",
+        {"camera": camera, "most": TUNING.alerts_per_run},
+    )
     sizes: list[int] = []
     for row in alerts:
         if sum(sizes) >= enough:

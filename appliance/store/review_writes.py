@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from appliance.store.alert_rows import bump_rev
 from appliance.store.database import Database
 from appliance.store.rows import ChangeKind, ChangeRow
-from appliance.types import Review
+from appliance.types import Box, Review
 
 CHANGES_SHOWN = 50  # of one alert
+DAYS = 30  # reviews that still say something of the scene: seasons and parked cars change
+ALERTS_MAX = 500  # of those days, the newest
 
 
 class ReviewStore:
@@ -111,3 +115,36 @@ def changes_of_alert(connection: sqlite3.Connection, alert: str) -> tuple[Change
         (alert, CHANGES_SHOWN),
     )
     return tuple(ChangeRow(**dict(row)) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewedBox:
+    """An event of a reviewed alert. is_false: a person called it a false alarm."""
+
+    alert: str
+    rule: str
+    label: str
+    score: float
+    box: Box
+    is_false: bool
+
+
+def reviewed_boxes(db: Database, camera: str) -> list[ReviewedBox]:
+    """Return boxes of a camera's newest reviewed alerts, at most ALERTS_MAX and DAYS days old, newest first.
+
+    Raise StoreError.
+    """
+    rows = db.rows(
+        """SELECT found.id AS alert, found.review, event.rule, event.label, event.score, event.box
+           FROM (SELECT id, review, t_start FROM alert WHERE camera = ? AND t_start > ? AND review IS NOT NULL
+                 ORDER BY t_start DESC LIMIT ?) AS found JOIN event ON event.alert = found.id
+           ORDER BY found.t_start DESC, event.t""",
+        (camera, db.clock.now() - DAYS * 86400, ALERTS_MAX),
+    )
+    return [
+        ReviewedBox(
+            row["alert"], row["rule"], row["label"], row["score"], tuple(json.loads(row["box"])),
+            row["review"] == "false_alarm",
+        )
+        for row in rows
+    ]  # fmt: skip

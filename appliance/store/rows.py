@@ -326,6 +326,12 @@ def to_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
+def insert(connection: sqlite3.Connection, table: str, values: Mapping[str, object], how: str = "INSERT") -> bool:
+    """Insert a row of named columns, inside the transaction of `connection`; True when it was written."""
+    marks = ", ".join(f":{name}" for name in values)
+    return connection.execute(f"{how} INTO {table} ({', '.join(values)}) VALUES ({marks})", values).rowcount > 0
+
+
 def best_json(best: BestView | None) -> str | None:
     return None if best is None else to_json(asdict(best))
 
@@ -349,20 +355,7 @@ def read_alert(row: sqlite3.Row | Mapping[str, Any]) -> AlertRow:
 
 def alert_of(row: AlertRow) -> Alert:
     """Return the alert as the alert policy made it."""
-    return Alert(
-        camera=row.camera,
-        id=row.id,
-        rules=row.rules,
-        severity=row.severity,
-        t_start=row.t_start,
-        t_end=row.t_end,
-        tracks=row.tracks,
-        labels=row.labels,
-        score=row.score,
-        run=row.run,
-        best=row.best,
-        end_reason=row.end_reason,
-    )
+    return Alert(**{name: getattr(row, name) for name in Alert.__slots__ if name not in ("type", "verdict")})
 
 
 def read_event(row: sqlite3.Row) -> Event:
@@ -388,17 +381,9 @@ def read_verdict(row: sqlite3.Row) -> VerdictRow:
 
 def read_decision(row: sqlite3.Row) -> DecisionRow:
     inputs = json.loads(row["inputs"])
-    return DecisionRow(
-        made_t=row["made_t"],
-        when=row["moment"],
-        tier=row["tier"],
-        edge=row["edge"],
-        certainty=row["certainty"],
-        flagged=row["flagged"],
-        reason=row["reason"],
-        chance=inputs.get("chance", 0.0),
-        error_high=inputs.get("error_high", 1.0),
-    )
+    fields = {name: row[name] for name in ("made_t", "tier", "edge", "certainty", "flagged", "reason")}
+    chance, error_high = inputs.get("chance", 0.0), inputs.get("error_high", 1.0)
+    return DecisionRow(**fields, when=row["moment"], chance=chance, error_high=error_high)
 
 
 def read_step(row: sqlite3.Row) -> StepRow:
@@ -407,13 +392,8 @@ def read_step(row: sqlite3.Row) -> StepRow:
 
 
 def read_media(row: sqlite3.Row) -> MediaRow:
-    return MediaRow(
-        escalation=row["escalation"],
-        n=row["n"],
-        path=row["path"],
-        ref=wire.MediaRef.from_stored(row["ref"].encode()),
-        chunks_acked=row["chunks_acked"],
-    )
+    fields = {name: row[name] for name in ("escalation", "n", "path", "chunks_acked")}
+    return MediaRow(**fields, ref=wire.MediaRef.from_stored(row["ref"].encode()))
 
 
 def read_gap(row: sqlite3.Row) -> Gap:
@@ -428,11 +408,5 @@ def read_segment(row: sqlite3.Row) -> SegmentRow:
 
 def read_boxes(row: sqlite3.Row | Mapping[str, Any]) -> FrameBoxes:
     objects = (TrackedObject(**{**each, "box": tuple(each["box"])}) for each in json.loads(row["objects"]))
-    return FrameBoxes(
-        camera=row["camera"],
-        seq=row["seq"],
-        frame=row["frame"],
-        t=row["t"],
-        looked=bool(row["looked"]),
-        objects=tuple(objects),
-    )
+    place = {name: row[name] for name in ("camera", "seq", "frame", "t")}
+    return FrameBoxes(**place, looked=bool(row["looked"]), objects=tuple(objects))

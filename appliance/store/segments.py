@@ -1,16 +1,31 @@
-"""The index of the recording: which file holds which seconds of which camera."""
+"""The index of the recording, which file holds which seconds of which camera, and its repair at the start.
+
+The repair compares the index with the disk folder by folder, so that a million segments take the memory of one day of
+one camera.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import re
 import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
+from appliance.base.errors import VedetteError
 from appliance.store.database import Database
-from appliance.store.reconcile import ORPHAN_AGE_S, MeasureSegment, ReconcileReport, reconcile
+from appliance.store.paths import PREROLL, SEGMENTS
+from appliance.store.quotas import recount_usage
 from appliance.store.rows import read_segment
 from appliance.types import SegmentRow
 
 SEGMENT_S_MAX = 600.0  # segment_s is at most 60, and a segment ends at the first key frame after that
+ORPHAN_AGE_S = 3600.0  # a file without a row may be one that is being written, for a minute
+ADOPTED_MAX = 20_000  # some milliseconds each, before anything is watched
 
 
 class SegmentStore:
@@ -60,10 +75,9 @@ class SegmentStore:
 
         This need not be the one with the latest time: a clock that was set back leaves that one in the future.
         """
-        with self._db.read() as connection:
-            row = connection.execute(  # INSERT OR REPLACE gives each report a new, higher rowid
-                "SELECT * FROM segment WHERE camera = ? ORDER BY rowid DESC LIMIT 1", (camera,)
-            ).fetchone()
+        row = self._db.row(  # INSERT OR REPLACE gives each report a new, higher rowid
+            "SELECT * FROM segment WHERE camera = ? ORDER BY rowid DESC LIMIT 1", (camera,)
+        )
         return None if row is None else read_segment(row)
 
     def reconcile(
@@ -89,3 +103,222 @@ def covering(connection: sqlite3.Connection, camera: str, t0: float, t1: float) 
 
 def _overlap_s(a: SegmentRow, b: SegmentRow) -> float:
     return max(0.0, min(a.t_end, b.t_end) - max(a.t_start, b.t_start))
+
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"^(\d{8}T\d{6}\.\d{3})Z-\w+\.(mp4|mkv)$")  # see ingest/recorder.py
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSegment:
+    """Readable part of a segment: seconds from its first frame to the end of its last, and how many frames.
+
+    bytes: the length to which the file was cut because its end was not readable; None: it was left as it is.
+    """
+
+    seconds: float
+    frames: int
+    codec: str
+    size: tuple[int, int]
+    bytes: int | None = None
+
+
+class NotMeasured(VedetteError):
+    """The segment could not be read within the limits, and it is not known whether there is a frame in it.
+
+    The machine was too busy or short of memory, or the file is hostile.
+    """
+
+
+MeasureSegment = Callable[[Path], MeasuredSegment | None]
+"""Read a file's packets; None: there is no frame in it. Raises NotMeasured."""
+
+
+@dataclass(slots=True)
+class ReconcileReport:
+    """Result of comparing index and disk.
+
+    rows_dropped: their file was gone or held nothing; rows_closed: left open, or shorter than their row, and measured;
+    adopted: files without a row that got one; adopted_s: how many seconds of video that is.
+    """
+
+    rows_dropped: int = 0
+    rows_closed: int = 0
+    adopted: int = 0
+    adopted_s: float = 0.0
+    orphans_kept: int = 0
+    orphans_removed: int = 0
+    orphan_bytes_removed: int = 0
+
+
+def reconcile(
+    db: Database, root: Path, *, measure: MeasureSegment | None, orphan_age_s: float = ORPHAN_AGE_S
+) -> ReconcileReport:
+    """Make index and disk agree, and the running sums with them. Raises StoreError.
+
+    Rows without a file are dropped. Segments that were left open, or whose file is shorter than its row says, are
+    measured and closed. Files without a row are adopted if they are the recorder's and can be read; the others are
+    counted, and removed once they are `orphan_age_s` old. Without `measure` nothing is read: sizes count.
+    """
+    found = ReconcileReport()
+    with db.read() as connection:
+        folders = sorted({*_row_folders(connection), *_disk_folders(root)})
+    for folder in folders:
+        _Folder(db, root, folder, found, measure, orphan_age_s).compare()
+    with db.transaction() as connection:
+        recount_usage(connection)
+    if found != ReconcileReport():
+        changes = ", ".join(f"{name} {value:g}" for name, value in asdict(found).items() if value)
+        logger.info("compared the recording with its index: %s", changes)
+    return found
+
+
+def sweep_orphans(db: Database, root: Path, orphan_age_s: float = ORPHAN_AGE_S) -> ReconcileReport:
+    """Remove files that no row names once they are older than `orphan_age_s`, while recording goes on."""
+    found = ReconcileReport()
+    for folder in _disk_folders(root):
+        _Folder(db, root, folder, found, None, orphan_age_s).sweep()
+    return found
+
+
+class _Folder:
+    """One folder with segments. Holds its listing and its rows only while it is compared."""
+
+    def __init__(
+        self,
+        db: Database,
+        root: Path,
+        folder: str,
+        found: ReconcileReport,
+        measure: MeasureSegment | None,
+        orphan_age_s: float,
+    ) -> None:
+        self._db = db
+        self._root = root
+        self._folder = folder
+        self._found = found
+        self._measure = measure
+        self._orphan_age_s = orphan_age_s
+        ours = folder.split("/", 1)[0] in (SEGMENTS, PREROLL) and ".." not in folder.split("/")
+        self._files = _listing(root / folder) if ours else {}
+
+    def compare(self) -> None:
+        rows = self._rows()
+        with self._db.transaction() as connection:
+            for row in rows:
+                size = self._files.pop(row["path"].rpartition("/")[2], (None, 0.0))[0]
+                if size is None:
+                    self._drop(connection, row)
+                elif not row["complete"] or size != row["bytes"]:
+                    self._close(connection, row, size)
+            for name in sorted(self._files):
+                if not self._adopt(connection, name):
+                    self._orphan(name)
+
+    def sweep(self) -> None:
+        known = {row["path"].rpartition("/")[2] for row in self._rows()}
+        for name in sorted(self._files.keys() - known):
+            self._orphan(name)
+
+    def _rows(self) -> list[sqlite3.Row]:
+        begin = f"{self._folder}/" if self._folder else ""
+        end = f"{self._folder}0" if self._folder else "/"  # the character after "/"
+        rows = self._db.rows(
+            "SELECT path, complete, bytes, t_start FROM segment WHERE path >= ? AND path < ?", (begin, end)
+        )
+        return [row for row in rows if "/" not in row["path"][len(begin) :]]
+
+    def _drop(self, connection: sqlite3.Connection, row: sqlite3.Row) -> None:
+        connection.execute("DELETE FROM segment WHERE path = ?", (row["path"],))
+        self._found.rows_dropped += 1
+
+    def _close(self, connection: sqlite3.Connection, row: sqlite3.Row, size: int) -> None:
+        """Close a segment that was being written, or whose end is missing, at the end of its readable part."""
+        values: dict[str, object] = {"path": row["path"], "bytes": size}
+        change = ""
+        with contextlib.suppress(NotMeasured):  # then what was told of it last counts
+            measured = self._measure(self._root / row["path"]) if self._measure is not None else None
+            if measured is not None:
+                change = ", t_end = :t_end, frames = :frames"
+                values |= {"t_end": row["t_start"] + measured.seconds, "frames": measured.frames}
+                values["bytes"] = size if measured.bytes is None else measured.bytes
+            elif self._measure is not None:
+                self._drop(connection, row)
+                self._remove(row["path"].rpartition("/")[2], size)
+                return
+        connection.execute(f"UPDATE segment SET complete = 1, bytes = :bytes{change} WHERE path = :path", values)
+        self._found.rows_closed += 1
+
+    def _adopt(self, connection: sqlite3.Connection, name: str) -> bool:
+        """Give a file without a row one, or leave it for now.
+
+        A power cut takes the newest rows, which are flushed seldom, but not the files, which are flushed each.
+        """
+        stamp = _NAME.match(name)
+        if self._measure is None or stamp is None or self._found.adopted >= ADOPTED_MAX:
+            return False
+        try:
+            measured = self._measure(self._root / self._folder / name)
+        except NotMeasured:
+            self._found.orphans_kept += 1  # until the next start, or the next sweep
+            return True
+        parts = self._folder.split("/")
+        if measured is None or len(parts) < 2:
+            return False
+        began = datetime.strptime(stamp[1], "%Y%m%dT%H%M%S.%f").replace(tzinfo=timezone.utc).timestamp()
+        kind = "pre_roll" if parts[0] == PREROLL else "continuous"
+        length = self._files[name][0] if measured.bytes is None else measured.bytes
+        connection.execute(
+            "INSERT INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
+            (f"{self._folder}/{name}", parts[1], began, began + measured.seconds, length,
+             measured.frames, measured.codec, *measured.size, kind),
+        )  # fmt: skip
+        self._found.adopted += 1
+        self._found.adopted_s += measured.seconds
+        return True
+
+    def _orphan(self, name: str) -> None:
+        size, changed_t = self._files[name]
+        if self._db.clock.now() - changed_t < self._orphan_age_s:
+            self._found.orphans_kept += 1
+        else:
+            self._remove(name, size)
+
+    def _remove(self, name: str, size: int) -> None:
+        try:
+            (self._root / self._folder / name).unlink()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            logger.warning("a file without a row cannot be removed: %s", error)
+            return
+        self._found.orphans_removed += 1
+        self._found.orphan_bytes_removed += size
+
+
+def _row_folders(connection: sqlite3.Connection) -> Iterator[str]:
+    """Yield the folders that rows name, by hopping along the index of paths."""
+    last, following = "", "SELECT min(path) FROM segment WHERE path > ?"
+    while (found := connection.execute(following, (last,)).fetchone()[0]) is not None:
+        folder = found.rpartition("/")[0]
+        yield folder
+        last = f"{folder}0" if folder else found  # "0" is the character after "/"
+
+
+def _disk_folders(root: Path) -> Iterator[str]:
+    for top in (SEGMENTS, PREROLL):
+        for folder, _, files in os.walk(root / top):
+            if files:
+                yield Path(folder).relative_to(root).as_posix()
+
+
+def _listing(folder: Path) -> dict[str, tuple[int, float]]:
+    """Size and time of change of each plain file."""
+    try:
+        with os.scandir(folder) as entries:
+            plain = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+            stats = [(entry.name, entry.stat(follow_symlinks=False)) for entry in plain]
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return {name: (stat.st_size, stat.st_mtime) for name, stat in stats}

@@ -1,23 +1,32 @@
-"""Users of the dashboard and tokens of programs: the rows, and the rule that somebody can always let others in."""
+"""Who may use the dashboard: users, tokens, sessions, second factors, and the log of what they did."""
 
 from __future__ import annotations
 
 import json
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from appliance.base.errors import StoreError, UsageError
 from appliance.base.passwords import token_digest
 from appliance.store.database import Database, open_read_only
-from appliance.store.second_factors import remove_second_factor
-from appliance.types.accounts import ApiTokenRow, Role, SignInCodeRow, UserRow
+from appliance.types.accounts import (
+    AccessLogRow,
+    ApiTokenRow,
+    Role,
+    SecondFactorRow,
+    SessionRow,
+    SignInCodeRow,
+    UserRow,
+)
 
 USERS_MAX = 200  # of a site; all are read each second
 TOKENS_MAX = 50  # likewise
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+SESSIONS_MAX = 1000  # the oldest is signed out beyond
+LOG_ROWS_MAX = 5000  # half a megabyte; years of changes, and weeks of somebody who guesses
 
 
 class UserStore:
@@ -36,16 +45,11 @@ class UserStore:
 
     def tokens(self) -> dict[str, ApiTokenRow]:
         """All tokens of programs, by id."""
-        with self._db.read() as connection:
-            return {
-                row["id"]: ApiTokenRow(**dict(row))
-                for row in connection.execute("SELECT * FROM api_token ORDER BY name")
-            }
+        return {row["id"]: ApiTokenRow(**dict(row)) for row in self._db.rows("SELECT * FROM api_token ORDER BY name")}
 
     def sign_in_codes(self) -> dict[str, SignInCodeRow]:
         """Codes from the console that were not used, by user."""
-        with self._db.read() as connection:
-            return {row["user"]: SignInCodeRow(**dict(row)) for row in connection.execute("SELECT * FROM sign_in_code")}
+        return {row["user"]: SignInCodeRow(**dict(row)) for row in self._db.rows("SELECT * FROM sign_in_code")}
 
     def take_sign_in_code(self, row: SignInCodeRow) -> bool:
         """Use up a code. False: another sign-in has."""
@@ -87,8 +91,7 @@ class UserStore:
 
     def remove_token(self, token_id: str) -> None:
         """Nothing where there is none."""
-        with self._db.transaction() as connection:
-            connection.execute("DELETE FROM api_token WHERE id = ?", (token_id,))
+        self._db.execute("DELETE FROM api_token WHERE id = ?", (token_id,))
 
 
 def add_sign_in_code(connection: sqlite3.Connection, row: SignInCodeRow) -> None:
@@ -178,3 +181,129 @@ def _values(user: UserRow) -> dict[str, object]:
 def _read(row: sqlite3.Row) -> UserRow:
     cameras = None if row["cameras"] is None else tuple(json.loads(row["cameras"]))
     return UserRow(**{**dict(row), "cameras": cameras, "enabled": bool(row["enabled"])})
+
+
+class SessionStore:
+    """The session table. An id is a digest: what can be read here signs nobody in."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def add(self, session: str, user: str, expires_t: float, address: str = "") -> None:
+        """Add a session; remove the expired ones, and the oldest of too many. Raise StoreError."""
+        now = self._db.clock.now()
+        with self._db.transaction() as connection:
+            connection.execute("DELETE FROM session WHERE expires_t <= ?", (now,))
+            connection.execute(
+                "INSERT INTO session (id, user, created_t, expires_t, address) VALUES (?, ?, ?, ?, ?)",
+                (session, user, now, expires_t, address),
+            )
+            connection.execute(
+                "DELETE FROM session WHERE id NOT IN (SELECT id FROM session ORDER BY created_t DESC LIMIT ?)",
+                (SESSIONS_MAX,),
+            )
+
+    def remove(self, session: str) -> None:
+        """End a session; nothing where there is none. Raises StoreError."""
+        self._db.execute("DELETE FROM session WHERE id = ?", (session,))
+
+    def all(self) -> dict[str, SessionRow]:
+        """All sessions that are not over, by id, newest first. Raises StoreError."""
+        rows = self._db.rows(
+            "SELECT * FROM session WHERE expires_t > ? ORDER BY created_t DESC", (self._db.clock.now(),)
+        )
+        return {row["id"]: SessionRow(**dict(row)) for row in rows}
+
+
+class SecondFactorStore:
+    """The second_factor table. Any thread; each method raises StoreError."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def all(self) -> dict[str, SecondFactorRow]:
+        """All, by user."""
+        return {row["user"]: _read_factor(row) for row in self._db.rows("SELECT * FROM second_factor")}
+
+    def begin(self, user: str, secret: str) -> None:
+        """Store a new secret that sign-ins do not require yet; one that is confirmed stays."""
+        with self._db.transaction() as connection:
+            connection.execute("DELETE FROM second_factor WHERE user = ? AND NOT confirmed", (user,))
+            connection.execute(
+                "INSERT OR IGNORE INTO second_factor (user, secret, created_t) VALUES (?, ?, ?)",
+                (user, secret, self._db.clock.now()),
+            )
+
+    def confirm(self, user: str, step: int, recovery: Sequence[str]) -> None:
+        """Require a code at sign-ins from now on: a first code was right. recovery: digests of the recovery codes."""
+        self._db.execute(
+            "UPDATE second_factor SET confirmed = 1, last_step = ?, recovery = ? WHERE user = ?",
+            (step, json.dumps(list(recovery)), user),
+        )
+
+    def take_step(self, user: str, step: int) -> bool:
+        """Use up the codes until `step`. False: they are used up already."""
+        with self._db.transaction() as connection:
+            done = connection.execute(
+                "UPDATE second_factor SET last_step = ? WHERE user = ? AND last_step < ?", (step, user, step)
+            )
+            return done.rowcount == 1
+
+    def take_recovery(self, user: str, digest: str) -> bool:
+        """Use up a recovery code. False: it is none, or was used."""
+        with self._db.transaction() as connection:
+            row = connection.execute("SELECT recovery FROM second_factor WHERE user = ?", (user,)).fetchone()
+            left = json.loads(row["recovery"]) if row else []
+            if digest not in left:
+                return False
+            left.remove(digest)
+            connection.execute("UPDATE second_factor SET recovery = ? WHERE user = ?", (json.dumps(left), user))
+            return True
+
+    def remove(self, user: str) -> None:
+        """Nothing where there is none."""
+        with self._db.transaction() as connection:
+            remove_second_factor(connection, user)
+
+
+def remove_second_factor(connection: sqlite3.Connection, user: str) -> None:
+    """Nothing where there is none."""
+    connection.execute("DELETE FROM second_factor WHERE user = ?", (user,))
+
+
+def _read_factor(row: sqlite3.Row) -> SecondFactorRow:
+    recovery = tuple(json.loads(row["recovery"]))
+    return SecondFactorRow(**{**dict(row), "confirmed": bool(row["confirmed"]), "recovery": recovery})
+
+
+class AccessLog:
+    """The access_log table. Any thread; each method raises StoreError."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def write(self, who: str, address: str, what: str, about: str = "") -> None:
+        """Add a row; the oldest of too many goes."""
+        with self._db.transaction() as connection:
+            log_access(connection, self._db.clock.now(), who, address, what, about)
+
+    def refused(self, who: str, since: float) -> tuple[int, int]:
+        """How many wrong tries to sign in as `who` there were since then, and from how many addresses."""
+        row = self._db.row(
+            "SELECT count(*), count(DISTINCT address) FROM access_log "
+            "WHERE who = ? AND t >= ? AND what LIKE 'was refused:%'", (who, since),
+        )  # fmt: skip
+        return row[0], row[1]
+
+    def newest(self, limit: int = 100) -> list[AccessLogRow]:
+        rows = self._db.rows("SELECT * FROM access_log ORDER BY id DESC LIMIT ?", (limit,))
+        return [AccessLogRow(**dict(row)) for row in rows]
+
+
+def log_access(connection: sqlite3.Connection, t: float, who: str, address: str, what: str, about: str = "") -> None:
+    """Add a row inside the transaction of `connection`."""
+    connection.execute(
+        "INSERT INTO access_log (t, who, address, what, about) VALUES (?, ?, ?, ?, ?)",
+        (t, who[:100], address[:100], what, about[:200]),
+    )
+    connection.execute("DELETE FROM access_log WHERE id <= (SELECT max(id) FROM access_log) - ?", (LOG_ROWS_MAX,))

@@ -90,22 +90,21 @@ class DailyJudgeWork:
 
 def judge_work_since(db: Database, t: float, until_t: float = inf) -> list[DailyJudgeWork]:
     """Return the judges' work, the newest day first, at most WORK_ROWS_MAX rows. Raise StoreError."""
-    with db.read() as connection:
-        rows = connection.execute(
-            """SELECT date(t, 'unixepoch', 'localtime') AS day, escalation.camera AS camera, sum(last) AS verdicts,
-                      total(json_extract(verdict, '$.seconds')) AS judge_s,
-                      CAST(total(json_extract(verdict, '$.tokens_in')) AS INTEGER) AS tokens_in,
-                      CAST(total(json_extract(verdict, '$.tokens_out')) AS INTEGER) AS tokens_out,
-                      CAST(total(iif(last, escalation.bytes_sent, 0)) AS INTEGER) AS bytes
-               FROM (SELECT escalation AS of, applied_t AS t, body AS verdict, 1 AS last FROM verdict
-                     UNION ALL
-                     SELECT escalation, json_extract(answer, '$.judged_t'), answer, 0
-                     FROM step WHERE answer IS NOT NULL)
-               JOIN escalation ON escalation.id = of
-               WHERE t >= ? AND t < ? GROUP BY 1, 2 ORDER BY 1 DESC, 2 LIMIT ?""",
-            (t, until_t, WORK_ROWS_MAX),
-        )
-        return [DailyJudgeWork(**dict(row)) for row in rows]
+    rows = db.rows(
+        """SELECT date(t, 'unixepoch', 'localtime') AS day, escalation.camera AS camera, sum(last) AS verdicts,
+                  total(json_extract(verdict, '$.seconds')) AS judge_s,
+                  CAST(total(json_extract(verdict, '$.tokens_in')) AS INTEGER) AS tokens_in,
+                  CAST(total(json_extract(verdict, '$.tokens_out')) AS INTEGER) AS tokens_out,
+                  CAST(total(iif(last, escalation.bytes_sent, 0)) AS INTEGER) AS bytes
+           FROM (SELECT escalation AS of, applied_t AS t, body AS verdict, 1 AS last FROM verdict
+                 UNION ALL
+                 SELECT escalation, json_extract(answer, '$.judged_t'), answer, 0
+                 FROM step WHERE answer IS NOT NULL)
+           JOIN escalation ON escalation.id = of
+           WHERE t >= ? AND t < ? GROUP BY 1, 2 ORDER BY 1 DESC, 2 LIMIT ?""",
+        (t, until_t, WORK_ROWS_MAX),
+    )
+    return [DailyJudgeWork(**dict(row)) for row in rows]
 
 
 class JudgeWorkCache:
@@ -157,16 +156,15 @@ class VerdictGroup:
 
 def verdict_groups(db: Database) -> list[VerdictGroup]:
     """Return the largest groups first, at most GROUPS_MAX. Raise StoreError."""
-    with db.read() as connection:
-        rows = connection.execute(
-            """SELECT coalesce(json_extract(escalation.body, '$.box_version'), '') AS box_version,
-                      coalesce(json_extract(escalation.body, '$.model'), '') AS detector,
-                      coalesce(json_extract(verdict.body, '$.engine'), '') AS engine,
-                      coalesce(json_extract(verdict.body, '$.model'), '') AS model,
-                      coalesce(json_extract(verdict.body, '$.prompt_version'), '') AS prompt,
-                      decision, count(*) AS count
-               FROM verdict JOIN escalation ON escalation.id = verdict.escalation
-               GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY count DESC LIMIT ?""",
-            (GROUPS_MAX,),
-        )
-        return [VerdictGroup(**dict(row)) for row in rows]
+    rows = db.rows(
+        """SELECT coalesce(json_extract(escalation.body, '$.box_version'), '') AS box_version,
+                  coalesce(json_extract(escalation.body, '$.model'), '') AS detector,
+                  coalesce(json_extract(verdict.body, '$.engine'), '') AS engine,
+                  coalesce(json_extract(verdict.body, '$.model'), '') AS model,
+                  coalesce(json_extract(verdict.body, '$.prompt_version'), '') AS prompt,
+                  decision, count(*) AS count
+           FROM verdict JOIN escalation ON escalation.id = verdict.escalation
+           GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY count DESC LIMIT ?""",
+        (GROUPS_MAX,),
+    )
+    return [VerdictGroup(**dict(row)) for row in rows]

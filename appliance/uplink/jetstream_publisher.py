@@ -1,10 +1,12 @@
-"""Publishes messages to JetStream and waits for the acknowledgement of each."""
+"""Makes the NATS messages of an escalation, publishes them to JetStream and waits for each acknowledgement."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import nats.errors
@@ -13,13 +15,19 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, PubAck
 
-from appliance.base.errors import UplinkError, VedetteError
+from appliance.base.errors import EvidenceError, UplinkError, VedetteError
 from appliance.broker import NatsLink, broker_errors, complaint, end_tasks
 from appliance.store.rows import MediaRow
-from appliance.uplink.nats_messages import NatsMessage
-from appliance.wire import STREAM_MEDIA, media_subject
-
-logger = logging.getLogger(__name__)
+from appliance.wire import (
+    CHUNK_BYTES,
+    STREAM_MEDIA,
+    Escalation,
+    MediaRef,
+    escalation_message_id,
+    escalation_subject,
+    media_subject,
+    message_id,
+)
 
 # A chunk over a 32 kbit/s uplink takes half a minute; a lost connection is noticed at once, not by this.
 PUBLISH_S_MAX = 90.0
@@ -28,8 +36,57 @@ ASK_AFTER_S, LATE_S_MAX = 10.0, 10.0
 STREAM_INFO_S_MAX = 10.0  # some hundred bytes each way
 _EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_LAST = 10071  # nats-server: "wrong last sequence: N", of the subject; 0: it has no message
-_NEVER_LAST = str(2**62)  # no stream ever has so many messages
 _TOO_LARGE = 10054  # nats-server: a message over the stream's max_msg_size
+
+
+@dataclass(frozen=True, slots=True)
+class NatsMessage:
+    """One message to the broker. `kind` is what the meter and the audit call it."""
+
+    subject: str
+    payload: bytes
+    headers: dict[str, str]
+    kind: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of payload, subject and headers, as the NATS protocol writes them."""
+        lines = sum(len(name) + len(value) + 4 for name, value in self.headers.items())
+        return len(self.payload) + len(self.subject) + len("NATS/1.0\r\n\r\n") + lines
+
+
+def escalation_message(escalation: Escalation, priority: str) -> NatsMessage:
+    """Return an escalation, ready to publish under `priority`. The id makes a repeated one harmless."""
+    headers = {"Nats-Msg-Id": escalation_message_id(escalation)}
+    return NatsMessage(escalation_subject(escalation.site, priority), escalation.to_json(), headers, "facts")
+
+
+def chunk_message(site: str, ref: MediaRef, n: int, payload: bytes) -> NatsMessage:
+    """Chunk `n` (from 0) of a file, ready to publish. The id makes a repeated chunk harmless."""
+    headers = {
+        "Nats-Msg-Id": message_id(site, ref.id, n),
+        "Vedette-Sha256": ref.sha256,
+        "Vedette-Chunk": f"{n + 1}/{ref.chunks}",
+    }
+    return NatsMessage(media_subject(site, ref.id, n), payload, headers, ref.kind)
+
+
+def read_chunk(root: Path, path: str, ref: MediaRef, n: int) -> bytes:
+    """Chunk `n` of the file at `path` under `root`. Raises EvidenceError when the file is gone or another one."""
+    try:
+        with (root / path).open("rb") as file:
+            size = file.seek(0, 2)
+            if size != ref.bytes:
+                raise EvidenceError(f"{path}: has {size} bytes, {ref.bytes} were announced")
+            file.seek(n * CHUNK_BYTES)
+            return file.read(CHUNK_BYTES)
+    except OSError as error:
+        raise EvidenceError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+logger = logging.getLogger(__name__)
+
+_NEVER_LAST = str(2**62)  # no stream ever has so many messages
 
 
 class PublishRefused(VedetteError):

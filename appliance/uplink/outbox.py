@@ -2,26 +2,83 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from appliance import wire
 from appliance.base.errors import StoreError
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
-from appliance.store.clock_offset import ClockOffset
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
 from appliance.store.meter import Meter, Metric, MetricName
-from appliance.store.outbox_store import OutboxStore
+from appliance.store.outbox_store import ClockOffset, OutboxQueue, OutboxStore
 from appliance.store.rows import EscalationRow, MediaRow
 
-RESEND_FIRST_S = 900.0  # longer than a busy worker takes; a verdict that is only late is not worth the bytes
-RESEND_LAST_S = 6 * 3600.0  # an escalation that the broker refused for hours is tried some times a day
 DROPS_PER_RUN = 200  # some 100 ms of the disk
 _EXPIRE_BATCH = 500  # rows of one transaction
 _WHY_CHARS_MAX = 300  # of a reason in a row
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _PendingChange:
+    make: Callable[[], Any]
+    durable: bool
+    done: asyncio.Future[Any]
+
+
+class CommitBatcher:
+    """Commits durable changes together, in a thread, so that the link does not wait for the disk.
+
+    A durable commit takes some milliseconds or, on a memory card, a hundred. Changes that come meanwhile share the next
+    one.
+
+    State: the changes that wait. Invariant: `commit` returns after the commit. Changes are made in the order of their
+    coming, one transaction at a time; when one of a transaction fails, none of it is kept and every caller gets the
+    error. Owner: the uplink's event loop.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._waiting: list[_PendingChange] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def commit(self, change: Callable[[], Result], *, durable: bool = True) -> Result:
+        """Make `change` (a call that writes to the database). Raises what it raises, StoreError."""
+        writing = self._writing is not None and not self._writing.done()
+        if not durable and not writing:  # it waits for no disk: two changes of threads would take longer
+            return change()
+        pending = _PendingChange(change, durable, asyncio.get_running_loop().create_future())
+        self._waiting.append(pending)
+        if not writing:
+            self._writing = asyncio.create_task(self._write(), name="commit batcher")
+        result: Result = await pending.done
+        return result
+
+    async def _write(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            try:
+                results = await asyncio.to_thread(self._commit, batch)
+            except Exception as error:  # noqa: BLE001 - every caller gets it
+                for each in batch:
+                    if not each.done.done():
+                        each.done.set_exception(error)
+                continue
+            for each, result in zip(batch, results, strict=True):
+                if not each.done.done():
+                    each.done.set_result(result)
+
+    def _commit(self, batch: list[_PendingChange]) -> list[Any]:
+        with self._db.transaction(durable=any(each.durable for each in batch)):
+            return [each.make() for each in batch]
+
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +95,11 @@ class Outbox:
         """expire_s: the age at which an escalation is given up; ttl_s: the same for some priorities."""
         self._db = db
         self._store = OutboxStore(db)
+        self.queue = OutboxQueue(db)
+        """Its rows in the order in which they go, expire or are given up."""
         self._escalations = EscalationStore(db)
         self._audit = AuditStore(db)
-        self._clock_offset = ClockOffset(db)
+        self.clock_offset = ClockOffset(db)
         self._expire_s = dict.fromkeys(wire.PRIORITIES, expire_s) | dict(ttl_s or {})
 
     # What is to be done
@@ -48,18 +107,6 @@ class Outbox:
     def media_of(self, escalation: str) -> list[MediaRow]:
         """Return the files that an escalation carries, in order."""
         return self._escalations.media(escalation)
-
-    def next_resend(self, t: float, limit: int) -> list[EscalationRow]:
-        """Return the escalations that were sent long ago and have no verdict.
-
-        They are due after 15 minutes, then after twice as long each time, up to 6 hours.
-        """
-        return self._store.due_for_resend(t, first_s=RESEND_FIRST_S, last_s=RESEND_LAST_S, limit=limit)
-
-    def unanswered_s(self, t: float) -> float | None:
-        """For how long the escalation that was sent first waits for its verdict; None: none does."""
-        first_t = self._store.first_sent_t()
-        return None if first_t is None else max(0.0, t - first_t)
 
     def probe(self) -> None:
         """Check that a send could be recorded now. Raise StoreUnavailable while it could not."""
@@ -117,7 +164,7 @@ class Outbox:
         """Give up, visibly, what could not be sent or was not answered in time; returns how many."""
         count = 0
         for priority, age_s in self._expire_s.items():
-            while rows := self._store.made_before(priority, t - age_s, _EXPIRE_BATCH):
+            while rows := self.queue.made_before(priority, t - age_s, _EXPIRE_BATCH):
                 for row in rows:
                     self._expire(row, age_s)
                 count += len(rows)
@@ -161,21 +208,7 @@ class Outbox:
         with self._db.transaction(durable=bool(step_s)):
             if step_s:
                 self._store.shift_clock(step_s)
-            self._clock_offset.save()
-
-    def clock_missed_s(self) -> float:
-        """Seconds by which the clock was stepped while no core ran, before this start."""
-        return self._clock_offset.stepped_s()
-
-    # The quota
-
-    def held_bytes(self) -> int:
-        """Bytes that wait to be sent: the escalations that are not sent, and their files."""
-        return self._store.unsent_bytes()
-
-    def least_urgent(self, limit: int) -> list[tuple[EscalationRow, int]]:
-        """Return the escalations to drop first when there is no room, with their bytes: the oldest least urgent."""
-        return self._store.least_urgent(limit)
+            self.clock_offset.save()
 
     # The audit
 
@@ -218,12 +251,12 @@ class OutboxQuota:
 
     def run_once(self) -> int:
         """Make room, at most DROPS_PER_RUN escalations at a time; returns how many went. Raises StoreError."""
-        over = self._outbox.held_bytes() - self._bytes_max
+        over = self._outbox.queue.unsent_bytes() - self._bytes_max
         count = 0
         if over <= 0:
             return 0
         why = f"the outbox is over {self._mb_max:g} MB (uplink.outbox_mb_max), and this was the least urgent"
-        for row, size in self._outbox.least_urgent(DROPS_PER_RUN):
+        for row, size in self._outbox.queue.least_urgent(DROPS_PER_RUN):
             if over <= 0:
                 break
             paths = self._outbox.drop(row, why)

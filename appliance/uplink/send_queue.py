@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from appliance.store.outbox_store import OutboxStore
+from appliance.store.outbox_store import OutboxQueue
 from appliance.store.rows import EscalationRow
 from appliance.wire import CHUNK_BYTES, PRIORITIES
 
@@ -58,7 +58,7 @@ class SendQueue:
     they cost the same with ten escalations and with a hundred thousand.
     """
 
-    def __init__(self, store: OutboxStore, tuning: SendQueueTuning = TUNING) -> None:
+    def __init__(self, store: OutboxQueue, tuning: SendQueueTuning = TUNING) -> None:
         self._store = store
         self._tuning = tuning
         self._credit = 0.0

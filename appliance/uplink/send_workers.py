@@ -1,34 +1,165 @@
-"""Sends the outbox's escalations: parallel workers take the next message, publish it, record the acknowledgement."""
+"""Sends the outbox's escalations: parallel workers build the next message, publish it, and record the answer."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from dataclasses import replace
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
 from appliance.base.clock import Clock
-from appliance.base.errors import UplinkError
-from appliance.broker import end_tasks
-from appliance.store.rows import EscalationRow
+from appliance.base.errors import EvidenceError, UplinkError
+from appliance.broker import NatsLink, end_tasks
+from appliance.store.rows import EscalationRow, MediaRow
 from appliance.uplink.cloud_breaker import CloudBreaker
-from appliance.uplink.commit_batcher import CommitBatcher
-from appliance.uplink.jetstream_publisher import JetStreamPublisher, PublishRefused
-from appliance.uplink.message_builder import EscalationMessageBuilder, OutgoingMessage
-from appliance.uplink.nats_messages import NatsMessage, escalation_message
-from appliance.uplink.outbox import Outbox
+from appliance.uplink.jetstream_publisher import (
+    JetStreamPublisher,
+    NatsMessage,
+    PublishRefused,
+    chunk_message,
+    escalation_message,
+    read_chunk,
+)
+from appliance.uplink.outbox import CommitBatcher, Outbox
 from appliance.uplink.rate_limiter import RateLimiter
 from appliance.uplink.send_queue import QueuedEscalation, SendQueue
-from appliance.wire import CHUNK_BYTES, PRIORITIES, STREAM_ESCALATION, STREAM_MEDIA
+from appliance.wire import CHUNK_BYTES, PRIORITIES, STREAM_ESCALATION, STREAM_MEDIA, Escalation
 
+CHECKED_MAX = 4096  # escalations of one connection of which it is known that the broker has their chunks
+FLIGHT_BYTES_MAX = CHUNK_BYTES + 1024  # one chunk with its headers
 SEND_WORKERS = 8  # so that a long way to the broker does not slow small messages down
-FLIGHT_BYTES_MAX = CHUNK_BYTES + 1024
 GIVE_WAY_S = 0.1  # less than the slack of the rate, so that the backlog makes up for it
 POLL_S = 1.0  # `wake` comes first
 RUN_S_MAX = 10.0  # of one run, however much waits: what is due besides (expiry, the quota, resending) has its turn
 UNACKED_MAX = 4096  # messages whose acknowledgement is awaited
 REFUSED_S = 600.0  # before a message that the broker refused as such is tried again: a person may have raised the limit
 REFUSED_MAX = 64  # that rest at a time; with more it is no matter of single messages
+
+logger = logging.getLogger(__name__)
+
+
+class EgressPolicy(Protocol):
+    """The owner's privacy rules as they stand now; what waits in the outbox may have been made under others."""
+
+    def forbids(self, escalation: Escalation) -> bool:
+        """Nothing of it may leave."""
+        ...
+
+    def withholds(self, camera: str, path: str) -> bool:
+        """Return True if this image (a file of the storage folder) may not leave."""
+        ...
+
+
+class AllowAll:
+    """No rules."""
+
+    def forbids(self, escalation: Escalation) -> bool:
+        return False
+
+    def withholds(self, camera: str, path: str) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """A message that goes now. media: the file that it is a chunk of; None: it is the escalation itself."""
+
+    queued: QueuedEscalation
+    message: NatsMessage
+    media: MediaRow | None = None
+
+
+class UnreadableMedia(EvidenceError):
+    """A file of an escalation cannot be read any more; `media` is its row."""
+
+    def __init__(self, media: MediaRow, why: str) -> None:
+        super().__init__(why)
+        self.media = media
+
+
+class OutboxCheck:
+    """Puts an escalation in the outbox right before it is sent.
+
+    Images of a camera that is `image_free` (made before the site file said so) are withheld here, at the one place
+    from which images leave. Owner: the uplink's task. State: of which escalations it is known, on this connection,
+    that the broker still has what was sent before.
+    """
+
+    def __init__(self, link: NatsLink, publisher: JetStreamPublisher, outbox: Outbox, policy: EgressPolicy) -> None:
+        self._link = link
+        self._publisher = publisher
+        self._outbox = outbox
+        self._policy = policy
+        self._checked: tuple[int, set[str]] = (0, set())
+
+    async def prepare(self, row: EscalationRow) -> list[MediaRow] | None:
+        """Return the files that the escalation carries.
+
+        None: the outbox had to be put right; pick again. Raise UplinkError, StoreError.
+        """
+        media = self._outbox.media_of(row.id)
+        return None if self.apply_egress_policy(row, media) or await self._reopen_lost(row, media) else media
+
+    def apply_egress_policy(self, row: EscalationRow, media: Sequence[MediaRow]) -> bool:
+        """Return True if the policy changed the escalation.
+
+        Either it may not leave, and is ended, or it had images that may not leave, and has none now.
+        """
+        if self._policy.forbids(row.body):
+            logger.info("escalation %s ends: the privacy rules forbid it", row.id)
+            self._outbox.drop(row, "the privacy rule of this camera forbids it")
+            return True
+        if not any(self._policy.withholds(row.camera, each.path) for each in media):
+            return False
+        logger.info("escalation %s goes without its images: they may not leave (any more)", row.id)
+        self._outbox.withhold(row)
+        return True
+
+    def drop_unreadable(self, row: EscalationRow, error: UnreadableMedia) -> None:
+        """Let the escalation go without that file. Raise StoreError."""
+        logger.warning("escalation %s goes without a file: %s", row.id, error)
+        self._outbox.media_lost(row, error.media, str(error))
+
+    async def _reopen_lost(self, row: EscalationRow, media: Sequence[MediaRow]) -> bool:
+        """Send chunks again that an earlier connection sent and the broker has lost; return True if there were any."""
+        connects, checked = self._link.state.connects, self._checked[1]
+        if self._checked[0] != connects or len(checked) > CHECKED_MAX:
+            self._checked = (connects, checked := set())
+        if row.id in checked:
+            return False
+        lost = await self._publisher.find_lost(row.site, [each for each in media if each.chunks_acked])
+        checked.add(row.id)
+        if lost:
+            self._outbox.reopen(row, lost)
+        return bool(lost)
+
+
+class EscalationMessageBuilder:
+    """Builds what an escalation carries, message by message, from the files below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def build(self, queued: QueuedEscalation, media: Sequence[MediaRow]) -> OutgoingMessage:
+        """Return the next message: a chunk or, once the broker has them all, the escalation. Raise UnreadableMedia."""
+        row = queued.row
+        for each in media:
+            n = each.chunks_acked
+            if n < each.ref.chunks:
+                try:
+                    if queued.live:  # it has just been written: it is in memory
+                        payload = read_chunk(self._root, each.path, each.ref, n)
+                    else:
+                        payload = await asyncio.to_thread(read_chunk, self._root, each.path, each.ref, n)
+                except EvidenceError as error:
+                    raise UnreadableMedia(each, str(error)) from None
+                return OutgoingMessage(queued, chunk_message(row.site, each.ref, n, payload), each)
+        # What waited goes to the workers as the least urgent: there, too, it must not delay what is live.
+        priority = row.priority if queued.live else PRIORITIES[-1]
+        return OutgoingMessage(queued, escalation_message(row.body, priority))
 
 
 class SendWorkers:
@@ -43,6 +174,7 @@ class SendWorkers:
     def __init__(
         self,
         queue: SendQueue,
+        check: OutboxCheck,
         builder: EscalationMessageBuilder,
         sender: EscalationSender,
         limiter: RateLimiter,
@@ -50,6 +182,7 @@ class SendWorkers:
         clock: Clock,
     ) -> None:
         self._queue = queue
+        self._check = check
         self._builder = builder
         self._sender = sender
         self._limiter = limiter
@@ -134,8 +267,13 @@ class SendWorkers:
             if wait_s > 0:
                 await self.pause(wait_s)
                 continue
-            outgoing = await self._builder.next_message(queued)
-            if outgoing is None:
+            media = await self._check.prepare(queued.row)
+            if media is None:
+                continue
+            try:
+                outgoing = await self._builder.build(queued, media)
+            except UnreadableMedia as error:
+                self._check.drop_unreadable(queued.row, error)
                 continue
             size = outgoing.message.size
             if self._flight_bytes and self._flight_bytes + size > FLIGHT_BYTES_MAX:

@@ -20,14 +20,20 @@ from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
 from appliance.uplink.cloud_breaker import CloudBreaker
-from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.uplink.jetstream_publisher import JetStreamPublisher
-from appliance.uplink.message_builder import AllowAll, EgressPolicy, EscalationMessageBuilder
-from appliance.uplink.outbox import Outbox, OutboxQuota
+from appliance.uplink.outbox import CommitBatcher, Outbox, OutboxQuota
 from appliance.uplink.pool_monitor import PoolMonitor, PoolState
 from appliance.uplink.rate_limiter import RateLimiter
 from appliance.uplink.send_queue import SendQueue
-from appliance.uplink.send_workers import POLL_S, EscalationSender, SendWorkers
+from appliance.uplink.send_workers import (
+    POLL_S,
+    AllowAll,
+    EgressPolicy,
+    EscalationMessageBuilder,
+    EscalationSender,
+    OutboxCheck,
+    SendWorkers,
+)
 from appliance.uplink.verdict_consumer import VerdictConsumer, VerdictCounts
 
 EXPIRE_EVERY_S = 60.0  # ages are counted in hours
@@ -151,8 +157,8 @@ class UplinkService:
 class UplinkLoop:
     """The sending side: one task, with a few workers, so that a long way to the broker does not slow it down.
 
-    send_queue.py says what goes when, message_builder.py what it consists of, rate_limiter.py how much of it, and
-    send_workers.py publishes it and records the outcome. Escalations without a verdict are sent again. While the
+    send_queue.py says what goes when, rate_limiter.py how much of it, and send_workers.py builds it, publishes it and
+    records the outcome. Escalations without a verdict are sent again. While the
     database cannot be written nothing is sent, for it could not be recorded. Owner: the service's event loop.
     State: when upkeep is due, and a step of the clock that is not recorded yet.
     """
@@ -168,11 +174,19 @@ class UplinkLoop:
         self._limiter = RateLimiter(settings, deps.meter, clock, lambda: link.state)
         self._quota = OutboxQuota(outbox, deps.root, settings.outbox_mb_max, deps.meter)
         self.breaker = CloudBreaker(settings.silent_s, clock)
-        self._builder = EscalationMessageBuilder(link, self._publisher, outbox, deps.root, policy)
+        self._check = OutboxCheck(link, self._publisher, outbox, policy)
         self._sender = EscalationSender(
             self._publisher, outbox, deps.commits, self._limiter, self.breaker, clock, self._waits
         )
-        self._workers = SendWorkers(deps.queue, self._builder, self._sender, self._limiter, self.breaker, clock)
+        self._workers = SendWorkers(
+            deps.queue,
+            self._check,
+            EscalationMessageBuilder(deps.root),
+            self._sender,
+            self._limiter,
+            self.breaker,
+            clock,
+        )
         self._reported = ""
         self._writable = True
         self._steps = ClockStepDetector(clock)
@@ -199,7 +213,7 @@ class UplinkLoop:
                 self._upkeep()
                 if await self._has_link():
                     await self.run_once()
-                    self._runs_again()
+                    self._restarted()
                     backoff.reset()
                     await self._workers.pause(POLL_S)
             except StoreUnavailable as error:
@@ -228,14 +242,14 @@ class UplinkLoop:
             self._writable = True
         count = await self._workers.run_once()
         if not self.breaker.blocks:
-            for row in self._outbox.next_resend(self._clock.now(), RESENDS_AT_ONCE):
+            for row in self._outbox.queue.next_resend(self._clock.now(), RESENDS_AT_ONCE):
                 count += await self._resend(row)
         return count
 
     async def _resend(self, row: EscalationRow) -> int:
         """Send an unanswered escalation again, and before it the media that the broker no longer has."""
         media = self._outbox.media_of(row.id)
-        if self._builder.apply_egress_policy(row, media):
+        if self._check.apply_egress_policy(row, media):
             self._outbox.reopen(row, ())
             self._workers.wake()
             return 0
@@ -260,7 +274,7 @@ class UplinkLoop:
     def _upkeep(self) -> None:
         """Do the work that is due now and then, link or not."""
         self._follow_clock()
-        self.breaker.check_silence(self._outbox.unanswered_s(self._clock.now()))
+        self.breaker.check_silence(self._outbox.queue.unanswered_s(self._clock.now()))
         now = self._clock.monotonic()
         if now >= self._expire_at:
             self._outbox.expire(self._clock.now())
@@ -273,7 +287,7 @@ class UplinkLoop:
         """Record a step of the clock once, before anything expires by it; one that could not be recorded, next time."""
         self._step_s += self._steps.step_s()
         if not self._began:  # what was missed holds what was seen since
-            self._step_s = self._outbox.clock_missed_s() or self._step_s
+            self._step_s = self._outbox.clock_offset.stepped_s() or self._step_s
         if self._began and not self._step_s:
             return
         self._outbox.clock_stepped(self._step_s)
@@ -291,7 +305,7 @@ class UplinkLoop:
             logger.warning("the outbox waits: %s", why)
             self._reported = why
 
-    def _runs_again(self) -> None:
+    def _restarted(self) -> None:
         why = self._limiter.daily_cap.reason
         if why:
             self._waits(why)

@@ -22,7 +22,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import UplinkError
 from appliance.base.json_lines import WireError
 from appliance.broker import NatsLink, broker_errors, complaint, end_tasks
-from appliance.uplink.nats_messages import NatsMessage, chunk_message, escalation_message
+from appliance.uplink.jetstream_publisher import NatsMessage, chunk_message, escalation_message
 from appliance.wire import (
     CHUNK_BYTES,
     STREAM_ESCALATION,

@@ -33,7 +33,7 @@ from appliance.broker import (
 )
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import VerdictEffect
-from appliance.uplink.commit_batcher import CommitBatcher
+from appliance.uplink.outbox import CommitBatcher
 from appliance.wire import STREAM_VERDICT, Verdict
 
 FETCH_BATCH = 64  # messages that one request may bring; below the broker's limit of every version

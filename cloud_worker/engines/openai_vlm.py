@@ -19,8 +19,7 @@ from appliance.base.errors import EngineError, EngineUnavailable, redact
 from appliance.types import JudgeKind
 from appliance.wire import FrameSupport, Need
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.image_selection import ShownImage, select_images
-from cloud_worker.images import encode_jpeg
+from cloud_worker.images import ShownImage, encode_jpeg, select_images
 from cloud_worker.judge import JudgeCase, Opinion
 from cloud_worker.prompt import (
     ANSWER_SCHEMA,
@@ -296,10 +295,10 @@ def _contradiction(answer: VlmAnswer, images: int, language: str) -> str:
     if answer.decision == "confirmed" and not any(each.supports == "yes" for each in answer.pictures):
         return "it confirms, and says of no picture that it supports the claim"
     if answer.decision == "rejected":
-        said = {each.supports for each in answer.pictures}
-        if "yes" in said:
+        support = {each.supports for each in answer.pictures}
+        if "yes" in support:
             return "it rejects, and says of a picture that it supports the claim"
-        if "no" not in said:
+        if "no" not in support:
             return "it rejects, and says of no picture that it speaks against the claim"
     if wanted_language(language) != "English":
         return ""

@@ -13,8 +13,7 @@ import pytest
 from test_engines import BOX, case, escalation, judged, openai, run, second_look
 
 from appliance import wire
-from cloud_worker.engines.image_selection import choose_files
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.images import IN_PROCESS, choose_files
 from cloud_worker.judge import Engine, JudgeCase
 from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 from cloud_worker.prompt import alert_facts

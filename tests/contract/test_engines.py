@@ -25,10 +25,9 @@ from cloud_worker.commands import build_engine
 from cloud_worker.config import OpenAiEngine, RedetectEngine
 from cloud_worker.decoding import declared_size
 from cloud_worker.engines import redetect
-from cloud_worker.engines.image_selection import sample
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.redetect import Redetect
-from cloud_worker.images import IN_PROCESS
+from cloud_worker.images import IN_PROCESS, sample
 from cloud_worker.judge import Engine, Judge, JudgeCase, Opinion
 from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 from cloud_worker.prompt import PROMPT_VERSION, SYSTEM

@@ -21,9 +21,9 @@ from appliance.evidence.maker import EvidenceMaker
 from appliance.replay.replay_routing import EscalationImages, FrameHistory
 from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play
 from appliance.store.meter import Meter
-from appliance.store.outbox_store import OutboxStore
+from appliance.store.outbox_store import OutboxQueue
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
-from appliance.uplink.nats_messages import chunk_message
+from appliance.uplink.jetstream_publisher import chunk_message
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.send_queue import SendQueue
 from tests.support.block_footage import BrightBlock, block_clip, site
@@ -77,7 +77,7 @@ def test_what_is_measured_is_what_the_live_appliance_sends(
     core.close()
     EvidenceMaker(box.db, box.root, config.for_decisions(), ManualClock(T0)).run_once()
     outbox = Outbox(box.db, 1e9)
-    queued = SendQueue(OutboxStore(box.db)).pick(box.db.clock.now())
+    queued = SendQueue(OutboxQueue(box.db)).pick(box.db.clock.now())
     assert queued is not None
     row = queued.row
     media = outbox.media_of(row.id)
@@ -127,7 +127,7 @@ def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: 
     maker = EvidenceMaker(box.db, box.root, config.for_decisions(), ManualClock(T0))
     maker.run_once()
     outbox = Outbox(box.db, 1e9)
-    queued = SendQueue(OutboxStore(box.db)).pick(box.db.clock.now())
+    queued = SendQueue(OutboxQueue(box.db)).pick(box.db.clock.now())
     assert queued is not None
     row = queued.row
     verdict = wire.Verdict(

@@ -18,14 +18,12 @@ from appliance.base.clock import Clock, SystemClock
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
-from appliance.store.escalations import EscalationStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
-from appliance.store.outbox_store import OutboxStore
+from appliance.store.outbox_store import OutboxQueue
 from appliance.store.rows import AlertDetail, Delivery, EscalationRow, MediaRow
 from appliance.types import Alert, AlertChange, Event
-from appliance.uplink.commit_batcher import CommitBatcher
-from appliance.uplink.outbox import Outbox
+from appliance.uplink.outbox import CommitBatcher, Outbox
 from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService
 
@@ -83,7 +81,7 @@ class Site:
         self.outbox = Outbox(self.db, expire_s)
         self.deps = UplinkDeps(
             outbox=self.outbox,
-            queue=SendQueue(OutboxStore(self.db)),
+            queue=SendQueue(OutboxQueue(self.db)),
             commits=CommitBatcher(self.db),
             meter=self.meter,
             alerts=self.alerts,
@@ -154,13 +152,13 @@ class Site:
 
     def next_ready(self) -> EscalationRow:
         """The escalation that is sent next."""
-        queued = SendQueue(OutboxStore(self.db)).pick(self.clock.now())
+        queued = SendQueue(OutboxQueue(self.db)).pick(self.clock.now())
         assert queued is not None
         return queued.row
 
     def count(self, state: Delivery) -> int:
         """How many escalations are in this state."""
-        return EscalationStore(self.db).count_by_state().get(state, 0)
+        return int(self.db.row("SELECT count(*) FROM escalation WHERE state = ?", (state,))[0])
 
     def verdict(self, n: int) -> wire.Verdict | None:
         row = self.detail(n).verdict

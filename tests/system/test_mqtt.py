@@ -25,7 +25,6 @@ from appliance.mqtt import publisher as publisher_module
 from appliance.mqtt.broker_session import check_mqtt
 from appliance.mqtt.publisher import MqttDeps, MqttPublisher
 from appliance.rules.arming import Arming
-from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.arming import ArmingStore
 from appliance.store.audit import AuditStore
@@ -36,6 +35,7 @@ from appliance.store.evidence import EvidenceStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EvidenceRow
+from appliance.store.users import AccessLog
 from appliance.types import AlertChange, CameraState, HealthEvent, StreamHeader
 from tests.servers.mosquitto import Listener, Mosquitto, find_mosquitto
 from tests.support.sample_rows import alert, event, opened, sample_frame

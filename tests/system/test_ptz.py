@@ -14,7 +14,7 @@ import pytest
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard import ptz_api
-from appliance.store.access_log import AccessLog
+from appliance.store.users import AccessLog
 from appliance.web.server import WebServer
 from tests.servers.onvif_camera import OnvifCamera
 from tests.support.dashboard_site import Site, running

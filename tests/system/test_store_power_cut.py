@@ -100,7 +100,7 @@ def check(path: Path, promised: set[str], lives: int) -> None:
     assert len(set(revs)) == len(revs)
     assert max(revs, default=0) == db.rev()
     assert AlertStore(db).end_interrupted() <= 1
-    assert AlertStore(db).open_alerts() == []
+    assert db.row("SELECT count(*) FROM alert WHERE t_end IS NULL")[0] == 0
     counted = sum(total.amount for total in Meter(db, "run").totals("all"))
     assert len(alerts) - lives <= counted <= len(alerts)
     db.close()

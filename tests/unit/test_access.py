@@ -23,11 +23,9 @@ from appliance.base.passwords import hashed, is_password
 from appliance.core.app import check_guarded
 from appliance.dashboard.access_rights import RIGHTS
 from appliance.dashboard.app import ROUTERS, create_app
-from appliance.store.access_log import ROWS_MAX, AccessLog
 from appliance.store.health_events import HealthEventStore
 from appliance.store.rows import alert_of
-from appliance.store.sessions import SessionStore
-from appliance.store.users import UserStore
+from appliance.store.users import LOG_ROWS_MAX, AccessLog, SessionStore, UserStore
 from appliance.types import HealthEvent
 from appliance.types.accounts import SessionRow, UserRow
 from appliance.web.auth import Access, SessionCookies
@@ -540,10 +538,10 @@ def test_logins_and_changes_are_on_record_and_the_record_is_bounded(site: Site) 
     assert "was refused: wrong password" in page
     log = AccessLog(site.db)
     with site.db.transaction():
-        for n in range(ROWS_MAX + 10):
+        for n in range(LOG_ROWS_MAX + 10):
             log.write("x", "y", str(n))
     with site.db.read() as connection:
-        assert connection.execute("SELECT count(*) FROM access_log").fetchone()[0] == ROWS_MAX
+        assert connection.execute("SELECT count(*) FROM access_log").fetchone()[0] == LOG_ROWS_MAX
 
 
 def test_a_change_is_on_record_before_its_answer_leaves(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

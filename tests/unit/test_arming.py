@@ -14,10 +14,10 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import PreconditionError
 from appliance.config import SiteConfig
 from appliance.rules.arming import Arming
-from appliance.store.access_log import AccessLog
 from appliance.store.arming import ArmingRow, ArmingStore
 from appliance.store.database import Database
 from appliance.store.migrations import STEPS, migrate
+from appliance.store.users import AccessLog
 from appliance.types import TrackedObject
 from appliance.web.visitor import Visitor, set_visitor
 from tests.support.core_harness import CoreHarness

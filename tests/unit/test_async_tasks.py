@@ -7,11 +7,11 @@ import contextlib
 
 import pytest
 
-from appliance.broker import async_tasks, end_tasks, until_set
+from appliance.broker import end_tasks, nats_link, until_set
 
 
 def test_a_cancellation_that_is_swallowed_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_tasks, "CANCEL_AGAIN_S", 0.05)
+    monkeypatch.setattr(nats_link, "CANCEL_RETRY_S", 0.05)
 
     async def never() -> None:
         await asyncio.Event().wait()

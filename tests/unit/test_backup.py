@@ -34,13 +34,12 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError, PreconditionError, UsageError, VedetteError
 from appliance.cli import main
 from appliance.config import SiteConfig, load
-from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database, StoreInUse
 from appliance.store.evidence import EvidenceStore
 from appliance.store.migrations import STEPS
 from appliance.store.rows import EvidenceRow
-from appliance.store.sessions import SessionStore
+from appliance.store.users import AccessLog, SessionStore
 from appliance.types import Alert, AlertChange, BestView, Event
 from tests.support.sample_rows import T0
 

@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 
 from appliance.base.errors import UsageError
 from appliance.cli.calibrate_command import brier, calibration_report, ece
-from appliance.router.binomial_bounds import error_bound, missed_max, recall_low
-from appliance.router.calibration import UNTRAINED, Calibration, GroupFit, SureClaim, TrackStability, features
+from appliance.router.calibration import (
+    UNTRAINED,
+    Calibration,
+    GroupFit,
+    SureClaim,
+    TrackStability,
+    error_bound,
+    features,
+    missed_max,
+    recall_low,
+)
 from appliance.router.calibration_fit import AlertOutcome, claim_recall, fit, held_out
 
 STEADY = TrackStability(score=0.8, spread=0.05, looks=12, moved=1.0)

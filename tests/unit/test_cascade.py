@@ -13,8 +13,7 @@ import pytest
 
 from appliance import config, wire
 from appliance.base.clock import ManualClock
-from appliance.router.binomial_bounds import error_bound
-from appliance.router.calibration import SURE_MIN, UNTRAINED, Calibration, SureClaim, TrackStability
+from appliance.router.calibration import SURE_MIN, UNTRAINED, Calibration, SureClaim, TrackStability, error_bound
 from appliance.router.calibration_fit import AlertOutcome, claim_sure, decided_of, fit, outcomes_of
 from appliance.router.decide import EscalationCost, RouterCase, RouterDecision, decide, edge_answer, expected_bytes
 from appliance.store.decisions import DecidedRow, OutcomeRow

@@ -9,7 +9,7 @@ import pytest
 from appliance.base.backoff import CircuitBreaker
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import EngineError, EngineUnavailable
-from cloud_worker.judge_breaker import JudgeBreaker
+from cloud_worker.judge import JudgeBreaker
 
 
 def test_probes_come_more_and_more_rarely_until_it_closes() -> None:

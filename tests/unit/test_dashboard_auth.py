@@ -16,8 +16,7 @@ from appliance.base.errors import MissingDependency
 from appliance.config import DashboardConfig
 from appliance.dashboard.app import create_app
 from appliance.store.alerts import AlertStore
-from appliance.store.sessions import SessionStore
-from appliance.store.users import UserStore
+from appliance.store.users import SessionStore, UserStore
 from appliance.types.accounts import UserRow
 from appliance.web.auth import COOKIE, SessionCookies
 from appliance.web.guard import AllowedHosts

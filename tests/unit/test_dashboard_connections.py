@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from appliance.base.clock import ManualClock
-from appliance.store.access_log import AccessLog
+from appliance.store.users import AccessLog
 from appliance.web.acceptor import Admission, Connection, ConnectionLimits
 from appliance.web.guard import CountedBody
 from appliance.web.problems import Problem

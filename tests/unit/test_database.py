@@ -19,7 +19,7 @@ from appliance.store import migrations
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import EscalationStore
-from appliance.store.outbox_store import OutboxStore
+from appliance.store.outbox_store import OutboxQueue
 from tests.support.sample_rows import sample_escalation
 
 
@@ -67,7 +67,7 @@ def test_the_escalations_of_an_older_file_go_on(path: Path) -> None:
     )
     raw.close()
     db = opened(path)
-    row = OutboxStore(db).ready("q")
+    row = OutboxQueue(db).ready("q")
     assert row is not None
     assert (row.id, row.step, row.evidence, row.wait, row.until_t) == ("q", 0, "", "", None)
     assert EscalationStore(db).postponed(10) == []

@@ -8,8 +8,7 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.wire import PRIORITIES
-from cloud_worker.concurrency_slots import PEAK_S, ConcurrencySlots
-from cloud_worker.fair_queue import ANNOUNCED_S, FairQueue, PriorityShares
+from cloud_worker.fair_queue import ANNOUNCED_S, PEAK_S, ConcurrencySlots, FairQueue, PriorityShares
 
 
 def test_with_everything_waiting_each_priority_gets_its_share() -> None:

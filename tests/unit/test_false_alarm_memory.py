@@ -10,7 +10,7 @@ from appliance.base.clock import ManualClock
 from appliance.config import CameraConfig
 from appliance.dashboard.app import create_app
 from appliance.settings.false_alarm_memory import RuleProposal, propose
-from appliance.store.reviewed_boxes import ReviewedBox
+from appliance.store.review_writes import ReviewedBox
 from appliance.types import Box, Event
 from tests.support.dashboard_site import Site, config_of
 

@@ -34,7 +34,7 @@ from appliance.base.errors import ConfigError, MissingDependency
 from appliance.cli.site_check import _hardware_decode
 from appliance.config import CameraConfig, CameraDecodeConfig, DecodeConfig, DetectConfig, LatencyMode
 from appliance.detect.nv12_letterbox import GpuFrame
-from appliance.ingest.camera_hardware import AGAIN_S, CameraHardware
+from appliance.ingest.camera_hardware import RETRY_S, CameraHardware
 from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.detect_stream import DetectStream
 from appliance.media import hardware_probe, piped_codec
@@ -153,7 +153,7 @@ def test_without_leave_nothing_falls_back_and_the_device_is_asked_again(film: Pa
         assert hardware.device == ""
         assert "nothing of this camera is decoded: mend it, or set decode.fallback to true" in hardware.fault
         device.fails_at = None
-        later = [_later(packet, AGAIN_S + 1) for packet in packets]
+        later = [_later(packet, RETRY_S + 1) for packet in packets]
         assert sum(len(decoder.decode(packet)) for packet in later) == len(later)
         assert (hardware.device, hardware.fault, hardware.failures) == ("cuda", "", 1)
 

@@ -22,7 +22,7 @@ from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
 from appliance.recheck.recheck_policy import ApplianceStatus, find_blocker
 from appliance.router.decide import decide
-from appliance.router.system_load import SystemLoadMonitor
+from appliance.router.router_maintenance import SystemLoadMonitor
 from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.sensors.linux_sensors import MemoryReading
 from appliance.sensors.readings import SensorReading

@@ -13,16 +13,14 @@ from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import EvidenceError
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.alerts import AlertStore
-from appliance.store.clock_offset import ClockOffset
 from appliance.store.database import Database
-from appliance.store.escalations import EscalationStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
-from appliance.store.outbox_store import OutboxStore
+from appliance.store.outbox_store import RESEND_FIRST_S, ClockOffset
 from appliance.store.rows import EscalationRow, EvidenceRow, MediaRow
 from appliance.types import Alert, AlertChange, Event, Severity
-from appliance.uplink.nats_messages import chunk_message, read_chunk
-from appliance.uplink.outbox import RESEND_FIRST_S, Outbox, OutboxQuota
+from appliance.uplink.jetstream_publisher import chunk_message, read_chunk
+from appliance.uplink.outbox import Outbox, OutboxQuota
 from appliance.uplink.rate_limiter import ttl_s
 from appliance.uplink.send_queue import TUNING, SendQueue
 from tests.servers.site import ref_of
@@ -43,7 +41,6 @@ class OutboxHarness:
         self.db = Database(self.folder / "vedette.db", self.clock)
         self.alerts = AlertStore(self.db)
         self.outbox = Outbox(self.db, 72 * HOUR_S)
-        self.store = OutboxStore(self.db)
 
     def ask(self, name: str, severity: Severity = "alert", *pictures: bytes, ready: bool = True) -> str:
         now = self.clock.now()
@@ -66,10 +63,13 @@ class OutboxHarness:
 
     def next_ready(self, limit: int) -> list[EscalationRow]:
         """What is to be sent, in the order of its going."""
-        queue, found = SendQueue(self.store), dict[str, EscalationRow]()
+        queue, found = SendQueue(self.outbox.queue), dict[str, EscalationRow]()
         while len(found) < limit and (queued := queue.pick(self.clock.now(), busy=found)):
             found[queued.row.id] = queued.row
         return list(found.values())
+
+    def states(self) -> dict[str, int]:
+        return dict(map(tuple, self.db.rows("SELECT state, count(*) FROM escalation GROUP BY state")))
 
     def row(self, name: str) -> EscalationRow:
         detail = self.alerts.get(name)
@@ -127,7 +127,7 @@ def test_however_much_is_live_the_backlog_gets_its_share(harness: OutboxHarness)
     for n in range(20):
         harness.ask(f"old {n}")
     harness.clock.advance(HOUR_S)
-    queue, sent = SendQueue(harness.store), {True: 0, False: 0}
+    queue, sent = SendQueue(harness.outbox.queue), {True: 0, False: 0}
     for n in range(150):
         harness.ask(f"live {n}")
         queued = queue.pick(harness.clock.now())
@@ -141,7 +141,7 @@ def test_however_much_is_live_the_backlog_gets_its_share(harness: OutboxHarness)
 def test_what_still_waits_for_evidence_is_not_sent(harness: OutboxHarness) -> None:
     harness.ask("early", ready=False)
     assert harness.order() == []
-    assert EscalationStore(harness.db).count_by_state() == {"waiting": 1}
+    assert harness.states() == {"waiting": 1}
 
 
 def test_an_escalation_that_fails_again_and_again_lets_the_others_go_first(harness: OutboxHarness) -> None:
@@ -191,11 +191,11 @@ def test_an_answer_that_does_not_come_is_asked_for_again_more_and_more_rarely(ha
     waits = []
     for _ in range(8):
         waited = 0.0
-        while not harness.outbox.next_resend(harness.clock.now(), 10):
+        while not harness.outbox.queue.next_resend(harness.clock.now(), 10):
             harness.clock.advance(60)
             waited += 60
         waits.append(waited)
-        harness.outbox.sent(harness.outbox.next_resend(harness.clock.now(), 10)[0], harness.clock.now(), 0)
+        harness.outbox.sent(harness.outbox.queue.next_resend(harness.clock.now(), 10)[0], harness.clock.now(), 0)
     assert waits == [RESEND_FIRST_S * 2**n for n in range(5)] + [6 * HOUR_S] * 3
     assert harness.audit()[1][2].startswith("sent again, as no verdict came; ")
 
@@ -211,7 +211,7 @@ def test_an_escalation_with_a_verdict_is_not_asked_again(harness: OutboxHarness)
     harness.outbox.sent(harness.row("a"), harness.clock.now(), 10)  # an acknowledgement that came after the verdict
     assert harness.row("a").state == "settled"
     harness.clock.advance(HOUR_S)
-    assert harness.outbox.next_resend(harness.clock.now(), 10) == []
+    assert harness.outbox.queue.next_resend(harness.clock.now(), 10) == []
 
 
 def test_what_cannot_be_sent_for_days_is_given_up_visibly(harness: OutboxHarness) -> None:
@@ -233,8 +233,7 @@ def test_what_cannot_be_sent_for_days_is_given_up_visibly(harness: OutboxHarness
     kind, size, why = harness.audit()[-1]
     assert (kind, size) == ("frame", wire.CHUNK_BYTES), "what left in part has left"
     assert why.startswith("in part, then given up; ")
-    assert EscalationStore(harness.db).count_by_state() == {"expired": 2, "ready": 1}
-    assert harness.store.oldest_unsent_t() == harness.clock.now()
+    assert harness.states() == {"expired": 2, "ready": 1}
 
 
 def test_a_late_verdict_on_what_was_given_up_still_counts(harness: OutboxHarness) -> None:
@@ -315,7 +314,7 @@ def test_a_clock_that_was_set_back_does_not_put_off_the_second_asking(harness: O
     harness.clock.jump(-HOUR_S)
     harness.outbox.clock_stepped(-HOUR_S)
     harness.clock.advance(RESEND_FIRST_S)
-    assert [row.alert for row in harness.outbox.next_resend(harness.clock.now(), 9)] == ["a"]
+    assert [row.alert for row in harness.outbox.queue.next_resend(harness.clock.now(), 9)] == ["a"]
 
 
 def test_what_was_asked_after_the_clock_was_set_back_is_not_moved_with_it(harness: OutboxHarness) -> None:
@@ -405,7 +404,7 @@ def test_48_hours_without_a_link_fit_in_the_room_there_is(harness: OutboxHarness
         if n % 8 == 7:
             harness.outbox.expire(harness.clock.now())
             quota.run_once()
-            assert harness.outbox.held_bytes() <= 250_000
+            assert harness.outbox.queue.unsent_bytes() <= 250_000
     lost = [harness.row(f"q{n}") for n in range(192) if harness.row(f"q{n}").state == "expired"]
     totals = {(each.camera, each.kind): each.amount for each in meter.totals("all")}
     assert quota.dropped == len(lost) == totals["gate", "outbox_dropped"] > 50
@@ -431,7 +430,7 @@ def test_a_file_that_the_page_shows_stays_when_its_escalation_is_given_up(harnes
 def test_what_was_answered_while_room_was_made_keeps_its_answer_and_its_pictures(harness: OutboxHarness) -> None:
     harness.ask("a", "info", b"picture")
     (harness.folder / "a-0.jpg").write_bytes(b"picture")
-    (listed,) = harness.outbox.least_urgent(10)
+    (listed,) = harness.outbox.queue.least_urgent(10)
     assert harness.alerts.apply_verdict(rejected(listed[0], harness.clock.now()), harness.clock.now())
     assert harness.outbox.drop(listed[0], "there is no room") is None
     assert (harness.row("a").state, harness.row("a").error) == ("settled", "")

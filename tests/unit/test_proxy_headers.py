@@ -13,8 +13,7 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.base.passwords import hashed
 from appliance.config import DashboardConfig
-from appliance.store.access_log import AccessLog
-from appliance.store.users import UserStore
+from appliance.store.users import AccessLog, UserStore
 from appliance.types.accounts import UserRow
 from tests.support.dashboard_site import Site, config_of, running
 from tests.support.waiting import ANSWER_S
@@ -133,9 +132,7 @@ def test_over_a_real_connection_the_protocol_makes_the_cookie_secure(tmp_path: P
 def test_an_open_stream_ends_with_the_user_whom_the_proxy_named(site: Site) -> None:
     from starlette.requests import Request
 
-    from appliance.store.access_log import AccessLog
-    from appliance.store.second_factors import SecondFactorStore
-    from appliance.store.sessions import SessionStore
+    from appliance.store.users import AccessLog, SecondFactorStore, SessionStore
     from appliance.web.account_tables import AccountTables
     from appliance.web.auth import Access
     from appliance.web.visitor import set_visitor, visitor

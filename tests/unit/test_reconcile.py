@@ -20,8 +20,7 @@ from appliance.media.segment_reader import recover_segment
 from appliance.sandbox.sandbox import Sandbox, SandboxTimeout
 from appliance.store.database import Database
 from appliance.store.quotas import read_usage
-from appliance.store.reconcile import sweep_orphans
-from appliance.store.segments import SegmentStore
+from appliance.store.segments import SegmentStore, sweep_orphans
 from appliance.types import SegmentRow
 from tests.support.scripted_sources import Heard, clip
 

@@ -14,8 +14,7 @@ from fastapi.testclient import TestClient
 from appliance import cli
 from appliance.base.clock import ManualClock
 from appliance.base.passwords import hashed
-from appliance.store.second_factors import SecondFactorStore
-from appliance.store.users import UserStore
+from appliance.store.users import SecondFactorStore, UserStore
 from appliance.types.accounts import UserRow
 from appliance.web.session_api import CODE_WANTED
 from appliance.web.sign_in_throttle import FREE_TRIES
@@ -108,7 +107,7 @@ def test_a_sign_in_asks_for_a_code_and_each_is_good_once(site: Site, clock: Manu
 
 
 def site_log(site: Site) -> list:  # type: ignore[type-arg]
-    from appliance.store.access_log import AccessLog
+    from appliance.store.users import AccessLog
 
     return AccessLog(site.db).newest()
 

@@ -8,14 +8,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from appliance.base.clock import SystemClock
-from appliance.uplink.message_builder import OutgoingMessage
-from appliance.uplink.nats_messages import NatsMessage
+from appliance.uplink.jetstream_publisher import NatsMessage
 from appliance.uplink.send_queue import QueuedEscalation
-from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, SendWorkers
+from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, OutgoingMessage, SendWorkers
 
 
 class Script:
-    """Queue, builder, sender, limiter and breaker in one: escalations of one message each, sent when the test says."""
+    """All parts of the workers in one: escalations of one message each, sent when the test says."""
 
     last_refused = blocks = one_at_a_time = backlog_due = False
 
@@ -48,7 +47,10 @@ class Script:
 
     def charge_overhead(self) -> None: ...
 
-    async def next_message(self, queued: QueuedEscalation) -> OutgoingMessage:
+    async def prepare(self, row: object) -> list[Any]:
+        return []
+
+    async def build(self, queued: QueuedEscalation, media: Sequence[Any]) -> OutgoingMessage:
         return OutgoingMessage(queued, NatsMessage("", b"x" * self.size, {}, "facts"))
 
     async def deliver(self, outgoing: OutgoingMessage) -> int:
@@ -65,7 +67,7 @@ class Script:
 
 def workers(script: Script) -> SendWorkers:
     part = cast(Any, script)
-    return SendWorkers(part, part, part, part, part, SystemClock())
+    return SendWorkers(part, part, part, part, part, part, SystemClock())
 
 
 def test_the_backlog_begins_nothing_while_what_is_live_is_in_flight() -> None:

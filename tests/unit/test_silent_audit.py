@@ -16,7 +16,7 @@ from appliance.config import Rule, SiteConfig
 from appliance.core.core_settings import router_context
 from appliance.evidence.privacy import PrivacyRules
 from appliance.router.decide import SystemLoad
-from appliance.router.silent_audit import SILENT_RULE, SLOT_S, SilentFrame, SilentFrameAudit
+from appliance.router.router_maintenance import SILENT_RULE, SLOT_S, SilentFrame, SilentFrameAudit
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import EscalationStore
 from appliance.store.rechecks import RecheckStore

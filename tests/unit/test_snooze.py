@@ -18,10 +18,10 @@ from appliance.dashboard.deps import CoreProbes
 from appliance.notify.message import AlertFinding, NotificationMessage
 from appliance.notify.snooze_links import LINK_S, SnoozeLinks
 from appliance.rules.arming import Arming
-from appliance.store.access_log import AccessLog
 from appliance.store.arming import ArmingStore
 from appliance.store.database import Database
 from appliance.store.push_subscriptions import UsedLinkStore
+from appliance.store.users import AccessLog
 from tests.support.dashboard_site import Site, config_of
 
 T0 = 1_700_000_000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.store.quotas import WrittenHour, trimmed_rate
-from appliance.store.storage_forecast import (
+from appliance.store.storage_report import (
     DAY_S,
     Growth,
     RecordingPlan,

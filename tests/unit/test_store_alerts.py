@@ -187,7 +187,7 @@ def test_alerts_that_a_dead_core_left_open_end_where_their_boxes_end(db: Databas
     boxes.append("yard", "r2", [sample_frame(T0 + 500, seq=0)])
     alerts.apply(opened("unseen", t=T0 + 50, camera="gate"), escalation=None, priority="")
     alerts.apply(ended("over", t_end=T0 + 1), escalation=None, priority="")
-    assert [row.id for row in alerts.open_alerts()] == ["seen", "unseen"]
+    assert {row.id for row in alerts.page() if row.t_end is None} == {"seen", "unseen"}
     assert alerts.end_interrupted() == 2
     found = {row.id: (row.t_end, row.end_reason) for row in alerts.page()}
     assert found == {"seen": (T0 + 3, "restart"), "unseen": (T0 + 50, "restart"), "over": (T0 + 1, "quiet")}

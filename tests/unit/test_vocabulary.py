@@ -2,8 +2,8 @@
 
 Every name that the product and the test helpers define is read: modules, classes, functions, parameters, variables and
 attributes in Python, all identifiers in JavaScript, and classes, ids and custom properties in style sheets. Names that
-may stay, or are still to be renamed, lie in vocabulary_exceptions.txt beside this file; `--update` takes out of it what
-is gone and adds nothing.
+a contract fixes lie in vocabulary_exceptions.txt beside this file; `--update` takes out of it what is gone and adds
+nothing.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import { offerRemove } from "./remove.js";
 import { isWriting, offerNote } from "./note.js";
 const HOLD_S = 0.3; // a box stands this long beyond its look when the next look lacks it
 const BRIDGE_S = 2.5; // a box moves between two looks no further apart than this,
-const BRIDGE_LOOKS = 2; // of which at most one look in between did not find it
+const BRIDGE_FRAMES = 2; // of which at most one look in between did not find it
 const page = by("alert");
 const clip = () => by("clip");
 const showBoxes = () => by("show-boxes")?.checked ?? true;
@@ -39,7 +39,7 @@ function at(path, t) {
 	const here = path[low];
 	const next = path[low + 1];
 	if (t < here.t) return here.t - t < 0.05 ? here : null;
-	if (!next || next.t - here.t > BRIDGE_S || next.n - here.n > BRIDGE_LOOKS) return t - here.t < HOLD_S ? here : null;
+	if (!next || next.t - here.t > BRIDGE_S || next.n - here.n > BRIDGE_FRAMES) return t - here.t < HOLD_S ? here : null;
 	const share = (t - here.t) / (next.t - here.t);
 	return { ...here, score: share < 0.5 ? here.score : next.score, box: here.box.map((v, i) => v + (next.box[i] - v) * share) };
 }

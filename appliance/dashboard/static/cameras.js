@@ -3,7 +3,7 @@
 import { by, coalesced, follow, renew } from "./page.js";
 import { t } from "./texts.js";
 import "./health.js";
-import { begin, box, picture, places } from "./draw.js";
+import { begin, box, paint, places } from "./draw.js";
 import { LivePlayer, watch } from "./live.js";
 import { clockOf } from "./time.js";
 const checked = id => by(id)?.checked ?? true;
@@ -107,7 +107,7 @@ class Live {
 		if (!this.playing && !image) return;
 		const [w, h] = this.playing ? [video.videoWidth, video.videoHeight] : [image.width, image.height];
 		const area = begin(this.canvas, w, h);
-		if (!this.playing) picture(area, image);
+		if (!this.playing) paint(area, image);
 		if (checked("show-zones")) places(area, this.places.zones, this.places.lines);
 		if (checked("show-boxes")) for (const object of this.found.objects) box(area, object);
 	}

@@ -1,14 +1,14 @@
 // @ts-check
-// Asks for a recording until it is converted for this browser; `told` hears how far it is.
+// Asks for a recording until it is converted for this browser; `report` hears how far it is.
 import { t } from "./texts.js";
 // null: it is no longer wanted.
-export async function converted(url, told, wanted) {
+export async function converted(url, report, wanted) {
 	while (wanted()) {
 		const answer = await fetch(url);
 		const found = await answer.json();
 		if (!answer.ok) throw new Error(found.detail);
 		if (answer.status !== 202) return found;
-		told(t("Converting for this browser: {done} %", { done: Math.round(100 * found.progress) }));
+		report(t("Converting for this browser: {done} %", { done: Math.round(100 * found.progress) }));
 		await new Promise(done => setTimeout(done, 300));
 	}
 	return null;

@@ -21,7 +21,7 @@ export function begin(canvas, width, height) {
 	return { pen, x: (w - width * scale) / 2, y: (h - height * scale) / 2, w: width * scale, h: height * scale };
 }
 
-export function picture(area, image) {
+export function paint(area, image) {
 	area.pen.drawImage(image, area.x, area.y, area.w, area.h);
 }
 

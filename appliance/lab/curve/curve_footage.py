@@ -37,7 +37,7 @@ from appliance.scenario.scenario_loader import ScenarioPart, ScenarioPlan, with_
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.scenario.scenario_verdicts import scenario_answers
 from appliance.types import Alert, AlertChange, Event, FrameBoxes, Route, StreamHeader, TrackedObject
-from appliance.uplink.nats_messages import NatsMessage, chunk_message
+from appliance.uplink.jetstream_publisher import NatsMessage, chunk_message
 
 BEFORE_S, AFTER_S = 1.0, 3.0  # seconds around an alert; as the windows of true events, see DerivedEvents
 

@@ -1,0 +1,179 @@
+"""What a worker says of itself: announced to the sites over NATS, and over HTTP as /metrics, /healthz and /readyz."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nats.aio.client import Client
+
+from appliance.base.clock import Clock
+from appliance.base.errors import MissingDependency, UplinkError
+from appliance.base.telemetry import LogThrottle
+from appliance.broker import broker_errors
+from appliance.wire import POOL_COUNT_MAX, POOL_SUBJECT, PRICE_MAX, PoolStatus
+from cloud_worker.config import PoolConfig, StatusConfig
+from cloud_worker.metrics import WorkerMetrics
+
+LIVES = 4  # an announcement counts until so many more should have come
+JUDGE_S_FIRST = 1.0  # seconds of a verdict, until the first one tells
+_PRICE_CHARS_MAX = 64  # a float and a currency
+REQUEST_BYTES_MAX = 8192  # a GET of Prometheus has under 1 kB
+REQUEST_S_MAX = 5.0  # Prometheus gives up after 10 s by itself
+CLIENTS_MAX = 64  # scrapers and probes; more is a mistake or an attack
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+logger = logging.getLogger(__name__)
+
+
+class PoolAnnouncer:
+    """Publisher of a small message every `pool.every_s`.
+
+    Owner: the worker's loop owns it, with one task a connection. State: it knows when the worker began, and so the rest
+    of its cold start.
+    """
+
+    def __init__(
+        self,
+        settings: PoolConfig,
+        worker: str,
+        slots: int,
+        metrics: WorkerMetrics,
+        clock: Clock,
+        *,
+        ready: Callable[[], bool],
+        waiting: Callable[[], int],
+    ) -> None:
+        """Take `ready`, which says whether escalations are taken now, and `waiting`, the count that the broker stores.
+
+        The count is that for all workers.
+        """
+        self._settings = settings
+        self._worker = worker
+        self._slots = slots
+        self._metrics = metrics
+        self._clock = clock
+        self._ready = ready
+        self._waiting = waiting
+        self._began = clock.monotonic()
+        self._log = LogThrottle(logger, clock)
+
+    async def run(self, client: Client) -> None:
+        """Announce for as long as the connection lasts, or until cancelled."""
+        while True:
+            try:
+                with broker_errors("the worker could not be announced"):
+                    await client.publish(POOL_SUBJECT, self.status().to_json())
+            except UplinkError as error:  # the connection's own task says that it is lost
+                self._log.report(error)
+            await asyncio.sleep(self._settings.every_s)
+
+    def status(self) -> PoolStatus:
+        """Return the worker's status as it is now."""
+        ready = self._ready()
+        left_s = self._settings.cold_start_s - (self._clock.monotonic() - self._began)
+        return PoolStatus(
+            worker=self._worker,
+            ready=ready,
+            waiting=min(max(0, self._waiting()), POOL_COUNT_MAX),
+            slots=self._slots,
+            judge_s=min(self._metrics.judge_s_mean() or JUDGE_S_FIRST, 3600.0),
+            cold_start_s=0.0 if ready else max(0.0, left_s),
+            gpu_hour=self._price(),
+            ttl_s=min(300.0, self._settings.every_s * LIVES),
+        )
+
+    def _price(self) -> float | None:
+        """Return the price in the file, which a watcher of the spot market keeps up to date, or the fixed one."""
+        if self._settings.gpu_hour_file is None:
+            return self._settings.gpu_hour
+        return self._price_in(self._settings.gpu_hour_file)
+
+    def _price_in(self, path: Path) -> float | None:
+        try:
+            with path.open(encoding="utf-8") as file:
+                price = float(file.read(_PRICE_CHARS_MAX))
+            if not 0 <= price <= PRICE_MAX:  # not a number is neither
+                raise ValueError
+        except (OSError, ValueError):
+            self._log.report(f"{path} (pool.gpu_hour_file) holds no price from 0 to {PRICE_MAX:g}: none is announced")
+            return None
+        return price
+
+
+@dataclass(frozen=True, slots=True)
+class StatusAnswer:
+    status: str
+    body: bytes
+
+
+class StatusServer:
+    """Owner of a listening socket. One request a connection; slow readers are cut off.
+
+    metrics, unready: asked at each request; `unready` returns why escalations are not taken, empty when they are.
+    """
+
+    def __init__(self, settings: StatusConfig, metrics: Callable[[], bytes], unready: Callable[[], str]) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._unready = unready
+        self._clients = 0
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen, if the file says where. Raise MissingDependency when the port is taken."""
+        host, port = self._settings.host, self._settings.port
+        if port is None:
+            return
+        try:
+            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+        except OSError as error:
+            raise MissingDependency(f"status.port: {host}:{port} cannot be listened on ({error.strerror})") from None
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        """Stop listening; requests under way are answered, within REQUEST_S_MAX."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients += 1
+        try:
+            if self._clients <= CLIENTS_MAX:
+                await asyncio.wait_for(self._exchange(reader, writer), REQUEST_S_MAX)
+        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            pass
+        finally:
+            self._clients -= 1
+            writer.close()
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(writer.wait_closed(), 1.0)
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        method, path, *_ = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        answer = self._answer(method, path.split("?")[0])
+        head = (
+            f"HTTP/1.1 {answer.status}\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(answer.body)}\r\n"
+            "Connection: close\r\nCache-Control: no-store\r\n\r\n"
+        )
+        writer.write(head.encode() + (b"" if method == "HEAD" else answer.body))
+        await writer.drain()
+
+    def _answer(self, method: str, path: str) -> StatusAnswer:
+        if method not in {"GET", "HEAD"}:
+            return StatusAnswer("405 Method Not Allowed", b"only GET\n")
+        if path == "/metrics":
+            return StatusAnswer("200 OK", self._metrics())
+        if path == "/healthz":
+            return StatusAnswer("200 OK", b"ok\n")
+        if path == "/readyz":
+            why = self._unready()
+            if why:
+                return StatusAnswer("503 Service Unavailable", f"{why}\n".encode())
+            return StatusAnswer("200 OK", b"ready\n")
+        return StatusAnswer("404 Not Found", b"/metrics, /healthz, /readyz\n")
