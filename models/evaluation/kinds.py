@@ -20,14 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from appliance.base.box_arrays import iou_matrix
+from appliance.base.box_arrays import HeightFigures, iou_matrix
 from appliance.base.errors import VedetteError
 from appliance.config import DetectorConfig
 from appliance.detect import detector, model_files
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
-from appliance.lab.evaluate.detection_figures import ClassBoxes, HeightFigures, figures_by_height
 from models.evaluation import cameras, cost, public
-from models.evaluation.arithmetic import Floats, Matched, average_precision, match
+from models.evaluation.arithmetic import Floats, Matched, average_precision, figures_by_height, joined, match
 from models.evaluation.public import CAMERA_KINDS, KINDS, PUBLIC_KINDS, Brought
 from models.evaluation.score import Judged
 from models.evaluation.sets import SetFault
@@ -141,28 +140,18 @@ def _figure(kind: str, name: str, wanted: Sequence[str], seen: Sequence[Judged],
 def heights(rows: Sequence[Brought], seen: Sequence[Judged]) -> dict[str, tuple[HeightFigures, ...]]:
     """Return persons' AP by height in the network's input, of COCO's stills and of all fixed cameras together."""
     table = {}
-    for name, chosen in (("stills", ("stills",)), ("cameras", CAMERA_KINDS)):
-        images = []
-        for row, each in zip(rows, seen, strict=True):
-            if row.kind in chosen and "person" in row.judged:
-                mine = np.array([found == "person" for found in each.found_names], bool)
-                right = np.array([truth == "person" for truth in each.truth_names], bool) | each.crowd
-                images.append(
-                    ClassBoxes(each.truth[right], each.crowd[right], each.found[mine], each.scores[mine], each.scale)
-                )
-        if figured := figures_by_height(images):
-            table[name] = figured
+    for name, group in (("stills", ("stills",)), ("cameras", CAMERA_KINDS)):
+        chosen = [each for row, each in zip(rows, seen, strict=True) if row.kind in group and "person" in row.judged]
+        found, truth = [], []
+        for each in chosen:
+            mine = np.array([found_name == "person" for found_name in each.found_names], bool)
+            right = np.array([truth_name == "person" for truth_name in each.truth_names], bool) & ~each.crowd
+            found.append((each.found[mine], each.scores[mine]))
+            truth.append(each.truth[right])
+        if chosen:
+            ignored, scales = [each.truth[each.crowd] for each in chosen], [each.scale for each in chosen]
+            table[name] = figures_by_height(found, truth, ignored, scales)
     return table
-
-
-def joined(parts: Sequence[Matched]) -> Matched:
-    """Return several pictures' answers as one, best first."""
-    scores, hits, void, found, heights = (
-        np.concatenate([getattr(part, name) for part in parts])
-        for name in ("scores", "hits", "void", "found", "heights")
-    )
-    rank = np.argsort(-scores, kind="stable")
-    return Matched(scores[rank], hits[rank], void[rank], found, heights)
 
 
 def at(matched: Matched, score: float) -> tuple[float, float]:

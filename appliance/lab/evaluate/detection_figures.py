@@ -17,7 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.box_arrays import average_precision, iou_matrix, share_inside, take_best
+from appliance.base.box_arrays import (
+    HEIGHTS_PX,
+    HeightFigures,
+    Truth,
+    average_precision,
+    in_range,
+    iou_matrix,
+    match_answers,
+)
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -32,7 +40,6 @@ CALIBRATION_BINS = 10  # Naeini et al. 2015; more hold too few boxes each
 CALIBRATED_FROM = 0.1  # scores below are no claim: no rule looks at them
 OWN_ARITHMETIC = "numpy"
 TIGHT_IOU = 0.7  # what a box must reach to be tight: KITTI's bound for cars
-HEIGHTS_PX = (16.0, 32.0, 64.0, 128.0, float("inf"))  # of a box in the network's input; below, nobody promises much
 _IOUS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 _RECALLS = np.linspace(0, 1, 101)
 
@@ -49,17 +56,6 @@ class ClassBoxes:
     found: Floats
     scores: Floats
     input_px: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class HeightFigures:
-    """AP of the boxes whose height in the network's input is from `low` to below `high` pixels; None without boxes."""
-
-    low: float
-    high: float
-    boxes: int
-    ap50: float | None
-    ap70: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,25 +178,18 @@ def _match(
     """
     hits, void, counted = [], [], []
     for each in images:
-        right = ~each.ignored & _inside(each.truth, each, heights_px)
-        hit = take_best(iou_matrix(each.found, each.truth[right]), iou_min) >= 0
-        spare = share_inside(each.found, each.truth[each.ignored]).max(axis=1, initial=0.0) >= iou_min
-        spare |= ~_inside(each.found, each, heights_px)
-        others = take_best(iou_matrix(each.found[~hit], each.truth[~each.ignored & ~right]), iou_min) >= 0
-        spare[np.flatnonzero(~hit)[others]] = True
-        hits.append(hit)
-        void.append(spare & ~hit)
+        right = ~each.ignored & in_range(each.truth, each.input_px, heights_px)
+        truth = Truth(each.truth[right], each.truth[~each.ignored & ~right], each.truth[each.ignored])
+        outside = ~in_range(each.found, each.input_px, heights_px)
+        taken, spare = match_answers(each.found, truth, iou_min, outside)
+        hits.append(taken >= 0)
+        void.append(spare)
         counted.append(int(right.sum()))
     scores = np.concatenate([each.scores for each in images])
     places = np.repeat(np.arange(len(images)), [len(each.scores) for each in images])
     rank = np.argsort(-scores, kind="stable")
     hit, spare = np.concatenate(hits)[rank], np.concatenate(void)[rank]
     return _Matches(scores[rank], hit, spare, places[rank], np.array(counted, np.intp))
-
-
-def _inside(boxes: Floats, image: ClassBoxes, heights_px: tuple[float, float]) -> Bools:
-    height_px = (boxes[:, 3] - boxes[:, 1]) * image.input_px
-    return (height_px >= heights_px[0]) & (height_px < heights_px[1])
 
 
 def _average_precision(matches: _Matches, weights: Floats) -> float:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+from appliance.base.box_arrays import HeightFigures
 from appliance.base.clock import process_cpu_s
 from appliance.base.console import CommandProgress
 from appliance.base.detector_config import DetectorConfig
@@ -34,7 +35,6 @@ from appliance.lab.evaluate.detection_figures import (
     TIGHT_IOU,
     ClassBoxes,
     DetectionFigures,
-    HeightFigures,
     arithmetic,
     detection_figures,
     figures_by_height,
