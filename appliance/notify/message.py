@@ -27,7 +27,7 @@ _STANDING_TEXT: dict[Standing, str] = {
 
 @dataclass(frozen=True, slots=True)
 class AlertFinding:
-    """What a message says of its alert; score: of the surest event, 0..1. The defaults are those of no alert."""
+    """The part of a message about its alert; score: of the surest event, 0..1. The defaults are those of no alert."""
 
     standing: Standing = "edge"
     rules: tuple[str, ...] = ()

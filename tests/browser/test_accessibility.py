@@ -13,7 +13,7 @@ pytest.importorskip("axe_playwright_python", reason="axe-core comes with axe-pla
 from conftest import House
 from playwright.sync_api import Browser, Page
 
-from appliance.dashboard.trial_store import (
+from appliance.dashboard.trials_api import (
     LeftOut,
     TrialHead,
     TrialResult,

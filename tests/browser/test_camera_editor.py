@@ -12,7 +12,7 @@ import yaml
 
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.dashboard.trial_store import TrialHead, TrialStore
+from appliance.dashboard.trials_api import TrialHead, TrialStore
 from appliance.settings.settings_service import SettingsService
 from appliance.types import Event
 from tests.browser.test_page_races import Held
@@ -189,7 +189,8 @@ def test_a_zone_is_drawn_a_rule_told_tried_and_saved(page: Page, editing: Editin
     assert drive[0] == pytest.approx([0.1, 0.2], abs=0.01)
     assert drive[2] == pytest.approx([0.9, 0.6], abs=0.01)
     assert editing.gate["rules"][1] == {  # type: ignore[index]
-        "name": "rule", "kind": "dwell", "zone": "drive", "seconds": 1, "labels": ["person", "car"],
+        "name": "person-in-yard", "title": "Person in yard", "kind": "dwell", "zone": "drive", "seconds": 1,
+        "labels": ["person", "car"],
         "severity": "warning",
     }  # fmt: skip
     assert set(editing.in_force[0].cameras["gate"].zones) == {"yard", "drive"}
@@ -322,7 +323,7 @@ def test_a_camera_is_added_by_its_address(page: Page, editing: Editing, tmp_path
         shot(page, "add")
         page.get_by_label("Name of the camera").fill("yard")
         page.get_by_role("button", name="Add this camera").click()
-        page.wait_for_url("**/cameras/yard/edit")
+        page.wait_for_url("**/cameras/yard/edit?seen=*")
     assert "geheim" not in editing.path.read_text()
     assert set(editing.in_force[-1].cameras) == {"gate", "yard"}
 
