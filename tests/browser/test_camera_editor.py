@@ -189,7 +189,7 @@ def test_a_zone_is_drawn_a_rule_told_tried_and_saved(page: Page, editing: Editin
     assert drive[0] == pytest.approx([0.1, 0.2], abs=0.01)
     assert drive[2] == pytest.approx([0.9, 0.6], abs=0.01)
     assert editing.gate["rules"][1] == {  # type: ignore[index]
-        "name": "person-in-yard", "title": "Person in yard", "kind": "dwell", "zone": "drive", "seconds": 1,
+        "name": "person-in-drive", "title": "Person in drive", "kind": "dwell", "zone": "drive", "seconds": 1,
         "labels": ["person", "car"],
         "severity": "warning",
     }  # fmt: skip

@@ -86,13 +86,16 @@ export class Editor {
 			this.drawing.corner = 0;
 		});
 	}
+	titleOf({ zone, line }) {
+		return zone ? t("Person in {zone}", { zone }) : t("Person crosses {line}", { line });
+	}
 	addRule() {
 		const { zones, lines, rules } = this.scene;
 		const [zone] = Object.keys(zones);
 		const [line] = Object.keys(lines);
 		if (!zone && !line) return this.refuse(t("Add a zone or a line first: a rule watches one."));
 		this.change(() => {
-			const title = zone ? t("Person in {zone}", { zone }) : t("Person crosses {line}", { line });
+			const title = this.titleOf({ zone, line });
 			const name = freeName(idOf(title), rules.map(rule => rule.name));
 			rules.push({ name, title, ...(zone ? { kind: "enter", zone } : { kind: "line", line }), labels: ["person"], severity: "warning" });
 		});
