@@ -86,6 +86,7 @@ export class Editor {
 			this.drawing.corner = 0;
 		});
 	}
+	/** @param {{zone?: string, line?: string}} watched */
 	titleOf({ zone, line }) {
 		return zone ? t("Person in {zone}", { zone }) : t("Person crosses {line}", { line });
 	}
