@@ -202,6 +202,7 @@ export class Editor {
 	// Another tab or person saved meanwhile: theirs can be shown, or mine saved on top of it.
 	async meet() {
 		const settings = await get("/api/v1/settings");
+		if (settings.edited) throw new Error(t("The site file was changed by hand, and that change is not in force yet. Take it first."));
 		const { state, scene } = this;
 		this.report(t("Somebody changed the settings meanwhile. What you drew is still here."));
 		const button = (text, work) => (element("button", { type: "button" }, by("outcome"), text).onclick = work);
