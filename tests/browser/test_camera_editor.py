@@ -359,7 +359,7 @@ def test_what_false_alarms_propose_is_opened_prefilled_and_only_saved_by_a_perso
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]  # type: ignore[index]
     shot(page, "proposal")
     page.get_by_role("button", name="Save").click()
-    page.get_by_text("Saved and in force.").first.wait_for()
+    page.get_by_text("Saved and in force").first.wait_for()
     assert editing.gate["rules"][0]["score_min"] == 0.61  # type: ignore[index]
 
 
