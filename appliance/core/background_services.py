@@ -258,7 +258,9 @@ class BackgroundServices:
         deps = NotifierDeps(
             notices=NoticeStore(db),
             alerts=stores.alerts,
-            messages=MessageBuilder(site, config.public_url, lambda event: privacy.level(event) == "never"),
+            messages=MessageBuilder(
+                site, config.public_url, lambda event: privacy.level(event) == "never", config.decisions.shown
+            ),
             status=SystemStatus(link, stores.health, probes.warning, clock),
             health=stores.health,
             armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),
