@@ -352,6 +352,9 @@ vedette_box_memory_available_bytes 1000000000
 vedette_box_memory_stalled_ratio 0.25
 vedette_load_shedding_step{against="heat"} 2
 vedette_load_shedding_step{against="memory"} 1
+vedette_stage_seconds_bucket{stage="alert",le="0.005"} 1
+vedette_stage_seconds_count{stage="alert"} 1
+vedette_stage_seconds_sum{stage="alert"} 0
 vedette_frame_age_seconds_bucket{camera="gate",le="0.05"} 60
 vedette_frame_age_seconds_bucket{camera="gate",le="0.2"} 60
 vedette_frame_age_seconds_bucket{camera="gate",le="0.3"} 78

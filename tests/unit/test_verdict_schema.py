@@ -192,7 +192,7 @@ def test_two_escalations_of_a_rule_share_every_byte_before_their_pictures(order:
 
     def server(request: httpx.Request) -> httpx.Response:
         asked.append(json.loads(request.content))
-        return httpx.Response(200, json={"choices": []})
+        return httpx.Response(200, stream=httpx.ByteStream(b'{"choices": []}'))
 
     def texts(seed: int, **changes: Any) -> list[str]:
         facts = {
