@@ -13,7 +13,7 @@ import json
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 PACKAGES = ("appliance", "cloud_worker")
@@ -22,6 +22,8 @@ PARAMETERS_MAX, METHODS_MAX, SHORT_LINES = (
     15,
     70,
 )  # the bounds of tests/unit/test_architecture.py, and a short module
+# The way of an escalation's row to NATS, with its bookkeeping, as the imports of these packages show it.
+SEND_WORKERS, WAY_TO_NATS = "appliance.uplink.send_workers", ("uplink", "store", "broker", "wire")
 _NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
@@ -113,6 +115,19 @@ def _classes(module: Module) -> Iterator[tuple[str, int, int]]:
             yield f"{module.name}:{node.name}", len(methods), fields
 
 
+def reached(modules: Sequence[Module], start: str, packages: Collection[str]) -> set[str]:
+    """Return the modules with code that `start` imports, directly or not, within these packages; itself included."""
+    known = {module.name: module for module in modules}
+    found: set[str] = set()
+    to_see = [start] if start in known else []
+    while to_see:
+        name = to_see.pop()
+        found.add(name)
+        inside = known[name].imports() & set(known)
+        to_see += [each for each in inside - found if (*each.split("."), "")[1] in packages]
+    return {name for name in found if known[name].code}
+
+
 def measure(root: Path) -> dict[str, int | str]:
     """Return the rows of the table for a tree, by their names."""
     modules = [Module(root, path) for each in PACKAGES for path in sorted((root / each).rglob("*.py"))]
@@ -141,6 +156,7 @@ def measure(root: Path) -> dict[str, int | str]:
         f"functions with more than {PARAMETERS_MAX} parameters": len(many),
         f"classes with more than {METHODS_MAX} methods": sum(methods > METHODS_MAX for _, methods, _ in classes),
         "most fields of a dataclass": max(fields for _, _, fields in classes),
+        "modules from the send workers to NATS": len(reached(modules, SEND_WORKERS, WAY_TO_NATS)),
         "docstrings": sum(1 for module in modules for _ in module.docstrings()),
         "docstrings that begin with What, Who, Of, That or So": fragments,
         "numeric constants": sum(count for _, count in constants),

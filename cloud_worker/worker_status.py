@@ -1,4 +1,4 @@
-"""What a worker says of itself: announced to the sites over NATS, and over HTTP as /metrics, /healthz and /readyz."""
+"""The status of a worker: announced to the sites over NATS, and over HTTP as /metrics, /healthz and /readyz."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ ENUMERATIONS = (
 )  # fmt: skip
 FUNCTIONS = ("init_libnvinfer_plugins", "nptype")
 CUDA = {
-    "runtime": r"cuda(Malloc|MallocHost|Free|FreeHost|MemcpyAsync|Graph(Instantiate|Launch|Destroy|ExecDestroy)"
-    r"|Stream(CreateWithFlags|Destroy|Synchronize|BeginCapture|EndCapture)|SetDevice"
+    "runtime": r"cuda(Malloc|MallocHost|Free|FreeHost|MemGetInfo|MemcpyAsync"
+    r"|Graph(Instantiate|Launch|Destroy|ExecDestroy)|Stream(CreateWithFlags|Destroy|Synchronize|BeginCapture|EndCapture)|SetDevice"
     r"|Get(DeviceCount|DeviceProperties|ErrorString|LastError))$",
     "driver": r"cu(ModuleLoadData|ModuleGetFunction|ModuleUnload|LaunchKernel|GetErrorString)$",
     "nvrtc": r"nvrtc(Version|CreateProgram|CompileProgram|DestroyProgram|Get(ProgramLogSize|ProgramLog|CUBINSize|CUBIN"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import av
 import numpy as np
@@ -217,7 +218,9 @@ class FrameSelector:
         self._on_luma = on_luma
         self._gate = MotionGate(eager=self._may_hurry)
         self._takes_gpu_frames = takes_gpu_frames(detector)
-        self._takes_any_size = isinstance(detector, VariableInput) and detector.shape_step > 0
+        # Not a method: a cycle would keep the planes and scalers of each ended session until a full collection.
+        takes_any_size = isinstance(detector, VariableInput) and detector.shape_step > 0
+        self._whole_size = partial(_whole_size, detector, work, takes_any_size=takes_any_size)
         self._regions = RegionSelector(detector, tracks, self._whole_size)
         self._converter = FrameConverter()
         self._fruitless: deque[tuple[float, tuple[Box, ...]]] = deque(maxlen=FRUITLESS_MAX)
@@ -308,12 +311,6 @@ class FrameSelector:
     @property
     def _hurries(self) -> bool:
         return self._may_hurry and self._work().fps == 1
-
-    def _whole_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return the (width, height) in which the detector gets all of a frame of `size`."""
-        width, height = self._detector.preferred_size(*size)
-        share = self._work().input_ if self._takes_any_size else 1.0
-        return (width, height) if share == 1 else (max(1, round(width * share)), max(1, round(height * share)))
 
     def _in_step(self, t: float) -> bool:
         """At most `fps` frames a second, evenly, by camera time; a late frame does not bring two after it."""
@@ -413,3 +410,12 @@ class FrameSelector:
             return peeked[1], peeked[2]
         here = at_host(av_frame)
         return here, self._converter.motion_plane(here)
+
+
+def _whole_size(
+    detector: ObjectDetector, work: Callable[[], WorkShare], size: tuple[int, int], *, takes_any_size: bool
+) -> tuple[int, int]:
+    """Return the (width, height) in which the detector gets all of a frame of `size`."""
+    width, height = detector.preferred_size(*size)
+    share = work().input_ if takes_any_size else 1.0
+    return (width, height) if share == 1 else (max(1, round(width * share)), max(1, round(height * share)))

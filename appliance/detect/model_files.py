@@ -337,7 +337,10 @@ def _file(model: str, places: tuple[Path, ...]) -> Path:
         for place in places:
             if (place / model).is_file():
                 return place / model
-        raise ModelError(f"{model}: no such model file ({_looked((Path.cwd(), *places))})")
+        raise ModelError(
+            f"{model}: no such model file ({_looked((Path.cwd(), *places))}); networks by name: "
+            f"{', '.join(sorted(_bundles(places))) or 'none'} (`vedette models` tells more)"
+        )
     raise ModelError(f"{model}: no such model file")
 
 

@@ -214,8 +214,8 @@ def check_cuda(path: Path, providers: Sequence[str], root: Path = Path("/"), pro
     if CUDA not in providers:
         raise ModelError(
             f"{path}: device cuda needs the package onnxruntime-gpu, and this is onnxruntime {ort.__version__} for the "
-            "CPU: pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu, or set detector.device "
-            "to cpu"
+            "CPU: pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu, or set detector.backend "
+            "to tensorrt (quicker where its package is), or detector.device to cpu"
         )
     if not any((root / each).exists() for each in NVIDIA_FILES):  # a Jetson has the second alone
         raise ModelError(

@@ -28,7 +28,7 @@ WORKSPACE_BYTES = 1 << 30  # at most this, and a quarter of the GPU's memory, wh
 LOG_EVERY_S = 5.0  # lines of a build that takes minutes
 INSTALL_CURE = (
     "on a Jetson it comes with JetPack (make the environment with --system-site-packages); elsewhere: "
-    "pip install tensorrt-cu12, or tensorrt-cu13 where nvidia-smi says CUDA 13"
+    "pip install 'tensorrt-cu12<11', or 'tensorrt-cu13<11' where nvidia-smi says CUDA 13"
 )
 TYPED_CURE = (
     "TensorRT 11 takes types from the file: python -m modelopt.onnx.autocast --onnx_path {path} --output_path NEW.onnx "

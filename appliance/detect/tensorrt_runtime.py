@@ -112,7 +112,11 @@ class TensorrtRuntime:
         sizes = few_sizes(found, shape_step(header.metadata))
         self.input_sizes = sizes[-1:] if on_dla else sizes
         self.batch_sizes = GPU_BATCH_SIZES if found.free_batch and not on_dla else (1,)
-        self._profiles = input_profiles(header, found, self.input_sizes, self.batch_sizes[-1])
+        # Kernels are tuned for a profile's usual shape: the one frame of a quiet site has profiles of its own.
+        counts = sorted({1, self.batch_sizes[-1]})
+        self._profiles = tuple(
+            each for count in counts for each in input_profiles(header, found, self.input_sizes, count)
+        )
         gpu = self._cuda.gpu
         built_as = precision.name + (f" dla{dla_core}" if on_dla else "")
         self.version = f"tensorrt {self._trt.__version__}, {gpu.name}, {built_as}"
@@ -231,18 +235,6 @@ class TensorrtRuntime:
                 np.copyto(self._buffers[name].view(array.dtype, array.shape), array)
             self._go(ready, ready.from_gpu, [(self._buffers[name], array.nbytes) for name, array in others.items()])
             return self._answer(ready)
-
-    def lay(self, frame: GpuFrame, place: Placement, pixels: PixelRange) -> Array:
-        """Return the input that the network would get, (3, height, width), to examine it. Raise as `run_frames`."""
-        width, height = place.input_size
-        kind = self._dtypes[self._takes.frame]
-        with self._lock:
-            if self._engine is None:
-                raise DetectorError(CLOSED)
-            self._lay([frame], [place], pixels)
-            self._cuda.download(self._buffers[self._takes.frame], 3 * width * height * kind.itemsize)
-            self._cuda.wait()
-            return self._buffers[self._takes.frame].view(kind, (3, height, width)).copy()
 
     @property
     def recorded(self) -> int:

@@ -7,6 +7,7 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 
+from appliance.alerts.best_view import quality
 from appliance.base.errors import EvidenceError
 from appliance.config import AlertsConfig as Rolls
 from appliance.evidence.recording_index import (
@@ -30,12 +31,15 @@ logger = logging.getLogger(__name__)
 
 STILL_QUALITY = 90  # JPEG; evidence is looked at closely, more than JPEG_QUALITY
 CROP_SIDE_MAX = 480  # pixels of a crop for people
+# Each better still costs the decoding of half a group of pictures (90 ms at 720p).
+BETTER_EVERY_S = 15.0  # while an alert lasts; most are over before
+BETTER_MIN = 1.1  # times the quality of the view that is shown: 5 % of a side more cannot be seen
 STAND_IN_S_MAX = 20.0  # from the best view to the still that stands in for it; cameras have GOPs of 10 s
 STAND_IN_TRIES_MAX = 3  # each decodes a group of pictures; the nearest three lie in different ones
 
 
 class AlertStillMaker:
-    """Makes the stills of alerts. Owner: the evidence maker's thread. Holds no state.
+    """Makes the stills of alerts. Owner: the evidence maker's thread. State: along, those made with other frames.
 
     A recording begins at a key frame, and a camera that comes back in the middle of a GOP, or whose clock jumped, may
     be watched before it is recorded. So where the best view is not recorded, and never will be, the nearest recorded
@@ -55,6 +59,7 @@ class AlertStillMaker:
         self._root = root
         self._recording = recording
         self._retries = retries
+        self.along = 0
 
     @staticmethod
     def key(alert: AlertRow) -> str:
@@ -63,9 +68,8 @@ class AlertStillMaker:
 
     def make(self, alert: AlertRow) -> Outcome:
         """Cut the still, or cut it again when the alert has a better view than the still shows. Raises StoreError."""
-        known = next((row for row in self._evidence.of(alert.id) if row.kind == "still"), None)
-        view = alert.best
-        if known is None or (known.state == "ready" and (view is None or view.box == known.box)):
+        known, view = self._outdated(alert), alert.best
+        if known is None:
             return "nothing"
         age_s = self._retries.age_s(self.key(alert))
         if not self._retries.may_try(self.key(alert)):
@@ -89,6 +93,38 @@ class AlertStillMaker:
         logger.warning("the still of alert %s is missing: %s", alert.id, problem)
         self._evidence.put(EvidenceRow(alert=alert.id, kind="still", state="missing", reason=str(problem)))
         return "missing"
+
+    def order(self, alert: AlertRow) -> tuple[float, list[ImageOrder]] | None:
+        """Return the moment and the images of a still that can be made now; None: there is none to be made.
+
+        Whoever decodes other frames of the alert has these made along with them (`write`).
+        """
+        t = alert.t_start if alert.best is None else alert.best.t
+        if self._outdated(alert) is None or self._recording.coverage(alert.camera, t) != "ready":
+            return None
+        return t, _orders(alert.best)
+
+    def write(self, alert: AlertRow, still: FrameImages) -> None:
+        """Write the images of `order`. Raise EvidenceError, StoreError."""
+        self._evidence.put(*self._write_images(alert, alert.best, _sound(still)))
+        self.along += 1
+
+    def _outdated(self, alert: AlertRow) -> EvidenceRow | None:
+        """Return the row of a still that waits, or shows a worse view than the alert has; None: it is as it should be.
+
+        While the alert lasts, a better view comes with nearly each frame: the still follows each BETTER_EVERY_S.
+        """
+        known = next((row for row in self._evidence.of(alert.id) if row.kind == "still"), None)
+        if known is None or known.state != "ready":
+            return known
+        view = alert.best
+        if view is None or view.box == known.box:
+            return None
+        if known.reason or known.box is None:  # of another moment, or of no object
+            return known
+        is_better = quality(view.score, view.box) >= BETTER_MIN * quality(known.score, known.box)
+        is_due = alert.t_end is not None or view.t >= known.t_start + BETTER_EVERY_S
+        return known if is_better and is_due else None
 
     def _make_stand_in(self, alert: AlertRow, known: EvidenceRow, t: float) -> bool:
         """Cut the nearest recorded moment instead; False: there is none, or one stands there already."""
@@ -119,14 +155,8 @@ class AlertStillMaker:
 
     def _cut(self, camera: str, t: float, view: BestView | None) -> FrameImages:
         """Cut the frame of `t`, and the crop of `view`; raise EvidenceError."""
-        orders = [ImageOrder(quality=STILL_QUALITY)]
-        if view is not None:
-            orders.append(ImageOrder("crop", view.box, CROP_SIDE_MAX))
         segments = self._recording.segments(camera, t - 1, t + 1)
-        found = self._recording.reader.images(segments, [(t, orders)])[0]
-        if problem := next((each.problem for each in found.images if each.problem), ""):
-            raise EvidenceError(problem)
-        return found
+        return _sound(self._recording.reader.images(segments, [(t, _orders(view))])[0])
 
     def _write_images(
         self, alert: AlertRow, view: BestView | None, still: FrameImages, reason: str = ""
@@ -155,6 +185,19 @@ class AlertStillMaker:
             score=0.0 if view is None else view.score,
             reason=reason,
         )
+
+
+def _orders(view: BestView | None) -> list[ImageOrder]:
+    """Order the whole frame for people, and the crop of the view if there is one."""
+    whole = ImageOrder(quality=STILL_QUALITY)
+    return [whole] if view is None else [whole, ImageOrder("crop", view.box, CROP_SIDE_MAX)]
+
+
+def _sound(found: FrameImages) -> FrameImages:
+    """Return the images. Raise EvidenceError if one of them could not be made."""
+    if problem := next((each.problem for each in found.images if each.problem), ""):
+        raise EvidenceError(problem)
+    return found
 
 
 CLIP_WAIT_S = 20.0  # beyond the post-roll

@@ -11,7 +11,7 @@ from pathlib import Path
 from appliance import wire
 from appliance.base.errors import EvidenceError
 from appliance.config import CameraConfig, EscalationConfig
-from appliance.evidence.alert_evidence import clip_row
+from appliance.evidence.alert_evidence import AlertStillMaker, clip_row
 from appliance.evidence.frame_selection import (
     FACTS_ONLY,
     EncodedImage,
@@ -35,7 +35,7 @@ from appliance.evidence.recording_index import (
     disk_may_recover,
 )
 from appliance.media.atomic_file import DiskWriteError, write_file
-from appliance.media.recorded import ClipFile, FrameImage, ImageOrder, RecordedSegment, Redaction
+from appliance.media.recorded import ClipFile, FrameImage, FrameImages, ImageOrder, RecordedSegment, Redaction
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
@@ -243,9 +243,11 @@ class EscalationEvidenceMaker:
         settings: EscalationConfig,
         image_free: Callable[[str], bool],
         recording: RecordingIndex,
+        *,
+        stills: AlertStillMaker,
         retries: RetryTracker,
     ) -> None:
-        """image_free: whether no pixels of a camera may leave the site."""
+        """image_free: whether no pixels of a camera may leave the site. stills: made with an escalation's frames."""
         self._alerts = AlertStore(db)
         self._boxes = BoxStore(db)
         self._evidence = EvidenceStore(db)
@@ -253,6 +255,7 @@ class EscalationEvidenceMaker:
         self._settings = settings
         self._image_free = image_free
         self._recording = recording
+        self._stills = stills
         self._retries = retries
         self._redactors = {name: Redactor(camera) for name, camera in cameras.items()}
         self._files = EvidenceFileWriter(root, settings, recording, self._redactor_of, self._boxes)
@@ -344,10 +347,17 @@ class EscalationEvidenceMaker:
     def _cut(self, job: _EscalationJob, moments: Sequence[EvidenceMoment]) -> list[CutImage]:
         if not moments:
             return []
-        segments = self._recording.segments(job.escalation.camera, moments[0].t - 1, moments[-1].t + 1)
+        camera, alert = job.escalation.camera, job.detail.alert
+        segments = self._recording.segments(camera, moments[0].t - 1, moments[-1].t + 1)
         ordered = [self._files.order(job.detail, job.plan.images, each) for each in moments]
         try:
-            return self._cut_of(segments, ordered)
+            still = self._stills.order(alert)
+            if still is None or not any(each.t_start <= still[0] < each.t_end for each in segments):
+                return self._cut_of(segments, ordered)
+            *found, shown = self._recording.reader.images(segments, [*_wanted(ordered), still])
+            with contextlib.suppress(EvidenceError):  # it is tried again by itself
+                self._stills.write(alert, shown)
+            return _cut_images(ordered, found)
         except EvidenceError:
             pass  # one bad frame spoils the batch: take them one by one
         cut: list[CutImage] = []
@@ -359,8 +369,7 @@ class EscalationEvidenceMaker:
         return cut
 
     def _cut_of(self, segments: Sequence[RecordedSegment], ordered: Sequence[OrderedImage]) -> list[CutImage]:
-        found = self._recording.reader.images(segments, [(each.moment.t, [each.order]) for each in ordered])
-        return [CutImage(each, one.t, one.images[0]) for each, one in zip(ordered, found, strict=True)]
+        return _cut_images(ordered, self._recording.reader.images(segments, _wanted(ordered)))
 
     def _make_ready(self, job: _EscalationJob) -> Outcome:
         escalation, chosen = job.escalation, job.plan
@@ -387,6 +396,14 @@ class EscalationEvidenceMaker:
         """Close the escalation with the answer it has: what the cloud requested cannot be had."""
         logger.warning("escalation %s ends as unsure: %s", job.escalation.id, why)
         return "missing" if self._escalations.close_unsure(job.escalation, why) else "nothing"
+
+
+def _wanted(ordered: Sequence[OrderedImage]) -> list[tuple[float, list[ImageOrder]]]:
+    return [(each.moment.t, [each.order]) for each in ordered]
+
+
+def _cut_images(ordered: Sequence[OrderedImage], found: Sequence[FrameImages]) -> list[CutImage]:
+    return [CutImage(each, one.t, one.images[0]) for each, one in zip(ordered, found, strict=True)]
 
 
 def _event_of(escalation: EscalationRow, detail: AlertDetail) -> Event:

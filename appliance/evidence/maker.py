@@ -54,11 +54,12 @@ class EvidenceMaker:
         self._escalations = EscalationStore(db)
         self._retries = RetryTracker(clock)
         recording = RecordingIndex(db, root, config.cameras, reader)
-        self._for_escalations = EscalationEvidenceMaker(
-            db, root, config.cameras, config.escalation, config.image_free, recording, self._retries
-        )
         boxes = BoxStore(db)
         self._stills = AlertStillMaker(self._evidence, boxes, root, recording, self._retries)
+        self._for_escalations = EscalationEvidenceMaker(
+            db, root, config.cameras, config.escalation, config.image_free, recording,
+            stills=self._stills, retries=self._retries,
+        )  # fmt: skip
         self._clips = AlertClipMaker(self._evidence, boxes, root, config.alerts, recording, self._retries)
         self._ready = ready
         self._clock = clock
@@ -105,10 +106,13 @@ class EvidenceMaker:
         self._retries.keep(wanted)
         changed = 0
         for escalation in escalations:
+            along = self._stills.along
             made = self._count(self._for_escalations.make(escalation))
+            along = self._stills.along - along
+            self.made += along
             if made and self._ready is not None:
                 self._ready()
-            changed += made
+            changed += made + along
             if changed >= ITEMS_PER_RUN_MAX or self._stop.is_set():
                 return changed
         for maker in (self._stills, self._clips):

@@ -6,7 +6,7 @@ sandbox, so that pixels never reach the core.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -183,12 +183,12 @@ def cut_still(segments: Sequence[RecordedSegment], t: float) -> Still:
 
 
 def cut_stills(segments: Sequence[RecordedSegment], times: Sequence[float]) -> list[Still]:
-    """Return the frames at `times`, in that order; each segment is decoded at most once.
+    """Return the frames at `times`, in that order; each group of pictures is decoded at most once.
 
     A frame counts as the one of `t` when it is the nearest of the two around `t`, or (at the edge of a recording) no
     further than a frame's length. Raise EvidenceError when one of them is not there.
     """
-    positions = [_find_frame(segments, t) for t in times]
+    positions = _find_frames(segments, times)
     decoded: dict[tuple[RecordedSegment, int], Still] = {}
     for segment in {position.segment for position in positions}:
         inside = [position for position in positions if position.segment == segment]
@@ -274,59 +274,62 @@ def _stretch(low: float, high: float, margin: float, limit: int) -> tuple[int, i
     return begin, int(max(begin + 1, min(middle + half, limit)))
 
 
-def _find_frame(segments: Sequence[RecordedSegment], t: float) -> _FramePosition:
-    best: _FramePosition | None = None
-    problem = ""
+def _find_frames(segments: Sequence[RecordedSegment], times: Sequence[float]) -> list[_FramePosition]:
+    """Return where the frames of `times` lie, in that order; each segment is read once. Raise EvidenceError."""
+    best: dict[float, _FramePosition] = {}
+    problems: dict[float, str] = {}
     for segment in segments:
-        if segment.t_start - 1 <= t <= segment.t_end + 1:
-            try:
-                with open_segment(segment) as opened:
-                    position = _nearest_frame(opened, t)
-            except EvidenceError as error:
-                problem = f" ({error})"
-                continue
-            if position is not None and (best is None or position.off_s < best.off_s):
-                best = position
-    if best is None:
-        raise EvidenceError(f"the recording does not hold the moment asked for{problem}")
-    if not best.certain and best.off_s > FRAME_OFF_S_MAX:
-        raise EvidenceError(f"the recording's nearest frame is {best.off_s:.2f} s away{problem}")
-    return best
+        near = [t for t in times if segment.t_start - 1 <= t <= segment.t_end + 1]
+        if not near:
+            continue
+        try:
+            with open_segment(segment) as opened:
+                found = _nearest_frames(opened, near)
+        except EvidenceError as error:
+            problems.update(dict.fromkeys(near, f" ({error})"))
+            continue
+        for t, position in found.items():
+            if t not in best or position.off_s < best[t].off_s:
+                best[t] = position
+    for t in times:
+        problem = problems.get(t, "")
+        if t not in best:
+            raise EvidenceError(f"the recording does not hold the moment asked for{problem}")
+        if not best[t].certain and best[t].off_s > FRAME_OFF_S_MAX:
+            raise EvidenceError(f"the recording's nearest frame is {best[t].off_s:.2f} s away{problem}")
+    return [best[t] for t in times]
 
 
-def _nearest_frame(opened: OpenSegment, t: float) -> _FramePosition | None:
-    best: _FramePosition | None = None
+def _nearest_frames(opened: OpenSegment, times: Sequence[float]) -> dict[float, _FramePosition]:
+    """Return the nearest frame of each of `times`; an empty dict if the segment holds no key frame."""
+    index: list[tuple[float, int, int]] = []  # camera time, pts, pts of the key frame to decode from
     key_pts: int | None = None
     previous_key: int | None = None
-    earlier = later = False
     for timed in opened.packets():
         if timed.is_key:
             key_pts, previous_key = timed.pts, key_pts
         if key_pts is None:
             continue
-        earlier, later = earlier or timed.t <= t, later or timed.t >= t
         # Frames shown before their key frame (open GOP) need the GOP before it as well.
         start = previous_key if timed.pts < key_pts and previous_key is not None else key_pts
-        off_s = abs(timed.t - t)
-        if best is None or off_s < best.off_s:
-            best = _FramePosition(opened.segment, timed.pts, start, timed.t, off_s, False)
-        if timed.order_t > t + 1:
+        index.append((timed.t, timed.pts, start))
+        if timed.order_t > max(times) + 1:
             break
-    if best is None:
-        return None
-    return _FramePosition(best.segment, best.pts, best.key_pts, best.t, best.off_s, earlier and later)
+    found = {}
+    for t in times if index else ():
+        shown_t, pts, start = min(index, key=lambda each: abs(each[0] - t))
+        certain = min(index)[0] <= t <= max(index)[0]
+        found[t] = _FramePosition(opened.segment, pts, start, shown_t, abs(shown_t - t), certain)
+    return found
 
 
 def _decode(segment: RecordedSegment, positions: Sequence[_FramePosition]) -> Iterator[tuple[_FramePosition, Still]]:
-    """Decode from the earliest key frame needed until all wanted frames came out."""
+    """Decode each group of pictures that holds a wanted frame, from its key frame until they all came out."""
     wanted = {position.pts: position for position in positions}
-    starts = {position.key_pts for position in positions}
     with open_segment(segment) as opened:
         opened.stream.thread_type = "NONE"
-        started = False
         try:
-            for packet in _packets_and_flush(opened, starts):
-                started = started or packet is not None
+            for packet in _needed_packets(opened, wanted):
                 for frame in opened.stream.codec_context.decode(packet):
                     position = None if frame.pts is None else wanted.pop(frame.pts, None)
                     if position is not None:
@@ -337,12 +340,26 @@ def _decode(segment: RecordedSegment, positions: Sequence[_FramePosition]) -> It
             raise EvidenceError(f"the segment {segment.path.name} cannot be decoded: {error.strerror}") from None
 
 
-def _packets_and_flush(opened: OpenSegment, starts: set[int]) -> Iterator[av.Packet[av.VideoStream] | None]:
-    begun = False
+def _needed_packets(
+    opened: OpenSegment, wanted: Mapping[int, _FramePosition]
+) -> Iterator[av.Packet[av.VideoStream] | None]:
+    """Yield the packets to decode, and None at the end, to drain the decoder.
+
+    wanted: by pts; the caller takes out what came, so that packets up to the next key frame that is needed are skipped.
+    """
+    starts = {position.key_pts for position in wanted.values()}
+    begun: set[int] = set()
+    skipped = False
     for timed in opened.packets():
-        begun = begun or (timed.is_key and timed.pts in starts)
-        if begun:
+        if timed.is_key and timed.pts in starts:
+            begun.add(timed.pts)
+        if any(position.key_pts in begun for position in wanted.values()):
+            if skipped:  # its references belong to what was decoded before the gap
+                opened.stream.codec_context.flush_buffers()
+            skipped = False
             yield timed.packet
+        else:
+            skipped = bool(begun)
     yield None
 
 

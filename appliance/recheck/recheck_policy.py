@@ -24,6 +24,7 @@ DOWN_S = 3.0  # a link that has been down for less may be just connecting
 LOAD_MAX = 1.5  # running tasks per core, where router.load_max says nothing
 SCORE_MIN = 0.5  # from which a crop counts as showing the object
 SHARE_MIN = 0.5  # of the crops that must show it
+ENOUGH = 0.6  # of the best crop, to spare the others: 237 of 258 true alerts have it (docs/second_look.md)
 _DIGITS = 3  # decimals of a score in logs
 
 Blocker = Literal["", "ingest", "detector", "box", "rate"]
@@ -150,7 +151,7 @@ class RecheckSubject:
 
     Attributes:
         label, seen: of the object, by the live detections.
-        crops: where it is to be detected again, oldest first.
+        crops: where it is to be detected again, the best view first.
     """
 
     label: str
@@ -191,10 +192,11 @@ def view_score(score: float, box: Box) -> float:
 
 
 def _best_of_parts(views: Sequence[tuple[float, CropRequest]], count: int) -> tuple[CropRequest, ...]:
-    """Return the best view of each of `count` equal parts."""
+    """Return the best view of each of `count` equal parts, the best of them first."""
     parts = min(count, len(views))
     bounds = [len(views) * n // parts for n in range(parts + 1)]
-    return tuple(max(views[begin:end], key=lambda view: view[0])[1] for begin, end in pairwise(bounds))
+    best = [max(views[begin:end], key=lambda view: view[0]) for begin, end in pairwise(bounds)]
+    return tuple(crop for _, crop in sorted(best, key=lambda view: view[0], reverse=True))
 
 
 ChanceOf = Callable[[TrackStability], float]

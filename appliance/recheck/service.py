@@ -15,6 +15,7 @@ from appliance.base.telemetry import LogThrottle
 from appliance.config import RecheckConfig, RouterConfig
 from appliance.recheck.recheck_policy import (
     BLOCKER_TEXT,
+    ENOUGH,
     ApplianceStatus,
     Blocker,
     CloudStatus,
@@ -232,6 +233,8 @@ class RecheckService:
             camera=alert.camera,
             glimpses=subject.crops,
             footage=_needed(footage, subject),
+            label=subject.label,
+            enough=ENOUGH,
         )
         return command, subject
 

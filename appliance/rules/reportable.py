@@ -1,4 +1,4 @@
-"""What a rule can report: its place and labels, its event, and the labels that the network does not know."""
+"""The reportable things of a rule: its place and labels, its event, and the labels that the network does not know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a box stands still or walks. Needs no pixels: the core asks it, too, and never loads OpenCV."""
+"""Tells a box that stands still from one that walks. Needs no pixels: the core asks it, too, and never loads OpenCV."""
 
 from __future__ import annotations
 

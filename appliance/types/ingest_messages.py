@@ -29,13 +29,19 @@ class FootageSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecheckCommand:
-    """To the ingest process: re-check one alert's object. id: comes back with the result."""
+    """To the ingest process: re-check one alert's object. id: comes back with the result.
+
+    label, enough: if the first crop shows this label at its place with a score of `enough` or more, the others are not
+    examined; above 1, all are.
+    """
 
     type: Literal["second_look"] = "second_look"
     id: str
     camera: str
     glimpses: tuple[CropRequest, ...]
     footage: tuple[FootageSpan, ...]
+    label: str = ""
+    enough: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,11 @@
 
     python -m benchmarks.gpu                        # a table, and benchmarks/out/gpu.json
     python -m benchmarks.gpu --only engine latency --out mine.json
+    python -m benchmarks.gpu --rehearse             # the same steps on stand-ins for NVIDIA's libraries, without a GPU
 
-Each step is a process with its own time limit; one that fails or hangs says so, and the next begins. What is missing on
-this machine is named with its cure. Exit code 0: every step passed; 1: some did not; 2: there is no GPU to measure.
+Each step is a process with its own time limit; one that fails or hangs says so, and the next begins. A step whose needs
+are not on this machine says which, with their cure, and the others go on; what is measured is written after each step.
+Exit code 0: every step passed that could be run; 1: some did not; 2: there is no GPU to measure.
 """
 
 from __future__ import annotations
@@ -16,40 +18,46 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from appliance.base.clock import SystemClock
-from appliance.base.errors import VedetteError
-from benchmarks.gpu import steps
+from appliance.base.errors import MissingDependency, VedetteError
+from benchmarks.gpu import rehearsal, steps
 
 OUT = Path(__file__).parents[1] / "out" / "gpu.json"
 WHOLE_S_MAX = 540.0
+REHEARSAL_SHARE = 0.01  # of the measuring time: figures of stand-ins mean nothing
 Step = Callable[[steps.GpuPlan], Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """state: passed, failed (with why) or over its limit."""
+    """state: passed, failed (with why), over its limit, or lacking what the step needs. needs: in words."""
 
     step: str
     state: str
     seconds: float
     figures: Mapping[str, object]
     why: str = ""
+    needs: str = ""
 
 
-STEPS: dict[str, tuple[Step, float]] = {
-    "box": (steps.box, 30),
-    "engine": (steps.engine, 140),
-    "parity": (steps.parity, 60),
-    "latency": (steps.latency, 40),
-    "batches": (steps.batches, 90),
-    "scheduler": (steps.scheduler, 60),
-    "kernel": (steps.kernel, 40),
-    "nvdec": (steps.nvdec, 40),
-    "onnx-cuda": (steps.onnx_cuda, 40),
+CUDA, TENSORRT = "driver, cuda-bindings", "driver, cuda-bindings, tensorrt 10.3 or later"
+# What needs least comes first: a run that is cut short has measured it. Seconds: the limit of each.
+STEPS: dict[str, tuple[Step, float, str]] = {
+    "box": (steps.box, 20, "nothing"),
+    "runtime": (steps.runtime, 30, CUDA),
+    "kernel": (steps.kernel, 40, f"{CUDA}, nvidia-cuda-nvrtc"),
+    "nvdec": (steps.nvdec, 50, "driver with libnvcuvid, av; and cuda-bindings for the order of contexts"),
+    "engine": (steps.engine, 130, TENSORRT),
+    "parity": (steps.parity, 50, f"{TENSORRT}, onnxruntime"),
+    "latency": (steps.latency, 40, TENSORRT),
+    "batches": (steps.batches, 80, f"{TENSORRT}, onnx"),
+    "scheduler": (steps.scheduler, 60, f"{TENSORRT}, onnx"),
+    "onnx-cuda": (steps.onnx_cuda, 40, "driver, onnxruntime-gpu; for its second provider tensorrt 10 as well"),
 }
 
 
@@ -59,24 +67,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=list(STEPS), default=list(STEPS), metavar="STEP")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--share", type=float, default=1.0, help="of the time that each figure is measured")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="on stand-ins, to see that each step runs (in a checkout)"
+    )
     parser.add_argument("--step", choices=list(STEPS), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.step:
+        if options.rehearse:
+            rehearsal.install()
         return _child(options.step, steps.GpuPlan(options.model, options.folder, options.share))
+    if options.rehearse:
+        options.share = min(options.share, REHEARSAL_SHARE)
     with tempfile.TemporaryDirectory() as folder:
-        results = run_steps(options.only, lambda name: _command(name, options, folder), Path(folder))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n", encoding="utf-8")
+        place, out = Path(folder), options.out
+        results = run_steps(
+            options.only,
+            lambda name: _command(name, options, folder),
+            place,
+            partial(write, out),
+            patient=options.rehearse,
+        )
     print(table(results))
     print(f"\nwritten to {options.out}")
     if any(each.step == "box" and each.state != "passed" for each in results):
         return 2
-    return 0 if all(each.state == "passed" for each in results) else 1
+    return 0 if all(each.state in ("passed", "lacking") for each in results) else 1
 
 
-def run_steps(names: Sequence[str], command: Callable[[str], Sequence[str]], folder: Path) -> list[StepResult]:
-    """Run one after the other, whatever becomes of each, but not after WHOLE_S_MAX; without a GPU only the first."""
+def write(out: Path, results: Sequence[StepResult]) -> None:
+    """Beside, and moved into place: whoever is ended meanwhile leaves what was measured before."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    fresh = out.with_name(f".{out.name}.new")
+    fresh.write_text(json.dumps([asdict(each) for each in results], indent=1) + "\n", encoding="utf-8")
+    fresh.replace(out)
+
+
+def run_steps(
+    names: Sequence[str],
+    command: Callable[[str], Sequence[str]],
+    folder: Path,
+    done: Callable[[Sequence[StepResult]], None] = lambda results: None,
+    *,
+    patient: bool = False,
+) -> list[StepResult]:
+    """Run one after the other, whatever becomes of each, but not after WHOLE_S_MAX.
+
+    done: called after each. patient: each may take what is left, as a rehearsal on a busy machine does.
+    """
     clock, results = SystemClock(), list[StepResult]()
     began = clock.monotonic()
     for name in names:
@@ -84,11 +122,11 @@ def run_steps(names: Sequence[str], command: Callable[[str], Sequence[str]], fol
         if left <= 1:
             results.append(StepResult(name, "failed", 0.0, {}, f"no time was left of {WHOLE_S_MAX:g} s"))
             continue
-        limit = min(STEPS[name][1], left)
-        print(f"{name}: at most {limit:.0f} s …", file=sys.stderr, flush=True)
-        results.append(_run(name, command(name), limit, folder, clock))
-        if name == "box" and results[-1].state != "passed":
-            break
+        _, usual, needs = STEPS[name]
+        limit = left if patient else min(usual, left)
+        print(f"{name}: at most {limit:.0f} s; needs {needs} …", file=sys.stderr, flush=True)
+        results.append(replace(_run(name, command(name), limit, folder, clock), needs=needs))
+        done(results)
     return results
 
 
@@ -114,23 +152,25 @@ def _run(name: str, command: Sequence[str], limit: float, folder: Path, clock: S
     except (ValueError, IndexError):
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         return StepResult(name, "failed", seconds, {}, f"exit code {done.returncode}: {last}")
-    return StepResult(name, "failed" if row["why"] else "passed", seconds, row["figures"], row["why"])
+    return StepResult(name, row["state"], seconds, row["figures"], row["why"])
 
 
 def _command(name: str, options: argparse.Namespace, folder: str) -> list[str]:
     return [
         sys.executable, "-m", "benchmarks.gpu", "--step", name, "--model", options.model, "--folder", folder,
-        "--share", str(options.share),
+        "--share", str(options.share), *(["--rehearse"] if options.rehearse else []),
     ]  # fmt: skip
 
 
 def _child(name: str, plan: steps.GpuPlan) -> int:
-    """Print {"figures", "why"} as the last line. What goes wrong that nobody foresaw is a traceback for the parent."""
+    """Print {"state", "figures", "why"} as the last line. What nobody foresaw is a traceback for the parent."""
+    state, why = "passed", ""
     try:
-        figures, why = dict(STEPS[name][0](plan)), ""
+        figures = dict(STEPS[name][0](plan))
     except (VedetteError, steps.NotMet) as error:
         figures, why = dict(getattr(error, "figures", {})), str(error)
-    print(json.dumps({"figures": figures, "why": why}))
+        state = "lacking" if isinstance(error, MissingDependency) else "failed"
+    print(json.dumps({"state": state, "figures": figures, "why": why}))
     return 0
 
 

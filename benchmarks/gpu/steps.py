@@ -21,25 +21,30 @@ from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import MissingDependency, VedetteError
 from appliance.detect import detector, model_files
-from appliance.detect.cuda_runtime import CudaRuntime
+from appliance.detect.accelerators import accelerators
+from appliance.detect.cuda_runtime import DRIVER_CURE, CudaRuntime
 from appliance.detect.letterbox import Letterbox
 from appliance.detect.network_detector import NetworkDetector
-from appliance.detect.nv12_letterbox import GpuFrame, PixelRange
+from appliance.detect.nv12_letterbox import GpuFrame, Nv12Kernel, PixelRange, kernel_values
 from appliance.detect.tensorrt_engine import load_tensorrt
 from appliance.detect.tensorrt_runtime import TensorrtRuntime
 from appliance.inference.camera_queue import CameraQueue
 from appliance.inference.scheduler import InferenceScheduler, measure_batching
-from appliance.media.hardware_probe import probe_kind
+from appliance.media.hardware_codec import HardwareCodec
+from appliance.media.hardware_probe import ProofClip, open_codec, probe_kind, proof_clip, software_frames
 from benchmarks import nv12_reference
 
 FIRST_FRAME = 160
 CLIP = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
 PACKAGES = (
     "tensorrt", "tensorrt-cu12", "tensorrt-cu13", "cuda-bindings", "onnxruntime", "onnxruntime-gpu", "av",
-    "onnx", "numpy",
+    "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "onnx", "numpy",
 )  # fmt: skip
 P99_MS_MAX = 10.0  # of one frame in vedette-nano: the bar that placement of detectors was planned with
 CAMERA_FPS = 10.0
+COPIED_BYTES = 8 << 20  # four frames of 1080p in NV12 have 12 MB
+OPENED_TIMES = 20  # a leak of a buffer each time would be 160 MB
+LOST_MIB_MAX = 8  # of other processes' coming and going
 CAMERAS = (4, 8, 16, 32, 64, 128, 256)
 SERVED_MIN = 0.95
 WARM_UP, RUNS_MIN = 5, 20
@@ -69,25 +74,68 @@ class GpuPlan:
 
 
 def box(plan: GpuPlan) -> dict[str, object]:
-    """Describe the machine. Raise NotMet, with the cure, when it has no GPU or lacks a package for it."""
+    """Describe the machine, and what the later steps will lack. Raise NotMet, with the cure, when it has no GPU."""
     figures: dict[str, object] = {
         "machine": f"{platform.machine()}, Python {platform.python_version()}, {model_files.cpu_name()}",
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "hardware decoders in PyAV": ", ".join(av.codec.hwaccel.hwdevices_available()) or "none",
+        "wheels for all of it": "tensorrt-cu13<11 cuda-bindings nvidia-cuda-nvrtc onnx onnxruntime-gpu[cuda,cudnn] "
+        "(a driver before 580: tensorrt-cu12<11 'cuda-bindings<13' nvidia-cuda-nvrtc-cu12)",
     }
-    lacking = []
     try:
-        load_tensorrt()
+        figures["TensorRT"] = load_tensorrt().__version__
     except VedetteError as error:
-        lacking.append(str(error))
+        figures["TensorRT"] = f"not here: {error}"
+    if not any(each.kind == "cuda" for each in accelerators()):
+        raise NotMet(f"there is no NVIDIA GPU, or its driver is not loaded: {DRIVER_CURE}", figures)
     try:
         cuda = CudaRuntime()
         figures["GPU"] = f"{cuda.gpu}, {cuda.gpu.memory_bytes >> 20} MiB"
         cuda.close()
+    except MissingDependency as error:
+        figures["GPU"] = f"a driver is loaded; {error}"
     except VedetteError as error:
-        lacking.append(str(error))
-    if lacking:
-        raise NotMet("; and ".join(lacking), figures)
-    figures["hardware decoders in PyAV"] = ", ".join(av.codec.hwaccel.hwdevices_available()) or "none"
+        raise NotMet(str(error), figures) from None
+    return figures
+
+
+def runtime(plan: GpuPlan) -> dict[str, object]:
+    """Measure copies of page-locked memory, alone and as a recorded graph; what is closed has to be given back."""
+    cuda = CudaRuntime()
+    buffer = cuda.buffer(COPIED_BYTES)
+    buffer.view(np.dtype(np.uint8), (COPIED_BYTES,))[:] = np.arange(COPIED_BYTES, dtype=np.uint32).astype(np.uint8)
+
+    def there_and_back() -> None:
+        cuda.upload(buffer, COPIED_BYTES)
+        cuda.download(buffer, COPIED_BYTES)
+
+    def copied() -> None:
+        there_and_back()
+        cuda.wait()
+
+    rate = _rate(copied, plan.seconds(3))
+    cuda.begin_capture()
+    there_and_back()
+    graph = cuda.end_capture()
+
+    def replayed() -> None:
+        cuda.launch(graph)
+        cuda.wait()
+
+    figures: dict[str, object] = {
+        "copied there and back GB/s": round(2 * COPIED_BYTES * rate / 1e9, 2),
+        "by graph p50, p99 ms": _percentiles(replayed, plan.seconds(2)),
+    }
+    intact = bool((buffer.view(np.dtype(np.uint8), (256,)) == np.arange(256)).all())
+    cuda.close()
+    held = [_free_bytes() for _ in range(3)]  # the first makes the context, which stays
+    for _ in range(OPENED_TIMES):
+        again = CudaRuntime()
+        again.buffer(COPIED_BYTES)
+        again.close()
+    figures["MiB lost by opening and closing"] = lost = (held[-1] - _free_bytes()) >> 20
+    if not intact or lost > LOST_MIB_MAX:
+        raise NotMet(f"{lost} MiB were not given back" if intact else "what came back is not what went there", figures)
     return figures
 
 
@@ -174,44 +222,71 @@ def scheduler(plan: GpuPlan) -> dict[str, object]:
 
 
 def kernel(plan: GpuPlan) -> dict[str, object]:
-    """Compare NV12 on the GPU, turned into the network's input, with numpy.
+    """Compare NV12 on the GPU, turned into a network's input, with numpy: the kernel alone, without an engine.
 
-    Time also a whole detection of a frame that is there.
+    Where TensorRT is here, time a whole detection of a frame that is there as well.
     """
-    network = load(plan, precision="fp32")
-    runtime = network.runtime
-    assert isinstance(runtime, TensorrtRuntime)
+    cuda = CudaRuntime()
+    made = Nv12Kernel(cuda.gpu.compute)
     luma, chroma = nv12(frames(form="nv12")[0])
-    frame, free = upload(luma, chroma)
-    letterbox = Letterbox(network.input_size(*network.preferred_size(1280, 720))[0], 416, "centre")
-    place, pixels = letterbox.placement(luma.shape[1], luma.shape[0]), PixelRange(True, (1.0,) * 3, (0.0,) * 3)
-    laid = runtime.lay(frame, place, pixels)
-    wanted = nv12_reference.lay(luma, chroma, place, pixels)
-    apart = float(np.abs(laid.astype(np.float32) - wanted).max())
+    frame = upload(cuda, luma, chroma)
+    place = Letterbox(416, 416, "centre", step=32).placement(416, 234)
+    pixels = PixelRange(True, (1.0,) * 3, (0.0,) * 3)
+    width, height = place.input_size
+    out = cuda.buffer(3 * width * height * 4)
+
+    def laid() -> NDArray[np.float32]:
+        made.launch(
+            kernel_values(frame, place, pixels, out.device, half_floats=False), (width, height), int(cuda.stream)
+        )
+        cuda.download(out, 3 * width * height * 4)
+        cuda.wait()
+        return out.view(np.dtype(np.float32), (3, height, width))
+
+    apart = float(np.abs(laid() - nv12_reference.lay(luma, chroma, place, pixels)).max())
     figures: dict[str, object] = {
         "largest difference of 255": round(apart, 3),
-        "laid p50, p99 ms": _percentiles(lambda: runtime.lay(frame, place, pixels), plan.seconds(2)),
-        "detection on the GPU p50, p99 ms": _percentiles(lambda: network.detect_on_gpu([frame]), plan.seconds(3)),
+        "laid p50, p99 ms": _percentiles(laid, plan.seconds(2)),
     }
-    free()
-    network.close()
+    made.close()
+    try:
+        network = load(plan, precision="fp32")
+        figures["detection on the GPU p50, p99 ms"] = _percentiles(
+            lambda: network.detect_on_gpu([frame]), plan.seconds(3)
+        )
+        network.close()
+    except VedetteError as error:
+        figures["detection on the GPU"] = f"not here: {error}"
+    cuda.close()
     if apart > 0.1:
         raise NotMet(f"the kernel and numpy are {apart:.2f} of 255 apart", figures)
     return figures
 
 
 def nvdec(plan: GpuPlan) -> dict[str, object]:
-    """Compare the GPU's decoder with the processor's: the same frames, and how many a second."""
-    hardware, by_gpu = decode(plan.seconds(6), "cuda")
-    software, by_cpu = decode(plan.seconds(6), "")
-    figures: dict[str, object] = {"frames/s by NVDEC": round(by_gpu), "by the CPU": round(by_cpu)}
-    shared = min(len(hardware), len(software))
-    if not shared or hardware[:shared] != software[:shared]:
-        raise NotMet("NVDEC gives other frames (PTS) than software", figures)
+    """Compare the GPU's decoder with the processor's: the same frames, and how many a second.
+
+    First CUDA, then NVDEC, as in the process that holds a detector: its decoder has to come up in a context that is
+    there already.
+    """
+    figures: dict[str, object] = {}
+    try:
+        cuda: CudaRuntime | None = CudaRuntime()
+        figures["contexts"] = "CUDA, then NVDEC"
+    except MissingDependency as error:
+        cuda, figures["contexts"] = None, f"NVDEC alone: {error}"
+    clip = proof_clip("libx264")
     probed = probe_kind("cuda", None, "ffmpeg")
     figures["as Vedette decodes"] = probed.text
     if not probed.works:
-        raise NotMet("the probe of decode.hardware refuses it", figures)
+        raise NotMet(f"the probe of decode.hardware refuses it: {probed.reason}", figures)
+    hardware, by_gpu = decode(clip, plan.seconds(6), open_codec(probed.ways["h264"], clip.info))
+    software, by_cpu = decode(clip, plan.seconds(6), None)
+    figures |= {"frames/s by NVDEC": round(by_gpu), "by the CPU": round(by_cpu)}
+    if cuda is not None:
+        cuda.close()
+    if not hardware or hardware != software:
+        raise NotMet("NVDEC gives other frames (PTS) than software", figures)
     return figures
 
 
@@ -228,7 +303,7 @@ def onnx_cuda(plan: GpuPlan) -> dict[str, object]:
         figures[f"{provider} p50, p99 ms"] = _percentiles(partial(network.detect, [frame]), plan.seconds(3))
         network.close()
     if all(str(value).startswith("not here") for value in figures.values()):
-        raise NotMet(str(figures["cuda"]), figures)
+        raise MissingDependency(str(figures["cuda"]))
     return figures
 
 
@@ -281,16 +356,23 @@ def nv12(planes: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8
     return planes[:height], planes[height:].reshape(height // 2, -1, 2)
 
 
-def upload(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> tuple[GpuFrame, Callable[[], None]]:
-    """Put a frame on the GPU, as a decoder would leave it there, and return it with the function that frees it."""
-    cuda = CudaRuntime()
+def upload(cuda: CudaRuntime, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> GpuFrame:
+    """Put a frame on the GPU, as a decoder would leave it there."""
     planes = [cuda.buffer(each.nbytes) for each in (luma, chroma)]
     for plane, content in zip(planes, (luma, chroma), strict=True):
         plane.view(content.dtype, content.shape)[:] = content
         cuda.upload(plane, content.nbytes)
     cuda.wait()
     height, width = luma.shape
-    return GpuFrame(planes[0].device, width, planes[1].device, width, width, height, owner=cuda), cuda.close
+    return GpuFrame(planes[0].device, width, planes[1].device, width, width, height, owner=cuda)
+
+
+def _free_bytes() -> int:
+    """Return what is free of the GPU's memory."""
+    cuda = CudaRuntime()
+    free, _ = cuda.call("cudaMemGetInfo")
+    cuda.close()
+    return int(free)
 
 
 def sized(network: NetworkDetector, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -359,20 +441,22 @@ def serve(network: NetworkDetector, frame: NDArray[np.uint8], cameras: int, seco
     return offered, examined, round(float(np.quantile(ages, 0.99)), 1) if ages else 0.0
 
 
-def decode(seconds: float, device: str) -> tuple[list[int | None], float]:
-    """Return the PTS of our clip's frames, and how many a second came of it, over and over. device "": software."""
+def decode(clip: ProofClip, seconds: float, codec: HardwareCodec | None) -> tuple[list[int | None], float]:
+    """Return the PTS of the clip's frames, and how many a second came of it, over and over. codec None: software."""
     first: list[int | None] = []
     count, began = 0, _CLOCK.monotonic()
     while not count or _CLOCK.monotonic() - began < seconds:
-        found = []
-        try:
-            hwaccel = av.codec.hwaccel.HWAccel(device, allow_software_fallback=False) if device else None
-            with av.open(str(CLIP), hwaccel=hwaccel) as clip:
-                found = [frame.pts for frame in clip.decode(video=0)]
-        except (av.FFmpegError, RuntimeError, ValueError, NotImplementedError) as error:
-            raise NotMet(f"PyAV does not decode by {device or 'software'} here: {error}", {}) from None
+        if codec is None:
+            found: list[int | None] = [pts for pts, _ in software_frames(clip)[0]]
+        else:
+            found = [frame.pts for packet in clip.packets for frame in codec.decode(packet)]
+            if not first:
+                found += [frame.pts for frame in codec.decode(None)]
+            codec.flush_buffers()
         first = first or found
         count += len(found)
+    if codec is not None:
+        codec.close()
     return first, count / (_CLOCK.monotonic() - began)
 
 

@@ -4,6 +4,7 @@
     python -m benchmarks.ingest --rounds 3           # the same, one contender after the other
     python -m benchmarks.ingest --full --rounds 3 --json out.json
     python -m benchmarks.ingest --scenes quiet --lines 1080 --streams 2 --cameras 16 --rounds 3
+    python -m benchmarks.ingest --scenes alerts      # CPU seconds an alert: the appliance with a rule and without one
     python -m benchmarks.ingest --scenes mixed --latency lowest normal thrifty --rounds 3
     python -m benchmarks.ingest.yolo11n_like yolo11n-like.onnx
     python -m benchmarks.ingest --model yolo11n-like.onnx --ways onnx openvino-bf16
@@ -30,6 +31,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.ingest import report
+from benchmarks.ingest.alert_cost import AlertCost, measure_alerts
 from benchmarks.ingest.contender import (
     ROOT,
     ContenderFactory,
@@ -42,6 +44,7 @@ from benchmarks.ingest.contender import (
 from benchmarks.ingest.footage import SCENES, SIZES
 from benchmarks.ingest.measurement import Measured, MeasurementFailed, Setting, Terms, measure, prepare
 
+ALERTS = "alerts"
 LATENCIES = ("lowest", "normal", "thrifty")
 OURS, FLOOR, OTHERS = "vedette", "(a) everything", "(b) ultralytics"
 FULL = [
@@ -71,16 +74,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failed = True
                 print(f"{name}: {error}", file=sys.stderr)
     print()
-    print(report.table(rows))
-    print(report.ratios(rows, OURS, FLOOR))
+    if rows:
+        print(report.table(rows))
+        print(report.ratios(rows, OURS, FLOOR))
+    cost = _alert_cost(chosen)
+    failed = failed or (cost is None and _has_alerts(chosen))
     if chosen.json:
         about = {
             "command": ["python", "-m", "benchmarks.ingest", *(sys.argv[1:] if arguments is None else arguments)],
             "python": platform.python_version(), "machine": platform.machine(), "cores": len(os.sched_getaffinity(0)),
             "terms": asdict(terms),
         }  # fmt: skip
-        chosen.json.write_text(json.dumps({**about, "rows": [asdict(each) for each in rows]}, indent=1))
+        chosen.json.write_text(json.dumps({**about, "rows": [asdict(each) for each in rows],
+                                           "alerts": cost and asdict(cost)}, indent=1))  # fmt: skip
     return int(failed)
+
+
+def _has_alerts(chosen: argparse.Namespace) -> bool:
+    return chosen.full or ALERTS in (chosen.scenes or (ALERTS,))
+
+
+def _alert_cost(chosen: argparse.Namespace) -> AlertCost | None:
+    """Measure and print what an alert costs, if that scene is wanted; None also where it cannot be measured."""
+    if not _has_alerts(chosen):
+        return None
+    setting = Setting("busy", (chosen.lines or (720,))[0], 1, 1)
+    prepare(setting, chosen.footage)
+    try:
+        cost = measure_alerts(setting, chosen.model, chosen.seconds, chosen.settle, chosen.footage)
+    except MeasurementFailed as error:
+        print(f"alerts: {error}", file=sys.stderr)
+        return None
+    print(cost.report(), flush=True)
+    return cost
 
 
 def _rounds(
@@ -105,7 +131,10 @@ def _rounds(
 
 def _settings(chosen: argparse.Namespace) -> list[Setting]:
     every = itertools.product(
-        chosen.scenes or SCENES, chosen.lines or (720,), chosen.streams or (1,), chosen.cameras or (2,)
+        [each for each in chosen.scenes or SCENES if each != ALERTS],
+        chosen.lines or (720,),
+        chosen.streams or (1,),
+        chosen.cameras or (2,),
     )
     return [Setting(scene, lines, streams, cameras, chosen.gop) for scene, lines, streams, cameras in every]
 
@@ -136,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="contenders at the same time, one round: 2-3 minutes")
     parser.add_argument("--full", action="store_true", help="every setting of the table; hours")
-    parser.add_argument("--scenes", nargs="+", choices=SCENES)
+    parser.add_argument("--scenes", nargs="+", choices=(*SCENES, ALERTS))
     parser.add_argument("--lines", nargs="+", type=int, choices=sorted(SIZES), help="of the main stream (720)")
     parser.add_argument("--streams", nargs="+", type=int, choices=(1, 2), help="2: detect on a sub-stream, record")
     parser.add_argument("--cameras", nargs="+", type=int, help="how many at once (2)")

@@ -60,6 +60,21 @@ def pss_bytes(root: int) -> int:
     return sum(map(_pss, (each.pid for each in tree(root))))
 
 
+def own_bytes(root: int) -> dict[str, int]:
+    """Return the memory that is mapped from no file, by process: core (`root`), ingest and media (all sandboxes).
+
+    Unlike the proportional set size it does not change with what other processes on the machine map.
+    """
+    found: dict[str, int] = {}
+    for each in tree(root):
+        command = b""
+        with contextlib.suppress(OSError):
+            command = (PROC / str(each.pid) / "cmdline").read_bytes()
+        name = "core" if each.pid == root else "ingest" if b"appliance.ingest" in command else "media"
+        found[name] = found.get(name, 0) + _pss(each.pid, b"Pss_Anon:")
+    return found
+
+
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir(PROC) if name.isdigit()]
 
@@ -81,9 +96,9 @@ def _run_s(task: Path) -> float:
     return sum(map(int, text[text.rindex(")") + 2 :].split()[11:13])) / TICKS
 
 
-def _pss(pid: int) -> int:
+def _pss(pid: int, field: bytes = b"Pss:") -> int:
     with contextlib.suppress(OSError):
-        for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+        for line in (PROC / str(pid) / "smaps_rollup").read_bytes().splitlines():
+            if line.startswith(field):
                 return int(line.split()[1]) * 1024
     return 0

@@ -87,6 +87,10 @@ def told(verdict: SoakResult, record: SoakRecord, faults: Sequence[Fault]) -> st
         f"{sum(not each.answered for each in samples)} of {len(samples)} glances; ingest process started "
         f"{max((each.ingest_starts for each in samples), default=0):.0f} times",
         f"memory {verdict.memory_mb:.0f} MB (PSS), robust slope {verdict.growth_mb_h:+.1f} MB an hour",
+        *(
+            f"  {name}: {mb:.0f} MB of its own, {per_h:+.1f} MB an hour"
+            for name, (mb, per_h) in verdict.process_mb.items()
+        ),
         *(f"WRONG: {finding.text}" for finding in verdict.findings),
     ]
     return "\n".join([*lines, "" if verdict.findings else "nothing was wrong"]).strip()

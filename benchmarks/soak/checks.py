@@ -12,11 +12,14 @@ from typing import Any
 from benchmarks.soak.fault_plan import LASTING, Fault
 from benchmarks.soak.status_poll import StatusSample
 
+POINTS_MIN = 8  # of a slope
 NOTICE_S = 10.0
 SILENT_S_MAX = 12.0
 SAMPLE_S = 2.0
-WARM_SHARE = 0.25
+WARM_S, WARM_SHARE = 600.0, 0.5  # networks and caches fill; of a soak under 20 minutes half is for that
 GROWTH_SHARE_MAX, GROWTH_MB_MAX = 0.05, 10.0
+# Of one process over the time after warming up, whatever its length. Between two trims ingest's heap varies by 3 MB.
+PROCESS_MB_MAX = {"core": 4.0, "ingest": 8.0, "media": 8.0}
 _FAULT_LINE = re.compile(
     r"^\S+ (?:warning|error) +(.*?(?:recording is paused|internal error|of alert \S+ is missing)[^(\n]*)", re.MULTILINE
 )
@@ -40,6 +43,8 @@ class SoakResult:
     disturbed_s: float = 0.0
     memory_mb: float = 0.0
     growth_mb_h: float = 0.0
+    process_mb: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By process: memory of its own after warming up, and MB an hour."""
 
 
 def slope(points: Sequence[tuple[float, float]], pairs_max: int = 20_000) -> float:
@@ -79,8 +84,9 @@ def evaluate(
         verdict.findings.extend(_stale_live(camera, seen))
         disturbed += _disturbed(camera, faults, begun_t, seen, recover_s, verdict)
     return SoakResult(
-        verdict.findings, verdict.noticed_s, verdict.recovered_s, disturbed, verdict.memory_mb, verdict.growth_mb_h
-    )
+        verdict.findings, verdict.noticed_s, verdict.recovered_s, disturbed, verdict.memory_mb, verdict.growth_mb_h,
+        verdict.process_mb,
+    )  # fmt: skip
 
 
 def _evaluate_fault(
@@ -147,14 +153,31 @@ def _disturbed(
 
 
 def _memory(samples: Sequence[StatusSample]) -> SoakResult:
-    """Memory is flat when its robust slope over the time after warming up stays small."""
-    points = [(each.t, each.pss_bytes / 1e6) for each in samples if each.pss_bytes]
-    if len(points) < 8:
+    """Memory is flat when its robust slope over the time after warming up stays small, in all and by process."""
+    known = [each for each in samples if each.pss_bytes]
+    if len(known) < POINTS_MIN:
         return SoakResult([Finding("memory could not be weighed")])
-    warm = [point for point in points if point[0] >= points[0][0] + WARM_SHARE * (points[-1][0] - points[0][0])]
-    middle, per_s, span_s = statistics.median(mb for _, mb in warm), slope(warm), warm[-1][0] - warm[0][0]
+    warm_s = min(WARM_S, WARM_SHARE * (known[-1].t - known[0].t))
+    warm = [each for each in known if each.t >= known[0].t + warm_s]
+    middle, per_s, span_s = _growth([(each.t, each.pss_bytes / 1e6) for each in warm])
     most = SHORT_GROWTH_MB_MAX if span_s < SHORT_S else max(GROWTH_MB_MAX, GROWTH_SHARE_MAX * middle)
-    wrong = per_s * span_s > most
-    text = f"memory grew by {per_s * span_s:.1f} MB in {span_s / 60:.0f} minutes (at most {most:.0f} MB is flat)"
-    findings = [Finding(text)] if wrong else []
-    return SoakResult(findings, memory_mb=middle, growth_mb_h=per_s * 3600)
+    result = SoakResult([], memory_mb=middle, growth_mb_h=per_s * 3600)
+    _judge_growth(result, "memory", per_s, span_s, most)
+    for name, process_most in PROCESS_MB_MAX.items():
+        points = [(each.t, each.own_bytes[name] / 1e6) for each in warm if each.own_bytes.get(name)]
+        if len(points) >= POINTS_MIN:
+            own_mb, per_s, span_s = _growth(points)
+            result.process_mb[name] = own_mb, per_s * 3600
+            _judge_growth(result, f"{name}'s own memory", per_s, span_s, process_most)
+    return result
+
+
+def _growth(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """Return the median, the robust slope a second, and the seconds of the points."""
+    return statistics.median(mb for _, mb in points), slope(points), points[-1][0] - points[0][0]
+
+
+def _judge_growth(result: SoakResult, what: str, per_s: float, span_s: float, most: float) -> None:
+    if per_s * span_s > most:
+        text = f"{what} grew by {per_s * span_s:.1f} MB in {span_s / 60:.0f} minutes (at most {most:.0f} MB is flat)"
+        result.findings.append(Finding(text))

@@ -109,6 +109,7 @@ class SoakRecord:
             sum(each.disturbed_s for _, each in found),
             longest.memory_mb,
             longest.growth_mb_h,
+            longest.process_mb,
         )
 
     def _add(self, line: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends python3-venv &&
 COPY . .
 RUN python3 -m venv /tool && /tool/bin/pip wheel --no-cache-dir --no-deps -w /wheel . \
     && python3 -m venv --system-site-packages /opt/vedette \
-    && /opt/vedette/bin/pip install --no-cache-dir "$(echo /wheel/*.whl)[jetson-cu12]" "cuda-bindings==$CUDA_BINDINGS"
+    && /opt/vedette/bin/pip install --no-cache-dir /wheel/*.whl "cuda-bindings==$CUDA_BINDINGS"
 
 # hadolint ignore=DL3006
 FROM ${L4T_IMAGE}

@@ -160,6 +160,11 @@ def fake_cudart(gpu: FakeGpu) -> ModuleType:
         "cudaGetDeviceProperties": lambda device: (Status.cudaSuccess, properties),
         "cudaGetErrorString": lambda error: (Status.cudaSuccess, error.name.encode()),
         "cudaGetLastError": lambda: (Status.cudaSuccess,),
+        "cudaMemGetInfo": lambda: (
+            Status.cudaSuccess,
+            (24 << 30) - sum(len(block) for block in gpu.blocks.values()),
+            24 << 30,
+        ),
         "cudaMalloc": lambda size: (Status.cudaSuccess, gpu.allocate(size)),
         "cudaMallocHost": lambda size: (Status.cudaSuccess, gpu.allocate(size)),
         "cudaFree": free,

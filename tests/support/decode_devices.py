@@ -42,13 +42,16 @@ class DeviceFrame:
 @dataclass
 class Device:
     """A scripted device. present: its driver is there; fails_at: of the packets of a session, which one is beyond it,
-    and with what; to_software: FFmpeg goes on in software by itself, as it would unless it is told not to."""
+    and with what; to_software: FFmpeg goes on in software by itself, as it would unless it is told not to. filters: its
+    frames are those of software to the pixel. has_context: the GPU's context is there, with flags FFmpeg refuses."""
 
     present: bool = True
     not_implemented: bool = False
     fails_at: int | None = None
     error: type[av.error.FFmpegError] = av.error.ExternalError
     to_software: bool = False
+    filters: bool = False
+    has_context: Callable[[], bool] = lambda: False
     copies: int = 0
     open_sessions: int = 0
     accels: list[FakeAccel] = field(default_factory=list)
@@ -65,11 +68,15 @@ class Device:
         """libcuda's functions: as where there is no GPU (CUDA_ERROR_NO_DEVICE), unless it is present."""
         if not name.startswith("cu"):
             raise AttributeError(name)
+        if name == "cuDevicePrimaryCtxGetState" and self.present:
+            return lambda number, flags, active: setattr(active._obj, "value", int(self.has_context())) or 0
         return lambda *given: 0 if self.present else 100
 
     def create(self, codec: str, mode: str | None = None, hwaccel: FakeAccel | None = None) -> av.CodecContext:
         if hwaccel is not None and not self.present:
             raise av.error.PermissionError(1, "Operation not permitted")  # what libcuda that is not there comes to
+        if hwaccel is not None and self.has_context() and (hwaccel.options or {}).get("current_ctx") != "1":
+            raise OSError(95, "Primary context already active with incompatible flags.")
         is_hwaccel = hwaccel is not None and not self.not_implemented
         return cast(av.CodecContext, FakeContext(self, codec, is_hwaccel=is_hwaccel))
 
@@ -127,7 +134,7 @@ class FakeContext:
         self._inner.extradata = self.extradata
         self._inner.thread_count = 1
         # A device filters; ours does not, so that frames can be compared with those that are decoded beside it.
-        self._inner.options = {"skip_loop_filter": "all"}
+        self._inner.options = {} if self._device.filters else {"skip_loop_filter": "all"}
         self._inner.open(strict)
 
     def decode(self, packet: av.Packet[av.VideoStream] | None = None) -> list[object]:

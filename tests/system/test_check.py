@@ -191,7 +191,7 @@ def test_a_model_that_cannot_be_used_is_reported_in_one_sentence(tmp_path: Path,
         assert words in (done.stdout + done.stderr).replace("\n", " ")
 
 
-REFUSED = {"device: cuda": "pip install onnxruntime-gpu", "backend: tensorrt": "pip install tensorrt-cu12"}
+REFUSED = {"device: cuda": "pip install onnxruntime-gpu", "backend: tensorrt": "pip install 'tensorrt-cu12<11'"}
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,30 @@ def test_growing_memory_is_reported_and_a_step_at_the_start_is_not() -> None:
     assert sentences([STALL], stepped) == ""
 
 
+@pytest.mark.parametrize(("process", "mb_h", "found"), [("ingest", 60.0, True), ("ingest", 6.0, False),
+                                                        ("core", 60.0, True), ("media", 6.0, False)])  # fmt: skip
+def test_a_process_that_grows_is_named_though_the_sum_hides_it(process: str, mb_h: float, *, found: bool) -> None:
+    """Half an hour in which the sum stays level, as when something else on the machine maps the same libraries."""
+    own = {"core": 70e6, "ingest": 300e6, "media": 50e6}
+    samples = [
+        replace(watched()[0], t=BEGUN + 10 * n, pss_bytes=500_000_000,
+                own_bytes={**own, process: own[process] + 1e6 * mb_h * 10 * n / 3600})
+        for n in range(180)
+    ]  # fmt: skip
+    verdict = evaluate([], BEGUN, samples, {}, 45.0)
+    words = " | ".join(each.text for each in verdict.findings if "grew" in each.text)
+    assert words.startswith(f"{process}'s own memory grew by") == found
+    assert verdict.process_mb[process][1] == pytest.approx(mb_h, rel=0.01)
+
+
+def test_a_sandbox_that_comes_and_goes_is_weighed_while_it_is_there_and_warming_up_is_not_judged() -> None:
+    own = [{"core": 70_000_000, **({"media": 50_000_000} if n % 3 else {})} for n in range(180)]
+    samples = [replace(watched()[0], t=BEGUN + 10 * n, pss_bytes=500_000_000, own_bytes=own[n]) for n in range(180)]
+    for n in range(60):
+        samples[n].own_bytes["core"] = 30_000_000 + 600_000 * n
+    assert not [each for each in evaluate([], BEGUN, samples, {}, 45.0).findings if "grew" in each.text]
+
+
 def test_the_slope_is_not_led_by_outliers() -> None:
     points = [(float(n), 2.0 * n + (500 if n % 10 == 0 else 0)) for n in range(100)]
     assert abs(slope(points) - 2.0) < 0.2

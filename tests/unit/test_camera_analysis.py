@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -51,6 +53,24 @@ def request_for(made: CameraAnalysis, frame: DecodedFrame) -> InferenceRequest:
     request = made.select(frame)
     assert request is not None
     return request
+
+
+def test_an_ended_session_is_freed_at_once_and_not_by_a_full_collection() -> None:
+    """Each lost connection ends one, with its planes and scalers: in a cycle, hundreds waited for the collector."""
+    detector = NumberReader()
+    made = analysis(detector)
+    request = request_for(made, moving(0))
+    made.result(request, detector.detect([made.detector_input(request)])[0])
+    selector, tracks = made.probe.selector, request.tracks
+    assert selector is not None
+    left = [weakref.ref(selector), weakref.ref(tracks)]
+    gc.disable()
+    try:
+        made.end_session()
+        del request, selector, tracks
+        assert [each() for each in left] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("latency", ["lowest", "normal", "thrifty"])

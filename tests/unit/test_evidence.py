@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import av
 import cv2
@@ -25,6 +26,7 @@ from appliance.evidence.maker import EvidenceMaker
 from appliance.media import clips
 from appliance.media.clips import cut_clip
 from appliance.media.recorded import RecordedSegment
+from appliance.media.recording_reader import DirectReader
 from appliance.media.segment_reader import OpenSegment
 from appliance.media.stills import crop, cut_still, cut_stills, encode_jpeg
 from appliance.store.alerts import AlertStore
@@ -72,9 +74,12 @@ class TestStill:
         for off_s, n in ((-0.06, 39), (-0.04, 40), (-0.0005, 40), (0.0005, 40), (0.04, 40), (0.06, 41)):
             assert number(cut_still(segments, T0 + 4 + off_s).image) == n
 
-    def test_many_at_once_come_in_the_order_requested(self, tmp_path: Path) -> None:
-        stills = cut_stills(recorded(tmp_path), [T0 + 9.1, T0 + 2.2, T0 + 9.1, T0 + 3.3])
-        assert [number(still.image) for still in stills] == [91, 22, 91, 33]
+    @pytest.mark.parametrize(("codec", "b_frames"), KINDS)
+    def test_many_at_once_come_in_the_order_requested(self, tmp_path: Path, codec: str, b_frames: int) -> None:
+        """Groups of pictures between them are skipped, which no frame may show."""
+        wanted = [91, 2, 91, 33, 0, 39, 118]
+        stills = cut_stills(recorded(tmp_path, 3, codec, b_frames), [T0 + n / 10 for n in wanted])
+        assert [number(still.image) for still in stills] == wanted
 
     def test_a_slow_camera_has_its_frames_found_all_the_same(self, tmp_path: Path) -> None:
         row = record(tmp_path, encoded_footage(0, 8, fps=1, gop=4), T0)
@@ -394,18 +399,63 @@ class TestMaker:
         }
 
     def test_a_better_view_replaces_the_still(self, site: Site) -> None:
-        site.record()
+        site.record(20)
         site.apply(opened(t=T0 + 3, view=best(T0 + 3)))
         site.maker.run_once()
         rev = site.detail().alert.rev
-        better = best(T0 + 5, score=0.95, box=(0.1, 0.1, 0.9, 0.9))
+        better = best(T0 + 18.5, score=0.95, box=(0.1, 0.1, 0.9, 0.9))
         site.apply(AlertChange("extended", alert(t=T0 + 3, view=better)))
         site.maker.run_once()
         still = site.detail().piece("still")
         assert still is not None
-        assert (number(picture(site.root, still.path)), still.box, still.score) == (50, better.box, 0.95)
+        assert (number(picture(site.root, still.path)), still.box, still.score) == (185, better.box, 0.95)
         assert site.detail().alert.rev > rev
         assert site.maker.run_once() == 0
+
+    def test_a_still_follows_a_better_view_now_and_then_and_at_the_end(self, site: Site) -> None:
+        site.record()
+        site.apply(opened(t=T0 + 3, view=best(T0 + 3)))
+        site.maker.run_once()
+        better = best(T0 + 5, score=0.95, box=(0.1, 0.1, 0.9, 0.9))
+        site.apply(AlertChange("extended", alert(t=T0 + 3, view=better)))
+        assert site.maker.run_once() == 0, "each view of one who comes nearer is a better one"
+        site.apply(ended(t=T0 + 3, t_end=T0 + 6, view=better))
+        site.maker.run_once()
+        still = site.detail().piece("still")
+        assert still is not None
+        assert (number(picture(site.root, still.path)), still.box) == (50, better.box)
+
+    def test_a_view_that_is_hardly_better_is_not_worth_another_still(self, site: Site) -> None:
+        site.record()
+        first = best(T0 + 3, score=0.8, box=(0.2, 0.2, 0.6, 0.6))
+        site.apply(opened(t=T0 + 3, view=first))
+        site.maker.run_once()
+        hardly = best(T0 + 5, score=0.82, box=(0.2, 0.2, 0.61, 0.61))
+        site.apply(ended(t=T0 + 3, t_end=T0 + 6, view=hardly))
+        site.maker.run_once()
+        still = site.detail().piece("still")
+        assert still is not None
+        assert (number(picture(site.root, still.path)), still.box) == (30, first.box)
+
+    def test_the_still_is_decoded_with_the_frames_for_the_cloud(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        site.record()
+        site.see([n / 5 for n in range(60)])
+        site.apply(opened(t=T0 + 3, view=best(T0 + 3)), sample_escalation(t=T0 + 3))
+        asked: list[int] = []
+
+        def count(reader: DirectReader, segments: Sequence[RecordedSegment], wanted: Sequence[Any]) -> Any:
+            asked.append(len(wanted))
+            return images(reader, segments, wanted)
+
+        images = DirectReader.images
+        monkeypatch.setattr(DirectReader, "images", count)
+        assert site.maker.run_once() == 2
+        assert asked == [4]
+        assert {row.kind: row.state for row in site.detail().evidence} == {
+            "frame": "ready", "still": "ready", "crop": "ready", "clip": "waiting", "boxes": "waiting",
+        }  # fmt: skip
 
     def test_a_camera_that_came_back_in_the_moment_of_an_alert_has_a_still(self, site: Site) -> None:
         """It was watched from 3 s on, and its recording goes on at the next key frame, at 4 s."""

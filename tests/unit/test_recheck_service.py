@@ -185,8 +185,8 @@ def test_an_alert_is_rechecked_once_at_moments_spread_over_its_life(core: CoreSi
     core.second()
     (order,) = core.commands
     times = [glimpse.t for glimpse in order.glimpses]
-    assert (len(times), times) == (4, sorted(times))
-    assert times[-1] - times[0] > 0.5 * (max(walk()) - min(walk())) / FPS
+    assert (len(times), len(set(times))) == (4, 4)
+    assert max(times) - min(times) > 0.5 * (max(walk()) - min(walk())) / FPS
     assert [footage.path for footage in order.footage] == ["segments/gate/yard.mp4"]
     core.answer(0.9, 0.9, 0.9, 0.9)
     core.second(10)

@@ -94,6 +94,23 @@ def test_the_object_is_cut_out_of_the_recording_close_up(root: Path) -> None:
     assert result == decode_ingest(encode_ingest(result)), "boxes and words are all that leaves"
 
 
+@pytest.mark.parametrize(
+    ("label", "enough", "examined"), [("person", 0.7, 1), ("person", 0.9, 3), ("car", 0.7, 3), ("", 0.7, 3)]
+)
+def test_a_first_crop_that_is_sure_of_the_object_spares_the_others(
+    root: Path, label: str, enough: float, examined: int
+) -> None:
+    detector, command = ScriptedDetector(), command_for(*sorted(walk())[9:12])
+    wide = tuple(  # enough for what the network finds left of the middle to be at the object's place
+        replace(each, box=(each.box[0] - 0.04, each.box[1], each.box[2] + 0.04, each.box[3]))
+        for each in command.glimpses
+    )
+    command = replace(command, glimpses=wide, label=label, enough=enough)
+    result = RecheckWorker(root, lambda: detector, print, SystemClock()).recheck(command)
+    assert (result.error, len(result.sightings), len(detector.seen)) == ("", examined, examined)
+    assert [each.t for each in result.sightings] == [each.t for each in command.glimpses[:examined]]
+
+
 def test_a_close_up_lies_in_the_frame_and_its_boxes_are_of_the_whole() -> None:
     region = close_up_region((0.0, 0.5, 0.05, 0.7), 1000, 500, 32)
     assert region == (0, 175, round(0.2 * 500 * CONTEXT), 425)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.source_size import measure
+from benchmarks.source_size import SEND_WORKERS, WAY_TO_NATS, Module, measure, reached
 
 ROOT = Path(__file__).parents[2]
 SOURCE = '''"""Module."""
@@ -41,6 +41,22 @@ def test_a_tree_is_counted(tmp_path: Path) -> None:
     assert found["docstrings that begin with What, Who, Of, That or So"] == 1
     assert (found["numeric constants"], found["numeric constants without a reason"]) == (3, 1)
     assert found["lines of the decisions"] == 2
+
+
+def test_the_way_to_nats_is_followed_by_imports(tmp_path: Path) -> None:
+    files = {
+        "uplink/send_workers.py": "from appliance.store import rows\nfrom appliance.base import clock\n",
+        "store/rows.py": "import appliance.broker.link\nA = 1  # one\n",
+        "broker/link.py": "import appliance.uplink.send_workers\n",
+        "store/other.py": "A = 1  # nobody imports it\n",
+        "base/clock.py": "from appliance.store import other\n",
+    }
+    for name, text in files.items():
+        (tmp_path / "appliance" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "appliance" / name).write_text(text)
+    modules = [Module(tmp_path, path) for path in sorted((tmp_path / "appliance").rglob("*.py"))]
+    found = reached(modules, SEND_WORKERS, WAY_TO_NATS)
+    assert found == {"appliance.uplink.send_workers", "appliance.store.rows", "appliance.broker.link"}
 
 
 def test_what_was_reached_is_kept() -> None:
