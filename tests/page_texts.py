@@ -17,6 +17,7 @@ from jinja2 import Environment
 from jinja2.ext import extract_from_ast
 
 import appliance.dashboard  # noqa: F401 (adds its folder)
+from appliance.dashboard import settings_forms
 from appliance.web import folders, texts
 from appliance.web.texts import Message
 from tests.page_sentences import SENTENCES
@@ -51,6 +52,8 @@ def marked(package: Path) -> Iterator[Marked]:
             yield from _of_script(file.read_text(), f"static/{file.name}")
     for file in sorted(package.glob("*.py")):
         yield from _of_python(ast.parse(file.read_text()), file.name)
+    if package == DASHBOARD:
+        yield from _of_forms(package / "settings_words.txt")
     for sentence in SENTENCES if package == DASHBOARD else ():
         yield Marked(sentence, "", "tests/page_sentences.py", "sentence")
 
@@ -59,6 +62,18 @@ def _of_call(function: str, found: str | tuple[str | None, ...] | None, place: s
     parts = [part for part in ((found,) if isinstance(found, str) else found or ()) if part]
     if parts:
         yield Marked(parts[0], parts[1] if function == "ngettext" and len(parts) > 1 else "", place)
+
+
+def _of_forms(file: Path) -> Iterator[Marked]:
+    """The words of the settings' forms: titles, sentences, labels, effects, and choices that are words."""
+    for form in settings_forms.forms().values():
+        for text in (form.title, form.sentence, *(part for each in form.fields for part in (each.label, each.effect))):
+            if text:
+                yield Marked(text, "", file.name)
+    yield Marked("days", "", file.name)
+    for line in file.read_text().splitlines():
+        for word in line[2:].split() if line.startswith("#=") else ():
+            yield Marked(word, "", file.name)
 
 
 STRING = r'"((?:[^"\\]|\\.)*)"'

@@ -27,7 +27,7 @@ from appliance.base.errors import ConfigError, PreconditionError, StoreError
 from appliance.config.secrets_file import read_secrets
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.settings.secret_scrubber import HIDDEN, SecretScrubber, is_secret, texts_in
-from appliance.settings.site_versions import FOLDER as VERSIONS
+from appliance.settings.settings_service import FOLDER as VERSIONS
 from appliance.settings.yaml_edit import KeyPath, SiteChange, edit
 from appliance.store.database_copy import copy_database, evidence_paths
 from appliance.store.paths import DATABASE, EVIDENCE, inside

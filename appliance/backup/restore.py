@@ -33,9 +33,8 @@ from appliance.base.errors import ConfigError, PreconditionError, UsageError
 from appliance.config import DashboardConfig
 from appliance.config.secrets_file import read_secrets, secrets_path
 from appliance.media.atomic_file import DiskWriteError, sync_folder, write_file
-from appliance.settings.change_limits import check_file_keys
-from appliance.settings.site_editor import SiteText, digest_of, replace_text
-from appliance.settings.site_versions import FOLDER as VERSIONS
+from appliance.settings.settings_service import FOLDER as VERSIONS
+from appliance.settings.site_editor import SiteText, check_file_keys, digest_of, replace_text
 from appliance.settings.yaml_edit import SiteChange, edit
 from appliance.store.database import writer_lock
 from appliance.store.database_copy import check_copy, note_restore, prepare_copy

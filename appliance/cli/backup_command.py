@@ -17,7 +17,7 @@ from appliance.base.yamlfile import read_text
 from appliance.config.secrets_file import variables
 from appliance.dashboard.system_api import versions
 from appliance.settings.secret_scrubber import SecretScrubber
-from appliance.settings.site_versions import FOLDER, SiteVersions
+from appliance.settings.settings_service import FOLDER, SiteVersions
 from appliance.store.database import StoreInUse, open_read_only
 from appliance.store.paths import DATABASE
 

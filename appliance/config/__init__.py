@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from appliance.config.arming_config import ProfileHours as ProfileHours
     from appliance.config.camera_config import BlurMode as BlurMode
     from appliance.config.camera_config import CameraConfig as CameraConfig
+    from appliance.config.camera_config import CameraDecodeConfig as CameraDecodeConfig
     from appliance.config.camera_config import CameraName as CameraName
+    from appliance.config.camera_config import CameraQuotaConfig as CameraQuotaConfig
+    from appliance.config.camera_config import DecodeConfig as DecodeConfig
     from appliance.config.camera_config import DetectConfig as DetectConfig
     from appliance.config.camera_config import DwellRule as DwellRule
     from appliance.config.camera_config import EnterRule as EnterRule
@@ -27,14 +30,12 @@ if TYPE_CHECKING:
     from appliance.config.camera_config import LineRule as LineRule
     from appliance.config.camera_config import NeverExportConfig as NeverExportConfig
     from appliance.config.camera_config import PrivacyConfig as PrivacyConfig
+    from appliance.config.camera_config import QuotaConfig as QuotaConfig
+    from appliance.config.camera_config import RecordingMode as RecordingMode
     from appliance.config.camera_config import Rule as Rule
     from appliance.config.camera_config import RuleBase as RuleBase
+    from appliance.config.camera_config import StorageConfig as StorageConfig
     from appliance.config.camera_config import rule_labels as rule_labels
-    from appliance.config.cost_config import CloudCostConfig as CloudCostConfig
-    from appliance.config.cost_config import CostsConfig as CostsConfig
-    from appliance.config.cost_config import EdgeCostConfig as EdgeCostConfig
-    from appliance.config.decode_config import CameraDecodeConfig as CameraDecodeConfig
-    from appliance.config.decode_config import DecodeConfig as DecodeConfig
     from appliance.config.escalation_config import BudgetConfig as BudgetConfig
     from appliance.config.escalation_config import EscalationConfig as EscalationConfig
     from appliance.config.escalation_config import OffPeakConfig as OffPeakConfig
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from appliance.config.ingest_config import HealthConfig as HealthConfig
     from appliance.config.ingest_config import IngestConfig as IngestConfig
     from appliance.config.ingest_config import RecheckConfig as RecheckConfig
-    from appliance.config.load_shedding_config import LoadSheddingConfig as LoadSheddingConfig
     from appliance.config.mqtt_config import MqttConfig as MqttConfig
     from appliance.config.notify_targets import AppriseTarget as AppriseTarget
     from appliance.config.notify_targets import HttpTarget as HttpTarget
@@ -55,21 +55,21 @@ if TYPE_CHECKING:
     from appliance.config.notify_targets import TargetName as TargetName
     from appliance.config.notify_targets import WebhookTarget as WebhookTarget
     from appliance.config.notify_targets import signing_key as signing_key
-    from appliance.config.sensors_config import SensorsConfig as SensorsConfig
     from appliance.config.site_file import AlertsConfig as AlertsConfig
+    from appliance.config.site_file import CloudCostConfig as CloudCostConfig
+    from appliance.config.site_file import CostsConfig as CostsConfig
     from appliance.config.site_file import DashboardConfig as DashboardConfig
     from appliance.config.site_file import DashboardSections as DashboardSections
     from appliance.config.site_file import DecisionConfig as DecisionConfig
+    from appliance.config.site_file import EdgeCostConfig as EdgeCostConfig
+    from appliance.config.site_file import LoadSheddingConfig as LoadSheddingConfig
     from appliance.config.site_file import ReplaySections as ReplaySections
+    from appliance.config.site_file import SensorsConfig as SensorsConfig
     from appliance.config.site_file import SiteConfig as SiteConfig
     from appliance.config.site_file import SiteIdentity as SiteIdentity
     from appliance.config.site_file import load as load
     from appliance.config.site_file import loads as loads
     from appliance.config.site_file import of_cameras as of_cameras
-    from appliance.config.storage_config import CameraQuotaConfig as CameraQuotaConfig
-    from appliance.config.storage_config import QuotaConfig as QuotaConfig
-    from appliance.config.storage_config import RecordingMode as RecordingMode
-    from appliance.config.storage_config import StorageConfig as StorageConfig
     from appliance.config.values import DAYS as DAYS
     from appliance.config.values import Amount as Amount
     from appliance.config.values import Day as Day
@@ -77,32 +77,30 @@ if TYPE_CHECKING:
     from appliance.config.values import Seconds as Seconds
     from appliance.config.values import Share as Share
     from appliance.config.values import SharePoint as SharePoint
+    from appliance.config.values import Title as Title
+    from appliance.config.values import id_of as id_of
 
 # Where each of these names is. A test holds the two lists against each other.
 _HOMES = {
     "appliance.config.arming_config": "ARMED DISARMED ArmingConfig ProfileConfig ProfileHours",
     "appliance.config.camera_config": (
-        "BlurMode CameraConfig CameraName DetectConfig DwellRule EnterRule ExitRule LatencyMode LineRule "
-        "NeverExportConfig PrivacyConfig Rule RuleBase rule_labels"
+        "BlurMode CameraConfig CameraDecodeConfig CameraName CameraQuotaConfig DecodeConfig DetectConfig DwellRule "
+        "EnterRule ExitRule LatencyMode LineRule NeverExportConfig PrivacyConfig QuotaConfig RecordingMode Rule "
+        "RuleBase StorageConfig rule_labels"
     ),
-    "appliance.config.cost_config": "CloudCostConfig CostsConfig EdgeCostConfig",
-    "appliance.config.decode_config": "CameraDecodeConfig DecodeConfig",
     "appliance.config.escalation_config": (
         "BudgetConfig EscalationConfig OffPeakConfig PricesConfig RouterConfig TtlHoursConfig UplinkConfig"
     ),
     "appliance.config.ingest_config": "RecheckConfig HealthConfig IngestConfig",
-    "appliance.config.load_shedding_config": "LoadSheddingConfig",
     "appliance.config.mqtt_config": "MqttConfig",
     "appliance.config.notify_targets": (
         "AppriseTarget HttpTarget NtfyTarget PushTarget Target TargetName WebhookTarget signing_key"
     ),
-    "appliance.config.sensors_config": "SensorsConfig",
     "appliance.config.site_file": (
-        "AlertsConfig DashboardConfig DashboardSections DecisionConfig ReplaySections SiteConfig SiteIdentity "
-        "load loads of_cameras"
+        "AlertsConfig CloudCostConfig CostsConfig DashboardConfig DashboardSections DecisionConfig EdgeCostConfig "
+        "LoadSheddingConfig ReplaySections SensorsConfig SiteConfig SiteIdentity load loads of_cameras"
     ),
-    "appliance.config.storage_config": "CameraQuotaConfig QuotaConfig RecordingMode StorageConfig",
-    "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint",
+    "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint Title id_of",
     "appliance.base.detector_config": "DetectorConfig",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -1,17 +1,84 @@
-"""The `cameras` section: streams, zones, lines, rules, decode policy and privacy of each camera."""
+"""The `cameras`, `storage` and `decode` sections: streams, zones, rules and privacy, what is kept, and what decodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from appliance.base.config_model import ConfigModel
-from appliance.config.decode_config import CameraDecodeConfig
-from appliance.config.storage_config import CameraQuotaConfig, RecordingMode
-from appliance.config.values import Schedule, Seconds, Share, SharePoint, VerdictSeverityConfig
-from appliance.types import HealthKind, Severity
+from appliance.config.values import Schedule, Seconds, Share, SharePoint, Title, VerdictSeverityConfig
+from appliance.types import DecodeHardware, HealthKind, Severity
+
+Gigabytes = Annotated[float, Field(gt=0)]
+PrerollMb = Annotated[float, Field(ge=4, le=4096)]
+RecordingMode = Literal["continuous", "pre_roll", False]
+
+
+class QuotaConfig(ConfigModel):
+    """The space of each class of recording, all cameras together; None: as much as the other limits leave."""
+
+    continuous_gb: Gigabytes | None = None
+    evidence_gb: Gigabytes | None = None
+    preroll_mb: PrerollMb = 64.0  # of each camera
+
+
+class CameraQuotaConfig(ConfigModel):
+    """The limits of one camera; None: the site's hours and pre-roll, and no limit of its own in bytes."""
+
+    continuous_hours: Annotated[float | None, Field(gt=0, le=24 * 3650)] = None
+    continuous_gb: Gigabytes | None = None
+    evidence_gb: Gigabytes | None = None
+    preroll_mb: PrerollMb | None = None
+
+
+class StorageConfig(ConfigModel):
+    dir: Path = Path("vedette-data")
+    segment_s: Annotated[float, Field(ge=1, le=60)] = 4.0
+    keep_hours: Annotated[float, Field(gt=0, le=24 * 3650)] = 24.0
+    undo_delete_hours: Annotated[float, Field(ge=0, le=24 * 90)] = 24.0
+    evidence_days: Annotated[float, Field(gt=0, le=3650)] = 30.0
+    size_max_gb: Annotated[float, Field(gt=0)] = 50.0
+    disk_free_min_mb: Annotated[float, Field(ge=0)] = 500.0
+    quota: QuotaConfig = QuotaConfig()
+    preroll_dir: Path | None = None
+
+
+# YAML 1.1 reads `off` as false.
+Hardware = Annotated[DecodeHardware, BeforeValidator(lambda given: "off" if given is False else given)]
+
+
+class CameraDecodeConfig(ConfigModel):
+    """The decode settings of one camera; None: as the site's `decode` section says."""
+
+    hardware: Hardware | None = None
+    fallback: bool | None = None
+
+
+class DecodeConfig(ConfigModel):
+    """The decoders of all cameras.
+
+    hardware: what decodes. fallback: a camera whose hardware decoder fails is decoded in software meanwhile; with
+    `auto` it always is. sessions_max: cameras decoded by hardware at once. device: which one of several, as FFmpeg
+    calls it; None: its first. ffmpeg: the system's, for what the FFmpeg inside PyAV cannot do.
+    """
+
+    hardware: Hardware = "off"
+    fallback: bool = False
+    sessions_max: Annotated[int, Field(ge=1, le=256)] = 16
+    device: Annotated[str, Field(pattern=r"^[A-Za-z0-9/_.:-]{1,64}$")] | None = None
+    ffmpeg: Path = Path("ffmpeg")
+
+    def hardware_of(self, camera: CameraDecodeConfig) -> DecodeHardware:
+        """Return what decodes this camera."""
+        return camera.hardware or self.hardware
+
+    def falls_back(self, camera: CameraDecodeConfig) -> bool:
+        """Return True if software may take over where the hardware fails."""
+        allowed = self.fallback if camera.fallback is None else camera.fallback
+        return allowed or self.hardware_of(camera) == "auto"
 
 
 def polygon_problem(points: tuple[SharePoint, ...]) -> str | None:
@@ -39,6 +106,7 @@ class RuleBase(ConfigModel):
     """height_min, height_max: of an object's box, as shares of the frame's height; None: any."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    title: Title = ""
     labels: Annotated[tuple[str, ...], Field(min_length=1)] = ("person",)
     score_min: Share = 0.5
     height_min: Share | None = None
@@ -134,6 +202,7 @@ class PrivacyConfig(ConfigModel):
 
 
 class CameraConfig(ConfigModel):
+    title: Title = ""
     url: Annotated[str, Field(min_length=1, repr=False)]
     detect_url: Annotated[str | None, Field(repr=False)] = None
     onvif: Annotated[str | None, Field(repr=False)] = None

@@ -1,4 +1,7 @@
-"""The whole site file, its small sections, and how it is loaded."""
+"""The whole site file, its small sections, and how it is loaded.
+
+The description of each price says where its default is from; the dashboard and docs/costs.md show it beside the price.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +18,100 @@ from appliance.base.broker_config import BrokerConfig
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
 from appliance.config.arming_config import ArmingConfig
-from appliance.config.camera_config import CameraConfig, CameraName
-from appliance.config.cost_config import CostsConfig
-from appliance.config.decode_config import DecodeConfig
+from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig, StorageConfig
 from appliance.config.escalation_config import EscalationConfig, UplinkConfig
 from appliance.config.ingest_config import HealthConfig, IngestConfig, RecheckConfig
-from appliance.config.load_shedding_config import LoadSheddingConfig
 from appliance.config.mqtt_config import MqttConfig
 from appliance.config.notify_targets import Target, TargetName
 from appliance.config.secrets_file import variables
-from appliance.config.sensors_config import SensorsConfig
-from appliance.config.storage_config import StorageConfig
+from appliance.config.values import Amount, Title
 from appliance.types import Decision, Severity
 from appliance.wire import LANGUAGES
 
 TOKEN_LENGTH_MIN = 12  # 12 random letters and digits have 71 bits
 CAMERAS_MAX = 256  # a file with 20,000 was checked for a minute, and no appliance decodes 256
+_PI_NODE = "a Raspberry Pi 5 as a node in a shop, early 2026: 150 over 3 years, 5 a month for its connection"
+
+
+class EdgeCostConfig(ConfigModel):
+    """The costs of one appliance. operations_million: people and services, for a million inferences."""
+
+    device_price: Annotated[Amount, Field(description=_PI_NODE)] = 150.0
+    device_years: Annotated[float, Field(gt=0, le=50, description=_PI_NODE)] = 3.0
+    power_w: Annotated[
+        Amount, Field(description="a Raspberry Pi 5 under load, at the wall: github.com/geerlingguy/sbc-reviews 60")
+    ] = 9.0
+    electricity_kwh: Annotated[Amount, Field(description="0.10 a kWh, early 2026; in much of Europe 0.30")] = 0.10
+    connectivity_month: Annotated[Amount, Field(description=_PI_NODE)] = 5.0
+    maintenance_month: Annotated[Amount, Field(description="nothing until you say so")] = 0.0
+    operations_million: Annotated[Amount, Field(description="nothing until you say so")] = 0.0
+
+
+class CloudCostConfig(ConfigModel):
+    """The costs of sending every main stream to the cloud and of running the detector there.
+
+    gpu_use: the share of its paid hours in which the GPU works; uplink_gb: None: escalation.prices.uplink_gb.
+    """
+
+    gpu_hour: Annotated[Amount, Field(description="an NVIDIA L4 on demand, RunPod by deploybase.ai, 2026")] = 0.44
+    inferences_hour: Annotated[
+        float, Field(gt=0, description="one in 10 ms on an L4, early 2026: an upper bound of its time")
+    ] = 360_000.0
+    gpu_use: Annotated[float, Field(gt=0, le=1, description="never idle; at 0.1 an inference costs ten times")] = 1.0
+    uplink_gb: Annotated[Amount | None, Field(description="as escalation.prices.uplink_gb")] = None
+
+
+class CostsConfig(ConfigModel):
+    """The prices behind the comparison on the page Savings, all in one currency."""
+
+    currency: Annotated[str, Field(min_length=1, max_length=8, description="that of the defaults")] = "USD"
+    edge: EdgeCostConfig = EdgeCostConfig()
+    cloud: CloudCostConfig = CloudCostConfig()
+
+
+class LoadSheddingConfig(ConfigModel):
+    """When load is shed and when it comes back; see docs/power.md.
+
+    Heat: from temperature_max_c on, or throttled, for hold_s, one step after another, each step_s apart; back one step
+    when it has been below temperature_clear_c and not throttled for clear_s. Memory: at once.
+    """
+
+    enabled: bool = True
+    temperature_max_c: Annotated[float, Field(ge=30, le=120)] = 80.0
+    temperature_clear_c: Annotated[float, Field(ge=20, le=119)] = 74.0
+    hold_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    step_s: Annotated[float, Field(ge=1, le=3600)] = 60.0
+    clear_s: Annotated[float, Field(ge=1, le=86400)] = 120.0
+    fps_share: Annotated[float, Field(ge=0.1, lt=1)] = 0.5
+    input_share: Annotated[float, Field(ge=0.5, lt=1)] = 0.75
+    offload: bool = False
+    memory_available_min_mb: Annotated[float, Field(ge=0)] = 200.0
+    memory_stalled_max: Annotated[float, Field(gt=0, le=1)] = 0.1
+    memory_group_share_max: Annotated[float, Field(gt=0, le=1)] = 0.9
+
+    @model_validator(mode="after")
+    def _apart(self) -> LoadSheddingConfig:
+        if self.temperature_clear_c >= self.temperature_max_c:
+            raise ValueError("temperature_clear_c must be below temperature_max_c, or it would go back and forth")
+        return self
+
+
+class SensorsConfig(ConfigModel):
+    """root: of the file system in which /sys, /proc and /dev of the appliance lie."""
+
+    root: Path = Path("/")
 
 
 class SiteIdentity(ConfigModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "site"
+    title: Title = ""
     image_free: bool = False
     language: str = "en"
+
+    @property
+    def shown(self) -> str:
+        """The name for people."""
+        return self.title or self.name
 
     @field_validator("language")
     @classmethod
@@ -138,6 +213,13 @@ class DecisionConfig:
     health: HealthConfig
     escalation: EscalationConfig
     has_uplink: bool
+
+    def shown(self, camera: str, rule: str = "") -> str:
+        """Return the name for people of a camera, or of one of its rules; the id where there is none."""
+        known = self.cameras.get(camera)
+        if not rule:
+            return (known.title if known else "") or camera
+        return next((each.title for each in (known.rules if known else ()) if each.name == rule), "") or rule
 
     def image_free(self, camera: str) -> bool:
         """Return True if no pixels of this camera may leave the site, by its own setting or the site's."""

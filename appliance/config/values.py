@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Collection
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from appliance.base.config_model import ConfigModel
 from appliance.types import SEVERITIES, Decision, Severity
@@ -16,7 +18,34 @@ Seconds = Annotated[float, Field(ge=0, le=86400)]
 Amount = Annotated[float, Field(ge=0)]
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+ID_CHARS_MAX = 32  # of a camera or profile; it stands in topics, file names and metrics
+_LETTERS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "æ": "ae", "ø": "oe", "å": "aa", "ł": "l"})
 _SPAN = re.compile(r"^([01]\d|2[0-3]):([0-5]\d)-(([01]\d|2[0-3]):([0-5]\d)|24:00)$")
+
+
+def _one_line(title: str) -> str:
+    if not title.isprintable() or title != title.strip():
+        raise ValueError("is one line of printable characters, without blanks around it")
+    return unicodedata.normalize("NFC", title)
+
+
+Title = Annotated[str, Field(max_length=64), AfterValidator(_one_line)]
+"""A name for people, any text; '': the id is shown."""
+
+
+def id_of(title: str, taken: Collection[str] = (), otherwise: str = "camera") -> str:
+    """Return an id made from a name for people: `Café Straßenecke` becomes `cafe-strassenecke`.
+
+    taken: ids that it may not be. otherwise: the id of a name without a Latin letter or a digit.
+    """
+    plain = unicodedata.normalize("NFKD", title.lower().translate(_LETTERS))
+    kept = re.sub(r"[^a-z0-9]+", "-", "".join(each for each in plain if not unicodedata.combining(each)))
+    stem = kept.strip("-")[:ID_CHARS_MAX].rstrip("-") or otherwise
+    found, n = stem, 1
+    while found in taken:
+        n += 1
+        found = f"{stem[: ID_CHARS_MAX - len(str(n)) - 1]}-{n}"
+    return found
 
 
 class Schedule(ConfigModel):

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 
 from appliance.base.passwords import code_digest, hashed, is_password
 from appliance.dashboard.openapi import media
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.users_api import SessionItem, refusals, sessions_of
 from appliance.types.accounts import Role, UserRow
 from appliance.web.auth import Access, AccessPart, TemplatesPart, too_many_tries
@@ -57,22 +57,16 @@ class RecoveryCodes(ApiModel):
     codes: list[str]
 
 
-class ChangePassword(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ChangePassword(RequestModel):
     old: SecretStr
     new: SecretStr
 
 
-class GivenPassword(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class GivenPassword(RequestModel):
     password: SecretStr
 
 
-class GivenCode(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class GivenCode(RequestModel):
     code: Annotated[str, Field(max_length=32)]
 
 

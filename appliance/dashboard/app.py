@@ -7,24 +7,19 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from fastapi import Depends, FastAPI, Request
-from starlette.responses import Response
+from fastapi import Depends, FastAPI
 
 from appliance.base.clock import Clock
 from appliance.config import DashboardConfig, DashboardSections
 from appliance.dashboard import (
     account_api,
-    account_page,
     alerts_api,
     alerts_page,
     arming_api,
     backup_api,
-    camera_edit_page,
-    camera_finder_api,
     camera_setup_api,
-    camera_setup_page,
     cameras_api,
     cameras_page,
     cascade_api,
@@ -41,24 +36,17 @@ from appliance.dashboard import (
     ptz_api,
     recordings_api,
     savings_api,
-    savings_history_api,
-    savings_page,
     scenarios_api,
-    scenarios_page,
     settings_api,
-    settings_page,
     setup_api,
-    setup_page,
     snooze_api,
     snooze_page,
     storage_api,
-    storage_page,
     system_api,
     system_page,
     timeline_api,
     timeline_page,
     trials_api,
-    trials_page,
     users_api,
     users_page,
     why_api,
@@ -69,26 +57,23 @@ from appliance.dashboard.app_parts import DashboardParts
 from appliance.dashboard.deps import NO_PROBES, READ_HERE, CoreProbes, MediaReaders, StoredSite
 from appliance.dashboard.openapi import operation_id, serve_openapi
 from appliance.settings.settings_service import SettingsService
-from appliance.web import assets, language_api, login_page, problems, session_api, texts
+from appliance.web import assets, problems, session_api, texts
 from appliance.web.guard import AllowedHosts, AnswerBug, PathRules, RequestGuard
 from appliance.web.problems import RouteMethods
 from appliance.web.proxy_headers import ProxyHeaders
 
 if TYPE_CHECKING:
+    from appliance.web.templating import Templates
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 APIS = (
-    account_api, alerts_api, arming_api, backup_api, camera_finder_api,
-    camera_setup_api, cameras_api, cascade_api, events_api, false_alarms_api, headroom_api, health_api,
-    language_api, live_api, manifest_api, metrics_api, notify_api, ptz_api, recordings_api, savings_api,
-    savings_history_api, scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api, system_api,
-    timeline_api, trials_api, users_api, why_api,
+    account_api, alerts_api, arming_api, backup_api, camera_setup_api, cameras_api, cascade_api, events_api,
+    false_alarms_api, headroom_api, health_api, live_api, manifest_api, metrics_api, notify_api, ptz_api,
+    recordings_api, savings_api, scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api,
+    system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
-# The page that adds a camera comes before the page of one: `new` is no camera's name.
 PAGES = (
-    account_page, alerts_page, camera_edit_page, camera_setup_page, cameras_page, live_page, login_page,
-    notify_page, savings_page, scenarios_page, settings_page, setup_page, snooze_page, storage_page, system_page,
-    timeline_page, trials_page, users_page, why_page,
+    alerts_page, cameras_page, live_page, notify_page, snooze_page, system_page, timeline_page, users_page, why_page,
 )  # fmt: skip
 ROUTERS = (*(each.router for each in (*APIS, *PAGES)), recordings_api.alert_router)
 
@@ -133,15 +118,16 @@ def create_app(
 
     def configure(config: DashboardSections, probes: CoreProbes) -> None:
         """Answer by these sections of the site file and with these parts of the core from the next request on."""
-        app.state.on_bug = problems.install(app, parts.configure(app, config, probes), methods)
+        app.state.templates = parts.configure(app, config, probes)
         app.state.language = config.decisions.site.language
 
     configure(config, probes)
     app.state.configure = configure
+    on_bug = problems.install(app, lambda: cast("Templates", app.state.templates), methods)
     app.state.empty_caches = parts.frames.empty
     app.state.warm_up = partial(_warm_up, app, parts)
     app.state.streams = (parts.hub, parts.live)
-    _guard(app, config.dashboard, parts, storage.clock, certificate, methods)
+    _guard(app, config.dashboard, parts, storage.clock, certificate, methods, on_bug)
     for router in ROUTERS:
         app.include_router(router)
     app.mount("/static", assets.AssetFiles(), name="static")
@@ -155,11 +141,12 @@ def _guard(
     clock: Clock,
     certificate: ServerCertificate | None,
     methods: RouteMethods,
+    on_bug: AnswerBug,
 ) -> None:
     """Add what each request passes before its handler, the last one first."""
     app.add_middleware(
         RequestGuard, hosts=AllowedHosts.of(served), access=parts.access, clock=clock,
-        on_bug=partial(_answer_bug, app), certificate=certificate,
+        on_bug=on_bug, certificate=certificate,
         language=lambda: str(app.state.language), paths=replace(PATHS, methods=methods),
     )  # fmt: skip
     app.add_middleware(
@@ -173,12 +160,6 @@ def _warm_up(app: FastAPI, parts: DashboardParts) -> None:
     assets.version()
     for route in app.routes:  # FastAPI prepares those of a router when first one of them could be meant
         route.matches({"type": "http", "method": "GET", "path": "/", "root_path": ""})
-
-
-async def _answer_bug(app: FastAPI, request: Request, error: Exception) -> Response:
-    """In the words and with the name of the settings that are in force."""
-    answer: AnswerBug = app.state.on_bug
-    return await answer(request, error)
 
 
 def _watching(parts: DashboardParts) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:

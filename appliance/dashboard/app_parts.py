@@ -14,11 +14,10 @@ from appliance.dashboard.access_rights import CameraOf, may
 from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
 from appliance.dashboard.alerts_page import AlertPageView
 from appliance.dashboard.backup_api import SiteBackups
-from appliance.dashboard.camera_finder_api import CameraFinder
-from appliance.dashboard.camera_setup_api import CameraProber
+from appliance.dashboard.camera_setup_api import CameraFinder, CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
-from appliance.dashboard.deps import CoreProbes, MediaReaders, StoredSite
+from appliance.dashboard.deps import CoreProbes, MediaReaders, StorageRoot, StoredSite
 from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.events_api import changes_of
 from appliance.dashboard.false_alarms_api import FalseAlarmReader
@@ -31,14 +30,12 @@ from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
-from appliance.dashboard.savings_api import COST_DAYS, DAY_S, CostReader, SavingsReader
-from appliance.dashboard.savings_history_api import HistoryReader
+from appliance.dashboard.savings_api import COST_DAYS, DAY_S, CostReader, HistoryReader, SavingsReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import SnapshotCache, cut_snapshot
 from appliance.dashboard.system_api import SystemReader
 from appliance.dashboard.timeline_api import TimelineReader
-from appliance.dashboard.trial_store import TrialStore
-from appliance.dashboard.trials_api import SettingsTrials
+from appliance.dashboard.trials_api import SettingsTrials, TrialStore
 from appliance.dashboard.why_api import WhyReader
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.rules.arming import Arming
@@ -127,8 +124,8 @@ class DashboardParts:
         """
         decisions, cameras = config.decisions, config.decisions.cameras
         templates = Templates(
-            decisions.site.name, navigation=NAVIGATION, guarded=lambda: self.access.guarded, may=may,
-            editable=self._editable,
+            decisions.site.shown, navigation=NAVIGATION, guarded=lambda: self.access.guarded, may=may,
+            editable=self._editable, shown=decisions.shown,
         )  # fmt: skip
         limits = StorageLimits.of(config.storage, cameras)
         storage = StorageReportCache(self._db, self._root, limits)
@@ -144,8 +141,8 @@ class DashboardParts:
         headroom = HeadroomReader(cameras, self._meter, self._health_events, probes)
         readers = (health_reader, headroom, storage, self._cameras, self._meter)
         provide(
-            app, self._db, templates, self.access, self._access_log, self._camera_of, self.hub, self.live, probes,
-            self._snapshots, self.frames, self._cuts, self._renditions, storage,
+            app, self._db, StorageRoot(self._root), templates, self.access, self._access_log, self._camera_of, self.hub,
+            self.live, probes, self._snapshots, self.frames, self._cuts, self._renditions, storage,
             self._alert_counts, alert_reader, health_reader,
             CameraReader(self._cameras, self._segments, self._boxes, self._meter, cameras),
             FalseAlarmReader(self._db, cameras),

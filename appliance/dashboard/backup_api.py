@@ -22,7 +22,7 @@ from appliance.backup.restore import FOLDER, ReadyRestore, RestoreTarget, discar
 from appliance.base.clock import Clock
 from appliance.base.errors import UsageError
 from appliance.config.secrets_file import variables
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import SettingsPart
 from appliance.dashboard.users_api import refuse_token
 from appliance.media.atomic_file import DiskWriteError
@@ -65,10 +65,8 @@ class MakeBackup(BaseModel):
     passphrase: Annotated[SecretStr, Field(max_length=200)] = SecretStr("")
 
 
-class StartRestore(BaseModel):
+class StartRestore(RequestModel):
     """other_site: it may be of a site of another name."""
-
-    model_config = ConfigDict(extra="forbid")
 
     passphrase: Annotated[SecretStr, Field(max_length=200)] = SecretStr("")
     other_site: bool = False

@@ -1,4 +1,4 @@
-"""`/api/v1/setup`: try a camera's address, see its picture, add it to the site file, its password kept apart."""
+"""`/api/v1/setup`: find cameras, try an address, see its picture, add it to the site file, its password kept apart."""
 
 from __future__ import annotations
 
@@ -6,31 +6,43 @@ import re
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 from starlette.responses import Response
 
 from appliance.base.clock import Clock
-from appliance.base.errors import SourceRefused
+from appliance.base.errors import SourceError, SourceRefused
+from appliance.config import CameraConfig, id_of
+from appliance.dashboard.deps import DatabasePart, StorageRoot
 from appliance.dashboard.openapi import media
-from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.settings_api import Settings, SettingsReport, settings_problems, user_of
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
+from appliance.dashboard.settings_api import Settings, SettingsPart, SettingsReport, settings_problems, user_of
+from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, model_bundles
 from appliance.ingest.probe_process import CameraReport, ProbeFailed, probe_camera
-from appliance.onvif.camera_client import clock_ahead_s
-from appliance.onvif.soap_client import OnvifAddress, bracketed
-from appliance.onvif.stream_choice import clock_advice
-from appliance.settings.yaml_edit import SiteChange
+from appliance.onvif.camera_client import (
+    OnvifCamera,
+    StreamProfile,
+    choose_streams,
+    clock_advice,
+    clock_ahead_s,
+    inspect_camera,
+)
+from appliance.onvif.discovery import FoundCamera, discover_cameras
+from appliance.onvif.soap_client import OnvifAddress, bracketed, is_same_host
+from appliance.settings.yaml_edit import REMOVED, SiteChange
+from appliance.store.retention import delete_camera
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
 
+_Result = TypeVar("_Result")
 IMAGES_MAX = 4  # of tried cameras, 0.5 MB each, until the person saves
-
+SIDE_USUAL = 640  # pixels, of a network that says nothing of its size
 CLOCK_S_MAX = 1.5  # for a camera's time: one that speaks ONVIF says it at once
 
 router = APIRouter(prefix=f"{API}/setup", tags=["setup"])
@@ -71,10 +83,8 @@ _SECOND = tuple(
 )
 
 
-class CameraAddress(BaseModel):
+class CameraAddress(RequestModel):
     """Where a camera is. user, password: '' where it wants none, or where they stand in the address."""
-
-    model_config = ConfigDict(extra="forbid")
 
     url: Annotated[str, Field(min_length=8, max_length=1000, pattern=r"^rtsps?://")]
     user: Annotated[str, Field(max_length=100)] = ""
@@ -110,6 +120,15 @@ class CameraStreams(CameraAddress):
     detect_url: Annotated[str, Field(max_length=1000, pattern=r"^(rtsps?://.+)?$")] = ""
     onvif: Annotated[str, Field(max_length=300, pattern=r"^(https?://.*)?$")] = ""
 
+    def addresses(self) -> dict[str, str]:
+        """Return the addresses of the site file by their keys, without user and password. Raise Problem."""
+        found = {"url": self.parts()[0]}
+        if self.detect_url:
+            found["detect_url"] = CameraAddress(url=self.detect_url).parts()[0]
+        if self.onvif:
+            found["onvif"] = self.onvif_address().url
+        return found
+
     def second(self) -> CameraAddress | None:
         """Where the second stream is."""
         if not self.detect_url:
@@ -134,12 +153,67 @@ def _without_variables(url: str) -> str:
     return url
 
 
+Recording = Literal["continuous", "pre_roll", "none"]
+_ID = r"[a-z0-9][a-z0-9_-]{0,31}"
+
+
+class TryCamera(CameraStreams):
+    """camera: one of the site file, whose stored password is used where none is given; '': a new one."""
+
+    camera: Annotated[str, Field(pattern=rf"^({_ID})?$")] = ""
+
+
 class AddCamera(CameraStreams):
-    """onvif: of a camera that is to be turned from the dashboard; '': it is not."""
+    """onvif: of a camera that is to be turned from the dashboard; '': it is not.
+
+    title: its name for people. name: its id; '': one is made of the title.
+    """
 
     base: Annotated[str, Field(max_length=64)]
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
-    record: Literal["continuous", "pre_roll", "none"] = "continuous"
+    name: Annotated[str, Field(pattern=rf"^({_ID})?$")] = ""
+    title: Annotated[str, Field(max_length=64)] = ""
+    record: Recording = "continuous"
+
+
+class ChangeCamera(CameraStreams):
+    """A camera as it shall be; its zones, rules and history stay.
+
+    url '': the addresses stay (of a file that plays a camera, say). password '' with the stored user: it stays.
+    """
+
+    url: Annotated[str, Field(max_length=1000, pattern=r"^(rtsps?://.+)?$")] = ""
+    base: Annotated[str, Field(max_length=64)]
+    title: Annotated[str, Field(max_length=64)] = ""
+    record: Recording = "continuous"
+    audio: bool = False
+    enabled: bool = True
+
+
+class RemoveCamera(RequestModel):
+    """recordings: keep them until they are too old, or delete them, and pictures and clips of alerts, at once."""
+
+    base: Annotated[str, Field(max_length=64)]
+    recordings: Literal["keep", "delete"]
+
+
+class CopyRules(RequestModel):
+    """to: the camera whose zones, lines and rules are replaced."""
+
+    base: Annotated[str, Field(max_length=64)]
+    to: Annotated[str, Field(pattern=rf"^{_ID}$")]
+
+
+class AddedCamera(SettingsReport):
+    """camera: the id of the camera that was added."""
+
+    camera: str
+
+
+class RemovedCamera(SettingsReport):
+    """deleted_bytes: of recordings and evidence. changed: keys of targets and profiles that had named the camera."""
+
+    deleted_bytes: int
+    changed: list[str]
 
 
 class StreamFacts(ApiModel):
@@ -158,10 +232,7 @@ class StreamFacts(ApiModel):
 
     @classmethod
     def of(cls, report: CameraReport) -> StreamFacts:
-        return cls(
-            codec=report.codec, width=report.size[0], height=report.size[1], fps=report.fps, kbit_s=report.kbit_s,
-            keyframe_s=report.keyframe_s, first_frame_s=report.first_frame_s,
-        )  # fmt: skip
+        return cls.of_row(report, width=report.size[0], height=report.size[1])
 
 
 class ProbeItem(StreamFacts):
@@ -241,9 +312,9 @@ def vendors() -> VendorList:
 
 
 @router.post("/probe")
-def probe(prober: Prober, wanted: CameraStreams) -> ProbeItem:
+def probe(prober: Prober, part: Settings, wanted: TryCamera) -> ProbeItem:
     """Open a camera's streams for some seconds and say what came. 422 says why nothing did, and what to do."""
-    return prober.probe(wanted)
+    return prober.probe(tried(part, wanted))
 
 
 @router.get("/pictures/{key}", response_class=Response, responses=media("image/jpeg", etag=False))
@@ -255,34 +326,166 @@ def probed_image(prober: Prober, key: str) -> Response:
     return Response(found, media_type="image/jpeg")
 
 
+def stored_streams(camera: CameraConfig) -> CameraStreams:
+    """Return a camera's addresses as the site file has them, with their user and password."""
+    return CameraStreams.model_construct(url=camera.url, detect_url=camera.detect_url or "", onvif=camera.onvif or "")
+
+
+def tried(part: SettingsPart, wanted: TryCamera) -> CameraStreams:
+    """Return what is to be tried, with the stored password where it is meant. Raise Problem."""
+    if not wanted.camera:
+        return wanted
+    return with_stored_login(_configured(part, wanted.camera), wanted)
+
+
+def with_stored_login(camera: CameraConfig, wanted: CameraStreams) -> CameraStreams:
+    """Return `wanted` with the camera's stored password where none is given for the same user.
+
+    Raise Problem for another host: whoever takes over an admin's browser must not have the password sent to theirs.
+    """
+    if camera.is_file:
+        return wanted
+    known, user, password = CameraAddress(url=camera.url).parts()
+    if wanted.password.get_secret_value() or not password or wanted.user != user:
+        return wanted
+    hosts = {urlsplit(each).hostname for each in wanted.addresses().values()}
+    if hosts - {urlsplit(known).hostname}:
+        raise Problem(422, "This is another address: type the password, too. The stored one is not sent to it.")
+    return wanted.model_copy(update={"password": SecretStr(password)})
+
+
+def _configured(part: SettingsPart, name: str) -> CameraConfig:
+    found = part.service.running.config.cameras.get(name)
+    if found is None:
+        raise Problem(404, f"There is no camera {name} in the site file.")
+    return found
+
+
+def _addressed(name: str, wanted: CameraStreams) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the addresses as the site file names them, and the secrets beside it. Raise Problem."""
+    section = wanted.addresses()
+    _, user, password = wanted.parts()
+    if not user and not password:
+        return section, {}
+    stem = name.upper().replace("-", "_")
+    names = f"CAMERA_{stem}_USER", f"CAMERA_{stem}_PASSWORD"
+    kept = {names[0]: quote(user, safe=""), names[1]: quote(password, safe="")}
+    return {key: with_login(url, f"${{{names[0]}}}", f"${{{names[1]}}}") for key, url in section.items()}, kept
+
+
 @router.post("/cameras", status_code=201)
-def add_camera(request: Request, part: Settings, wanted: AddCamera) -> SettingsReport:
+def add_camera(request: Request, part: Settings, wanted: AddCamera) -> AddedCamera:
     """Add a camera to the site file; user and password go to the secrets file beside it. 409: there is one already."""
-    service = part.service
+    service, title = part.service, wanted.title.strip()
+    known = service.running.config.cameras
     if wanted.name == "new":
         raise Problem(422, "A camera cannot be called new: that is the name of a page.")
-    if wanted.name in service.running.config.cameras:
+    if wanted.name in known:
         raise Problem(409, f"There is already a camera {wanted.name}.")
-    bare, user, password = wanted.parts()
-    section: dict[str, Any] = {"url": bare}
-    if wanted.detect_url:
-        section["detect_url"] = CameraAddress(url=wanted.detect_url).parts()[0]
+    if not wanted.name and not title:
+        raise Problem(422, "title: give the camera a name.")
+    name = wanted.name or id_of(title, {"new", *known})
+    addresses, kept = _addressed(name, wanted)
+    section: dict[str, Any] = {**({"title": title} if title not in ("", name) else {}), **addresses}
     if wanted.onvif:
-        section["onvif"] = wanted.onvif_address().url
         section["health_ignore"] = ["moved"]  # a view that changes on purpose is no fault
     if wanted.record != "continuous":
         section["record"] = False if wanted.record == "none" else wanted.record
-    kept: dict[str, str] = {}
-    if user or password:
-        stem = wanted.name.upper().replace("-", "_")
-        names = f"CAMERA_{stem}_USER", f"CAMERA_{stem}_PASSWORD"
-        kept = {names[0]: quote(user, safe=""), names[1]: quote(password, safe="")}
-        for key in ("url", "detect_url", "onvif"):
-            if key in section:
-                section[key] = with_login(section[key], f"${{{names[0]}}}", f"${{{names[1]}}}")
     with settings_problems():
-        changes = [SiteChange(("cameras", wanted.name), section)]
-        status = service.change(changes, wanted.base, user_of(request), f"camera {wanted.name} added", kept)
+        changes = [SiteChange(("cameras", name), section)]
+        status = service.change(changes, wanted.base, user_of(request), f"camera {name} added", kept)
+        return AddedCamera(**dict(SettingsReport.after(service, status)), camera=name)
+
+
+@router.post("/cameras/{name}")
+def change_camera(request: Request, part: Settings, name: str, wanted: ChangeCamera) -> SettingsReport:
+    """Change a camera's name, addresses, login, recording or sound, or switch it off or on."""
+    service, camera = part.service, _configured(part, name)
+    title, record = wanted.title.strip(), False if wanted.record == "none" else wanted.record
+    values = {
+        "title": ("" if title == name else title, ""), "record": (record, "continuous"), "audio": (wanted.audio, False),
+        "enabled": (wanted.enabled, True),
+    }  # fmt: skip
+    changes = [
+        SiteChange(("cameras", name, key), REMOVED if value == default else value)
+        for key, (value, default) in values.items()
+        if value != getattr(camera, key)
+    ]
+    kept: dict[str, str] = {}
+    if wanted.url:
+        whole = with_stored_login(camera, wanted)
+        if camera.is_file or _facts(whole) != _facts(stored_streams(camera)):
+            addresses, kept = _addressed(name, whole)
+            changes += [
+                SiteChange(("cameras", name, key), addresses.get(key, REMOVED))
+                for key in ("url", "detect_url", "onvif")
+                if key in addresses or getattr(camera, key) is not None
+            ]
+    with settings_problems():
+        if not changes:
+            return SettingsReport.of(service)
+        status = service.change(changes, wanted.base, user_of(request), f"camera {name} changed", kept)
+        return SettingsReport.after(service, status)
+
+
+def _facts(streams: CameraStreams) -> tuple[object, ...]:
+    _, user, password = streams.parts()
+    return tuple(streams.addresses().items()), user, password
+
+
+@router.post("/cameras/{name}/remove")
+def remove_camera(
+    request: Request,
+    part: Settings,
+    db: DatabasePart,
+    root: Annotated[StorageRoot, Depends(provided(StorageRoot))],
+    name: str,
+    wanted: RemoveCamera,
+) -> RemovedCamera:
+    """Take a camera out of the site file, and out of what names it; delete what it recorded if that is wanted.
+
+    Alerts stay in the list. A target that was told of this camera alone is switched off: without a camera it would be
+    told of all.
+    """
+    service = part.service
+    _configured(part, name)
+    changes = [SiteChange(("cameras", name), REMOVED)]
+    config = service.running.config
+    for target, row in config.notify.items():
+        if name in row.cameras:
+            left = [each for each in row.cameras if each != name]
+            changes.append(SiteChange(("notify", target, "cameras"), left))
+            changes += [] if left else [SiteChange(("notify", target, "enabled"), False)]
+    for profile, hours in config.arming.profiles.items():
+        if name in (hours.cameras or ()):
+            left = [each for each in hours.cameras or () if each != name]
+            changes.append(SiteChange(("arming", "profiles", profile, "cameras"), left))
+    with settings_problems():
+        status = service.change(changes, wanted.base, user_of(request), f"camera {name} removed")
+    freed = delete_camera(db, root.path, name) if wanted.recordings == "delete" else 0
+    named = sorted({".".join(map(str, each.path[:-1])) for each in changes[1:]})
+    return RemovedCamera(**dict(SettingsReport.after(service, status)), deleted_bytes=freed, changed=named)
+
+
+@router.post("/cameras/{name}/copy")
+def copy_rules(request: Request, part: Settings, name: str, wanted: CopyRules) -> SettingsReport:
+    """Give another camera the zones, lines and rules of this one; its own go. An older version brings them back."""
+    service = part.service
+    _configured(part, name), _configured(part, wanted.to)
+    if name == wanted.to:
+        raise Problem(422, "to: choose another camera.")
+    written = service.running.as_written()["cameras"]
+    source, target = written[name] or {}, written[wanted.to] or {}
+    changes = [
+        SiteChange(("cameras", wanted.to, key), source.get(key, REMOVED))
+        for key in ("zones", "ignore", "lines", "rules")
+        if source.get(key) != target.get(key)
+    ]
+    with settings_problems():
+        if not changes:
+            return SettingsReport.of(service)
+        why = f"zones and rules of {name} copied to {wanted.to}"
+        status = service.change(changes, wanted.base, user_of(request), why)
         return SettingsReport.after(service, status)
 
 
@@ -317,3 +520,166 @@ def advice(report: CameraReport, detect: CameraReport | None = None) -> list[str
     if report.codec not in {"h264", "hevc"}:
         found.append(f"{report.codec} is recorded as it comes; H.264 takes far less disk.")
     return found
+
+
+class FoundItem(ApiModel):
+    """A camera that answered. name, make, place: as it says. added: what it is called here; '': it is not yet.
+
+    elsewhere: another host that it names, which is not used.
+    """
+
+    address: str
+    host: str
+    name: str
+    make: str
+    place: str
+    added: str
+    elsewhere: str
+
+
+class FoundList(ApiModel):
+    cameras: list[FoundItem]
+
+
+class AskCamera(RequestModel):
+    """address: a host, with a port if it is not 80, or the whole ONVIF address."""
+
+    address: Annotated[str, Field(min_length=1, max_length=300)]
+    user: Annotated[str, Field(max_length=100)] = ""
+    password: Annotated[SecretStr, Field(max_length=200)] = SecretStr("")
+
+    def parsed(self) -> OnvifAddress:
+        """Return the address. Raise SourceRefused if it is none."""
+        found = OnvifAddress.parse(self.address)
+        return replace(found, user=self.user or found.user, password=self.password.get_secret_value() or found.password)
+
+
+class OnvifStreamItem(ApiModel):
+    """A stream as the camera announces it; null, 0 and '': it does not. gop: frames from key frame to key frame."""
+
+    token: str
+    name: str
+    codec: str
+    width: int
+    height: int
+    fps: float | None
+    kbit_s: float | None
+    gop: float | None
+    url: str
+
+    @classmethod
+    def of(cls, profile: StreamProfile) -> OnvifStreamItem:
+        return cls.of_row(profile, width=profile.size[0], height=profile.size[1])
+
+
+class OnvifReport(ApiModel):
+    """A camera's description of itself, and which streams to take.
+
+    The streams are `main` for recording and `sub` for detection ('': main). ahead_s: by how many seconds its clock is
+    ahead; null: it does not report it. notes: what it reported that was not followed.
+    """
+
+    address: str
+    make: str
+    model: str
+    firmware: str
+    ahead_s: float | None
+    clock_advice: str
+    ptz: bool
+    streams: list[OnvifStreamItem]
+    main: str
+    sub: str
+    why: str
+    notes: list[str]
+
+    @classmethod
+    def of(cls, camera: OnvifCamera, side: int) -> OnvifReport:
+        choice = choose_streams(camera.profiles, side)
+        return cls.of_row(
+            camera, clock_advice=clock_advice(camera.ahead_s), notes=list(camera.notes), **asdict(choice),
+            streams=[OnvifStreamItem.of(each) for each in camera.profiles if each.url],
+        )  # fmt: skip
+
+
+class CameraFinder:
+    """Asks the network and single cameras, one at a time, for those who add one. Any thread.
+
+    cameras, model: of the site file in force.
+    """
+
+    def __init__(self, clock: Clock, discover: Callable[[Clock], list[FoundCamera]] = discover_cameras) -> None:
+        self.cameras: Mapping[str, CameraConfig] = {}
+        self.model = AUTO_MODEL
+        self._clock = clock
+        self._discover = discover
+        self._busy = threading.Lock()
+
+    def found(self) -> FoundList:
+        """Return the cameras that answer in the local network within some seconds.
+
+        Raise Problem if another search is running.
+        """
+        found = self._alone(lambda: self._discover(self._clock))
+        return FoundList(cameras=[FoundItem.of_row(each, added=self._name_of(each)) for each in found])
+
+    def ask(self, wanted: AskCamera) -> OnvifReport:
+        """Return a camera's report. Raise Problem with the reason and what to do."""
+        try:
+            return OnvifReport.of(
+                self._alone(lambda: inspect_camera(wanted.parsed(), self._clock)), network_side(self.model)
+            )
+        except SourceError as error:
+            raise Problem(422, f"{error}.") from None
+
+    def _alone(self, work: Callable[[], _Result]) -> _Result:
+        if not self._busy.acquire(blocking=False):
+            raise Problem(429, "Cameras are being asked for already; wait some seconds.", {"Retry-After": "5"})
+        try:
+            return work()
+        finally:
+            self._busy.release()
+
+    def _name_of(self, found: FoundCamera) -> str:
+        """By the ONVIF address of a camera that has one here, and else by its host."""
+        for name, camera in self.cameras.items():
+            if camera.onvif is None and is_same_host(_host(camera.url), found.host):
+                return name
+            if camera.onvif is not None and _port(camera.onvif) == _port(found.address):
+                return name
+        return ""
+
+
+def network_side(model: str) -> int:
+    """Return the longer side, in pixels, of the detector's input."""
+    bundle = model_bundles().get(OWN_MODEL if model == AUTO_MODEL else model)
+    return max(bundle.input) if bundle else SIDE_USUAL
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _port(onvif: str) -> str:
+    """Host and port of an ONVIF address; '': it is none."""
+    try:
+        return OnvifAddress.parse(onvif).label
+    except SourceError:
+        return ""
+
+
+Finder = Annotated[CameraFinder, Depends(provided(CameraFinder))]
+
+
+@router.post("/discover")
+def discover(finder: Finder) -> FoundList:
+    """Ask the local network for ONVIF cameras (WS-Discovery). Takes three seconds."""
+    return finder.found()
+
+
+@router.post("/onvif")
+def onvif(finder: Finder, wanted: AskCamera) -> OnvifReport:
+    """Ask one camera for its streams and its time. 422 says why it does not answer, and what to do."""
+    return finder.ask(wanted)

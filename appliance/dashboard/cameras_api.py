@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote
 
@@ -51,10 +52,11 @@ class CameraItem(ApiModel):
     @classmethod
     def of(cls, row: CameraRow) -> CameraItem:
         name = quote(row.name, safe="")
-        return cls(
-            name=row.name, state=row.state, reason=row.reason, since_t=row.since_t, source=row.source, model=row.model,
-            width=row.size[0], height=row.size[1], rev=row.rev, url=f"{API}/cameras/{name}", page=f"/cameras/{name}",
-            picture=f"{API}/cameras/{name}/picture", boxes=f"{API}/cameras/{name}/boxes",
+        api = f"{API}/cameras/{name}"
+        width, height = row.size
+        return cls.of_row(
+            row, width=width, height=height, url=api, page=f"/cameras/{name}", picture=f"{api}/picture",
+            boxes=f"{api}/boxes",
         )  # fmt: skip
 
 
@@ -101,36 +103,31 @@ class CameraFull(CameraItem):
     gaps: list[GapItem] = []
 
 
+@dataclass(frozen=True, slots=True)
 class CameraReader:
-    """Cameras as the API and the pages show them: state, rates, today's sums, boxes. Any thread may call."""
+    """Cameras as the API and the pages show them: state, rates, today's sums, boxes. Any thread may call.
 
-    def __init__(
-        self,
-        cameras: CameraStore,
-        segments: SegmentStore,
-        boxes: BoxStore,
-        meter: Meter,
-        configured: Mapping[str, CameraConfig],
-    ) -> None:
-        """Take the stores and `configured`, the cameras of the site file by name."""
-        self._cameras = cameras
-        self._segments = segments
-        self._boxes = boxes
-        self._meter = meter
-        self.configured = configured
+    configured: the cameras of the site file by name.
+    """
+
+    cameras: CameraStore
+    segments: SegmentStore
+    boxes: BoxStore
+    meter: Meter
+    configured: Mapping[str, CameraConfig]
 
     def items(self) -> list[CameraItem]:
         """Every configured camera that the visitor may see, by name."""
-        return [CameraItem.of(row) for row in self._cameras.all() if visitor().sees(row.name)]
+        return [CameraItem.of(row) for row in self.cameras.all() if visitor().sees(row.name)]
 
     def full(self, name: str) -> CameraFull:
         """Return the camera with its gaps, its rates and today's sums. Raise Problem if there is none."""
         row = self._row(name)
-        segment = newest_readable(self._segments, name)
-        today = Counter({each.metric: each.amount for each in self._meter.totals("today") if each.camera == name})
+        segment = newest_readable(self.segments, name)
+        today = Counter({each.metric: each.amount for each in self.meter.totals("today") if each.camera == name})
         estimated = today[Metric(MetricName.CAMERA_BYTES, "estimated")]
         configured = self.configured.get(name)
-        decoding = self._meter.decoding().get(name) if row.state == "live" else None
+        decoding = self.meter.decoding().get(name) if row.state == "live" else None
         return CameraFull(
             **CameraItem.of(row).model_dump(),
             zones=configured.zones if configured else {},
@@ -157,7 +154,7 @@ class CameraReader:
                 for metric, n in sorted(today.items(), key=lambda item: item[0].label)
                 if metric.name is MetricName.HELD_BACK
             },
-            gaps=[GapItem.model_validate(gap) for gap in self._cameras.gaps(name)],
+            gaps=[GapItem.model_validate(gap) for gap in self.cameras.gaps(name)],
         )
 
     def boxes_at(self, name: str, t: float) -> FrameItem | None:
@@ -166,23 +163,23 @@ class CameraReader:
         Raise Problem for an unknown camera.
         """
         self._row(name)
-        near = self._boxes.span(name, t - BOXES_OFF_S_MAX, t + BOXES_OFF_S_MAX)
+        near = self.boxes.span(name, t - BOXES_OFF_S_MAX, t + BOXES_OFF_S_MAX)
         if not near:
             return None
         frame = min(near, key=lambda each: abs(each.t - t))
         return FrameItem(t=frame.t, looked=frame.looked, objects=frame.objects)
 
     def _row(self, name: str) -> CameraRow:
-        row = self._cameras.get(name)
+        row = self.cameras.get(name)
         if row is None:
             raise _unknown()
         return row
 
     def _examined_fps(self, row: CameraRow) -> float | None:
-        newest = self._boxes.latest(row.name)
+        newest = self.boxes.latest(row.name)
         if row.state != "live" or newest is None:
             return None
-        frames = self._boxes.span(row.name, newest.t - EXAMINED_OVER_S, newest.t)
+        frames = self.boxes.span(row.name, newest.t - EXAMINED_OVER_S, newest.t)
         times = [each.t for each in frames if each.looked]
         return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else None
 

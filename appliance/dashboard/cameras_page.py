@@ -1,29 +1,99 @@
-"""The pages of cameras: all of them, and one."""
+"""The pages of cameras: adding one, all of them, one, its editor, and what was tried on its recording."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
 from appliance.config import LineRule, Rule
 from appliance.dashboard import headroom_api
 from appliance.dashboard.access_rights import may
-from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, Reader
+from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, AlertReader, Reader
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
+from appliance.dashboard.camera_setup_api import (
+    VENDORS,
+    AskCamera,
+    Finder,
+    Prober,
+    TryCamera,
+    stored_streams,
+    tried,
+)
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
+from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthPart
 from appliance.dashboard.schemas import API
-from appliance.dashboard.settings_api import Settings
+from appliance.dashboard.settings_api import (
+    Settings,
+    editable_settings,
+    installed_networks,
+)
+from appliance.dashboard.settings_forms import fields_of, forms
+from appliance.dashboard.trials_api import TrialId, Trials, page_of
+from appliance.types import Review
 from appliance.web.auth import TemplatesPart
+from appliance.web.problems import Problem
 from appliance.web.texts import gettext as _
+from appliance.web.texts import ngettext
+from appliance.web.visitor import visitor
 
 RECENT = 6  # alerts in one row of the page
+COMMON_LABELS = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
+MINUTES = (10, 30, 60)  # of a trial on the recording
+ALERTS_TRIED = 20  # a trial replays each
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+
+@router.get("/cameras/new", dependencies=[Depends(editable_settings)])
+def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras) -> HTMLResponse:
+    """Return the page on which a camera is found in the network or by its address, tried, seen, named and added."""
+    first = not cameras.configured
+    return templates.page("camera_new.html", here="/cameras", rev=rev, vendors=VENDORS, first=first)
+
+
+@router.post("/fragments/setup/probe")
+def probe_fragment(prober: Prober, settings: Settings, templates: TemplatesPart, wanted: TryCamera) -> HTMLResponse:
+    """Return what a camera sent, for the page."""
+    return templates.page("probed.html", found=prober.probe(tried(settings, wanted)))
+
+
+@router.post("/fragments/setup/discover")
+def discover_fragment(finder: Finder, templates: TemplatesPart) -> HTMLResponse:
+    """Return the cameras that answer in the local network, for the page."""
+    return templates.page("found_cameras.html", cameras=finder.found().cameras)
+
+
+@router.post("/fragments/setup/onvif")
+def onvif_fragment(finder: Finder, templates: TemplatesPart, wanted: AskCamera) -> HTMLResponse:
+    """Return a camera's description of itself, for the page."""
+    return templates.page("found_streams.html", found=finder.ask(wanted))
+
+
+@router.get("/cameras/{name}/settings", dependencies=[Depends(editable_settings)])
+def camera_settings_page(rev: Rev, templates: TemplatesPart, settings: Settings, name: str) -> HTMLResponse:
+    """Return the page on which a camera gets another name, address or password, is switched off, or removed."""
+    service = settings.service
+    config, written = service.running.config, service.running.as_written()
+    camera = config.cameras.get(name)
+    if camera is None:
+        raise Problem(404, "There is no such camera in the site file.")
+    streams = stored_streams(camera)
+    shown = {"url": camera.url, "user": "", "password": ""} if camera.is_file else streams.addresses()
+    if not camera.is_file:
+        _, shown["user"], shown["password"] = streams.parts()
+    form = forms()["camera"]
+    return templates.page(
+        "camera_settings.html", here="/cameras", rev=rev, id=name, camera=camera, streams=shown, vendors=VENDORS,
+        has_password=bool(shown.pop("password")), digest=service.running.digest, form=form,
+        fields=fields_of(form, config, written, (), name), others=sorted(set(config.cameras) - {name}),
+    )  # fmt: skip
 
 
 @router.get("/cameras")
@@ -38,12 +108,13 @@ def cameras_page(
 ) -> HTMLResponse:
     """All cameras with their latest frames, and what the detector has left for them."""
     items = cameras.items()
+    off = sorted(name for name, each in cameras.configured.items() if not each.enabled and visitor().sees(name))
     summary = _("{live} of {n} live").format(live=sum(camera.state == "live" for camera in items), n=len(items))
     faults = health.open_titles()
     found = headroom.report()
     return templates.page(
         "cameras.html", here="/cameras", rev=rev, paused={row.camera: row for row in arming.paused() if not row.rule},
-        cameras=items, summary=summary, faults=faults,
+        cameras=items, summary=summary, faults=faults, off=off,
         headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable,
     )  # fmt: skip
 
@@ -83,3 +154,60 @@ def _rule_text(rule: Rule) -> str:
     verb = {"enter": "enters", "exit": "leaves", "dwell": "stays in"}[rule.kind]
     stay: Any = f" for {rule.seconds:g} s" if rule.kind == "dwell" else ""
     return f"{labels} {verb} zone {rule.zone}{stay}"
+
+
+@router.get("/cameras/{name}/edit", dependencies=[Depends(editable_settings)])
+def camera_edit_page(
+    *,
+    rev: Rev,
+    templates: TemplatesPart,
+    cameras: Cameras,
+    alarms: FalseAlarms,
+    alerts: Reader,
+    settings: Settings,
+    name: str,
+) -> HTMLResponse:
+    """Zones, lines and rules of a camera, drawn on its picture."""
+    camera = cameras.full(name)
+    return templates.page(
+        "camera_edit.html", here="/cameras", rev=rev, camera=camera, labels=COMMON_LABELS,
+        proposals=alarms.proposals(name), stretches=list(_stretches(alerts, name)), trials=page_of(name),
+        networks=installed_networks(settings.service.running.config.detector),
+    )  # fmt: skip
+
+
+def _stretches(alerts: AlertReader, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the stretches of the recording that a trial may take: of a request as JSON, and in words."""
+    for minutes in MINUTES:
+        yield json.dumps({"minutes": minutes}), _("%(n)s minutes") % {"n": minutes}
+    reviews: tuple[Review | Literal[""], ...] = ("", "false_alarm", "reviewed")
+    for review in reviews:
+        items, _older = alerts.page(AlertFilter(AlertFilterQuery(camera=name, review=review)), "", ALERTS_TRIED)
+        if items:
+            words = {
+                "": ngettext("around the last alert", "around the last %(n)s alerts", len(items)),
+                "false_alarm": ngettext(
+                    "around the last false alarm", "around the last %(n)s false alarms", len(items)
+                ),
+                "reviewed": ngettext(
+                    "around the last alert that was right", "around the last %(n)s alerts that were right", len(items)
+                ),
+            }[review]
+            yield json.dumps({"alerts": [each.id for each in items]}), words % {"n": len(items)}
+
+
+@router.get("/cameras/{name}/trials")
+def trials_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, reader: Trials, name: str) -> HTMLResponse:
+    """Return the page of what was tried on a camera's recording."""
+    return templates.page("trials.html", here="/cameras", rev=rev, camera=cameras.full(name), trials=reader.all(name))
+
+
+@router.get("/cameras/{name}/trials/{trial}")
+def trial_page(
+    rev: Rev, templates: TemplatesPart, cameras: Cameras, reader: Trials, name: str, trial: TrialId
+) -> HTMLResponse:
+    """One of them: how far it is, then what differs."""
+    report = reader.report(name, trial)
+    return templates.page(
+        "trial.html", here="/cameras", rev=rev, camera=cameras.full(name), trial=report, all_of_them=page_of(name)
+    )

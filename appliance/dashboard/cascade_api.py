@@ -80,6 +80,9 @@ class PoolItem(ApiModel):
     gpu_hour: float | None
 
 
+_NO_POOL = PoolItem(workers=0, ready=0, wait_s=None, gpu_hour=None)
+
+
 class CascadeReport(ApiModel):
     """The last decision about each alert of the last `days`.
 
@@ -117,25 +120,16 @@ class CascadeReader:
         """Return the report. Raise StoreError."""
         tiers, silent = self._counts(days)
         pool = self._probes.pool() if self._probes.pool is not None else None
-        return CascadeReport(
+        alerts = tiers.kept + tiers.asked
+        return CascadeReport.of_row(
+            tiers,
             days=days,
-            alerts=tiers.kept + tiers.asked,
-            kept=tiers.kept,
-            kept_share=tiers.kept / (tiers.kept + tiers.asked) if tiers.kept + tiers.asked else None,
-            sure=tiers.sure,
-            doubtful=tiers.doubtful,
-            asked=tiers.asked,
-            audited=tiers.audited,
-            flagged=tiers.flagged,
+            alerts=alerts,
+            kept_share=tiers.kept / alerts if alerts else None,
             labels=dict(tiers.labels),
             claims=self._claims(),
             silent=silent,
-            pool=PoolItem(
-                workers=pool.workers if pool else 0,
-                ready=pool.ready if pool else 0,
-                wait_s=pool.wait_s if pool else None,
-                gpu_hour=pool.gpu_hour if pool else None,
-            ),
+            pool=PoolItem.model_validate(pool) if pool else _NO_POOL,
         )
 
     def _claims(self) -> list[CascadeClaim]:
@@ -161,11 +155,9 @@ class CascadeReader:
 
     def _counted(self) -> SilentMisses:
         found = self._silent.counts()
-        return SilentMisses(
-            sent=found.sent,
-            known=found.known,
+        return SilentMisses.of_row(
+            found,
             by=dict(found.by),
-            missed=found.missed,
             missed_high=round(error_bound(found.missed, found.known), 4) if found.known else None,
             missed_alerts=list(found.missed_alerts),
         )

@@ -117,6 +117,13 @@ class CoreProbes:
 NO_PROBES = CoreProbes()
 
 
+@dataclass(frozen=True, slots=True)
+class StorageRoot:
+    """The storage folder."""
+
+    path: Path
+
+
 DatabasePart = Annotated[Database, Depends(provided(Database))]
 
 

@@ -18,8 +18,7 @@ from starlette.types import Receive, Scope, Send
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError
 from appliance.base.telemetry import LogThrottle
-from appliance.web.visitor import OWNER, Visitor
-from appliance.web.visitor_slots import VisitorSlots
+from appliance.web.visitor import OWNER, Visitor, VisitorSlots
 
 logger = logging.getLogger(__name__)
 

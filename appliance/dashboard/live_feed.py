@@ -26,7 +26,7 @@ from appliance.store.paths import SEGMENTS, SUBSTREAMS, inside
 from appliance.store.segments import SegmentStore
 from appliance.types import Box, FrameBoxes
 from appliance.web.texts import tell
-from appliance.web.visitor_slots import VisitorSlots
+from appliance.web.visitor import VisitorSlots
 
 logger = logging.getLogger(__name__)
 

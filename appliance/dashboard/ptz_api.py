@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from appliance.base.clock import Clock
 from appliance.base.errors import SourceError, SourceLost
 from appliance.config import CameraConfig
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.onvif.camera_client import CameraClient, PtzPreset
 from appliance.onvif.soap_client import CALL_S_MAX, OnvifAddress, SoapClient
 from appliance.store.users import AccessLog
@@ -32,10 +32,8 @@ router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
 Speed = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
 
 
-class PtzCommand(BaseModel):
+class PtzCommand(RequestModel):
     """`move` turns for `seconds`, or until the next command, with speeds of -1 to 1: to the right, up, in."""
-
-    model_config = ConfigDict(extra="forbid")
 
     action: Literal["move", "stop", "preset", "home"]
     pan: Speed = 0.0

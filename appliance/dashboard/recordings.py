@@ -21,7 +21,7 @@ from appliance.media.recording_reader import RecordingReader
 from appliance.store.paths import CUTS, SEGMENTS, inside
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
-from appliance.web.visitor_slots import VisitorSlots
+from appliance.web.visitor import VisitorSlots
 
 FRAME_OFF_S_MAX = 5.0  # a key frame further from the moment asked for is not of that moment
 SLOT_S = 1.0  # moments of a file this near share a picture

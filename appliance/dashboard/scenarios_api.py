@@ -7,14 +7,14 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Depends
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import FileResponse
 
 from appliance.base.errors import EvidenceError, ModelError, PreconditionError, UsageError
 from appliance.dashboard.alert_reader import Reader
 from appliance.dashboard.openapi import media
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.keep.scenario_file import ReviewedAs
 from appliance.keep.scenario_store import NOTE_LENGTH_MAX, StoredScenario
@@ -34,10 +34,9 @@ REFUSALS: dict[type[Exception], int] = {
 }
 
 
-class KeepRequest(BaseModel):
+class KeepRequest(RequestModel):
     """How an alert is to be kept; `{}` will do. `as` only where it is not reviewed."""
 
-    model_config = ConfigDict(extra="forbid")
     name: Annotated[str, Field(max_length=64)] = ""
     note: Annotated[str, Field(max_length=NOTE_LENGTH_MAX)] = ""
     truth: Annotated[ReviewedAs | None, Field(alias="as")] = None

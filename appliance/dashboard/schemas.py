@@ -58,6 +58,12 @@ class ApiModel(BaseModel):
         return cls(**{name: getattr(row, name) for name in cls.model_fields if name not in more}, **more)
 
 
+class RequestModel(BaseModel):
+    """What a client sends: a key that is not known is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class AlertItem(ApiModel):
     """An alert as lists show it. Times are UTC seconds; `t_end` null while it lasts; links null until ready.
 
@@ -294,42 +300,36 @@ class AlertFull(ApiModel):
         )
 
 
-class ReviewChange(BaseModel):
+class ReviewChange(RequestModel):
     """A person's review of an alert; null takes it back."""
 
-    model_config = ConfigDict(extra="forbid")
     review: Review | None
 
 
 Ids = Annotated[list[Annotated[str, Field(min_length=1, max_length=128)]], Field(min_length=1, max_length=BULK_MAX)]
 
 
-class BulkReview(BaseModel):
+class BulkReview(RequestModel):
     """A person's review of several alerts at once; null takes it back."""
 
-    model_config = ConfigDict(extra="forbid")
     ids: Ids
     review: Review | None
 
 
-class NothingMore(BaseModel):
+class NothingMore(RequestModel):
     """Nothing more to say: an empty object."""
 
-    model_config = ConfigDict(extra="forbid")
 
-
-class BulkDeletion(BaseModel):
+class BulkDeletion(RequestModel):
     """Several alerts are to be deleted because of `reason`, in words of a person."""
 
-    model_config = ConfigDict(extra="forbid")
     ids: Ids
     reason: Annotated[str, Field(max_length=DELETE_REASON_LENGTH_MAX)] = ""
 
 
-class BulkRestore(BaseModel):
+class BulkRestore(RequestModel):
     """Several deletions are to be taken back."""
 
-    model_config = ConfigDict(extra="forbid")
     ids: Ids
 
 
@@ -341,10 +341,9 @@ class BulkResult(ApiModel):
     refused: list[str] = []
 
 
-class NoteChange(BaseModel):
+class NoteChange(RequestModel):
     """A person's words about an alert, plain text; "" removes them."""
 
-    model_config = ConfigDict(extra="forbid")
     note: Annotated[str, Field(max_length=NOTE_LENGTH_MAX)]
 
 

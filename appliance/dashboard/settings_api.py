@@ -9,20 +9,20 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
 from appliance.config import DecisionConfig
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
+from appliance.dashboard.settings_forms import secret_keys
 from appliance.detect.model_files import present_models
 from appliance.media.atomic_file import DiskWriteError
-from appliance.settings.change_limits import file_keys, leaves
 from appliance.settings.rule_trial import try_rules
 from appliance.settings.secret_scrubber import HIDDEN, without_secret
 from appliance.settings.settings_service import SettingsService, SettingsStatus
-from appliance.settings.site_editor import SiteFileChanged
+from appliance.settings.site_editor import SiteFileChanged, file_keys, leaves
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -129,19 +129,15 @@ class SettingsReport(ApiModel):
         )  # fmt: skip
 
 
-class ChangeItem(BaseModel):
+class ChangeItem(RequestModel):
     """Set the value at `path`, or take the key away. A name selects the list item with that `name`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     path: Annotated[list[str | int], Field(min_length=1, max_length=12)]
     value: Any = None
     remove: bool = False
 
 
-class ChangeSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ChangeSettings(RequestModel):
     base: Annotated[str, Field(max_length=64)]
     changes: Annotated[list[ChangeItem], Field(min_length=1, max_length=CHANGES_MAX)]
     why: Annotated[str, Field(max_length=200)] = ""
@@ -175,9 +171,7 @@ class VersionList(ApiModel):
     versions: list[VersionItem]
 
 
-class Base(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Base(RequestModel):
     base: Annotated[str, Field(max_length=64)]
 
 
@@ -305,8 +299,22 @@ def try_change(
 def change_settings(request: Request, part: Settings, wanted: ChangeSettings) -> SettingsReport:
     """Write a change and put it in force; cameras that it does not touch go on as they are."""
     with settings_problems():
-        status = part.service.change(wanted.parsed(), wanted.base, user_of(request), wanted.why or "changed")
+        changes, kept = _secrets_apart(wanted.parsed())
+        status = part.service.change(changes, wanted.base, user_of(request), wanted.why or "changed", kept)
         return SettingsReport.after(part.service, status)
+
+
+def _secrets_apart(changes: list[SiteChange]) -> tuple[list[SiteChange], dict[str, str]]:
+    """Return the changes with `${NAME}` in place of secrets that a form takes, and those by name."""
+    kept: dict[str, str] = {}
+    found = []
+    for change in changes:
+        key, value = ".".join(map(str, change.path)), change.value
+        if key in secret_keys() and isinstance(value, str) and "${" not in value:
+            name = key.upper().replace(".", "_")
+            kept[name], value = value.strip(), f"${{{name}}}"
+        found.append(SiteChange(change.path, value))
+    return found, kept
 
 
 @router.post("/take-edit")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import threading
 from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 from starlette.responses import JSONResponse
 
 from appliance.base.passwords import hashed, new_code
+from appliance.config import SiteIdentity, id_of
+from appliance.dashboard.schemas import RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems
 from appliance.dashboard.users_api import refusals
 from appliance.settings.yaml_edit import SiteChange
-from appliance.types.accounts import UserRow
+from appliance.types.accounts import UserRow, name_problem, same_name
 from appliance.web.auth import Access, AccessPart, SignedIn, address_of, signed_in, too_many_tries
-from appliance.web.problems import Problem
+from appliance.web.problems import Problem, sentence
 from appliance.web.sign_in_throttle import Guess
 
 SET_UP = "This box is set up already: sign in."
@@ -31,12 +34,12 @@ def new_setup_code() -> str:
     return new_code(2)
 
 
-class FirstUser(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class FirstUser(RequestModel):
+    """site: its name for people, of which its id is made."""
 
     code: Annotated[str, Field(max_length=64)]
-    site: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-    name: Annotated[str, Field(max_length=64)]
+    site: Annotated[str, Field(min_length=1, max_length=64)]
+    name: Annotated[str, Field(max_length=64), AfterValidator(same_name)]
     password: SecretStr
 
 
@@ -62,14 +65,24 @@ def _make(access: Access, settings: SettingsPart, given: FirstUser, address: str
     with _ONE_AT_A_TIME, refusals(access):
         if not access.in_setup:
             raise Problem(409, SET_UP)
+        if problem := name_problem(given.name):  # before the site is named: a refused set-up changes nothing
+            raise Problem(422, sentence(problem))
         user = UserRow(name=given.name, role="admin", cameras=None, password=hashed(given.password.get_secret_value()))
         service = settings.service
         with settings_problems():
-            if given.site != service.running.config.site.name:
-                change = SiteChange(("site", "name"), given.site)
-                service.change([change], service.running.digest, given.name, "named at the first start")
+            if changes := named_site(service.running.config.site, given.site.strip()):
+                service.change(changes, service.running.digest, given.name, "named at the first start")
         access.store.add(user)
     access.log.write(given.name, address, "set this appliance up")
+
+
+def named_site(site: SiteIdentity, title: str) -> list[SiteChange]:
+    """Return the changes that give a site a name for people, and an id made of it."""
+    if title in (site.title, site.name):
+        return []
+    if re.fullmatch("[A-Za-z0-9_-]{1,64}", title):
+        return [SiteChange(("site", "name"), title)]
+    return [SiteChange(("site", "title"), title), SiteChange(("site", "name"), id_of(title, otherwise="site"))]
 
 
 def _plain(code: str) -> bytes:

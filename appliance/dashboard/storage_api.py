@@ -80,19 +80,14 @@ class CameraStorageItem(ApiModel):
     @classmethod
     def of(cls, each: CameraStorage) -> CameraStorageItem:
         own = each.limits
-        return cls(
-            camera=each.camera,
-            mode=each.mode,
+        return cls.of_row(
+            each,
             keep_s=own.keep_s,
             quota_bytes=own.continuous_bytes,
             evidence_quota_bytes=own.evidence_bytes,
             preroll_bytes=own.preroll_bytes if each.mode == "pre_roll" else None,
-            preroll_s=each.preroll_s,
-            taken=each.taken,
             bytes_a_day=_a_day(each.rate),
             evidence_bytes_a_day=_a_day(each.evidence_rate),
-            measured_s=each.measured_s,
-            oldest_t=each.oldest_t,
             forecast=ForecastItem.of_row(each.forecast),
         )
 

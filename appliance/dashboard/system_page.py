@@ -1,16 +1,41 @@
-"""The page System, for whoever looks after the appliance."""
+"""The pages of the appliance as a whole: its state, settings, storage, kept scenarios, and savings."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
 from starlette.responses import HTMLResponse
 
 from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
 from appliance.base.telemetry import LOG_LEVELS
+from appliance.dashboard import savings_api, scenarios_api, storage_api
+from appliance.dashboard.access_rights import may
 from appliance.dashboard.backup_api import Backups
-from appliance.dashboard.settings_api import Settings
+from appliance.dashboard.cameras_api import Cameras
+from appliance.dashboard.cascade_api import CascadePart
+from appliance.dashboard.deps import Page, Rev
+from appliance.dashboard.savings_api import (
+    COST_DAYS,
+    HEADLINE_AFTER_S,
+    SETTLED_AFTER_S,
+    By,
+    CostPart,
+    History,
+    SavingsPart,
+    draw,
+)
+from appliance.dashboard.scenarios_api import Exporter
+from appliance.dashboard.schemas import API
+from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, installed_networks
+from appliance.dashboard.settings_forms import fields_of, forms
+from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.dashboard.system_api import DROP_TEXTS, LOG_SHOWN, Level, System
+from appliance.detect.model_files import AUTO_MODEL
+from appliance.store.meter import Since
 from appliance.web.auth import TemplatesPart
+from appliance.web.problems import Problem
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -25,3 +50,98 @@ def system_page(
         levels=LOG_LEVELS[1:4], drop_texts=DROP_TEXTS, kept=backups.report(), can_back_up=settings.is_editable,
         length_min=PASSPHRASE_LENGTH_MIN,
     )  # fmt: skip
+
+
+@router.get("/settings")
+def settings_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTMLResponse:
+    """Return the page of the site file: whether it is in force as it stands, and its versions."""
+    service = settings.service
+    return templates.page(
+        "settings.html", here="/settings", rev=rev, report=SettingsReport.of(service), versions=service.versions(),
+        cameras=sorted(service.running.config.cameras),
+        forms=[each for each in forms().values() if each.name != "camera"],
+        certificate=ConnectionReport.of(settings.certificate).certificate,
+    )  # fmt: skip
+
+
+@router.get("/settings/{form}")
+def settings_form_page(rev: Rev, templates: TemplatesPart, settings: Settings, form: str) -> HTMLResponse:
+    """Return one form of the settings, each key in words."""
+    words = forms().get(form)
+    if words is None or form == "camera":
+        raise Problem(404, "There is no such page.")
+    service = settings.service
+    config, written, status = service.running.config, service.running.as_written(), service.status()
+    networks = [AUTO_MODEL, *(each.name for each in installed_networks(config.detector).networks)]
+    return templates.page(
+        "settings_form.html", here="/settings", rev=rev, form=words, digest=status.digest, edited=status.edited,
+        fields=fields_of(words, config, written, networks), present=words.section in written,
+    )  # fmt: skip
+
+
+@router.get("/storage")
+def storage_page(rev: Rev, templates: TemplatesPart, cache: StoragePart) -> HTMLResponse:
+    """Return the page of what the recording takes, how long that lasts, and what was deleted."""
+    found = StorageReport.of(cache.read())
+    return templates.page(
+        "storage.html",
+        here="/storage",
+        rev=rev,
+        storage=found,
+        class_texts=storage_api.CLASS_TEXTS,
+        reason_texts=storage_api.REASON_TEXTS,
+        mode_texts=storage_api.MODE_TEXTS,
+        days=storage_api.days,
+        outlook=storage_api.sentence(found.forecast),
+        lasts={each.camera: storage_api.lasts(each) for each in found.cameras},
+    )
+
+
+@router.get("/scenarios")
+def scenarios_page(rev: Rev, templates: TemplatesPart, exporter: Exporter) -> HTMLResponse:
+    """Return the page of alerts that were kept to prove changes on."""
+    return templates.page("scenarios.html", here="/scenarios", rev=rev, kept=scenarios_api.listed(exporter))
+
+
+@dataclass(frozen=True, slots=True)
+class SavingsReaders:
+    """The readers of the page's four parts."""
+
+    savings: SavingsPart
+    costs: CostPart
+    cascade: CascadePart
+    history: History
+
+
+@router.get("/savings")
+def savings_page(
+    *,
+    page: Page,
+    readers: Annotated[SavingsReaders, Depends()],
+    cameras: Cameras,
+    settings: Settings,
+    since: Annotated[Since, Query()] = "today",
+    by: By = "day",
+    camera: Annotated[str, Query(max_length=64)] = "",
+) -> HTMLResponse:
+    """Return the page of what came from the cameras against what was sent up.
+
+    It has charts of the site or of one camera.
+    """
+    names = sorted(cameras.configured)
+    editable = settings.is_editable and may("POST", f"{API}/settings")
+    return page(
+        "savings.html",
+        here="/savings",
+        since=since,
+        savings=readers.savings.report(since),
+        costs=readers.costs.report(),
+        cascade=readers.cascade.report(),
+        cost_days=COST_DAYS,
+        charts=draw(readers.history, by, camera if camera in names else ""),
+        camera_names=names,
+        price_base=settings.service.status().digest if editable else "",
+        kind_texts=savings_api.KIND_TEXTS,
+        headline_after_s=HEADLINE_AFTER_S,
+        settled_after_s=SETTLED_AFTER_S,
+    )

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from appliance.base.errors import UsageError
 from appliance.base.passwords import hashed
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.store.users import AccessLog
-from appliance.types.accounts import AccessLogRow, Role, SessionRow, UserRow
+from appliance.types.accounts import Role, UserRow, same_name
 from appliance.web.auth import Access, AccessPart
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
@@ -81,22 +81,18 @@ class AccessLogItem(ApiModel):
     about: str
 
 
-class AddUser(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    name: Annotated[str, Field(max_length=64)]
+class AddUser(RequestModel):
+    name: Annotated[str, Field(max_length=64), AfterValidator(same_name)]
     password: SecretStr
     role: Role = "viewer"
     cameras: CameraNames = None
 
 
-class ChangeUser(BaseModel):
+class ChangeUser(RequestModel):
     """The changes of a user; what is left out stays.
 
     `cameras: null` means all. second_factor false removes it: the phone is lost.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     role: Role | None = None
     cameras: CameraNames = None
@@ -105,10 +101,8 @@ class ChangeUser(BaseModel):
     second_factor: Literal[False] | None = None
 
 
-class AddToken(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    name: Annotated[str, Field(max_length=64)]
+class AddToken(RequestModel):
+    name: Annotated[str, Field(max_length=64), AfterValidator(same_name)]
     scope: Role = "viewer"
 
 
@@ -154,33 +148,22 @@ def users_of(access: Access) -> list[UserItem]:
     """All users, by name."""
     sessions = [each.user for each in access.sessions.listed()]
     return [
-        UserItem(
-            name=each.name, role=each.role, cameras=each.cameras, enabled=each.enabled, created_t=each.created_t,
-            sessions=sessions.count(each.name), second_factor=access.has_second_factor(each.name),
+        UserItem.of_row(
+            each, sessions=sessions.count(each.name), second_factor=access.has_second_factor(each.name)
         )
         for each in access.store.users().values()
     ]  # fmt: skip
 
 
-def _session_item(row: SessionRow, here: str) -> SessionItem:
-    return SessionItem(
-        id=row.id, user=row.user, address=row.address, created_t=row.created_t, expires_t=row.expires_t,
-        here=row.id == here,
-    )  # fmt: skip
-
-
 def sessions_of(access: Access, request: Request) -> list[SessionItem]:
     """All sessions, newest first."""
     here = access.session_of(request.cookies)
-    return [_session_item(each, here.id if here else "") for each in access.sessions.listed()]
+    return [SessionItem.of_row(each, here=here is not None and each.id == here.id) for each in access.sessions.listed()]
 
 
 def tokens_of(access: Access) -> list[TokenItem]:
     """All tokens of programs, by name."""
-    return [
-        TokenItem(id=each.id, name=each.name, scope=each.role, made_by=each.made_by, created_t=each.created_t)
-        for each in access.store.tokens().values()
-    ]
+    return [TokenItem.of_row(each, scope=each.role) for each in access.store.tokens().values()]
 
 
 @router.get("/users")
@@ -272,7 +255,7 @@ def add_token(request: Request, access: AccessPart, wanted: AddToken, response: 
         row = access.store.add_token(token, wanted.name, wanted.scope, visitor().name)
     request.state.about = row.name
     response.headers["Cache-Control"] = "no-store"
-    return NewToken(id=row.id, name=row.name, scope=row.role, made_by=row.made_by, created_t=row.created_t, token=token)
+    return NewToken.of_row(row, scope=row.role, token=token)
 
 
 @router.delete("/tokens/{token}")
@@ -288,8 +271,4 @@ def access_log(
     log: Annotated[AccessLog, Depends(provided(AccessLog))], limit: Annotated[int, Query(ge=1, le=1000)] = LOG_SHOWN
 ) -> list[AccessLogItem]:
     """Return the last logins and changes, newest first."""
-    return [logged(row) for row in log.newest(limit)]
-
-
-def logged(row: AccessLogRow) -> AccessLogItem:
-    return AccessLogItem(t=row.t, who=row.who, address=row.address, what=row.what, about=row.about)
+    return [AccessLogItem.model_validate(row) for row in log.newest(limit)]

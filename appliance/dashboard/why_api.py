@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock, local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.config import CameraConfig, DecisionConfig
 from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
-from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
 from appliance.explain.recording_tasks import LEAD_S, SPAN_TASK, SpanTask, without_secrets
 from appliance.explain.rule_outcomes import RuleOutcome, Stage
@@ -185,9 +185,7 @@ class JobItem(ApiModel):
         return cls.of_row(job, page=str(job.about.get("page", "")))
 
 
-class ReplaySpan(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ReplaySpan(RequestModel):
     t_start: Annotated[float, Field(ge=0, le=253_402_300_800)]
     t_end: Annotated[float, Field(ge=0, le=253_402_300_800)]
 
@@ -297,9 +295,8 @@ class WhyReader:
             sentence_key=key, sentence_values=dict(values), because=OutcomeItem.of(because) if because else None,
             looks=found.examined,
             tracks=[
-                TrackItem(
-                    track=each.track, label=each.label, t_start=each.t_start, t_end=each.t_end, score=each.score,
-                    box=each.box, furthest=OutcomeItem.of(each.furthest) if each.furthest else None,
+                TrackItem.of_row(
+                    each, furthest=OutcomeItem.of(each.furthest) if each.furthest else None,
                     outcomes=[OutcomeItem.of(outcome) for outcome in each.outcomes.values()],
                     spans=[StageSpanItem.model_validate(part) for part in each.spans],
                 )

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 FILE = "detector-runtime.json"
 FILE_BYTES_MAX = 64 * 1024  # a choice with all candidates has some kB
 GAIN_MIN = 0.05  # what is not at least this much faster than the file's own way is not worth a change
+# On a CPU a second library has to save this much: OpenVINO takes 136 MB more than ONNX Runtime (docs/detector.md),
+# which one camera's five inferences a second, at 5 ms less each, do not repay.
+LIBRARY_GAIN_MIN = 0.5
 ROUNDS_MAX, ROUNDS_MIN, SPENT_S_MAX = 15, 5, 1.5  # a median of five ignores two disturbed rounds
 TRIAL_SIZE = (1280, 720)  # what most cameras are, in shape
 PACKAGES = {
@@ -280,10 +283,17 @@ def basis(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> d
 
 
 def _fastest(cpu_ms: Mapping[RuntimeCandidate, float]) -> RuntimeCandidate:
-    """Return the first, which is the file's own, unless another is clearly faster."""
+    """Return the first, which is the file's own, unless another is clearly faster and worth its library's memory."""
     own = next(iter(cpu_ms))
-    best = min(cpu_ms, key=lambda name: cpu_ms[name])
-    return best if cpu_ms[best] <= cpu_ms[own] * (1 - GAIN_MIN) else own
+    alike = [each for each in cpu_ms if (each.backend, each.device) == (own.backend, own.device)]
+    usual = min(alike, key=lambda each: cpu_ms[each])
+    usual = usual if cpu_ms[usual] <= cpu_ms[own] * (1 - GAIN_MIN) else own
+    worth = [each for each in cpu_ms if cpu_ms[each] <= cpu_ms[usual] * (1 - _gain_min(each))]
+    return min(worth, key=lambda each: cpu_ms[each], default=usual)
+
+
+def _gain_min(each: RuntimeCandidate) -> float:
+    return LIBRARY_GAIN_MIN if each.device == "cpu" and each.backend != "onnx" else GAIN_MIN
 
 
 def trial_frame(network: ObjectDetector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -336,7 +346,8 @@ def _option(each: RuntimeCandidate, known: RuntimeChoice | None, *, alone: bool)
         return RuntimeOption(str(each), "refused", reason=known.refused[str(each)])
     ms = known.cost_ms.get(str(each))
     if each != known.chosen:
-        gain = f"less than {GAIN_MIN:.0%} quicker than the file's own way"
+        gain = f"less than {_gain_min(each):.0%} quicker than the file's own way"
+        gain += ", and more memory" if _gain_min(each) > GAIN_MIN else ""
         best = known.cost_ms[str(known.chosen)]
         return RuntimeOption(str(each), "slower", ms, gain if ms is not None and ms < best else "")
     return RuntimeOption(str(each), "chosen", ms, "the quickest of those that are as accurate")
@@ -354,9 +365,11 @@ def _left_out(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) 
                 able = _is_to_be_had(model, RuntimeCandidate(backend, precision, device))
                 if able and RuntimeCandidate(backend, precision, device) not in candidates:
                     asked = f"backend: {backend}, " + (f"device: {device}, " if device != "cpu" else "")
+                    excluded = settings.precision not in ("auto", precision)
+                    why = f"detector.precision is {settings.precision}" if excluded else "not known to be as accurate"
                     yield RuntimeOption(
                         str(RuntimeCandidate(backend, precision, device)), "left out",
-                        reason=f"not known to be as accurate; detector {{{asked}precision: {precision}}} takes it",
+                        reason=f"{why}; detector {{{asked}precision: {precision}}} takes it",
                     )  # fmt: skip
     if "hailo" in here:
         yield RuntimeOption("hailo", "left out", reason=f"{here['hailo'].node}: detector.backend: hailo takes it")

@@ -56,7 +56,7 @@ RING_FREE_BYTES_MIN = 8_000_000  # of a folder in memory: others may lie there, 
 
 
 _CAMERAS = TypeAdapter(dict[config.CameraName, config.CameraConfig])
-_DECIDED_BY_THE_CORE = {"rules", "zones", "lines", "privacy", "image_free"}  # a running camera takes new ones
+_DECIDED_BY_THE_CORE = {"title", "rules", "zones", "lines", "privacy", "image_free"}  # a running camera takes new ones
 
 
 @dataclass(frozen=True, slots=True)

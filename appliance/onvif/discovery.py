@@ -12,8 +12,7 @@ from html import escape
 from urllib.parse import unquote, urlsplit
 
 from appliance.base.clock import Clock
-from appliance.onvif.soap_client import OnvifAddress
-from appliance.onvif.xml_tree import XmlElement, XmlRefused, parse_xml
+from appliance.onvif.soap_client import OnvifAddress, XmlElement, XmlRefused, parse_xml
 
 GROUP, GROUP_V6, PORT = "239.255.255.250", "ff02::c", 3702
 LISTEN_S = 3.0  # WS-Discovery: answers come within APP_MAX_DELAY (0.5 s), repeated for lost ones

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
-from appliance.base.geometry import iou
 from appliance.config import DwellRule, EnterRule, ExitRule, LineRule, Rule
 from appliance.rules.certainty import Calibration, TrackCertainty, calibrated
 from appliance.rules.line_polygon_geometry import is_cut_off
 from appliance.rules.zones_and_lines import (
     TUNING,
-    Debounce,
     Direction,
     DwellTimer,
     LinePosition,
     Passage,
+    StartPlace,
     ZoneMembership,
 )
 from appliance.types import Box, TrackedObject
@@ -26,7 +26,7 @@ from appliance.types import Box, TrackedObject
 class RuleTrackState:
     """One track. Owner: the RulesEngine.
 
-    start_box: where it stood when the session began, until it has moved off, which `moves_off` says in that frame only.
+    start: where it stood when the session began, until it has moved off, which `moves_off` says in that frame only.
     seen: time of its last detection. height: of its last box that was whole, in frame heights; None: the upper or
     lower border cut off all. known_since: it stood where it is first seen since then, as is known from before, so it
     did not enter there now. missing_since: time of the first frame since then that did not show it. lost: it has
@@ -38,9 +38,8 @@ class RuleTrackState:
     seen: float
     known_since: float | None = None
     height: float | None = None
-    start_box: Box | None = None
+    start: StartPlace | None = None
     moves_off: bool = False
-    off_place: Debounce = field(default_factory=Debounce)
     missing_since: float | None = None
     lost: bool = False
     certainties: dict[str, TrackCertainty] = field(default_factory=dict)
@@ -64,15 +63,11 @@ class RuleTrackState:
             certainty = self.certainties[found.label] = TrackCertainty()
         certainty.add(calibrated(found.score, found.label, calibration), found.box)
 
-    def update_start(self, t: float, settle_s: float) -> None:
-        """Note if the object has moved off from where it stood when the session began."""
-        self.moves_off = False
-        if self.start_box is None:
-            return
-        if iou(self.start_box, self.last.box) > TUNING.start_overlap_max:
-            self.off_place.clear()
-        elif self.off_place.add(t, settle_s) is not None:
-            self.start_box, self.moves_off = None, True
+    def update_start(self, t: float, settle_s: float, others: Iterable[Box], aspect: float) -> None:
+        """Note if the object has moved off from where it stood when the session began. others: boxes in this frame."""
+        self.moves_off = self.start is not None and self.start.is_left(self.last.box, t, settle_s, others, aspect)
+        if self.moves_off:
+            self.start = None
 
     def certainty(self, label: str, score_min: float) -> float:
         """Return how sure it is that this track is a `label` (see TrackCertainty).
@@ -104,7 +99,8 @@ class RuleTrackState:
 
     def break_debounces(self) -> None:
         """Break the debounces: it was missed between two detections, so they are not in a row."""
-        self.off_place.clear()
+        if self.start is not None:
+            self.start.debounce.clear()
         for member in self.members.values():
             member.debounce.clear()
         for position in self.positions.values():
@@ -142,7 +138,7 @@ class EnterCondition:
             return passage == "entered"
         if self._rule.at_start == "ignore" or not member.inside:
             return False
-        return track.moves_off or (passage == "entered" and track.start_box is None)
+        return track.moves_off or (passage == "entered" and track.start is None)
 
 
 class ExitCondition:
@@ -207,7 +203,7 @@ class DwellCondition:
         """Return True if it was there when the session began, and the rule does not count that."""
         if self._rule.at_start == "report" or not member.from_start:
             return False
-        return self._rule.at_start == "ignore" or track.start_box is not None
+        return self._rule.at_start == "ignore" or track.start is not None
 
 
 def condition_for(rule: Rule, gap_max_s: float) -> RuleCondition:

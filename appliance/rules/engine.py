@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
 from appliance.rules.certainty import Calibration
 from appliance.rules.conditions import RuleCondition, RuleTrackState, condition_for
-from appliance.rules.line_polygon_geometry import Polygon, at_frame_edge, foot, touching
+from appliance.rules.line_polygon_geometry import Polygon, at_frame_edge, foot
 from appliance.rules.reportable import rule_event
 from appliance.rules.schedule import ArmedHours, LocalTime
-from appliance.rules.zones_and_lines import TUNING, Line, LinePosition, Zone, ZoneMembership
-from appliance.types import Event, FrameBoxes, StreamHeader, TrackedObject
+from appliance.rules.zones_and_lines import (
+    TUNING,
+    Line,
+    LinePosition,
+    StartPlace,
+    Zone,
+    ZoneMembership,
+    are_neighbours,
+)
+from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +50,8 @@ class RulesEngine:
     A rule judges a track by its TrackCertainty, not by the score of one detection; an event carries it as its `score`.
     Scores are put on the common scale first, by what the header says of the network (`StreamHeader.calibration`).
 
-    Where boxes touch, a change is believed later (`TUNING.crowded_settle_s`). Only boxes of the same frame count: who
-    left a moment ago is no company to the next one in that place.
+    Beside neighbours (`are_neighbours`) a change is believed later (`TUNING.crowded_settle_s`). Only boxes of the same
+    frame count: tracks that are no longer seen must not raise the number of detections that a newcomer needs.
 
     What stands in an ignored zone (`CameraConfig.ignore`) fires nothing, nor does a box that is lower or higher than
     the rule wants: what they do is pending meanwhile, as with a track that is not certain yet.
@@ -130,8 +138,9 @@ class RulesEngine:
         events: list[Event] = []
         for found in frame.objects:
             track = self._update_track(found, now)
-            crowded = any(other.track != found.track and touching(found.box, other.box) for other in frame.objects)
-            self._move(track, now, TUNING.crowded_settle_s if crowded else TUNING.settle_s)
+            others = [other.box for other in frame.objects if other.track != found.track]
+            crowded = any(are_neighbours(found.box, other, self._aspect) for other in others)
+            self._move(track, now, TUNING.crowded_settle_s if crowded else TUNING.settle_s, others)
             events += self._fire(track, each_armed, now, frame.t)
         for track in self._left_view({found.track for found in frame.objects}, now):
             events += self._fire(track, each_armed, now, frame.t)
@@ -165,7 +174,7 @@ class RulesEngine:
                 self.evicted += 1
             track = RuleTrackState(found, now, None if found.stood_s is None else now - found.stood_s)
             if track.known_since is None and self._is_start(now):
-                track.start_box = found.box
+                track.start = StartPlace(found.box)
         elif now - track.seen > self._gap_max_s:
             track.positions.clear()
         elif track.missing_since is not None and now - track.seen > TUNING.row_s:
@@ -174,16 +183,16 @@ class RulesEngine:
         track.update(found, now, self._calibration)
         return track
 
-    def _move(self, track: RuleTrackState, now: float, settle_s: float) -> None:
+    def _move(self, track: RuleTrackState, now: float, settle_s: float, others: Sequence[Box]) -> None:
         box = track.last.box
         here, margin = foot(box), TUNING.margin * (box[3] - box[1])
         track.passages.clear()
         track.crossings.clear()
-        track.update_start(now, settle_s)
+        track.update_start(now, settle_s, others, self._aspect)
         for zone in self._zones:
             member = track.members.get(zone.name)
             if member is None:
-                at_start = track.start_box is not None and track.start_box is box
+                at_start = track.start is not None and track.start.box is box
                 member = track.members[zone.name] = zone.begin(here, track.known_since, at_start=at_start)
                 if member.known:
                     continue

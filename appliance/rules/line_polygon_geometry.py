@@ -51,11 +51,6 @@ def _to_edge(share: float) -> float:
     return 1.0 if share >= 1 - _FRAME_EDGE - _EDGE else share
 
 
-def touching(a: Box, b: Box) -> bool:
-    """Return True if two boxes have a point in common."""
-    return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
-
-
 def signed_area(point: Point, a: Point, b: Point) -> float:
     """Return twice the signed area of a, b, point: negative left of the line a→b, positive right of it, 0 on it."""
     return (b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0])

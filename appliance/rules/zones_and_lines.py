@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import hypot
+from math import hypot, log
 from typing import Literal
 
-from appliance.rules.line_polygon_geometry import LEFT, RIGHT, Polygon, crossing, signed_area, to_frame_edge
-from appliance.types import Point
+from appliance.base.geometry import iou
+from appliance.rules.line_polygon_geometry import (
+    LEFT,
+    RIGHT,
+    Polygon,
+    crossing,
+    foot,
+    is_cut_off,
+    signed_area,
+    to_frame_edge,
+)
+from appliance.types import Box, Point
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +28,10 @@ class RuleTuning:
     settle_s: a change is believed once it was seen in a row for so long: a little less than the time between two
     frames, so that at 5 a second and slower two frames do. Cameras that are examined faster need more, so that a rule
     does not grow jumpier with the frame rate.
-    crowded_settle_s: the same where boxes touch: there a box is often two people, or half of one, for a frame or two.
+    crowded_settle_s: the same beside neighbours: there a box is often two people, or half of one, for a frame or two.
+    neighbour_overlap_min, neighbour_heights: neighbours are boxes of which one lies in the other to such a part, or
+    whose feet are so near to each other, in heights. Boxes that only touch are of two objects that a detector keeps
+    apart.
     row_s: detections are in a row while the object is not missed for longer between them.
     loss_s: behind a pillar or a passing car people are hidden for a second or two; a longer loss breaks a stay off.
     margin: share of the box's height. Detectors place the foot of a person to +-5 % of it from frame to frame (one
@@ -26,6 +39,11 @@ class RuleTuning:
     start_s: what is first reported within so long after a session's first examined frame was there when it began.
     start_overlap_max: it stands where it stood as long as its box overlaps that of then by more (intersection over
     union); boxes of what stands breathe, and people who pass before a car cut its box.
+    start_far_heights: so many heights away from there it has left, whoever stands there now: a tracker's mistake among
+    neighbours reaches less far.
+    start_growth_min, start_jump_max: logarithms of ratios of sides. A fifth larger, step by step, has come nearer:
+    smoothed boxes of what stands change by a tenth. A third at once is a part that something hid or shows; who walks
+    three metres before a camera grows by a tenth from look to look.
     pending_s: a passage is over in a moment, the track may be certain enough only a few frames later.
     forget_s, tracks_max: bound what is remembered.
     """
@@ -37,6 +55,11 @@ class RuleTuning:
     margin: float = 0.10
     start_s: float = 3.0
     start_overlap_max: float = 0.3
+    start_far_heights: float = 1.5
+    start_growth_min: float = 0.18
+    start_jump_max: float = 0.3
+    neighbour_overlap_min: float = 0.1
+    neighbour_heights: float = 0.3
     pending_s: float = 3.0
     forget_s: float = 60.0
     tracks_max: int = 512
@@ -61,6 +84,65 @@ class Debounce:
 
     def clear(self) -> None:
         self.since = None
+
+
+class StartPlace:
+    """Where a track stood when the session began. State: that box, and how its size has changed since.
+
+    It is left once the box overlaps that of then no more and no other box stands there: a tracker that moves numbers
+    on by one among people who stand side by side has moved nobody. It is also left by a person who walks straight
+    towards the camera or away from it, and whose box stays in place: the box grows (or shrinks) both ways, step by
+    step, and its foot comes nearer (or goes further). A part that appears at once was hidden; a box that changes its
+    height alone is cut off.
+    """
+
+    __slots__ = ("_first", "_now", "box", "debounce")
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        self.debounce = Debounce()
+        self._first = self._now = _log_sides(box)
+
+    def is_left(self, box: Box, t: float, settle_s: float, others: Iterable[Box], aspect: float) -> bool:
+        """Note that its object is at `box`; return True if it is believed to have moved off.
+
+        others: boxes of other tracks in this frame; aspect: frame width / height.
+        """
+        self._follow_size(box)
+        gone = iou(self.box, box) <= TUNING.start_overlap_max
+        if gone and self._heights_away(box, aspect) < TUNING.start_far_heights:
+            gone = all(iou(self.box, other) <= TUNING.start_overlap_max for other in others)
+        if gone or self._comes_or_goes(box):
+            return self.debounce.add(t, settle_s) is not None
+        self.debounce.clear()
+        return False
+
+    def _follow_size(self, box: Box) -> None:
+        """Take half of what has changed since the last box. A jump is not walking, so it moves the origin, too."""
+        if is_cut_off(box):
+            return
+        off = [side - now for side, now in zip(_log_sides(box), self._now, strict=True)]
+        jumped = abs(off[1]) > TUNING.start_jump_max  # of the height: widths swing with the legs
+        if jumped:
+            self._first = (self._first[0] + off[0], self._first[1] + off[1])
+        share = 1.0 if jumped else 0.5
+        self._now = (self._now[0] + share * off[0], self._now[1] + share * off[1])
+
+    def _comes_or_goes(self, box: Box) -> bool:
+        wider, taller = (now - first for now, first in zip(self._now, self._first, strict=True))
+        nearer = (box[3] - self.box[3]) / max(self.box[3] - self.box[1], 1e-9)
+        sign = 1 if taller > 0 else -1
+        least = TUNING.start_growth_min
+        return sign * taller >= least and sign * wider >= least / 2 and sign * nearer >= TUNING.margin
+
+    def _heights_away(self, box: Box, aspect: float) -> float:
+        x, y = ((box[side] + box[side + 2] - self.box[side] - self.box[side + 2]) / 2 for side in (0, 1))
+        return hypot(x * aspect, y) / max(self.box[3] - self.box[1], 1e-9)
+
+
+def _log_sides(box: Box) -> tuple[float, float]:
+    """Return the logarithms of width and height."""
+    return log(max(box[2] - box[0], 1e-6)), log(max(box[3] - box[1], 1e-6))
 
 
 @dataclass(slots=True)
@@ -218,3 +300,14 @@ class Line:
         if abs(leaning) * aspect <= margin * length:
             return 0
         return RIGHT if leaning > 0 else LEFT
+
+
+def are_neighbours(a: Box, b: Box, aspect: float) -> bool:
+    """Return True if two objects are so near to each other that a detector may take them for one, or one for two."""
+    wide, tall = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    smaller = min((each[2] - each[0]) * (each[3] - each[1]) for each in (a, b))
+    if min(wide, tall) > 0 and wide * tall >= TUNING.neighbour_overlap_min * smaller:
+        return True
+    (ax, ay), (bx, by) = foot(a), foot(b)
+    reach = TUNING.neighbour_heights * min(a[3] - a[1], b[3] - b[1])
+    return hypot((ax - bx) * aspect, ay - by) <= reach

@@ -6,7 +6,7 @@ is the first whose change makes the rule fire in the expected time. Nothing is g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -53,7 +53,9 @@ class MissRecord:
     """The record around one missed event.
 
     rules: those that could have reported it; frames: the examined ones, from LEAD_S before the expected time to its
-    end, in order. calibration, known_before: see `StreamHeader`.
+    end, in order. calibration, known_before: see `StreamHeader`. counted: ids of the events that fill other entries;
+    None: all that fit this one do. at_truth: the tracks on the object's true box at its moment; None: that is not
+    known.
     """
 
     pattern: EventPattern
@@ -63,13 +65,16 @@ class MissRecord:
     frames: Sequence[FrameBoxes]
     calibration: Calibration = field(default_factory=dict)
     known_before: bool = False
+    counted: frozenset[str] | None = None
+    at_truth: frozenset[int] | None = None
 
 
 class RulesReplay:
-    """Decides a miss's record again. State: none but the record."""
+    """Decides a miss's record again. State: none but the record. other: tracks whose events fill other entries."""
 
-    def __init__(self, record: MissRecord) -> None:
+    def __init__(self, record: MissRecord, other: Set[int]) -> None:
         self._record = record
+        self._other = other
         cut = bool(record.frames) and record.frames[0].seq > 0
         camera, size = record.result.camera, record.result.size
         self._header = StreamHeader(
@@ -103,17 +108,27 @@ class RulesReplay:
         engine.feed(self._header)
         for frame in record.frames if frames is None else frames:
             for event in engine.feed(frame):
-                if pattern.matches(event):
+                if pattern.matches(event) and event.track not in self._other:
                     return event
         return None
 
 
 def find_culprit(record: MissRecord) -> Culprit:
-    """Return the part that decided against the event, where a box of the right label was in the right place in time."""
-    if (came := _came(record)) is not None:
-        return came
-    replay = RulesReplay(record)
-    tracks = _tracks(record)
+    """Return the part that decided against the event, where a box of the right label was in the right place in time.
+
+    Where entries overlap and events came for some of them, the one that is missing is of another track.
+    """
+    fired = [event for event in record.result.events if record.pattern.matches(event)]
+    own = [event for event in fired if record.counted is not None and event.id not in record.counted]
+    if own or (fired and record.counted is None):
+        held = _held_back(record, own or fired)
+        if held is not None:
+            return held
+    if fired and record.at_truth is not None and not record.at_truth:
+        return Culprit("detector", "no box lay on the object at its moment")
+    other = {event.track for event in fired}
+    replay = RulesReplay(record, other)
+    tracks = {number: span for number, span in _tracks(record).items() if number not in other}
     tried: list[tuple[CulpritName, Callable[[], Event | None], Callable[[Event], str]]] = [
         ("at_start", lambda: replay.event(_at_start), lambda event: f"track {event.track} was there at the start"),
         (
@@ -148,6 +163,8 @@ def find_culprit(record: MissRecord) -> Culprit:
     for name, event_of, text in tried:
         if (event := event_of()) is not None:
             return Culprit(name, text(event))
+    if fired and (found := _taken_for_another(record, other, tracks)) is not None:
+        return found
     before = replace(record.pattern, start=0.0, end=record.pattern.start)
     for event in record.result.events:
         if event.track in tracks and before.matches(event):
@@ -155,11 +172,8 @@ def find_culprit(record: MissRecord) -> Culprit:
     return Culprit("unknown")
 
 
-def _came(record: MissRecord) -> Culprit | None:
-    """Find what became of the event, where the rule did fire."""
-    fired = [event for event in record.result.events if record.pattern.matches(event)]
-    if not fired:
-        return None
+def _held_back(record: MissRecord, fired: Sequence[Event]) -> Culprit | None:
+    """Return what kept all events that a rule fired from being reported."""
     held = {event.id for event in record.result.suppressed}
     rejected = rejected_events(record.result)
     first = fired[0]
@@ -167,6 +181,16 @@ def _came(record: MissRecord) -> Culprit | None:
         return Culprit("cooldown", f"rule {first.rule} fired at {format_time(first.t)} and was held back")
     if all(event.id in held or event.id in rejected for event in fired):
         return Culprit("verdict", f"rule {first.rule} fired at {format_time(first.t)} and the verdict rejected it")
+    return None
+
+
+def _taken_for_another(record: MissRecord, other: Set[int], tracks: Mapping[int, _TrackSpan]) -> Culprit | None:
+    """Return why there is no track of its own for an event beside those that fill other entries."""
+    if record.at_truth and record.at_truth <= other:
+        return Culprit("tracker", f"track {min(record.at_truth)} lay on the object and fills another entry")
+    if tracks:
+        return None
+    first = next(event for event in record.result.events if record.pattern.matches(event))
     return Culprit("expectation", f"rule {first.rule} fired at {format_time(first.t)}, which another entry counts")
 
 

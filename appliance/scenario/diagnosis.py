@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from appliance.base.box_arrays import iou_matrix
+from appliance.base.geometry import iou
 from appliance.config import CameraConfig, DwellRule, LineRule
 from appliance.replay.replay_report import format_time, missing_verdicts_text
 from appliance.replay.replay_result import ReplayResult
@@ -27,6 +28,7 @@ from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, FrameBoxes, TrackedObject
 
 DIAGNOSED_TRACKS_MAX = 200  # a report of more is read by nobody; the log has all
+ON_TRUTH_IOU_MIN = 0.3  # a box of half of the object lies on it
 # Without a detection the stills show the beginning, the middle and the end of the expected time (shares of it).
 _STILLS_AT = (0.2, 0.5, 0.8)
 
@@ -55,9 +57,17 @@ class MissDiagnosis:
     """
 
     def __init__(
-        self, miss: Miss, camera: CameraConfig, footage_s: float, network: NetworkTraits, *, known_before: bool = False
+        self,
+        miss: Miss,
+        camera: CameraConfig,
+        footage_s: float,
+        network: NetworkTraits,
+        *,
+        known_before: bool = False,
+        counted: frozenset[str] | None = None,
     ) -> None:
-        """known_before: what stood there when the footage began is known."""
+        """known_before: what stood there when the footage began is known. counted: see `MissRecord`."""
+        self._counted = counted
         self._pattern = miss.wanted.pattern
         self._at, self._box = miss.wanted.at, miss.wanted.box
         self._frame_at_truth: FrameBoxes | None = None
@@ -139,6 +149,13 @@ class MissDiagnosis:
         inside = [found for found in alike if any(zone.contains(foot(found.box)) for zone in self._zones)]
         return max(inside or alike, key=lambda found: found.score).track if alike else None
 
+    def _tracks_at_truth(self) -> frozenset[int] | None:
+        """Return the tracks whose boxes overlap the true box at its moment; None if that is not known."""
+        if self._frame_at_truth is None or self._box is None:
+            return None
+        alike = [found for found in self._frame_at_truth.objects if found.label in self._labels]
+        return frozenset(found.track for found in alike if iou(found.box, self._box) >= ON_TRUTH_IOU_MIN)
+
     def culprit(self, result: ReplayResult) -> Culprit:
         """Return the part that decided against the event. result: of the camera."""
         if self._pattern.start > self._footage_s:
@@ -149,7 +166,7 @@ class MissDiagnosis:
             return Culprit("detector" if self._frames else "gate")
         record = MissRecord(
             self._pattern, self._camera, self._rules, result, tuple(self._record), self._network.calibration,
-            self._known_before,
+            self._known_before, self._counted, self._tracks_at_truth(),
         )  # fmt: skip
         found = find_culprit(record)
         if found.name != "unknown":

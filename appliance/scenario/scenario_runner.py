@@ -240,7 +240,7 @@ def _compare_with_truth(
 def _event_faults(plan: ScenarioPlan, replays: Sequence[_CameraReplay], matches: EventMatches) -> list[Fault]:
     """Misses and false alarms in order of time, with stills. Where a share is required, only that fails."""
     require = plan.scenario.require
-    diagnoses = _diagnose(plan, replays, matches.misses[:DIAGNOSED_FAULTS_MAX])
+    diagnoses = _diagnose(plan, replays, matches)
     moments = _alarm_moments(replays, matches.false_alarms[:DIAGNOSED_FAULTS_MAX])
     found = []
     for index, miss in enumerate(matches.misses):
@@ -252,15 +252,18 @@ def _event_faults(plan: ScenarioPlan, replays: Sequence[_CameraReplay], matches:
     return sorted(found, key=lambda fault: fault.t or 0.0)
 
 
-def _diagnose(plan: ScenarioPlan, replays: Sequence[_CameraReplay], misses: Sequence[Miss]) -> list[MissDiagnosis]:
-    """Return a diagnosis of each miss. One pass over the boxes of each camera."""
+def _diagnose(plan: ScenarioPlan, replays: Sequence[_CameraReplay], matches: EventMatches) -> list[MissDiagnosis]:
+    """Return a diagnosis of each of the first misses. One pass over the boxes of each camera."""
     by_camera: dict[str, list[MissDiagnosis]] = {each.result.camera: [] for each in replays}
     diagnoses = []
-    for miss in misses:
+    for miss in matches.misses[:DIAGNOSED_FAULTS_MAX]:
         each = _responsible_camera(replays, plan, miss)
         camera = plan.config.cameras[each.result.camera]
         known_before = each.result.camera in plan.scenario.stood_before
-        diagnosis = MissDiagnosis(miss, camera, each.result.footage_s, each.network, known_before=known_before)
+        counted = frozenset(hit.event.id for hit in matches.hits if hit.wanted is not miss.wanted)
+        diagnosis = MissDiagnosis(
+            miss, camera, each.result.footage_s, each.network, known_before=known_before, counted=counted
+        )
         by_camera[each.result.camera].append(diagnosis)
         diagnoses.append(diagnosis)
     for each in replays:

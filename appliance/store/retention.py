@@ -295,6 +295,27 @@ def delete_reviewed_evidence(
     return sizes
 
 
+def delete_camera(db: Database, root: Path, camera: str) -> int:
+    """Delete what a camera recorded, and the evidence of its alerts, because a person wants it; return the bytes.
+
+    Segments that are still being written, and what an open alert or escalation needs, stay until they are too old.
+    """
+    deletions = DeletionLedger(db)
+    pruner = SegmentPruner(db, root, deletions)
+    freed = 0
+    while pruner.prune("person", camera=camera):
+        freed += pruner.bytes
+        pruner.begin()
+    freed += pruner.bytes
+    with db.read() as connection:
+        alerts = connection.execute(
+            f"SELECT id, camera FROM alert WHERE camera = ? AND t_end IS NOT NULL AND {_DONE}", (camera,)
+        ).fetchall()
+    return freed + sum(
+        size for row in alerts for size in _remove_evidence(db, root, deletions, row, "person", REMOVED_BY_PERSON)
+    )
+
+
 def _remove_evidence(
     db: Database, root: Path, deletions: DeletionLedger, alert: sqlite3.Row, reason: DeletionReason, words: str
 ) -> list[int]:

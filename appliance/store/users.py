@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -20,11 +19,11 @@ from appliance.types.accounts import (
     SessionRow,
     SignInCodeRow,
     UserRow,
+    name_problem,
 )
 
 USERS_MAX = 200  # of a site; all are read each second
 TOKENS_MAX = 50  # likewise
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 SESSIONS_MAX = 1000  # the oldest is signed out beyond
 LOG_ROWS_MAX = 5000  # half a megabyte; years of changes, and weeks of somebody who guesses
 
@@ -118,7 +117,7 @@ def stored_users(path: Path) -> dict[str, UserRow]:
 def add_user(connection: sqlite3.Connection, user: UserRow, t: float) -> None:
     """Add a user. Raise UsageError: the name is taken or no name, there are too many, or the first is no admin."""
     known = all_users(connection)
-    if _named(user.name).lower() in {each.lower() for each in known}:
+    if _named(user.name).casefold() in {each.casefold() for each in known}:
         raise UsageError(f"there is a user {user.name} already")
     if len(known) >= USERS_MAX:
         raise UsageError(f"there are {USERS_MAX} users already: remove one")
@@ -165,8 +164,8 @@ def _known(connection: sqlite3.Connection, name: str) -> UserRow:
 
 
 def _named(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"`{name[:80]}` is no name: 1 to 64 letters, digits and . _ @ -, the first a letter or digit")
+    if problem := name_problem(name):
+        raise UsageError(problem)
     return name
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.base.geometry import iou
 from appliance.track.appearance import Planes, describe, similarity
 from appliance.track.association import IMPOSSIBLE, assign, contested_rows, match_costs, overlap_of_smaller
 from appliance.track.kalman import sizes, to_centre
@@ -72,24 +73,58 @@ class TwoStageMatcher:
     def match(self, held: Sequence[int]) -> None:
         """Match confident detections to confirmed tracks, then doubtful ones to those that are left.
 
-        After these come unconfirmed, hidden and tentative tracks. held: rows of parked tracks that need no box.
+        Before these come the boxes of what stands where it stood; after them unconfirmed and hidden tracks (the next
+        car that comes has a track of its own by then), and tentative ones.
+        held: rows of parked tracks that need no box.
         """
         frame, tracks = self._frame, self._tracks
         rows = self._matchable(held)
         hidden = [row for row in rows if tracks[row].number and tracks[row].is_hidden()]
-        confirmed = [row for row in rows if tracks[row].number and row not in hidden]
+        driving = [row for row in rows if tracks[row].number and tracks[row].is_hidden_vehicle]
+        confirmed = [row for row in rows if tracks[row].number and row not in (*hidden, *driving)]
         unconfirmed = [row for row in rows if not tracks[row].number and tracks[row].tentative is None]
         tentative = [row for row in rows if tracks[row].tentative is not None]
-        self._associate(confirmed, frame.free(TUNING.scores.high_score))
+        self._match_in_place([row for row in confirmed if tracks[row].at_rest])
+        left = [row for row in confirmed if row not in frame.taken]
+        self._associate(left, frame.free(TUNING.scores.high_score))
         left = [row for row in confirmed if row not in frame.taken]
         if left:
             self._associate(left, frame.free(0.0, TUNING.scores.high_score), doubtful=True)
         if unconfirmed:
             self._associate(unconfirmed, frame.free(TUNING.scores.high_score))
+        self._associate(driving, frame.free(TUNING.scores.high_score))
         if hidden:
             self._associate(hidden, frame.free(0.0), in_place=True)
         if tentative:
             self._associate(tentative, frame.free(0.0))
+
+    def _match_in_place(self, rows: list[int]) -> None:
+        """Match tracks at rest to the boxes at their places, the best overlap first.
+
+        Where people stand side by side, least total cost would otherwise move each number on by one as soon as one box
+        drops out at one end and another appears at the other. A box that fits the expected place of another track
+        better is left to that one.
+        """
+        tracks, frame = self._tracks, self._frame
+        pairs = []
+        for row in rows:
+            track = tracks[row]
+            for index, box in enumerate(frame.boxes):
+                shared = iou(track.place, box) if frame.groups[index] == track.group else 0.0
+                if shared >= TUNING.matching.place_overlap_min and not self._is_stranger(track, index):
+                    rivals = (other for other in tracks if other is not track and other.group == track.group)
+                    if all(iou(other.filter.box, box) < shared for other in rivals):
+                        pairs.append((-shared, row, index))
+        for _, row, index in sorted(pairs):
+            if row not in frame.taken and index not in frame.taken.values():
+                frame.taken[row] = index
+
+    def _is_stranger(self, track: Track, index: int) -> bool:
+        """Return True if a confident box looks like another object than the track."""
+        if not self._frame.planes or track.appearance is None or self._frame.scores[index] < TUNING.scores.high_score:
+            return False
+        seen = np.array(self._frame.appearance([index]))
+        return bool(similarity(track.appearance[None], seen)[0, 0] < TUNING.appearance.stranger_similarity_max)
 
     def _matchable(self, held: Sequence[int]) -> list[int]:
         """Return the tracks that a box of this frame may belong to.
@@ -131,7 +166,7 @@ class TwoStageMatcher:
                 ]
             cost_max = 1 - TUNING.matching.gap_overlap_min if lost else TUNING.cost_max
             possible = (
-                cost <= cost_max and group == track.group and not (track.comes_in(box) or track.is_other_size(box))
+                cost <= cost_max and group == track.group and not (track.comes_in(box) or track.is_other_vehicle(box))
                 for cost, group, box in zip(costs, groups, boxes, strict=True)
             )
             if in_place:
@@ -181,8 +216,10 @@ class TwoStageMatcher:
         seen = np.array(self._frame.appearance([free[column] for column in columns]))
         alike = similarity(np.array([appearance for _, appearance in known]), seen).tolist()
         for (row, _), line in zip(known, alike, strict=True):
+            hidden = self._tracks[rows[row]].is_hidden_vehicle
+            least = TUNING.reid.reid_similarity_min if hidden else TUNING.appearance.stranger_similarity_max
             for column, each in zip(columns, line, strict=True):
-                if each < TUNING.appearance.stranger_similarity_max:
+                if each < least:
                     table[row][column] = IMPOSSIBLE
 
 
@@ -273,7 +310,8 @@ def covers_known_track(tentative: Track, tracks: Iterable[Track]) -> bool:
 def reidentify(track: Track, lost: Iterable[Track]) -> Track | None:
     """Return the one of the numbered tracks `lost` that the new `track` continues, or None.
 
-    It must have been within reach, of about the same size, of the same appearance, and be the only such one. An object
+    It must have been within reach, of about the same size, of the same appearance, and be the only such one. A vehicle
+    does not come to sight behind the place where it was last found. An object
     that was last seen at the frame's border has left, and one that is first seen there has come in: both are excluded.
     """
     if track.appearance is None or track.came_in:
@@ -281,7 +319,11 @@ def reidentify(track: Track, lost: Iterable[Track]) -> Track | None:
     found = [
         (float(similarity(track.appearance[None], each.appearance[None])[0, 0]), each)
         for each in lost
-        if each.appearance is not None and each.group == track.group and not each.at_edge() and _in_reach(track, each)
+        if each.appearance is not None
+        and each.group == track.group
+        and not each.at_edge()
+        and _in_reach(track, each)
+        and not (each.is_vehicle and (each.is_behind(track.first) or not each.is_as_high(track.first)))
     ]
     found.sort(key=lambda pair: -pair[0])
     if not found or found[0][0] < TUNING.reid.reid_similarity_min:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,12 +63,13 @@ class Track:
     group: the class it may be mistaken within. last: its last box as detected; filter: where it is by now. number: 0
     until it is confirmed. appearance: the mean of what it looked like while clear of others (`appearance.describe`), of
     appearance_samples. stationary: where it is parked; stood_s: how long it was known to stand there before this track
-    began. came_in: its first box was cut off by the frame's border. last_report: as it was last returned. is_vehicle:
-    what may drive off. tentative: not None while it is too doubtful to count.
+    began. first: its first box. last_report: as it was last returned. is_vehicle: what may drive off. tentative: not
+    None while it is too doubtful to count.
     """
 
     group: int
     scores: ScoreSums
+    first: Box
     last: Box
     filter: Kalman
     standstill: Standstill
@@ -80,14 +82,11 @@ class Track:
     stationary: StationaryObject | None = None
     stood_s: float | None = None
     last_report: TrackedObject | None = None
-    came_in: bool = False
 
     @classmethod
     def begin(cls, group: int, class_id: int, score: float, box: Box, t: float) -> Track:
         """Return a new track of one detection."""
-        track = cls(group, ScoreSums({class_id: score}, score, score), box, Kalman(box), Standstill(box, t))
-        track.came_in = track.at_edge()
-        return track
+        return cls(group, ScoreSums({class_id: score}, score, score), box, box, Kalman(box), Standstill(box, t))
 
     def update(self, class_id: int, score: float, box: Box, t: float) -> None:
         """Note that it was detected at `box` at `t`."""
@@ -121,9 +120,14 @@ class Track:
         """It stands still, or is parked."""
         return self.stationary is not None or self.standstill.at_rest
 
+    @property
+    def came_in(self) -> bool:
+        """Its first box was cut off by the frame's border."""
+        return _is_cut(self.first)
+
     def at_edge(self) -> bool:
         """Return True if its last box was cut off by the frame's border: it may have walked out."""
-        return min(self.last[:2]) <= TUNING.losing.edge or max(self.last[2:]) >= 1 - TUNING.losing.edge
+        return _is_cut(self.last)
 
     def has_left(self) -> bool:
         """Return True if it went out of the frame, as far as is known. It ages whatever region is examined."""
@@ -141,19 +145,46 @@ class Track:
         """Return True if `box` is where it stands, and the place does not look as if another stood there."""
         return self.is_in_place(box) and (self.stationary is None or self.stationary.unchanged(planes) is not False)
 
+    @property
+    def place(self) -> Box:
+        """Where it stands, or stood last."""
+        return self.standstill.box if self.stationary is None else self.stationary.box
+
     def is_in_place(self, box: Box) -> bool:
         """Return True if `box` is where it stands."""
-        return is_unmoved(self.standstill.box if self.stationary is None else self.stationary.box, box)
+        return is_unmoved(self.place, box)
 
-    def is_other_size(self, box: Box) -> bool:
-        """Return True if it is a vehicle, whole in the frame, and `box` is twice or half as high.
+    @property
+    def is_hidden_vehicle(self) -> bool:
+        """It is a vehicle that was out of sight for a moment while it drove: the next one may come the same way."""
+        return self.is_vehicle and not self.stands and self._was_out_of_sight()
 
-        Such a box belongs to an object before it.
+    def is_other_vehicle(self, box: Box) -> bool:
+        """Return True if it is a vehicle, whole in the frame, and `box` belongs to another by its size or its place.
+
+        Twice or half as high is an object before it. Once it was out of sight, a third higher or lower is another, and
+        so is one that comes to sight behind it. By boxes alone nothing else tells them apart, and so not for long.
         """
         if not self.is_vehicle or self.at_edge():
             return False
-        was, now = self.last[3] - self.last[1], box[3] - box[1]
-        return max(was, now) >= TUNING.losing.vehicle_growth_max * min(was, now)
+        if not self.is_hidden_vehicle:
+            return _growth(self.last, box) >= TUNING.losing.vehicle_growth_max
+        if self.appearance is None and self.absence.unseen_s > TUNING.losing.vehicle_hidden_s:
+            return True
+        return self.is_behind(box) or not self.is_as_high(box)
+
+    def is_as_high(self, box: Box) -> bool:
+        """Return True if `box` is about as high as it was, or as it is expected to be by now."""
+        return min(_growth(self.last, box), _growth(self.filter.box, box)) < TUNING.losing.hidden_growth_max
+
+    def is_behind(self, box: Box) -> bool:
+        """Return True if it moved, and `box` is behind the place where it was last found."""
+        (x, y, *_), (at_x, at_y, *_) = to_centre(self.last), to_centre(box)
+        wide, tall = sizes(to_centre(self.last))
+        pace_x, pace_y = self.filter.speed[0] / wide, self.filter.speed[1] / tall
+        pace = math.hypot(pace_x, pace_y)
+        ahead = ((at_x - x) / wide * pace_x + (at_y - y) / tall * pace_y) / max(pace, 1e-9)
+        return pace >= TUNING.losing.leaving_speed_min and ahead < -TUNING.losing.behind_max
 
     def comes_in(self, box: Box) -> bool:
         """Return True if `box` belongs to an object that comes in where this one goes out.
@@ -181,7 +212,10 @@ class Track:
         return False
 
     def _is_out_of_sight(self) -> bool:
-        return self.stands and self.absence.missed > 0 and self.absence.unseen_s > TUNING.losing.out_of_sight_s
+        return self.stands and self._was_out_of_sight()
+
+    def _was_out_of_sight(self) -> bool:
+        return self.absence.missed > 0 and self.absence.unseen_s > TUNING.losing.out_of_sight_s
 
     @property
     def stands(self) -> bool:
@@ -202,3 +236,13 @@ class Track:
             return self.absence.unseen_s <= TUNING.losing.hidden_s
         keep_s = TUNING.losing.left_s if self.at_edge() else TUNING.losing.lost_s
         return self.absence.unseen_s <= keep_s or (self.at_rest and self.absence.missed < TUNING.losing.still_misses)
+
+
+def _is_cut(box: Box) -> bool:
+    return min(box[:2]) <= TUNING.losing.edge or max(box[2:]) >= 1 - TUNING.losing.edge
+
+
+def _growth(a: Box, b: Box) -> float:
+    """Return the ratio of the heights, the larger by the smaller."""
+    was, now = max(a[3] - a[1], 1e-9), max(b[3] - b[1], 1e-9)
+    return max(was, now) / min(was, now)

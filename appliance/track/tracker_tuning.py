@@ -37,6 +37,9 @@ class MatchTuning:
     poor_growth: float = 1.5
     # After a gap only a box in the same place is believed.
     gap_overlap_min: float = 0.5
+    # What stands is matched first to a box that overlaps its place by so much: boxes of what stands overlap by 0.8 and
+    # more, those of people shoulder to shoulder by 0.3 at most.
+    place_overlap_min: float = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,12 @@ class LossTuning:
     still_misses: int = 3
     # The height of a vehicle's box grows or shrinks by less from one frame to the next; a lorry before it is as high.
     vehicle_growth_max: float = 2.0
+    # One that was out of sight for longer than out_of_sight_s has changed by less than this; boxes of a car differ by a
+    # tenth, a van is half as high again as a car. Behind where it was it is not found: boxes err by so much (sizes).
+    hidden_growth_max: float = 1.3
+    behind_max: float = 0.2
+    # By boxes alone it is awaited no longer than this: cars follow each other at two seconds.
+    vehicle_hidden_s: float = 1.5
     # What stood and was out of sight for so long may have left meanwhile: it is only taken for the same again in its
     # very place, and before it may move from there it must be found there so often, which what passes is not.
     out_of_sight_s: float = 0.5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -9,6 +11,24 @@ Role = Literal["viewer", "reviewer", "admin"]
 """viewer: sees; reviewer: also reviews and keeps; admin: also changes settings and users. Each may what those before
 may."""
 ROLES: tuple[Role, ...] = get_args(Role)
+NAME_CHARS_MAX = 64  # as in the access log's columns
+_NAME = re.compile(r"\w(?:[\w.@'-]| (?! ))*(?<! )")
+_OF_TOKENS = "token "  # how the access log names programs
+
+
+def same_name(name: str) -> str:
+    """Return a name in the one form in which it is stored and compared, however a keyboard composes its letters."""
+    return unicodedata.normalize("NFC", name.strip())
+
+
+def name_problem(name: str) -> str:
+    """Return why a person or program cannot be called so; '': they can."""
+    if len(name) <= NAME_CHARS_MAX and _NAME.fullmatch(name) and not name.casefold().startswith(_OF_TOKENS):
+        return ""
+    return (
+        f"`{name[:80]}` is no name: 1 to {NAME_CHARS_MAX} letters, digits, single blanks and . _ @ ' -, "
+        "the first a letter or digit"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,15 +112,18 @@ def wants_page(path: str, accept: str) -> bool:
 
 
 def install(
-    app: FastAPI, templates: Templates, methods: RouteMethods
+    app: FastAPI, templates: Callable[[], Templates], methods: RouteMethods
 ) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """Make `app` answer every error in this form. Returns what answers a bug: the guard in front of all meets it."""
+    """Make `app` answer every error in this form. Returns what answers a bug: the guard in front of all meets it.
+
+    templates: those of the settings that are in force.
+    """
 
     def answer(request: Request, problem: Problem) -> Response:
         if not wants_page(request.url.path, request.headers.get("accept", "")):
             return ProblemResponse(problem)
         title = _TITLES.get(problem.status, "Error")
-        page = templates.page("problem.html", title=tell(title), status=problem.status, detail=tell(problem.detail))
+        page = templates().page("problem.html", title=tell(title), status=problem.status, detail=tell(problem.detail))
         page.status_code = problem.status
         page.headers.update(problem.headers)
         return page

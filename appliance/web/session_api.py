@@ -1,27 +1,36 @@
-"""`/login` and `/logout`: name and password, or the token, against a session cookie."""
+"""`/login`, `/logout`, `/language`: a session cookie for name and password or the token, one for the language."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
-from starlette.responses import JSONResponse
+from fastapi import APIRouter, Query, Request
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from appliance.base.passwords import is_password
-from appliance.types.accounts import UserRow
+from appliance.types.accounts import UserRow, same_name
+from appliance.web import texts
+from appliance.web.auth import (
+    COOKIE,
+    Access,
+    AccessPart,
+    SignedIn,
+    TemplatesPart,
+    address_of,
+    signed_in,
+    too_many_tries,
+)
 from appliance.web.problems import Problem
 from appliance.web.sign_in_throttle import DEVICE_COOKIE, Guess
 
-if TYPE_CHECKING:
-    pass
-from appliance.web.auth import COOKIE, Access, AccessPart, SignedIn, address_of, signed_in, too_many_tries
-
 CODE_WANTED = "urn:vedette:code-wanted"  # the type of the problem: the password was right
 
-router = APIRouter(tags=["session"])
+YEAR_S = 365 * 86400  # of the cookie of a language; browsers cut it to 400 days
+
+router = APIRouter()
 
 
 class SignIn(BaseModel):
@@ -32,12 +41,12 @@ class SignIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     token: SecretStr | None = None
-    name: Annotated[str, Field(max_length=64)] = ""
+    name: Annotated[str, Field(max_length=64), AfterValidator(same_name)] = ""
     password: SecretStr = SecretStr("")
     code: Annotated[str, Field(max_length=32)] = ""
 
 
-@router.post("/login", response_model=SignedIn)
+@router.post("/login", tags=["session"], response_model=SignedIn)
 async def sign_in(request: Request, access: AccessPart, given: SignIn) -> JSONResponse:
     """Take name and password (or the token), give the cookie."""
     if not access.guarded:
@@ -95,10 +104,60 @@ def _is_right(access: Access, given: SignIn, user: UserRow | None) -> bool:
     return not access.has_users and access.sessions.is_token(token)
 
 
-@router.post("/logout", response_model=SignedIn)
+@router.post("/logout", tags=["session"], response_model=SignedIn)
 async def sign_out(request: Request, access: AccessPart) -> JSONResponse:
     """End the session, and let the browser forget the cookie and what it has kept of the pictures."""
     await asyncio.to_thread(access.sessions.revoke, request.cookies.get(COOKIE, ""))
     answer = JSONResponse({"signed_in": False}, headers={"Clear-Site-Data": '"cache"'})
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return answer
+
+
+@router.get("/login", tags=["session"], response_class=HTMLResponse)
+def login_page(
+    templates: TemplatesPart, access: AccessPart, wanted: Annotated[str, Query(alias="next")] = "/"
+) -> HTMLResponse:
+    """Return the sign-in page; afterwards it leads to `next`, if that is a page of ours."""
+    return templates.page("login.html", next=local_path(wanted), by_name=access.has_users)
+
+
+def local_path(wanted: str) -> str:
+    """`wanted` if it is a path on this very host, else `/`: no open redirect (`//host` is another host)."""
+    elsewhere = wanted.startswith("//") or "\\" in wanted or not wanted.isprintable()
+    return wanted if wanted.startswith("/") and not elsewhere else "/"
+
+
+class LanguageChoice(BaseModel):
+    """The language that pages and answers are wanted in; '': what the browser asks for, else the site's."""
+
+    language: str = Field(max_length=8)
+
+
+class LanguageKept(BaseModel):
+    """The choice as it was kept, in a cookie of this browser."""
+
+    language: str
+
+
+@router.get("/static/texts/{language}.js", include_in_schema=False)
+def script_texts(language: str) -> Response:
+    """Return the texts of the scripts, in a language. The page requests it with the digest of its content."""
+    if language not in texts.catalogues():
+        raise Problem(404, "There is no such language.")
+    script, digest = texts.script_of(language)
+    kept = {"Cache-Control": f"max-age={YEAR_S}, immutable", "ETag": f'"{digest}"'}
+    return Response(script, media_type="text/javascript", headers=kept)
+
+
+@router.post("/language", tags=["language"], response_model=LanguageKept)
+def choose_language(choice: LanguageChoice) -> JSONResponse:
+    """Answer this browser in a language from now on."""
+    if choice.language and choice.language not in texts.catalogues():
+        raise Problem(422, f"language: choose one of {', '.join(texts.catalogues())}, or nothing.")
+    answer = JSONResponse({"language": choice.language})
+    same_site: Literal["lax"] = "lax"
+    if choice.language:
+        answer.set_cookie(texts.COOKIE, choice.language, max_age=YEAR_S, httponly=True, samesite=same_site)
+    else:
+        answer.delete_cookie(texts.COOKIE)
     return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,9 @@ class Navigation:
     more: Sequence[tuple[str, str]] = ()
 
 
+_KEY = re.compile(r" in cameras\.[\w-]+\.\w+")
+
+
 class Templates:
     """Owner of the template environment. site: its name, shown on each page. editable: its settings can be changed."""
 
@@ -37,8 +41,12 @@ class Templates:
         guarded: Callable[[], bool],
         may: Callable[[str, str], bool],
         editable: bool = False,
+        shown: Callable[..., str] = str,
     ) -> None:
-        """guarded: whether one must sign in now. may: whether the visitor may ask a route, by method and path."""
+        """guarded: whether one must sign in now. may: whether the visitor may ask a route, by method and path.
+
+        shown: returns the name for people of an id, and of an id within it.
+        """
         self.site = site
         self._environment = Environment(
             loader=FileSystemLoader(folders.folders("templates")), autoescape=True, undefined=StrictUndefined,
@@ -54,9 +62,11 @@ class Templates:
             catalogue=texts.catalogue, languages=texts.catalogues, script_of=texts.script_of
         )
         self._environment.globals.update(tell=texts.tell, asset=asset, scripts=scripts)
-        self._environment.filters.update(when=when, size=size, span=span, lasting=lasting)
+        self._environment.filters.update(when=when, size=size, span=span, lasting=lasting, shown=shown)
         self._environment.filters.update(diff=diff, number=figure, digits=number)
-        self._environment.filters.update(percent=percent, score=score, money=money, joules=joules)
+        self._environment.filters.update(
+            percent=percent, score=score, money=money, joules=joules, without_key=without_key
+        )
 
     def page(self, name: str, **values: Any) -> HTMLResponse:
         """Render template `name`. A page is never cached: it holds the state of now."""
@@ -71,6 +81,11 @@ def when(t: float, style: str = "clock") -> Markup:
     """
     stamp = iso_utc(t)
     return Markup('<time datetime="{}" data-style="{}">{} UTC</time>').format(stamp, style, stamp[11:19])
+
+
+def without_key(reason: str) -> str:
+    """Return a reason without the key of the site file that it names: pages lead to a form instead."""
+    return _KEY.sub("", reason)
 
 
 def diff(text: str) -> Markup:

@@ -303,7 +303,7 @@ def onnx_cuda(plan: GpuPlan) -> dict[str, object]:
         figures[f"{provider} p50, p99 ms"] = _percentiles(partial(network.detect, [frame]), plan.seconds(3))
         network.close()
     if all(str(value).startswith("not here") for value in figures.values()):
-        raise NotMet(str(figures["cuda"]), figures)
+        raise MissingDependency(str(figures["cuda"]))
     return figures
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("axe_playwright_python", reason="axe-core comes with axe-pla
 from conftest import House
 from playwright.sync_api import Browser, Page
 
-from appliance.dashboard.trial_store import (
+from appliance.dashboard.trials_api import (
     LeftOut,
     TrialHead,
     TrialResult,
@@ -33,7 +33,8 @@ PAGES = (
     "/cameras/gate/trials", f"/cameras/gate/trials/{TRIAL}",
 )  # fmt: skip
 CHANGING = (
-    "/settings", "/notify", "/account", "/users", "/cameras/new", "/cameras/gate/edit", "/cameras/gate/why", "/nowhere",
+    "/settings", "/settings/storage", "/settings/escalation", "/cameras/gate/settings", "/notify", "/account", "/users",
+    "/cameras/new", "/cameras/gate/edit", "/cameras/gate/why", "/nowhere",
 )  # fmt: skip
 SERIOUS = {"serious", "critical"}
 

@@ -144,9 +144,9 @@ def test_a_camera_is_found_asked_seen_and_added_with_its_second_stream(
     page.get_by_label("Detected on").select_option("the same stream")
     expect(page.get_by_label("Second, smaller stream")).to_have_value("")
     page.get_by_label("Detected on").select_option(index=2)
-    expect(page.get_by_label("Name of the camera")).to_have_value("back-yard")
+    expect(page.get_by_label("Name of the camera")).to_have_value("Back yard")
     page.get_by_role("button", name="Add this camera").click()
-    page.wait_for_url("**/cameras/back-yard/edit")
+    page.wait_for_url("**/cameras/back-yard/edit?seen=*")
     camera_now = adding.in_force[-1].cameras["back-yard"]
     assert camera_now.url.endswith(f"@127.0.0.1:{camera.rtsp_port}/main")
     assert camera_now.detect_url is not None

@@ -187,10 +187,12 @@ def test_a_rehearsal_runs_from_an_empty_folder(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_rehearsal_of_all_steps_is_within_nine_minutes(tmp_path: Path) -> None:
     out = tmp_path / "gpu.json"
-    assert command.main(["--rehearse", "--out", str(out)]) in (0, 1)
+    assert command.main(["--rehearse", "--out", str(out)]) == 0
     rows = json.loads(out.read_text())
     assert [row["step"] for row in rows] == list(command.STEPS)
-    assert {row["state"] for row in rows if row["step"] not in ("latency", "onnx-cuda")} == {"passed"}
+    states = {row["step"]: row["state"] for row in rows}
+    assert {*states.values()} <= {"passed", "lacking"}
+    assert [name for name, state in states.items() if state == "lacking"] in ([], ["onnx-cuda"])
 
 
 def program(text: str) -> list[str]:

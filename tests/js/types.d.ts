@@ -88,7 +88,13 @@ interface Rule {
 	score_min?: number;
 	height_min?: number;
 	height_max?: number;
-	schedule?: { hours?: string[] };
+	schedule?: { hours?: string[]; days?: string[] };
+	title?: string;
+	cooldown_s?: number;
+	at_start?: string;
+	escalate?: boolean;
+	ask?: string;
+	severity_on_verdict?: Record<string, string>;
 }
 
 /** The part of a camera's site file that the editor changes. */

@@ -25,8 +25,7 @@ from datetime import datetime, timezone
 from typing import Any, Literal
 from urllib.request import parse_http_list, parse_keqv_list
 
-from appliance.onvif.soap_client import bracketed
-from appliance.onvif.xml_tree import XmlElement, parse_xml
+from appliance.onvif.soap_client import XmlElement, bracketed, parse_xml
 
 GROUP, GROUP_V6, PORT = "239.255.255.250", "ff02::c", 3702
 Auth = Literal["none", "wsse", "digest"]

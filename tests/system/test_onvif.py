@@ -20,12 +20,10 @@ import pytest
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import SourceError, SourceLost, SourceRefused
 from appliance.onvif import soap_client
-from appliance.onvif.camera_client import CameraClient
+from appliance.onvif.camera_client import CameraClient, choose_streams, clock_advice
 from appliance.onvif.camera_client import OnvifCamera as Inspected
 from appliance.onvif.discovery import Answers, answered, discover_cameras
-from appliance.onvif.soap_client import OnvifAddress, SoapClient
-from appliance.onvif.stream_choice import choose_streams, clock_advice
-from appliance.onvif.xml_tree import XmlRefused, parse_xml
+from appliance.onvif.soap_client import OnvifAddress, SoapClient, XmlRefused, parse_xml
 from tests.servers import netns
 from tests.servers.onvif_camera import OnvifCamera, Stream
 

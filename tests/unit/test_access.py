@@ -132,13 +132,14 @@ admin site:
   POST /api/v1/settings/check; GET /api/v1/settings/connection; GET /api/v1/settings/networks
   POST /api/v1/settings/take-edit; POST /api/v1/settings/try; GET /api/v1/settings/versions
   GET /api/v1/settings/versions/{number}; POST /api/v1/settings/versions/{number}/restore
-  POST /api/v1/setup/cameras; POST /api/v1/setup/discover; POST /api/v1/setup/onvif
+  POST /api/v1/setup/cameras; POST /api/v1/setup/cameras/{name}; POST /api/v1/setup/cameras/{name}/copy
+  POST /api/v1/setup/cameras/{name}/remove; POST /api/v1/setup/discover; POST /api/v1/setup/onvif
   GET /api/v1/setup/pictures/{key}; POST /api/v1/setup/probe; GET /api/v1/setup/vendors; GET /api/v1/system
   GET /api/v1/system/diagnostics.zip; GET /api/v1/system/log; GET,POST /api/v1/tokens
   DELETE /api/v1/tokens/{token}; GET,POST /api/v1/users; DELETE,POST /api/v1/users/{user}; GET /cameras/new
-  GET /cameras/{name}/edit; GET /cameras/{name}/trials; GET /cameras/{name}/trials/{trial}
+  GET /cameras/{name}/edit; GET /cameras/{name}/settings; GET /cameras/{name}/trials; GET /cameras/{name}/trials/{trial}
   POST /fragments/setup/discover; POST /fragments/setup/onvif; POST /fragments/setup/probe; GET /settings
-  GET /system; GET /users
+  GET /settings/{form}; GET /system; GET /users
 """
 
 
@@ -462,8 +463,8 @@ def test_sessions_are_listed_and_ended_by_an_admin(site: Site) -> None:
 def test_a_programs_token_is_shown_once_and_may_what_its_scope_says(site: Site) -> None:
     app = app_of(site)
     anna = signed_in(app, "anna")
-    made = anna.post("/api/v1/tokens", json={"name": "home assistant", "scope": "reviewer"})
-    assert made.status_code == 422, "a name has no blank"
+    made = anna.post("/api/v1/tokens", json={"name": "home/assistant", "scope": "reviewer"})
+    assert made.status_code == 422, "a name has no slash"
     made = anna.post("/api/v1/tokens", json={"name": "ha", "scope": "reviewer"})
     token = made.json()["token"]
     assert token not in anna.get("/api/v1/tokens").text

@@ -90,8 +90,8 @@ WORKER_MAY_USE = {"base", "broker", "detect", "sandbox", "types", "version", "we
 # Modules that know the whole site file. Every other part takes the sections or values that it reads.
 KNOW_THE_SITE_FILE = {
     "appliance.config", "appliance.config.site_file", "appliance.core.app", "appliance.cli.site_check",
-    "appliance.settings.change_limits", "appliance.settings.secret_scrubber", "appliance.settings.settings_service",
-    "appliance.settings.site_editor",
+    "appliance.settings.site_editor", "appliance.settings.secret_scrubber", "appliance.settings.settings_service",
+    "appliance.dashboard.settings_forms",  # a form for each of its keys
 }  # fmt: skip
 PARAMETERS_MAX = 8
 MANY_PARAMETERS: set[str] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from appliance.replay.replay_result import ReplayResult
 from appliance.rules.engine import RulesEngine
 from appliance.scenario.culprit import MissRecord, find_culprit
 from appliance.scenario.expectations import EventPattern
-from appliance.types import Event, FrameBoxes, StreamHeader, TrackedObject
+from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
 
 STEP_S = 0.2
 Object = tuple[int, str, float, float]
@@ -138,6 +139,79 @@ def test_what_fired_is_looked_for_behind_the_rules() -> None:
     assert find_culprit(held).name == "cooldown"
     counted = record_of(walks(), camera_of())
     assert find_culprit(counted).name == "expectation"
+
+
+def crowd_of(count: int) -> Scene:
+    """`count` people, well apart from each other, who all cross within a second of the fourth and are reported."""
+    return together(*(walks_at(number, 0.02 * number) for number in range(1, count + 1)))
+
+
+def walks_at(number: int, ahead: float, score: float = 0.8) -> Scene:
+    return lambda t: [(number, "person", score, min(0.8, ahead + 0.1 * t))]
+
+
+def scattered(frames: tuple[FrameBoxes, ...]) -> tuple[FrameBoxes, ...]:
+    """Move each track to one of five lanes, so that only who shares a lane is in company."""
+    return tuple(
+        replace(frame, objects=tuple(replace(each, box=_lane(each.box, each.track)) for each in frame.objects))
+        for frame in frames
+    )
+
+
+def _lane(box: Box, track: int) -> Box:
+    y = 0.12 + 0.16 * (track % 5)
+    return box[0], y, box[2], y + 0.13
+
+
+def missed_among(count: int, scene: Scene, **rule: Any) -> MissRecord:
+    """n entries of one pattern; events came for `count` of them, and the one that is missing is of `scene`."""
+    camera = camera_of(**rule)
+    frames = scattered(frames_of(together(crowd_of(count), scene)))
+    engine = RulesEngine("gate", camera)
+    engine.feed(StreamHeader(camera="gate", clip="", model="", size=(1280, 720), run="r"))
+    events = tuple(event for frame in frames for event in engine.feed(frame))
+    assert sorted(event.track for event in events) == list(range(1, count + 1)), "the others are reported"
+    counted = frozenset(event.id for event in events)
+    return MissRecord(EventPattern(rule="r"), camera, camera.rules, result_of(events), frames, counted=counted)
+
+
+def changes_number_in_its_lane(t: float) -> list[Object]:
+    return [(14 + 5 * round(t / STEP_S), *each[1:]) for each in changes_number(t)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("name", "words", "scene", "rule"),
+    [
+        ("score", "track 9 came to 0.15", walks_at(9, 0.1, score=0.15), {"score_min": 0.5}),
+        ("at_start", "track 9 was there at the start", lambda t: [(9, "person", 0.8, 0.7)], {}),
+        ("label", "track 9 was taken for a dog", walks(9, label="dog"), {}),
+        ("tracker", "as one track it fires", changes_number_in_its_lane, {}),
+    ],
+)  # fmt: skip
+def test_where_entries_overlap_the_culprit_is_named_of_the_track_that_crossed_without_an_event(
+    count: int, name: str, words: str, scene: Scene, rule: dict[str, Any]
+) -> None:
+    found = find_culprit(missed_among(count, scene, **rule))
+    assert (found.name, words in found.text) == (name, True), found
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_where_entries_overlap_company_is_told_of_the_track_that_had_it(count: int) -> None:
+    """A visit of two looks with somebody close by, who stays outside; others are reported meanwhile."""
+    visit: Scene = lambda t: [(9, "person", 0.8, 0.46 if 3.9 < t < 4.3 else 0.2)]  # noqa: E731
+    shadow: Scene = lambda t: [(14, "person", 0.8, 0.43 if 3.9 < t < 4.3 else 0.17)]  # noqa: E731
+    found = find_culprit(missed_among(count, together(visit, shadow)))
+    assert (found.name, "alone, track 9 fires" in found.text) == ("company", True), found
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_where_entries_overlap_an_object_without_a_box_was_missed_by_the_detector(count: int) -> None:
+    record = missed_among(count, lambda t: [])
+    assert find_culprit(replace(record, at_truth=frozenset())).name == "detector"
+    shared = find_culprit(replace(record, at_truth=frozenset({1})))
+    assert (shared.name, shared.text) == ("tracker", "track 1 lay on the object and fills another entry")
+    assert find_culprit(record).name == "expectation", "where the truth has no boxes, nothing else is known"
 
 
 def test_a_rule_that_reported_the_object_before_is_not_said_to_have_missed_it() -> None:

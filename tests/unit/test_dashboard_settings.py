@@ -13,8 +13,8 @@ from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.settings.change_limits import FILE_KEYS
 from appliance.settings.settings_service import SettingsService
+from appliance.settings.site_editor import FILE_KEYS
 from appliance.settings.yaml_edit import SiteChange
 from tests.support.dashboard_site import Site
 

@@ -90,7 +90,8 @@ def test_the_code_makes_one_admin_names_the_site_and_signs_in(site: Site, folder
     client = client_of(site, folder)
     assert client.post("/setup", json={**FIRST, "code": "WRONG"}).status_code == 401
     assert client.post("/setup", json={**FIRST, "password": "short"}).status_code == 422
-    assert client.post("/setup", json={**FIRST, "site": "no blanks please"}).status_code == 422
+    assert client.post("/setup", json={**FIRST, "name": "token x"}).status_code == 422
+    assert yaml.safe_load((folder / "site.yaml").read_text())["site"] == {"name": "site"}  # a refusal changes nothing
     assert client.post("/setup", json=FIRST).status_code == 200
     assert client.get("/api/v1/me").json() == {
         "name": "anna",
@@ -103,6 +104,17 @@ def test_the_code_makes_one_admin_names_the_site_and_signs_in(site: Site, folder
     assert set(UserStore(site.db).users()) == {"anna"}
     assert yaml.safe_load((folder / "site.yaml").read_text())["site"] == {"name": "depot-7"}
     assert [row["what"] for row in client.get("/api/v1/access-log").json()] == ["signed in", "set this appliance up"]
+
+
+def test_names_are_what_people_call_themselves_and_their_site(site: Site, folder: Path) -> None:
+    client = client_of(site, folder)
+    first = {**FIRST, "site": "Café Straßenecke", "name": "Anna Mu\u0308ller "}  # as some keyboards compose it
+    assert client.post("/setup", json=first).status_code == 200
+    named = yaml.safe_load((folder / "site.yaml").read_text())["site"]
+    assert named == {"name": "cafe-strassenecke", "title": "Café Straßenecke"}
+    assert client.get("/api/v1/me").json()["name"] == "Anna Müller"
+    client.cookies.clear()
+    assert client.post("/login", json={"name": "Anna Müller", "password": first["password"]}).status_code == 200
 
 
 def test_guessing_the_code_gets_slow(site: Site, folder: Path) -> None:

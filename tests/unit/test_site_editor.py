@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ConfigError, PreconditionError
+from appliance.settings.settings_service import SiteVersions
 from appliance.settings.site_editor import SiteEditor, SiteFileChanged, digest_of
-from appliance.settings.site_versions import SiteVersions
 from appliance.settings.yaml_edit import REMOVED, SiteChange, edit
 
 EXAMPLE = Path("deploy/vedette.example.yaml").read_text()

@@ -4,9 +4,11 @@ import { attempt, by, follow, get, post, say } from "./page.js";
 import { t, tn } from "./texts.js";
 import { clockOf } from "./time.js";
 import { Drawing, element } from "./drawing.js";
-import { NAME, RuleForm, tick } from "./rule_form.js";
-import { changesOf, emptyScene, feetOf, freeName, rename, rulesOn } from "./scene.js";
+import { RuleForm, tick } from "./rule_form.js";
+import { changesOf, emptyScene, feetOf, freeName, idOf, rename, rulesOn } from "./scene.js";
 const UNDO_MAX = 50;
+const STILL_MS = 1000; // between two tries to get the first picture
+const TRIED = "/api/v1/setup/pictures/"; // where the picture of a try is
 /** @type {Record<"zone" | "line", Point[]>} */
 const NEW_SHAPES = { zone: [[0.3, 0.4], [0.7, 0.4], [0.7, 0.9], [0.3, 0.9]], line: [[0.3, 0.6], [0.7, 0.6]] };
 
@@ -34,6 +36,9 @@ export class Editor {
 	}
 	isChosen(kind, name) {
 		return this.chosen !== null && this.chosen.kind === kind && this.chosen.name === name;
+	}
+	isSaved(rule) {
+		return JSON.parse(this.saved || "{}").rules?.some(each => each.name === rule.name) ?? false;
 	}
 	changes() {
 		return changesOf(this.camera, JSON.parse(this.saved), this.scene);
@@ -81,14 +86,19 @@ export class Editor {
 			this.drawing.corner = 0;
 		});
 	}
+	/** @param {{zone?: string, line?: string}} watched */
+	titleOf({ zone, line }) {
+		return zone ? t("Person in {zone}", { zone }) : t("Person crosses {line}", { line });
+	}
 	addRule() {
 		const { zones, lines, rules } = this.scene;
 		const [zone] = Object.keys(zones);
 		const [line] = Object.keys(lines);
 		if (!zone && !line) return this.refuse(t("Add a zone or a line first: a rule watches one."));
 		this.change(() => {
-			const name = freeName("rule", rules.map(rule => rule.name));
-			rules.push({ name, ...(zone ? { kind: "enter", zone } : { kind: "line", line }), labels: ["person"], severity: "warning" });
+			const title = this.titleOf({ zone, line });
+			const name = freeName(idOf(title), rules.map(rule => rule.name));
+			rules.push({ name, title, ...(zone ? { kind: "enter", zone } : { kind: "line", line }), labels: ["person"], severity: "warning" });
 		});
 		by("rules").lastElementChild.querySelector("input").focus();
 	}
@@ -106,7 +116,7 @@ export class Editor {
 		const item = document.createElement("li");
 		item.className = this.isChosen(kind, name) ? "chosen" : "";
 		const label = kind === "zones" ? t("Name of the zone {name}", { name }) : t("Name of the line {name}", { name });
-		const field = element("input", { value: name, "aria-label": label, ...NAME }, item);
+		const field = element("input", { value: name, "aria-label": label, maxlength: 64 }, item);
 		field.onchange = () => this.rename(kind, name, field.value.trim());
 		field.onfocus = () => {
 			if (this.isChosen(kind, name)) return;
@@ -174,14 +184,57 @@ export class Editor {
 		element("a", { href: page, target: "_blank" }, by("outcome"), t("See how far it is, and what differs"));
 	}
 	async save() {
+		const changes = this.changes();
+		if (!changes.length) return this.report(t("Nothing is changed."));
 		this.root.inert = true; // a change made meanwhile would be lost
 		try {
-			const body = { base: this.base, changes: this.changes(), why: `zones and rules of ${this.camera}` };
+			const body = { base: this.base, changes, why: `zones and rules of ${this.camera}` };
 			this.take(await post("/api/v1/settings", body));
+		} catch (error) {
+			if (error.status !== 409) throw error;
+			return await this.meet();
 		} finally {
 			this.root.inert = false;
 		}
-		this.report(t("Saved and in force."));
+		this.report(this.scene.rules.length ? t("Saved and in force: it watches now.") : t("Saved and in force. Without a rule nothing is reported: add one."));
+		element("a", { href: `/?camera=${encodeURIComponent(this.camera)}` }, by("outcome"), t("See its alerts"));
+	}
+	// Another tab or person saved meanwhile: theirs can be shown, or mine saved on top of it.
+	async meet() {
+		const settings = await get("/api/v1/settings");
+		if (settings.edited) throw new Error(t("The site file was changed by hand, and that change is not in force yet. Take it first."));
+		const { state, scene } = this;
+		this.report(t("Somebody changed the settings meanwhile. What you drew is still here."));
+		const button = (text, work) => (element("button", { type: "button" }, by("outcome"), text).onclick = work);
+		button(t("Show theirs"), () => {
+			this.take(settings);
+			this.past = [state];
+			this.changed();
+			this.report(t("This is theirs. Undo brings yours back."));
+		});
+		button(t("Save mine"), () => {
+			this.take(settings);
+			this.scene = scene;
+			this.refresh();
+			this.act(by("save"), () => this.save());
+		});
+		by("outcome").scrollIntoView({ block: "nearest" });
+	}
+	// A camera that was added just now has no picture of its own yet: that of the try stands in until it comes.
+	awaitStill() {
+		const image = this.root.querySelector(".stage img");
+		const own = `/api/v1/cameras/${encodeURIComponent(this.camera)}/picture`;
+		const seen = new URLSearchParams(location.search).get("seen") ?? "";
+		const missing = async () => {
+			by("first-picture").hidden = false;
+			if (seen.startsWith(TRIED) && !image.src.includes(TRIED)) image.src = seen;
+			const answer = await fetch(own).catch(() => null);
+			if (answer?.status !== 200) return setTimeout(missing, STILL_MS);
+			image.src = `${own}?${Date.now()}`;
+			by("first-picture").hidden = true;
+		};
+		if (image.complete && !image.naturalWidth) missing();
+		else image.addEventListener("error", missing, { once: true });
 	}
 	report(text) {
 		say(text);
@@ -240,6 +293,8 @@ export class Editor {
 		by("renew").onclick = () => (this.root.querySelector(".stage img").src = `/api/v1/cameras/${encodeURIComponent(this.camera)}/picture?${Date.now()}`);
 		const works = { try: () => this.tryOut(), replay: () => this.replay(), save: () => this.save() };
 		for (const [id, work] of Object.entries(works)) by(id).onclick = () => this.act(by(id), work);
+		this.root.addEventListener("input", () => (by("save").disabled = false)); // a click on it first ends the typing
+		this.awaitStill();
 		addEventListener("resize", () => this.drawing.draw());
 		addEventListener("beforeunload", event => this.saved && this.state !== this.saved && event.preventDefault());
 	}

@@ -2,11 +2,13 @@
 // The form of one rule in the editor.
 import { t } from "./texts.js";
 import { element } from "./drawing.js";
-import { setKind } from "./scene.js";
+import { freeName, idOf, setKind } from "./scene.js";
 const KINDS = { enter: t("enters"), exit: t("leaves"), dwell: t("stays in"), line: t("crosses") };
 const DIRECTIONS = { both: t("either way"), left_to_right: t("along the arrow"), right_to_left: t("against the arrow") };
 const SEVERITIES = { info: t("an info"), warning: t("a warning"), alert: t("an alert") };
-export const NAME = { pattern: "(\\w|-)+", maxlength: 64 };
+const STARTS = { moving: t("after it moved off"), report: t("at once"), ignore: t("never") };
+const DAYS = { mon: t("Mon"), tue: t("Tue"), wed: t("Wed"), thu: t("Thu"), fri: t("Fri"), sat: t("Sat"), sun: t("Sun") };
+const VERDICTS = { confirmed: t("when confirmed"), rechecked: t("when found again"), rejected: t("when rejected") };
 
 /**
  * A field to tick: whether a name is in a list.
@@ -30,8 +32,8 @@ export class RuleForm {
 		this.rule = rule;
 		/** @type {any} */
 		this.form = document.createElement("fieldset");
-		element("legend", {}, this.form, rule.name);
-		this.input(t("Name"), { value: rule.name, ...NAME }, ({ value }) => (rule.name = value.trim()));
+		element("legend", {}, this.form, rule.title || rule.name);
+		this.input(t("Name"), { value: rule.title || rule.name, maxlength: 64 }, ({ value }) => this.rename(value.trim()));
 		this.labels();
 		this.condition();
 		this.select(t("raise"), SEVERITIES, rule.severity ?? "warning", severity => (rule.severity = severity));
@@ -43,8 +45,51 @@ export class RuleForm {
 			const spans = value.split(",").map(each => each.trim()).filter(Boolean);
 			this.set("schedule", spans.length && { ...rule.schedule, hours: spans });
 		});
-		const remove = element("button", { type: "button", class: "plain" }, this.form, t("Remove {name}", { name: rule.name }));
+		this.more();
+		const remove = element("button", { type: "button", class: "plain" }, this.form, t("Remove {name}", { name: rule.title || rule.name }));
 		remove.onclick = () => editor.change(() => editor.scene.rules.splice(editor.scene.rules.indexOf(rule), 1));
+	}
+	// A rule that was saved keeps its id, and with it its history: only its name for people changes.
+	rename(title) {
+		const { rule, editor } = this;
+		if (!title) return;
+		const others = editor.scene.rules.filter(each => each !== rule).map(each => each.name);
+		if (!editor.isSaved(rule)) rule.name = freeName(idOf(title), others);
+		this.set("title", title !== rule.name && title);
+	}
+	// A new rule that nobody named yet is called after what it watches.
+	retitled(work) {
+		const { rule, editor } = this;
+		const isOwn = !editor.isSaved(rule) && rule.title === editor.titleOf(rule);
+		work();
+		if (isOwn) this.rename(editor.titleOf(rule));
+	}
+	more() {
+		const { rule } = this;
+		const whole = this.form;
+		this.form = element("details", { class: "more" }, whole);
+		element("summary", {}, this.form, t("More"));
+		const number = { type: "number", min: 0, max: 86400 };
+		this.input(t("silent after an alert, in seconds"), { ...number, value: rule.cooldown_s ?? 0 }, ({ value }) => this.set("cooldown_s", Number(value)));
+		if (["enter", "dwell"].includes(rule.kind))
+			this.select(t("what is there at the start is reported"), STARTS, rule.at_start ?? (rule.kind === "enter" ? "moving" : "report"), way => (rule.at_start = way));
+		const days = rule.schedule?.days ?? Object.keys(DAYS);
+		const group = element("div", { class: "labels", role: "group", "aria-label": t("On these days") }, this.form);
+		for (const [day, text] of Object.entries(DAYS))
+			tick(group, text, days, day, found => this.editor.change(() => this.set("schedule", { ...rule.schedule, days: Object.keys(DAYS).filter(each => found.includes(each)) })));
+		const asks = element("div", { class: "labels" }, this.form);
+		tick(asks, t("may be sent to the cloud for a verdict"), rule.escalate === false ? [] : ["cloud"], "cloud", found =>
+			this.editor.change(() => {
+				rule.escalate = found.length ? undefined : false;
+			}));
+		this.input(t("question for the cloud"), { value: rule.ask ?? "", maxlength: 500, placeholder: t("made from the rule") }, ({ value }) => this.set("ask", value.trim()));
+		for (const [verdict, text] of Object.entries(VERDICTS))
+			this.select(text, { "": t("as for all rules"), ...SEVERITIES }, rule.severity_on_verdict?.[verdict] ?? "", severity => {
+				const { [verdict]: _, ...others } = rule.severity_on_verdict ?? {};
+				const found = severity ? { ...others, [verdict]: severity } : others;
+				this.set("severity_on_verdict", Object.keys(found).length && found);
+			});
+		this.form = whole;
 	}
 	set(key, value) {
 		if (value) this.rule[key] = value;
@@ -59,11 +104,11 @@ export class RuleForm {
 	}
 	condition() {
 		const { editor, rule } = this;
-		this.select(t("when it"), KINDS, rule.kind, kind => setKind(rule, kind, editor.scene));
+		this.select(t("when it"), KINDS, rule.kind, kind => this.retitled(() => setKind(rule, kind, editor.scene)));
 		const key = rule.kind === "line" ? "line" : "zone";
 		const names = new Set([rule[key] ?? "", ...Object.keys(editor.scene[`${key}s`])]);
 		const choices = Object.fromEntries([...names].map(name => [name, name || t("(none: add one)")]));
-		this.select(key === "line" ? t("the line") : t("the zone"), choices, rule[key] ?? "", name => (rule[key] = name));
+		this.select(key === "line" ? t("the line") : t("the zone"), choices, rule[key] ?? "", name => this.retitled(() => (rule[key] = name)));
 		if (rule.kind === "dwell")
 			this.input(t("for seconds"), { type: "number", min: 1, max: 86400, value: rule.seconds }, ({ value }) => (rule.seconds = Number(value)));
 		if (rule.kind === "line") this.select(t("going"), DIRECTIONS, rule.direction ?? "both", way => (rule.direction = way));

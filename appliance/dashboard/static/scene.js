@@ -8,6 +8,17 @@ export const round = x => Math.round(Math.min(1, Math.max(0, x)) * 1000) / 1000;
 /** @type {() => Scene} */
 export const emptyScene = () => ({ zones: {}, ignore: [], lines: {}, rules: [] });
 
+const LETTERS = { ä: "ae", ö: "oe", ü: "ue", ß: "ss", æ: "ae", ø: "oe", å: "aa", ł: "l" };
+/**
+ * The id of a name for people: "Straße, Süd" becomes "strasse-sued". What is an id already stays.
+ * @param {string} title
+ */
+export function idOf(title) {
+	if (/^[A-Za-z0-9_-]{1,64}$/.test(title)) return title;
+	const plain = title.toLowerCase().replace(/[äöüßæøåł]/g, letter => LETTERS[letter]).normalize("NFD").replace(/\p{M}/gu, "");
+	return plain.replace(/[^a-z0-9]+/g, "-").slice(0, 60).replace(/^-|-$/g, "") || "rule";
+}
+
 /**
  * The first of stem, stem-2, stem-3 … that is not taken.
  * @param {string} stem

@@ -4,7 +4,7 @@ const lang = location.search.slice(1);
 if (lang && lang !== "en") importScripts(`/static/texts/${lang}.js`);
 const t = text => globalThis.TEXTS?.[text] ?? text;
 const OFFLINE = `<!doctype html><html lang="${lang}"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
-<title>Vedette</title><body style="font:1.1rem system-ui;margin:3rem 1.5rem"><main><h1>${t("Out of reach")}</h1><p>${t("The appliance does not answer. It goes on watching, but this device cannot reach it now.")}<p>${t("This page comes back by itself.")} <a href="">${t("Try again")}</a></main>
+<title>Vedette</title><body style="font:1.1rem system-ui;max-width:34rem;margin:12vh auto;padding:0 1.5rem;line-height:1.5;background:Canvas;color:CanvasText"><main><h1>${t("Out of reach")}</h1><p>${t("The appliance does not answer. It may be off, or this device may be in another network.")}<p>${t("This page comes back by itself.")} <a href="">${t("Try again")}</a></main>
 <script>setInterval(() => fetch("/healthz").then(() => location.reload(), () => 0), 2000)</script>`;
 addEventListener("install", event => {
 	skipWaiting();

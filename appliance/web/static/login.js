@@ -9,7 +9,9 @@ form.addEventListener("submit", async event => {
 	button.disabled = true;
 	try {
 		await post(form.dataset.to || "/login", Object.fromEntries(new FormData(form)));
-		return location.replace(form.dataset.next);
+		const next = form.dataset.next; // a page that this account may not see leads to the alerts instead
+		const page = next === "/" ? null : await fetch(next, { headers: { Accept: "text/html" } }).catch(() => null);
+		return location.replace(page?.status === 403 ? "/" : next);
 	} catch ({ message, type }) {
 		by("wrong").textContent = message;
 		if (type === "urn:vedette:code-wanted") {

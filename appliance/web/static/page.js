@@ -10,6 +10,34 @@ export const made = (tag, values) => Object.assign(document.createElement(tag), 
 
 const CLOSER_MAX = 2;
 
+// A session that is over: the password is asked for in place, and what the page holds stays. The form is the sign-in page's.
+/** @type {Promise<void> | undefined} */
+let signing;
+const signedIn = () => (signing ??= signIn().finally(() => (signing = undefined)));
+async function signIn() {
+	const page = await (await fetch("/login", { headers: { Accept: "text/html" } })).text();
+	const form = new DOMParser().parseFromString(page, "text/html").querySelector("form");
+	const dialog = document.body.appendChild(made("dialog", { className: "signin" }));
+	for (const each of form.querySelectorAll("[id]")) each.id = `signin-${each.id}`;
+	for (const each of form.querySelectorAll("label")) each.htmlFor = `signin-${each.htmlFor}`;
+	form.querySelector("h1").after(made("p", { textContent: t("Your session is over. Sign in again: what you changed here stays.") }));
+	dialog.append(document.adoptNode(form));
+	dialog.showModal();
+	await new Promise((resolve, reject) => {
+		dialog.addEventListener("cancel", () => reject(new Error(t("Sign in first."))));
+		form.addEventListener("submit", async event => {
+			event.preventDefault();
+			const wrong = form.querySelector(".wrong");
+			try {
+				resolve(await post("/login", Object.fromEntries(new FormData(form))));
+			} catch ({ message, type }) {
+				wrong.textContent = message;
+				if (type === "urn:vedette:code-wanted") for (const each of form.querySelectorAll("#signin-code, [for=signin-code]")) each.hidden = false;
+			}
+		});
+	}).finally(() => dialog.remove());
+}
+
 export async function post(url, body, method = "POST", as = "json") {
 	const answer = await fetch(url, {
 		method,
@@ -19,9 +47,13 @@ export async function post(url, body, method = "POST", as = "json") {
 		throw new Error(t("The appliance does not answer."));
 	});
 	if (answer.ok) return answer[as]();
+	if (answer.status === 401 && !["/login", "/setup"].includes(url)) {
+		await signedIn();
+		return post(url, body, method, as);
+	}
 	const problem = await answer.json().catch(() => ({}));
 	const text = problem.detail || t("The appliance answered {status}.", { status: answer.status });
-	throw Object.assign(new Error(text), { type: problem.type });
+	throw Object.assign(new Error(text), { type: problem.type, status: answer.status });
 }
 
 export function say(text) {

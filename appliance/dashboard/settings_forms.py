@@ -1,0 +1,203 @@
+"""The forms of settings: kinds, defaults and limits from the models of the site file, words from settings_words.txt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, reduce
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import SecretStr
+
+from appliance.config import SiteConfig
+from appliance.dashboard.schemas import ApiModel
+from appliance.detect.class_labels import COCO_NAME
+from appliance.wire import LANGUAGES
+
+FieldKind = Literal["switch", "number", "whole", "choice", "choices", "text", "list", "secret"]
+SCALES = {"%": 100.0, "KiB": 1 / 1024}
+"""By unit: how much larger a value is shown than it stands in the file."""
+ONE_CAMERA = "cameras.*."
+_WORDS = Path(__file__).with_name("settings_words.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldWords:
+    """What a person reads of a key. `cameras.*.` begins the keys of each camera."""
+
+    key: str
+    label: str
+    unit: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class FormWords:
+    """A form. section: the key of a section that may be absent; '': it is always there."""
+
+    name: str
+    title: str
+    sentence: str
+    section: str
+    fields: tuple[FieldWords, ...]
+
+
+class FieldItem(ApiModel):
+    """A field of a form as a page shows it.
+
+    value, default: in the unit of the form; a secret's are empty. written: the file names the key. low, high: limits
+    (None: there is none); above: the lowest itself is refused. empty: nothing is a value, too.
+    """
+
+    key: str
+    label: str
+    unit: str
+    effect: str
+    kind: FieldKind
+    value: Any
+    default: Any
+    written: bool
+    scale: float = 1.0
+    low: float | None = None
+    high: float | None = None
+    above: bool = False
+    choices: tuple[str, ...] = ()
+    empty: bool = False
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            yield [part.strip() for part in line.split("|")]
+
+
+@cache
+def forms() -> Mapping[str, FormWords]:
+    """Return all forms by name, in the order of the page."""
+    found: dict[str, FormWords] = {}
+    fields: dict[str, list[FieldWords]] = {}
+    heads: dict[str, tuple[str, str, str]] = {}
+    for first, second, third, *fourth in _rows(_WORDS.read_text(encoding="utf-8")):
+        if first.startswith("["):
+            name, _, title = first[1:].partition("] ")
+            heads[name], fields[name] = (title, second, third), []
+        else:
+            fields[name].append(FieldWords(first, second, third, *fourth))
+    for name, (title, sentence, section) in heads.items():
+        found[name] = FormWords(name, title, sentence, section, tuple(fields[name]))
+    return found
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    return SiteConfig.model_json_schema()
+
+
+def _resolved(node: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the schema that a node stands for, and whether it may be null."""
+    if "$ref" in node:
+        return {**_resolved(_schema()["$defs"][node["$ref"].rpartition("/")[2]])[0], **node, "$ref": ""}, False
+    options = node.get("anyOf", ())
+    kept = [each for each in options if each.get("type") != "null"]
+    if options and len(kept) == 1:
+        return {**node, **_resolved(kept[0])[0]}, len(kept) < len(options)
+    return node, False
+
+
+def schema_of(key: str) -> tuple[dict[str, Any], bool]:
+    """Return the JSON schema of a dotted key, and whether it may be null. Raise KeyError if there is no such key."""
+    node, empty = _schema(), False
+    for part in key.split("."):
+        step = next(iter(node["patternProperties"].values())) if part == "*" else node["properties"][part]
+        node, empty = _resolved({name: value for name, value in step.items() if name != "$ref"} | _ref(step))
+    return node, empty
+
+
+def _ref(step: dict[str, Any]) -> dict[str, Any]:
+    return {"$ref": step["$ref"]} if step.get("$ref") else {}
+
+
+def _kind(node: dict[str, Any]) -> FieldKind:
+    if "enum" in node:
+        return "choice"
+    kind = node.get("type")
+    if kind == "array":
+        items = _resolved(node["items"])[0]
+        return "choices" if "enum" in items else "switch" if items.get("type") == "object" else "list"
+    named: dict[str | None, FieldKind] = {"boolean": "switch", "number": "number", "integer": "whole"}
+    return "secret" if node.get("format") == "password" else named.get(kind, "text")
+
+
+@cache
+def secret_keys() -> frozenset[str]:
+    """Return the keys of forms whose values are kept in the secrets file."""
+    keys = (each.key for form in forms().values() for each in form.fields)
+    return frozenset(key for key in keys if _kind(schema_of(key)[0]) == "secret")
+
+
+def _shown(value: Any, kind: FieldKind, scale: float) -> Any:
+    if kind == "secret" or value is None or isinstance(value, SecretStr):
+        return None
+    if kind in ("number", "whole") and not isinstance(value, bool):
+        return float(f"{value * scale:.10g}")
+    if kind in ("choices", "list"):
+        return [str(each) for each in value]
+    return bool(value) if kind == "switch" else str(value)
+
+
+def _at(data: Any, parts: Sequence[str]) -> Any:
+    """Return the value at a path in models, or in what the file says; None: there is none."""
+
+    def step(node: Any, part: str) -> Any:
+        return node.get(part) if isinstance(node, Mapping) else getattr(node, part, None)
+
+    return reduce(step, parts, data)
+
+
+def field_of(
+    words: FieldWords, config: SiteConfig, written: Mapping[str, Any], choices: Mapping[str, Sequence[str]]
+) -> FieldItem:
+    """Return one field with its value. choices: of keys whose model does not say them."""
+    camera = words.key.split(".")[1] if words.key.startswith("cameras.") else ""
+    node, empty = schema_of(words.key.replace(f"cameras.{camera}.", ONE_CAMERA, 1) if camera else words.key)
+    kind, scale = _kind(node), SCALES.get(words.unit, 1.0)
+    given = choices.get(words.key)
+    if given is not None:
+        kind = "choices" if kind in ("choices", "list") else "choice"
+    elif kind in ("choice", "choices"):
+        given = [str(each) for each in (node if kind == "choice" else _resolved(node["items"])[0])["enum"]]
+    if kind == "switch" and empty:
+        kind, given = "choice", ("true", "false")
+    path = words.key.split(".")
+    value, low = _at(config, path), node.get("minimum", node.get("exclusiveMinimum"))
+    high = node.get("maximum", node.get("exclusiveMaximum"))
+    default = _shown(node.get("default"), kind, scale)
+    if value is None and path[0] in ("uplink", "mqtt") and _at(config, path[:1]) is None:
+        value = node.get("default")
+    return FieldItem(
+        key=words.key, label=words.label, unit=words.unit, effect=words.effect, kind=kind,
+        value=_shown(value, kind, scale), default=default, written=_at(written, path) is not None, scale=scale,
+        low=None if low is None else low * scale, high=None if high is None else high * scale,
+        above="exclusiveMinimum" in node, choices=tuple(given or ()), empty=empty,
+    )  # fmt: skip
+
+
+def fields_of(
+    form: FormWords, config: SiteConfig, written: Mapping[str, Any], networks: Sequence[str], camera: str = ""
+) -> list[FieldItem]:
+    """Return the fields of a form. networks: the installed ones. camera: that the keys of one are meant for."""
+    choices: dict[str, Sequence[str]] = {
+        "site.language": sorted(LANGUAGES),
+        "detector.model": [*networks, *({config.detector.model} - set(networks))],
+        "second_look.model": networks,
+        "detector.labels": [COCO_NAME],
+        "arming.default": config.arming.names,
+    }
+    if camera:
+        choices[f"cameras.{camera}.privacy.mask"] = list(config.cameras[camera].zones)
+    meant = [
+        FieldWords(each.key.replace(ONE_CAMERA, f"cameras.{camera}.", 1), each.label, each.unit, each.effect)
+        for each in form.fields
+    ]
+    return [field_of(each, config, written, choices) for each in meant]

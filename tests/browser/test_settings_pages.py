@@ -1,0 +1,198 @@
+"""Settings in a real browser: forms that save at the first keystroke, errors at the field, sessions that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from appliance.base.clock import SystemClock
+from appliance.config import SiteConfig
+from appliance.settings.settings_service import SettingsService
+from appliance.store.users import UserStore
+from appliance.types.accounts import UserRow
+from tests.support.dashboard_site import PASSWORD, Site, password_hash, running
+from tests.support.screenshots import shot
+
+pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
+from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.browser
+
+FILE = """\
+site: {name: depot-7}
+cameras:
+  gate:
+    url: rtsp://viewer:hunter2@192.168.1.20/main
+    zones: {yard: [[0.1, 0.45], [0.95, 0.45], [0.95, 0.98], [0.1, 0.98]]}
+    rules: [{name: intruder, kind: enter, zone: yard, severity: alert}]
+  dock: {url: rtsp://192.168.1.21/main}
+"""
+
+
+@dataclass
+class Owner:
+    url: str
+    path: Path
+    site: Site
+
+    @property
+    def written(self) -> Any:
+        return yaml.safe_load(self.path.read_text())
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[Owner]:
+    path = tmp_path / "site.yaml"
+    path.write_text(FILE)
+    (tmp_path / "data").mkdir()
+    site = Site(tmp_path / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(FILE)))
+    site.record("gate", site.clock.now() - 20)
+    UserStore(site.db).add(UserRow(name="Anna Müller", role="admin", cameras=None, password=password_hash()))
+    service = SettingsService(path, tmp_path / "data", site.clock, lambda _: ())
+    with running(site.serve(settings=service)) as url:
+        yield Owner(url, path, site)
+    site.close()
+
+
+@pytest.fixture(params=[(1440, 900), (390, 844)], ids=["desk", "phone"])
+def page(request: pytest.FixtureRequest, browser: Browser, owner: Owner) -> Iterator[Page]:
+    width, height = request.param
+    context = browser.new_context(viewport={"width": width, "height": height})
+    opened = context.new_page()
+    faults: list[str] = []
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.goto(f"{owner.url}/login?next=/settings")
+    sign_in(opened)
+    opened.wait_for_url(f"{owner.url}/settings")
+    yield opened
+    assert faults == []
+    context.close()
+
+
+def sign_in(page: Page) -> None:
+    page.get_by_label("Name").fill("Anna Müller")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def test_a_form_saves_from_the_first_keystroke_and_names_what_is_wrong_at_its_field(page: Page, owner: Owner) -> None:
+    shot(page, "settings")
+    page.get_by_role("link", name="Storage and retention").click()
+    hours = page.get_by_label("Keep the continuous recording for")
+    save = page.get_by_role("button", name="Save", exact=True)
+    expect(save).to_be_disabled()
+    hours.press_sequentially("1")
+    expect(save).to_be_enabled()
+    hours.fill("-1")
+    save.click()
+    wrong = page.locator("[data-key='storage.keep_hours'] .wrong")
+    expect(wrong).to_contain_text("greater than 0")
+    expect(wrong).not_to_contain_text("storage")
+    expect(hours).to_be_focused()
+    shot(page, "settings-storage")
+    hours.fill("72")
+    save.click()
+    expect(page.get_by_text("Saved and in force.").last).to_be_visible()
+    assert owner.written["storage"] == {"keep_hours": 72}
+
+
+def test_shares_bytes_and_secrets_are_written_as_the_file_has_them(page: Page, owner: Owner) -> None:
+    page.goto(f"{owner.url}/settings/mqtt")
+    page.get_by_label("Address of the broker").fill("mqtt://192.168.1.10:1883")
+    page.get_by_label("User", exact=True).fill("box")
+    page.get_by_label("Password").fill("quiet words")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("button", name="Do without it")).to_be_visible()
+    assert owner.written["mqtt"] == {
+        "url": "mqtt://192.168.1.10:1883", "user": "box", "password": "${MQTT_PASSWORD}",
+    }  # fmt: skip
+    page.goto(f"{owner.url}/settings/detection")
+    page.get_by_label("Drop detections below").fill("25")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("Saved and in force.").last).to_be_visible()
+    assert owner.written["detector"] == {"score_min": 0.25}
+
+
+def test_two_tabs_meet(page: Page, owner: Owner) -> None:
+    page.goto(f"{owner.url}/settings/alerts")
+    page.get_by_label("An alert is closed after").fill("90")
+    other = page.context.new_page()
+    other.goto(f"{owner.url}/settings/storage")
+    other.get_by_label("Keep the continuous recording for").fill("48")
+    other.get_by_role("button", name="Save", exact=True).click()
+    expect(other.get_by_text("Saved and in force.").last).to_be_visible()
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.get_by_role("button", name="Save mine").click()
+    expect(page.get_by_text("Saved and in force.").last).to_be_visible()
+    assert owner.written["alerts"] == {"length_max_s": 90}
+    assert owner.written["storage"] == {"keep_hours": 48}
+
+
+def test_an_expired_session_asks_for_the_password_in_place_and_keeps_what_was_drawn(page: Page, owner: Owner) -> None:
+    page.goto(f"{owner.url}/cameras/gate/edit")
+    page.get_by_role("button", name="Add a zone").click()
+    page.context.clear_cookies()
+    page.get_by_role("button", name="Save", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("what you changed here stays")
+    shot(page, "signed-out")
+    dialog.get_by_label("Name").fill("Anna Müller")
+    dialog.get_by_label("Password").fill("wrong")
+    dialog.get_by_role("button", name="Sign in").click()
+    expect(dialog).to_contain_text("do not fit")
+    dialog.get_by_label("Password").fill(PASSWORD)
+    dialog.get_by_role("button", name="Sign in").click()
+    expect(page.locator("#outcome")).to_contain_text("Saved and in force")
+    assert len(owner.written["cameras"]["gate"]["zones"]) == 2
+
+
+def test_two_people_draw_on_one_camera(page: Page, owner: Owner) -> None:
+    page.goto(f"{owner.url}/cameras/gate/edit")
+    page.get_by_role("button", name="Add a line").click()
+    digest = page.request.get(f"{owner.url}/api/v1/settings").json()["digest"]
+    change = {"path": ["cameras", "gate", "zones", "door"], "value": [[0, 0], [1, 0], [1, 1]]}
+    page.request.post(f"{owner.url}/api/v1/settings", data={"base": digest, "changes": [change]})
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.get_by_role("button", name="Show theirs").click()
+    expect(page.get_by_label("Name of the zone door")).to_be_visible()
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.locator("#outcome")).to_contain_text("Saved and in force")
+    assert list(owner.written["cameras"]["gate"]["lines"]) == ["line"]
+
+
+def test_a_camera_is_renamed_and_gets_another_password(page: Page, owner: Owner) -> None:
+    page.goto(f"{owner.url}/cameras/gate/settings")
+    shot(page, "camera-settings")
+    page.get_by_label("Name of the camera").fill("Café Straßenecke")
+    page.locator("#keep").get_by_role("button", name="Save").click()
+    expect(page.locator("#kept")).to_have_text("Saved and in force.")
+    assert owner.written["cameras"]["gate"]["title"] == "Café Straßenecke"
+    page.get_by_label("Stream", exact=True).fill("http://nonsense")
+    page.get_by_role("button", name="Try it").click()
+    expect(page.locator("#wrong")).to_contain_text("is like rtsp://")
+    page.get_by_label("Stream", exact=True).fill("rtsp://192.168.1.20/main")
+    page.get_by_label("Password", exact=True).fill("new word")
+    page.locator("#save-address").click()
+    expect(page.locator("#kept-address")).to_have_text("Saved and in force.")
+    assert owner.written["cameras"]["gate"]["url"].startswith("rtsp://${CAMERA_GATE_USER}:")
+    page.get_by_label("stays until it is too old").check()
+    page.get_by_role("button", name="Remove", exact=True).click()
+    page.get_by_role("button", name="Really remove?").click()
+    page.wait_for_url("**/cameras")
+    assert list(owner.written["cameras"]) == ["dock"]
+
+
+def test_a_rule_is_called_what_its_owner_calls_it(page: Page, owner: Owner) -> None:
+    page.goto(f"{owner.url}/cameras/gate/edit")
+    first = page.locator("#rules fieldset").first
+    first.get_by_label("Name").fill("intruder am Tor")
+    page.get_by_role("button", name="Save", exact=True).click()  # one click, though the field has the focus
+    expect(page.locator("#outcome")).to_contain_text("it watches now")
+    rule = owner.written["cameras"]["gate"]["rules"][0]
+    assert (rule["name"], rule["title"]) == ("intruder", "intruder am Tor"), "the history stays with the id"
