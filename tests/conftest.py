@@ -141,7 +141,8 @@ THOROUGH = (
     "test_shown_secrets.py", "test_second_factor.py", "test_review.py", "test_notify_targets_api.py", "test_trials.py",
     "test_dashboard_scenarios.py", "test_site_editor.py", "test_live_feed.py", "test_benchmark_ingest.py",
     "test_sign_in_throttle.py", "test_recording_reader.py", "test_recordings.py", "test_router_maintenance.py",
-    "test_printed_commands.py", "test_memory_bound.py", "test_documents.py", "test_wheel.py",
+    "test_printed_commands.py", "test_memory_bound.py", "test_documents.py", "test_wheel.py", "test_recorder.py",
+    "test_train_network.py", "test_hardware_decode.py", "test_train_augment.py", "test_source_size.py",
 )  # fmt: skip
 
 

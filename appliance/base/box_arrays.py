@@ -5,6 +5,7 @@ Any unit, as long as all have the same.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,27 @@ Bools = NDArray[np.bool_]
 Rule = Literal["coco", "voc"]
 """coco: the mean precision at 101 recalls. voc: the area under the curve at every point (PASCAL VOC 2010)."""
 _RECALLS = np.linspace(0, 1, 101)
+HEIGHTS_PX = (16.0, 32.0, 64.0, 128.0, float("inf"))  # of a box in a network's input; below, nobody promises much
+
+
+@dataclass(frozen=True, slots=True)
+class HeightFigures:
+    """AP of the boxes whose height in the network's input is from `low` to below `high` pixels; None without boxes."""
+
+    low: float
+    high: float
+    boxes: int
+    ap50: float | None
+    ap70: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The true boxes of an image for one class: those that count, those of another height, and regions to ignore."""
+
+    counted: Floats
+    others: Floats
+    ignored: Floats
 
 
 def iou_matrix(a: Floats, b: Floats) -> Floats:
@@ -41,6 +63,26 @@ def take_best(shared: Floats, iou_min: float) -> NDArray[np.intp]:
         if candidates[best] >= iou_min:
             free[best], taken[row] = False, best
     return taken
+
+
+def match_answers(found: Floats, truth: Truth, iou_min: float, outside: Bools) -> tuple[NDArray[np.intp], Bools]:
+    """Return the counted box that each answer takes (-1: none), and whether the answer is void, by COCO's rule.
+
+    found: (N, 4), the surest first. outside: (N,) answers of a height that is not asked for. Void is a wrong answer in
+    an ignored region, on a box of another height, or of another height itself.
+    """
+    taken = take_best(iou_matrix(found, truth.counted), iou_min)
+    wrong = taken < 0
+    void = outside | (share_inside(found, truth.ignored).max(axis=1, initial=0.0) >= iou_min)
+    others = take_best(iou_matrix(found[wrong], truth.others), iou_min) >= 0
+    void[np.flatnonzero(wrong)[others]] = True
+    return taken, void & wrong
+
+
+def in_range(boxes: Floats, scale: float, heights_px: tuple[float, float]) -> Bools:
+    """Return which boxes (N, 4) are as high as asked for, where `scale` turns their unit into pixels."""
+    height_px = (boxes[:, 3] - boxes[:, 1]) * scale
+    return (height_px >= heights_px[0]) & (height_px < heights_px[1])
 
 
 def average_precision(right: Floats, counted: Floats, boxes: float, rule: Rule) -> float:

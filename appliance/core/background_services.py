@@ -233,7 +233,9 @@ class BackgroundServices:
         deps = NotifierDeps(
             notices=NoticeStore(db),
             alerts=stores.alerts,
-            messages=MessageBuilder(site, config.public_url, lambda event: privacy.level(event) == "never"),
+            messages=MessageBuilder(
+                site, config.public_url, lambda event: privacy.level(event) == "never", config.decisions.shown
+            ),
             status=SystemStatus(link, HealthEventStore(db), probes.warning, clock),
             health=HealthEventStore(db),
             armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),

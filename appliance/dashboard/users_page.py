@@ -46,5 +46,5 @@ def setup_page(templates: TemplatesPart, access: AccessPart, settings: Settings)
     """Return the page of the first run; once there is a user, redirect to the start page."""
     if not access.in_setup:
         return RedirectResponse("/", 303)
-    site = settings.service.running.config.site.name
+    site = settings.service.running.config.site.shown
     return templates.page("setup.html", site_name=site, length_min=LENGTH_MIN)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.base import box_arrays
-from appliance.base.box_arrays import iou_matrix, share_inside, take_best
+from appliance.base.box_arrays import HEIGHTS_PX, HeightFigures, Truth, in_range, match_answers
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -33,28 +33,62 @@ class Matched:
     heights: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class Heights:
+    """Only boxes from `low` to below `high` pixels of the network's input count.
+
+    scales: pixels of the input that one unit of each picture's boxes is high.
+    """
+
+    low: float
+    high: float
+    scales: Sequence[float]
+
+
 def match(
-    found: Sequence[tuple[Floats, Floats]], truth: Sequence[Floats], ignored: Sequence[Floats], iou_min: float = 0.5
-) -> Matched:
+    found: Sequence[tuple[Floats, Floats]], truth: Sequence[Floats], ignored: Sequence[Floats], iou_min: float = 0.5,
+    only: Heights | None = None,
+) -> Matched:  # fmt: skip
     """found: (boxes, scores) of each picture; truth and ignored: boxes of each, in units in which y is a height.
 
     COCO's rule: answers in order of score, each takes the free true box it overlaps most.
     """
-    scores, hits, void, by, heights = [], [], [], [], []
-    for (boxes, values), right, doubtful in zip(found, truth, ignored, strict=True):
+    parts: list[Matched] = []
+    bounds = (only.low, only.high) if only else (-np.inf, np.inf)
+    scales = only.scales if only else [1.0] * len(truth)
+    for (boxes, values), right, doubtful, scale in zip(found, truth, ignored, scales, strict=True):
         order = np.argsort(-values, kind="stable")
-        taken = take_best(iou_matrix(boxes[order], right), iou_min)
-        hit, finder = taken >= 0, np.full(len(right), -1.0)
+        asked = in_range(right, scale, bounds)
+        split = Truth(right[asked], right[~asked], doubtful)
+        taken, void = match_answers(boxes[order], split, iou_min, ~in_range(boxes[order], scale, bounds))
+        hit, finder = taken >= 0, np.full(len(split.counted), -1.0)
         finder[taken[hit]] = values[order][hit]
-        spare = share_inside(boxes[order], doubtful).max(axis=1, initial=0.0) >= iou_min
-        scores.append(values[order])
-        hits.append(hit)
-        void.append(spare & ~hit)
-        by.append(finder)
-        heights.append(right[:, 3] - right[:, 1])
-    everything = [np.concatenate([np.zeros(0), *parts]) for parts in (scores, hits, void, by, heights)]
-    rank = np.argsort(-everything[0], kind="stable")
-    return Matched(everything[0][rank], everything[1][rank] > 0, everything[2][rank] > 0, everything[3], everything[4])
+        parts.append(Matched(values[order], hit, void, finder, split.counted[:, 3] - split.counted[:, 1]))
+    return joined(parts)
+
+
+def joined(parts: Sequence[Matched]) -> Matched:
+    """Return several pictures' answers as one, best first."""
+    none = np.zeros(0)
+    scores, hits, void, found, heights = (
+        np.concatenate([none, *(getattr(part, name) for part in parts)])
+        for name in ("scores", "hits", "void", "found", "heights")
+    )
+    rank = np.argsort(-scores, kind="stable")
+    return Matched(scores[rank], hits[rank] > 0, void[rank] > 0, found, heights)
+
+
+def figures_by_height(
+    found: Sequence[tuple[Floats, Floats]], truth: Sequence[Floats], ignored: Sequence[Floats], scales: Sequence[float]
+) -> tuple[HeightFigures, ...]:
+    """Return AP at IoU 0.5 and 0.7 for each range of HEIGHTS_PX."""
+    rows = []
+    for low, high in pairwise(HEIGHTS_PX):
+        loose, tight = (match(found, truth, ignored, iou_min, Heights(low, high, scales)) for iou_min in (0.5, 0.7))
+        boxes = len(loose.found)
+        aps = [average_precision(each) if boxes else None for each in (loose, tight)]
+        rows.append(HeightFigures(low, high, boxes, *aps))
+    return tuple(rows)
 
 
 def average_precision(matched: Matched) -> float:

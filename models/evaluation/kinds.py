@@ -1,35 +1,40 @@
 """One table for all networks and kinds of view: python -m models.evaluation.kinds --cache DIR NETWORK ...
 
-The pictures are those of `models.evaluation.public`. Networks are names of models.toml or paths to .onnx
-files; the first is what the others' shares are of. AP50 and AP50:95 with intervals of 90 % from a bootstrap
-over pictures; precision, recall and expected calibration error at a score of 0.5 of persons; animals that are taken
-for a person; the CPU time of one look.
+The pictures are those of `models.evaluation.public` and, where they were brought, `models.evaluation.cameras`. Networks
+are names of models.toml or paths to .onnx files; the first is what the others' shares are of. AP50, AP at IoU 0.7 and
+AP50:95 with intervals of 90 % from a bootstrap over pictures; precision, recall and expected calibration error at a
+score of 0.5 of persons; persons by height in the network's input; animals that are taken for a person; the CPU time of
+one look. Every reading appends a line a network to models/runs/readings.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from appliance.base.box_arrays import iou_matrix
+from appliance.base.box_arrays import HeightFigures, iou_matrix
 from appliance.base.errors import VedetteError
 from appliance.config import DetectorConfig
 from appliance.detect import detector, model_files
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
-from models.evaluation import cost, public
-from models.evaluation.arithmetic import Floats, Matched, average_precision, match
-from models.evaluation.public import KINDS, Brought
+from models.evaluation import cameras, cost, public
+from models.evaluation.arithmetic import Floats, Matched, average_precision, figures_by_height, joined, match
+from models.evaluation.public import CAMERA_KINDS, KINDS, PUBLIC_KINDS, Brought
 from models.evaluation.score import Judged
 from models.evaluation.sets import SetFault
 
 SCORE_MIN = 0.02
-IOUS = tuple(0.5 + 0.05 * step for step in range(10))
+READINGS = Path(__file__).parents[1] / "runs" / "readings.jsonl"
+TIGHT = 0.7
+IOUS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 ROUNDS = 300
 BINS = 10
 SURE = 0.5
@@ -42,7 +47,7 @@ ALIASES = {"motorbike": "motorcycle"}
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The figures of one network on one class of one kind of view.
+    """The figures of one network on one class of one kind of view; ap70: AP at IoU 0.7.
 
     `low` and `high` are those of AP50, 90 % of the bootstrap. `precision` and `recall` are at SURE, IoU 0.5. `ece` is
     the mean distance between score and share of right answers, over answers from 0.1 on.
@@ -59,6 +64,7 @@ class Figure:
     precision: float
     recall: float
     ece: float
+    ap70: float
 
 
 def load(name: str, threads: int = 1) -> ObjectDetector:
@@ -81,6 +87,7 @@ def judged(eye: ObjectDetector, folder: Path, rows: Sequence[Brought]) -> list[J
                 said.boxes.astype(float) * scale,
                 names,
                 said.scores.astype(float),
+                eye.preferred_size(picture.pixels.shape[1], picture.pixels.shape[0])[1] / picture.size[1],
             )
         )
     return found
@@ -105,16 +112,16 @@ def figures(rows: Sequence[Brought], seen: Sequence[Judged], rounds: int = ROUND
 
 
 def _figure(kind: str, name: str, wanted: Sequence[str], seen: Sequence[Judged], rounds: int) -> Figure:
-    answers, truths = [], []
+    answers, truths, ignored = [], [], []
     for each in seen:
         mine = np.array([found in wanted for found in each.found_names], bool)
         right = np.array([truth in wanted for truth in each.truth_names], bool)
         answers.append((each.found[mine], each.scores[mine]))
-        truths.append(each.truth[right])
+        truths.append(each.truth[right & ~each.crowd])
+        ignored.append(each.truth[each.crowd])
     if len(wanted) > 1:
         answers = [_once(boxes, scores) for boxes, scores in answers]
-    none = [np.zeros((0, 4)) for _ in truths]
-    each_picture = [match([one], [truth], [empty]) for one, truth, empty in zip(answers, truths, none, strict=True)]
+    each_picture = [match([one], [truth], [void]) for one, truth, void in zip(answers, truths, ignored, strict=True)]
     whole = joined(each_picture)
     rng = np.random.default_rng(0)
     spread = [
@@ -122,22 +129,29 @@ def _figure(kind: str, name: str, wanted: Sequence[str], seen: Sequence[Judged],
         for _ in range(rounds)
     ]
     low, high = np.nanquantile(spread, (0.05, 0.95)) if spread else (np.nan, np.nan)
-    ap = float(np.mean([average_precision(match(answers, truths, none, iou)) for iou in IOUS]))
+    by_iou = [average_precision(match(answers, truths, ignored, iou)) for iou in IOUS]
     precision, recall = at(whole, SURE)
     return Figure(
-        kind, name, len(whole.found), len(seen), average_precision(whole), float(low), float(high), ap, precision,
-        recall, calibration_error(whole),
+        kind, name, len(whole.found), len(seen), average_precision(whole), float(low), float(high),
+        float(np.mean(by_iou)), precision, recall, calibration_error(whole), by_iou[IOUS.index(TIGHT)],
     )  # fmt: skip
 
 
-def joined(parts: Sequence[Matched]) -> Matched:
-    """Return several pictures' answers as one, best first."""
-    scores, hits, void, found, heights = (
-        np.concatenate([getattr(part, name) for part in parts])
-        for name in ("scores", "hits", "void", "found", "heights")
-    )
-    rank = np.argsort(-scores, kind="stable")
-    return Matched(scores[rank], hits[rank], void[rank], found, heights)
+def heights(rows: Sequence[Brought], seen: Sequence[Judged]) -> dict[str, tuple[HeightFigures, ...]]:
+    """Return persons' AP by height in the network's input, of COCO's stills and of all fixed cameras together."""
+    table = {}
+    for name, group in (("stills", ("stills",)), ("cameras", CAMERA_KINDS)):
+        chosen = [each for row, each in zip(rows, seen, strict=True) if row.kind in group and "person" in row.judged]
+        found, truth = [], []
+        for each in chosen:
+            mine = np.array([found_name == "person" for found_name in each.found_names], bool)
+            right = np.array([truth_name == "person" for truth_name in each.truth_names], bool) & ~each.crowd
+            found.append((each.found[mine], each.scores[mine]))
+            truth.append(each.truth[right])
+        if chosen:
+            ignored, scales = [each.truth[each.crowd] for each in chosen], [each.scale for each in chosen]
+            table[name] = figures_by_height(found, truth, ignored, scales)
+    return table
 
 
 def at(matched: Matched, score: float) -> tuple[float, float]:
@@ -190,71 +204,122 @@ def _once(boxes: Floats, scores: Floats) -> tuple[Floats, Floats]:
     return boxes[kept], scores[kept]
 
 
-def text(
-    table: dict[str, list[Figure]], mistaken: dict[str, dict[str, tuple[int, int]]], times: dict[str, float]
-) -> str:
-    """Write, for people, AP50 of every network side by side, then the rest of each, then their costs.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one network did on the whole set; mistaken: animals taken for a person, of how many, by animal."""
 
-    `mistaken` holds the animals that each network takes for a person, and how many of how many.
-    """
-    names = list(table)
-    first = table[names[0]]
-    lines = ["| kind of view, class (pictures, boxes) | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
+    figures: list[Figure]
+    heights: dict[str, tuple[HeightFigures, ...]]
+    mistaken: dict[str, tuple[int, int]]
+
+    def mean(self, kinds: Sequence[str]) -> float:
+        """Return the mean of persons' AP50 over those kinds; nan where none was measured."""
+        values = [each.ap50 for each in self.figures if each.name == "person" and each.kind in kinds]
+        return float(np.mean(values)) if values else float("nan")
+
+
+def text(readings: dict[str, Reading], times: dict[str, float]) -> str:
+    """Write, for people, AP50 of every network side by side, then the rest of each, then their costs."""
+    names = list(readings)
+    tables = [each.figures for each in readings.values()]
+    first = tables[0]
+    head = [" | ".join(names) + " |", "|---|" + "---|" * len(names)]
+    lines = ["| kind of view, class (pictures, boxes) | " + head[0], head[1]]
     for place, row in enumerate(first):
-        cells = [f"{each[place].ap50:.3f} ({each[place].low:.2f}-{each[place].high:.2f})" for each in table.values()]
+        cells = [f"{each[place].ap50:.3f} ({each[place].low:.2f}-{each[place].high:.2f})" for each in tables]
         lines.append(f"| {row.kind}, {row.name} ({row.pictures}, {row.boxes}) | " + " | ".join(cells) + " |")
-    lines += ["", "AP50:95 / precision, recall at 0.5 / calibration error:", ""]
-    lines += ["| kind of view, class | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
+    lines += ["", "AP at IoU 0.7 / AP50:95 / precision, recall at 0.5 / calibration error:", ""]
+    lines += ["| kind of view, class | " + head[0], head[1]]
     for place, row in enumerate(first):
         cells = [
-            f"{one.ap:.3f} / {one.precision:.2f}, {one.recall:.2f} / {one.ece:.2f}"
-            for one in (each[place] for each in table.values())
+            f"{one.ap70:.3f} / {one.ap:.3f} / {one.precision:.2f}, {one.recall:.2f} / {one.ece:.2f}"
+            for one in (each[place] for each in tables)
         ]
         lines.append(f"| {row.kind}, {row.name} | " + " | ".join(cells) + " |")
-    means = [np.mean([one.ap50 for one in each if one.name == "person"]) for each in table.values()]
-    lines.append("| person, mean AP50 over kinds | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
+    for title, kinds in (("public kinds", PUBLIC_KINDS), ("fixed cameras", CAMERA_KINDS)):
+        means = [each.mean(kinds) for each in readings.values()]
+        if not np.isnan(means).all():
+            lines.append(f"| person, mean AP50 over {title} | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
     for animal in ANIMALS:
-        cells = ["{} of {}".format(*mistaken[name][animal]) for name in names]
+        cells = ["{} of {}".format(*each.mistaken[animal]) for each in readings.values()]
         lines.append(f"| {animal}s said to be a person, at 0.5 | " + " | ".join(cells) + " |")
     if times:
         base = times[names[0]]
         cells = [f"{times[name]:.1f} ms ({times[name] / base:.2f})" for name in names]
         lines.append("| CPU time of one look, one thread | " + " | ".join(cells) + " |")
+    lines += ["", "Persons by height in the network's input, AP50 / AP at IoU 0.7 (boxes):", ""]
+    lines += ["| pictures, px | " + head[0], head[1]]
+    for group, ranges in readings[names[0]].heights.items():
+        for place, row_range in enumerate(ranges):
+            cells = [height_cell(each.heights[group][place]) for each in readings.values()]
+            lines.append(f"| {group}, {range_text(row_range)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def range_text(row: HeightFigures) -> str:
+    """Write a range of heights for people."""
+    return f"{row.low:g}-{row.high:g}" if np.isfinite(row.high) else f"{row.low:g}+"
+
+
+def height_cell(row: HeightFigures) -> str:
+    """Write the figures of one range of heights for people."""
+    return "-" if row.ap50 is None or row.ap70 is None else f"{row.ap50:.3f} / {row.ap70:.3f} ({row.boxes})"
+
+
+def log_reading(path: Path, name: str, network: Path, pictures: int, reading: Reading) -> None:
+    """Append one line of JSON: date, network and its sha256, how many pictures, persons' AP50 by kind and height."""
+    line = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        "network": name,
+        "sha256": hashlib.sha256(network.read_bytes()).hexdigest(),
+        "pictures": pictures,
+        "ap50": {f"{each.kind}, {each.name}": round(each.ap50, 4) for each in reading.figures},
+        "person_ap70": {each.kind: round(each.ap70, 4) for each in reading.figures if each.name == "person"},
+        "heights": {
+            group: {range_text(each): [each.boxes, each.ap50, each.ap70] for each in ranges}
+            for group, ranges in reading.heights.items()
+        },
+    }
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line, default=float) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, measure and print; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m models.evaluation.kinds", description=__doc__)
     parser.add_argument("model", nargs="+", help="names of models.toml or .onnx files")
-    parser.add_argument("--cache", type=Path, required=True, help="what models.evaluation.public brought")
+    parser.add_argument("--cache", type=Path, required=True, help="what models.evaluation.public and cameras brought")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only this kind of view; repeatable")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=30, help="of the measurement of cost; 0: none (default 30)")
     parser.add_argument("--json", type=Path, help="write the figures there too")
+    parser.add_argument("--log", type=Path, default=READINGS, help="where this reading is logged (default %(default)s)")
     options = parser.parse_args(arguments)
     try:
-        rows = [row for row in public.read(options.cache) if not options.kind or row.kind in options.kind]
+        rows = public.read(options.cache)
+        if (options.cache / cameras.NAME).is_file():
+            rows += public.read(options.cache, cameras.NAME)
+        rows = [row for row in rows if not options.kind or row.kind in options.kind]
         if not rows:
             raise SetFault(f"{options.cache}: no pictures of that kind")
-        table, mistaken, paths = {}, {}, {}
+        readings, paths = {}, {}
         for name in options.model:
             short = Path(name).stem
             seen = judged(load(name, options.threads), options.cache, rows)
-            table[short] = figures(rows, seen)
-            mistaken[short] = {animal: taken_for_person(seen, animal) for animal in ANIMALS}
+            mistaken = {animal: taken_for_person(seen, animal) for animal in ANIMALS}
+            readings[short] = Reading(figures(rows, seen), heights(rows, seen), mistaken)
             paths[short] = Path(name) if Path(name).is_file() else model_files.find_model(name).path
+            log_reading(options.log, short, paths[short], len(rows), readings[short])
             print(f"{short}: {len(rows)} pictures", file=sys.stderr)
         times = cost.measure(paths, options.rounds) if options.rounds else {}
     except VedetteError as error:
         print(error, file=sys.stderr)
         return 2
-    print(text(table, mistaken, times))
+    print(text(readings, times))
     if options.json:
-        whole = {name: [asdict(row) for row in each] for name, each in table.items()}
+        whole = {name: asdict(reading) for name, reading in readings.items()}
         options.json.write_text(
-            json.dumps({"figures": whole, "taken_for_person": mistaken, "cpu_ms": times}, indent=1) + "\n",
-            encoding="utf-8",
+            json.dumps({"readings": whole, "cpu_ms": times}, indent=1, default=float) + "\n", encoding="utf-8"
         )
     return 0
 

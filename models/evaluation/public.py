@@ -29,7 +29,9 @@ from models.train.phash import as_hex, distances, phash
 from models.train.repositories import Repository, find
 
 Kind = Literal["stills", "indoor", "night", "vehicles", "pets", "streets"]
-KINDS: tuple[Kind, ...] = ("stills", "indoor", "night", "vehicles", "pets", "streets")
+PUBLIC_KINDS: tuple[Kind, ...] = ("stills", "indoor", "night", "vehicles", "pets", "streets")
+CAMERA_KINDS = ("ceilings", "above", "halls", "shops", "far", "yards", "dark-streets", "thermal")
+KINDS: tuple[str, ...] = (*PUBLIC_KINDS, *CAMERA_KINDS)
 NAME, HASHES = "evaluation.jsonl", Path(__file__).with_name("hashes.txt")
 SIDE_MAX = 1280
 ALIKE_MAX = 2  # bits: frames of one camera that differ by less are one picture
@@ -182,16 +184,20 @@ SOURCES: tuple[Source, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """One picture of the cache: its labels as names and shares of the picture."""
+    """One picture of the cache: its labels as names and shares of the picture.
+
+    ignored: regions in shares; an answer in one of them is neither right nor wrong.
+    """
 
     image: str
     source: str
-    kind: Kind
+    kind: str
     judged: tuple[str, ...]
     boxes: tuple[tuple[str, float, float, float, float], ...]
     path: str
     sha256: str
     look: int
+    ignored: tuple[tuple[float, float, float, float], ...] = ()
 
     def line(self) -> str:
         """Write one line of JSON."""
@@ -200,6 +206,8 @@ class Brought:
             "image": self.image, "source": self.source, "kind": self.kind, "judged": self.judged, "boxes": boxes,
             "path": self.path, "sha256": self.sha256, "phash": as_hex(self.look),
         }  # fmt: skip
+        if self.ignored:
+            row["ignored"] = self.ignored
         return json.dumps(row, separators=(",", ":"))
 
 
@@ -230,15 +238,15 @@ def bring(source: Source, repository: Repository, out: Path) -> Iterator[Brought
         image = f"images/{source.name}/{hashlib.sha256(name.encode()).hexdigest()[:12]}.jpg"
         target = out / image
         target.parent.mkdir(parents=True, exist_ok=True)
-        coded = cv2.imencode(".jpg", _shrunk(pixels), [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
+        coded = cv2.imencode(".jpg", shrunk(pixels), [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes()
         target.write_bytes(coded)
         digest = hashlib.sha256(coded).hexdigest()
         yield Brought(image, source.name, source.kind, source.judged, boxes, name, digest, look)
 
 
-def read(folder: Path) -> list[Brought]:
-    """Read everything in a cache. Raise SetFault."""
-    path = folder / NAME
+def read(folder: Path, name: str = NAME) -> list[Brought]:
+    """Read everything that one command brought into a cache. Raise SetFault."""
+    path = folder / name
     found = []
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -254,6 +262,7 @@ def read(folder: Path) -> list[Brought]:
                     row["path"],
                     row["sha256"],
                     int(row["phash"], 16),
+                    tuple(tuple(map(float, box)) for box in row.get("ignored", ())),  # type: ignore[misc]
                 )
             )
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -268,10 +277,12 @@ def labelled(folder: Path, brought: Sequence[Brought]) -> Iterator[Labelled]:
         if picture is None:
             raise SetFault(f"{folder / each.image}: missing or not a picture")
         height, width = picture.shape[:2]
-        sides = np.array([box[1:] for box in each.boxes], float).reshape(-1, 4) * [width, height, width, height]
-        names = tuple(box[0] for box in each.boxes)
+        boxes = (*(box[1:] for box in each.boxes), *each.ignored)
+        sides = np.array(boxes, float).reshape(-1, 4) * [width, height, width, height]
+        names = (*(box[0] for box in each.boxes), *("" for _ in each.ignored))
+        crowd = np.arange(len(names)) >= len(each.boxes)
         pixels = np.asarray(picture, np.uint8)
-        yield Labelled(each.image, pixels, sides, names, np.zeros(len(names), bool), (width, height))
+        yield Labelled(each.image, pixels, sides, names, crowd, (width, height))
 
 
 def _boxes(text: str, classes: dict[int, str]) -> Iterator[tuple[str, float, float, float, float]]:
@@ -289,7 +300,8 @@ def _boxes(text: str, classes: dict[int, str]) -> Iterator[tuple[str, float, flo
             yield name, min(across), min(down), max(across), max(down)
 
 
-def _shrunk(picture: Pixels) -> Pixels:
+def shrunk(picture: Pixels) -> Pixels:
+    """Return the picture with at most SIDE_MAX on the longer side."""
     share = SIDE_MAX / max(picture.shape[:2])
     if share >= 1:
         return picture

@@ -43,12 +43,12 @@ def measure(model: str, rounds: int) -> dict[str, float]:
         found[" ".join(way.values())] = (network, frame)
     spent: dict[str, list[float]] = {name: [] for name in found}
     for done in range(rounds + 2):
-        for name, (network, frame) in found.items():
+        for name, (each, frame) in found.items():
             at = process_cpu_s()
-            network.detect([frame])
+            each.detect([frame])
             if done >= 2:
                 spent[name].append((process_cpu_s() - at) * 1000)
-    return {name: statistics.median(each) for name, each in spent.items()}
+    return {name: statistics.median(values) for name, values in spent.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,10 @@ ANSWERS_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One picture's labels and answers, boxes (N, 4) in pixels."""
+    """One picture's labels and answers, boxes (N, 4) in pixels.
+
+    scale: pixels of the network's input that a pixel is high; 0: not known.
+    """
 
     truth: NDArray[np.float64]
     truth_names: tuple[str, ...]
@@ -29,6 +32,7 @@ class Judged:
     found: NDArray[np.float64]
     found_names: tuple[str, ...]
     scores: NDArray[np.float64]
+    scale: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from models.evaluation import cameras
 from models.train import film
 from models.train.index import IndexFault
 from models.train.phash import distances, from_hex, mirrored, phash
@@ -62,8 +63,8 @@ def barred(path: Path) -> bool:
 def build(data: Path) -> Fence:
     """Build the fence around all pictures that may not be learnt from.
 
-    They are every 5th frame of the evaluation footage, every picture under groundtruth/ of `data`, and the hashes of
-    `HASHES` and `OWN_HASHES`.
+    They are every 5th frame of the evaluation footage, every picture under groundtruth/ of `data`, the hashes of
+    `HASHES` and `OWN_HASHES`, and those of the camera pictures (models/evaluation/cameras.jsonl).
     """
     shas, looks, flips = set(), [], []
     for path in sorted((data / "groundtruth").rglob("*")):
@@ -74,7 +75,8 @@ def build(data: Path) -> Fence:
         flips.append(mirrored(picture))
     fence = Fence(frozenset(shas), np.array(looks, np.uint64), np.array(flips, np.uint64))
     further = [path for path in (data / HASHES, OWN_HASHES) if path.is_file()]
-    return fence.wider([look for path in further for look in listed(path)])
+    fence = fence.wider([look for path in further for look in listed(path)])
+    return fence.wider([picture.look for picture in cameras.table()])
 
 
 def listed(path: Path) -> list[int]:

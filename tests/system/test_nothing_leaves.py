@@ -57,7 +57,7 @@ PROCESSES = {
         "appliance bench", "appliance.lab.bench_measurement", "appliance cassette check", "pytest",
     },
 }  # fmt: skip
-SLOW = {"users", "store", "lab"}  # the same libraries again, loaded by more commands
+SLOW = {"users", "store", "lab", "demo"}  # the same libraries and processes again, started by more commands
 # What a story contacts beyond this machine, because that is what it was asked for.
 ASKED_FOR = {
     "notified": {network_stories.RECEIVER},  # a target in the site file

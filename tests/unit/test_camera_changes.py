@@ -17,6 +17,7 @@ from appliance.dashboard.camera_setup_api import TryCamera, tried
 from appliance.dashboard.deps import NO_PROBES
 from appliance.dashboard.settings_api import SettingsPart
 from appliance.settings.settings_service import SettingsService
+from appliance.types import CameraState
 from appliance.types.accounts import name_problem
 from appliance.web.problems import Problem
 from tests.support.dashboard_site import Site
@@ -121,6 +122,40 @@ def test_a_camera_is_renamed_with_any_text_and_keeps_its_id(box: Box) -> None:
         assert "Café Straßenecke" in box.page(page), page
     box.post("/setup/cameras/gate", title="gate")
     assert "title" not in box.path.read_text()
+
+
+def test_every_page_shows_names_for_people(box: Box) -> None:
+    box.post("/setup/cameras/gate", title="Café Straßenecke")
+    change = {"path": ["cameras", "gate", "rules"], "value": [
+        {"name": "intruder", "title": "Jemand am Tor", "kind": "enter", "zone": "yard"},
+    ]}  # fmt: skip
+    box.post("/settings", changes=[change, {"path": ["site", "title"], "value": "Süd & Nord"}])
+    box.site.live("gate", 1_700_000_000.0)
+    box.site.record("gate", 1_699_999_990.0)
+    box.site.raise_alert("a1", 1_699_999_992.0, camera="gate")
+    for page in ("/", "/live", "/timeline", "/cameras", "/storage", "/savings", "/alerts/a1",
+                 "/cameras/gate/why", "/cameras/gate/trials", "/cameras/gate/timeline"):  # fmt: skip
+        text = box.page(page)
+        assert "Café Straßenecke" in text, page
+        assert "Süd &amp; Nord" in text, page
+    for page in ("/", "/cameras/gate", "/alerts/a1"):
+        assert "Jemand am Tor" in box.page(page), page
+
+
+def test_a_refused_page_has_the_name_that_the_site_has_now(box: Box) -> None:
+    assert "depot-7" in box.page("/nothing", 404)
+    box.post("/settings", changes=[{"path": ["site", "title"], "value": "Front yard"}])
+    assert "Front yard" in box.page("/nothing", 404)
+
+
+def test_where_a_camera_is_lost_the_form_is_one_link_away_and_no_key_is_named(box: Box) -> None:
+    reason = "camera gate: 192.168.1.20:554 refused the password (401); check user and password in cameras.gate.url"
+    box.site.cameras.state(CameraState(camera="gate", state="lost", t=1_700_000_000.0, reason=reason))
+    for page in ("/cameras", "/cameras/gate"):
+        text = box.page(page)
+        assert "/cameras/gate/settings#password" in text, page
+        assert "check user and password" in text, page
+        assert "cameras.gate.url" not in text, page
 
 
 def test_recording_sound_and_watching_are_switched(box: Box) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from appliance.cli import main
 from appliance.detect import detector
-from appliance.lab.evaluate.detection_figures import ClassBoxes, detection_figures
+from appliance.lab.evaluate.detection_figures import ClassBoxes, detection_figures, figures_by_height
 from tests.support import tiny_networks
 from tests.support.tiny_networks import Thing
 
@@ -95,6 +96,30 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 # Figures
+
+
+def test_ap_by_height_counts_only_boxes_of_that_height() -> None:
+    """An image 100 pixels high in the input, with persons of 20, 40 and 80 pixels.
+
+    The surest answer (25 high) is wrong: below 32 pixels the right one comes second, so AP is 1/2. From 32 on the first
+    answer is right, and the wrong one (50 high) after it costs nothing. The answer on the person of 80 pixels overlaps
+    it by 0.6: right at IoU 0.5, wrong at 0.7.
+    """
+    truth = np.array([[0, 0, 0.1, 0.2], [0.2, 0, 0.4, 0.4], [0.5, 0, 0.7, 0.8]])
+    found = np.array(
+        [[0.8, 0, 0.9, 0.25], [0, 0, 0.1, 0.2], [0.2, 0, 0.4, 0.4], [0.75, 0.5, 0.95, 1.0], [0.5, 0, 0.62, 0.8]]
+    )
+    scores = np.array([0.95, 0.9, 0.8, 0.7, 0.6])
+    boxes = ClassBoxes(truth, np.zeros(3, bool), found, scores, 100.0)
+    rows = figures_by_height([boxes])
+    assert [(row.low, row.boxes) for row in rows] == [(16, 1), (32, 1), (64, 1), (128, 0)]
+    assert [row.ap50 for row in rows] == [pytest.approx(0.5), pytest.approx(1), pytest.approx(1), None]
+    assert [row.ap70 for row in rows] == [pytest.approx(0.5), pytest.approx(1), pytest.approx(0), None]
+    assert figures_by_height([replace(boxes, input_px=0.0)]) == ()
+    whole = detection_figures([boxes], use_pycocotools=False)
+    # Of five answers right at 0.5 are the 2nd, 3rd and 5th: precisions 2/3 up to 2/3 of recall, then 3/5.
+    assert whole.ap50 == pytest.approx((67 * 2 / 3 + 34 * 3 / 5) / 101)
+    assert whole.ap70 == pytest.approx(67 * 2 / 3 / 101)
 
 
 def test_what_is_found_and_what_is_missed_is_counted(

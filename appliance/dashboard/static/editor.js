@@ -86,13 +86,17 @@ export class Editor {
 			this.drawing.corner = 0;
 		});
 	}
+	/** @param {{zone?: string, line?: string}} watched */
+	titleOf({ zone, line }) {
+		return zone ? t("Person in {zone}", { zone }) : t("Person crosses {line}", { line });
+	}
 	addRule() {
 		const { zones, lines, rules } = this.scene;
 		const [zone] = Object.keys(zones);
 		const [line] = Object.keys(lines);
 		if (!zone && !line) return this.refuse(t("Add a zone or a line first: a rule watches one."));
 		this.change(() => {
-			const title = zone ? t("Person in {zone}", { zone }) : t("Person crosses {line}", { line });
+			const title = this.titleOf({ zone, line });
 			const name = freeName(idOf(title), rules.map(rule => rule.name));
 			rules.push({ name, title, ...(zone ? { kind: "enter", zone } : { kind: "line", line }), labels: ["person"], severity: "warning" });
 		});
@@ -198,6 +202,7 @@ export class Editor {
 	// Another tab or person saved meanwhile: theirs can be shown, or mine saved on top of it.
 	async meet() {
 		const settings = await get("/api/v1/settings");
+		if (settings.edited) throw new Error(t("The site file was changed by hand, and that change is not in force yet. Take it first."));
 		const { state, scene } = this;
 		this.report(t("Somebody changed the settings meanwhile. What you drew is still here."));
 		const button = (text, work) => (element("button", { type: "button" }, by("outcome"), text).onclick = work);

@@ -6,7 +6,7 @@ import { freeName, idOf, setKind } from "./scene.js";
 const KINDS = { enter: t("enters"), exit: t("leaves"), dwell: t("stays in"), line: t("crosses") };
 const DIRECTIONS = { both: t("either way"), left_to_right: t("along the arrow"), right_to_left: t("against the arrow") };
 const SEVERITIES = { info: t("an info"), warning: t("a warning"), alert: t("an alert") };
-const STARTS = { moving: t("when it moves off"), report: t("at once"), ignore: t("never") };
+const STARTS = { moving: t("after it moved off"), report: t("at once"), ignore: t("never") };
 const DAYS = { mon: t("Mon"), tue: t("Tue"), wed: t("Wed"), thu: t("Thu"), fri: t("Fri"), sat: t("Sat"), sun: t("Sun") };
 const VERDICTS = { confirmed: t("when confirmed"), rechecked: t("when found again"), rejected: t("when rejected") };
 
@@ -57,13 +57,20 @@ export class RuleForm {
 		if (!editor.isSaved(rule)) rule.name = freeName(idOf(title), others);
 		this.set("title", title !== rule.name && title);
 	}
+	// A new rule that nobody named yet is called after what it watches.
+	retitled(work) {
+		const { rule, editor } = this;
+		const isOwn = !editor.isSaved(rule) && rule.title === editor.titleOf(rule);
+		work();
+		if (isOwn) this.rename(editor.titleOf(rule));
+	}
 	more() {
 		const { rule } = this;
 		const whole = this.form;
 		this.form = element("details", { class: "more" }, whole);
 		element("summary", {}, this.form, t("More"));
 		const number = { type: "number", min: 0, max: 86400 };
-		this.input(t("no further alert for seconds"), { ...number, value: rule.cooldown_s ?? 0 }, ({ value }) => this.set("cooldown_s", Number(value)));
+		this.input(t("silent after an alert, in seconds"), { ...number, value: rule.cooldown_s ?? 0 }, ({ value }) => this.set("cooldown_s", Number(value)));
 		if (["enter", "dwell"].includes(rule.kind))
 			this.select(t("what is there at the start is reported"), STARTS, rule.at_start ?? (rule.kind === "enter" ? "moving" : "report"), way => (rule.at_start = way));
 		const days = rule.schedule?.days ?? Object.keys(DAYS);
@@ -97,11 +104,11 @@ export class RuleForm {
 	}
 	condition() {
 		const { editor, rule } = this;
-		this.select(t("when it"), KINDS, rule.kind, kind => setKind(rule, kind, editor.scene));
+		this.select(t("when it"), KINDS, rule.kind, kind => this.retitled(() => setKind(rule, kind, editor.scene)));
 		const key = rule.kind === "line" ? "line" : "zone";
 		const names = new Set([rule[key] ?? "", ...Object.keys(editor.scene[`${key}s`])]);
 		const choices = Object.fromEntries([...names].map(name => [name, name || t("(none: add one)")]));
-		this.select(key === "line" ? t("the line") : t("the zone"), choices, rule[key] ?? "", name => (rule[key] = name));
+		this.select(key === "line" ? t("the line") : t("the zone"), choices, rule[key] ?? "", name => this.retitled(() => (rule[key] = name)));
 		if (rule.kind === "dwell")
 			this.input(t("for seconds"), { type: "number", min: 1, max: 86400, value: rule.seconds }, ({ value }) => (rule.seconds = Number(value)));
 		if (rule.kind === "line") this.select(t("going"), DIRECTIONS, rule.direction ?? "both", way => (rule.direction = way));

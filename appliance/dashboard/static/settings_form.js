@@ -74,7 +74,8 @@ class SettingsForm {
 		this.button.disabled = true;
 		try {
 			const changes = changesOf(form, JSON.parse(this.saved));
-			await post("/api/v1/settings", { base: form.dataset.base, changes, why: `settings: ${form.dataset.form}` });
+			const { digest } = await post("/api/v1/settings", { base: form.dataset.base, changes, why: `settings: ${form.dataset.form}` });
+			for (const each of document.querySelectorAll("[data-base]")) each.dataset.base = digest;
 			await this.show(t("Saved and in force."));
 		} catch (error) {
 			if (error.status === 409) form.querySelector("[data-met]").hidden = false;

@@ -11,12 +11,21 @@ import importlib.metadata
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.base.box_arrays import average_precision, iou_matrix, share_inside, take_best
+from appliance.base.box_arrays import (
+    HEIGHTS_PX,
+    HeightFigures,
+    Truth,
+    average_precision,
+    in_range,
+    iou_matrix,
+    match_answers,
+)
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -30,18 +39,23 @@ LEVEL = (5, 95)  # percentiles of the interval
 CALIBRATION_BINS = 10  # Naeini et al. 2015; more hold too few boxes each
 CALIBRATED_FROM = 0.1  # scores below are no claim: no rule looks at them
 OWN_ARITHMETIC = "numpy"
+TIGHT_IOU = 0.7  # what a box must reach to be tight: KITTI's bound for cars
 _IOUS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 _RECALLS = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True, slots=True)
 class ClassBoxes:
-    """One class in one image: true boxes (T, 4) and found ones (N, 4) in shares; ignored (T,), scores (N,)."""
+    """One class in one image: true boxes (T, 4) and found ones (N, 4) in shares; ignored (T,), scores (N,).
+
+    input_px: height of the image in the network's input, in pixels; 0: not known.
+    """
 
     truth: Floats
     ignored: Bools
     found: Floats
     scores: Floats
+    input_px: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +73,7 @@ class DetectionFigures:
     ap50_low: float
     ap50_high: float
     ap50_95: float
+    ap70: float
     precision: float | None
     recall: float
     calibration_error: float | None
@@ -122,6 +137,7 @@ def detection_figures(images: Sequence[ClassBoxes], *, use_pycocotools: bool) ->
         ap50_low=low,
         ap50_high=high,
         ap50_95=ap50_95,
+        ap70=_average_precision(_match(images, TIGHT_IOU), whole),
         precision=right / int(sure.sum()) if sure.any() else None,
         recall=right / int(matches.boxes.sum()),
         calibration_error=_calibration_error(matches),
@@ -129,21 +145,51 @@ def detection_figures(images: Sequence[ClassBoxes], *, use_pycocotools: bool) ->
     )
 
 
+def figures_by_height(images: Sequence[ClassBoxes]) -> tuple[HeightFigures, ...]:
+    """Return AP at IoU 0.5 and 0.7 for each range of HEIGHTS_PX; () where the input's size is not known.
+
+    COCO's rule for areas: true boxes of other heights are ignored, and so are answers of other heights that are wrong.
+    """
+    images = [_best_answers(each) for each in images]
+    if not images or any(each.input_px <= 0 for each in images):
+        return ()
+    rows = []
+    for low, high in pairwise(HEIGHTS_PX):
+        boxes, aps = 0, []
+        for iou_min in (IOU_MIN, TIGHT_IOU):
+            matches = _match(images, iou_min, (low, high))
+            boxes = int(matches.boxes.sum())
+            aps.append(_average_precision(matches, np.ones(len(images))) if boxes else None)
+        rows.append(HeightFigures(low, high, boxes, aps[0], aps[1]))
+    return tuple(rows)
+
+
 def _best_answers(boxes: ClassBoxes) -> ClassBoxes:
     order = np.argsort(-boxes.scores, kind="stable")[:ANSWERS_MAX]
     return replace(boxes, found=boxes.found[order], scores=boxes.scores[order])
 
 
-def _match(images: Sequence[ClassBoxes], iou_min: float) -> _Matches:
-    """Match by COCO's rule: detections by score, each takes the free true box that it overlaps most."""
-    hits = [take_best(iou_matrix(each.found, each.truth[~each.ignored]), iou_min) >= 0 for each in images]
-    void = [share_inside(each.found, each.truth[each.ignored]).max(axis=1, initial=0.0) >= iou_min for each in images]
+def _match(
+    images: Sequence[ClassBoxes], iou_min: float, heights_px: tuple[float, float] = (0.0, float("inf"))
+) -> _Matches:
+    """COCO's rule: detections by score, each takes the free true box that it overlaps most.
+
+    Of true boxes only those of `heights_px` in the network's input count.
+    """
+    hits, void, counted = [], [], []
+    for each in images:
+        right = ~each.ignored & in_range(each.truth, each.input_px, heights_px)
+        truth = Truth(each.truth[right], each.truth[~each.ignored & ~right], each.truth[each.ignored])
+        outside = ~in_range(each.found, each.input_px, heights_px)
+        taken, spare = match_answers(each.found, truth, iou_min, outside)
+        hits.append(taken >= 0)
+        void.append(spare)
+        counted.append(int(right.sum()))
     scores = np.concatenate([each.scores for each in images])
     places = np.repeat(np.arange(len(images)), [len(each.scores) for each in images])
     rank = np.argsort(-scores, kind="stable")
-    hit = np.concatenate(hits)[rank]
-    counted = np.array([int((~each.ignored).sum()) for each in images], np.intp)
-    return _Matches(scores[rank], hit, np.concatenate(void)[rank] & ~hit, places[rank], counted)
+    hit, spare = np.concatenate(hits)[rank], np.concatenate(void)[rank]
+    return _Matches(scores[rank], hit, spare, places[rank], np.array(counted, np.intp))
 
 
 def _average_precision(matches: _Matches, weights: Floats) -> float:

@@ -6,12 +6,13 @@ Its reports are JSON that a later gate reads, the table for people, and the figu
 from __future__ import annotations
 
 import difflib
+import math
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+from appliance.base.box_arrays import HeightFigures
 from appliance.base.clock import process_cpu_s
 from appliance.base.console import CommandProgress
 from appliance.base.detector_config import DetectorConfig
@@ -30,10 +32,12 @@ from appliance.lab.evaluate.detection_figures import (
     LEVEL,
     OWN_ARITHMETIC,
     SCORE,
+    TIGHT_IOU,
     ClassBoxes,
     DetectionFigures,
     arithmetic,
     detection_figures,
+    figures_by_height,
     one_answer_each,
 )
 from appliance.lab.evaluate.labelled_sets import (
@@ -66,8 +70,25 @@ class ModelCost(_ReportPart):
     cpu_ms: Annotated[float, Field(ge=0)]
 
 
+class HeightRow(_ReportPart):
+    """HeightFigures, rounded; high: None where there is no upper end. ap50, ap70: None without boxes."""
+
+    low: Annotated[float, Field(ge=0)]
+    high: float | None
+    boxes: Annotated[int, Field(ge=0)]
+    ap50: _Share | None
+    ap70: _Share | None
+
+    @property
+    def title(self) -> str:
+        return f"{self.low:g}+" if self.high is None else f"{self.low:g}-{self.high:g}"
+
+
 class FigureRow(_ReportPart):
-    """A model on a class of a set: DetectionFigures, rounded."""
+    """A model on a class of a set: DetectionFigures, rounded, and AP by height in the network's input.
+
+    ap70, by_height: missing from reports of before they were measured.
+    """
 
     model: str
     set: str
@@ -82,6 +103,8 @@ class FigureRow(_ReportPart):
     recall: _Share
     calibration_error: _Share | None
     calibration: tuple[float, float] | None = None
+    ap70: _Share | None = None
+    by_height: tuple[HeightRow, ...] = ()
 
     @property
     def title(self) -> str:
@@ -100,7 +123,9 @@ class EvaluationReport(_ReportPart):
     notes: tuple[str, ...] = ()
 
 
-def figure_row(model: str, set_name: str, label: str, figures: DetectionFigures) -> FigureRow:
+def figure_row(
+    model: str, set_name: str, label: str, figures: DetectionFigures, heights: Sequence[HeightFigures]
+) -> FigureRow:
     return FigureRow(
         model=model,
         set=set_name,
@@ -117,6 +142,17 @@ def figure_row(model: str, set_name: str, label: str, figures: DetectionFigures)
         calibration=None
         if figures.calibration is None
         else (round(figures.calibration[0], 2), round(figures.calibration[1], 2)),
+        ap70=round(figures.ap70, _PLACES),
+        by_height=tuple(
+            HeightRow(
+                low=each.low,
+                high=each.high if math.isfinite(each.high) else None,
+                boxes=each.boxes,
+                ap50=_rounded(each.ap50),
+                ap70=_rounded(each.ap70),
+            )
+            for each in heights
+        ),
     )
 
 
@@ -144,6 +180,7 @@ def report_lines(report: EvaluationReport) -> list[str]:
     return [
         *aligned_lines(_figures_table(report)),
         "",
+        *_height_lines(report),
         *aligned_lines(_models_table(report)),
         "",
         f"AP by {_arithmetic_text(report.arithmetic)}; precision, recall at a score of {SCORE:g}; interval: "
@@ -160,8 +197,8 @@ def _arithmetic_text(arithmetic: str) -> str:
 
 def _figures_table(report: EvaluationReport) -> ReportTable:
     head = (
-        "set, class", "images", "boxes", "model", "AP50", f"{LEVEL[0]}-{LEVEL[1]} %", "AP50:95", "precision", "recall",
-        "calibration error",
+        "set, class", "images", "boxes", "model", "AP50", f"{LEVEL[0]}-{LEVEL[1]} %", f"AP{TIGHT_IOU * 100:g}",
+        "AP50:95", "precision", "recall", "calibration error",
     )  # fmt: skip
     return ReportTable(head, tuple(map(_figure_cells, sorted(report.figures, key=lambda row: row.title))))
 
@@ -174,11 +211,29 @@ def _figure_cells(row: FigureRow) -> tuple[str, ...]:
         row.model,
         f"{row.ap50:.3f}",
         f"{row.ap50_low:.3f}-{row.ap50_high:.3f}",
+        "-" if row.ap70 is None else f"{row.ap70:.3f}",
         f"{row.ap50_95:.3f}",
         _cell(row.precision),
         _cell(row.recall),
         _cell(row.calibration_error),
     )
+
+
+def _height_lines(report: EvaluationReport) -> list[str]:
+    rows = [row for row in sorted(report.figures, key=lambda row: row.title) if row.by_height]
+    if not rows:
+        return []
+    head = ("AP50 / AP70 (boxes) by px in the input", "model", *(each.title for each in rows[0].by_height))
+    return [
+        *aligned_lines(
+            ReportTable(head, tuple((row.title, row.model, *map(_height_cell, row.by_height)) for row in rows))
+        ),
+        "",
+    ]
+
+
+def _height_cell(row: HeightRow) -> str:
+    return "-" if row.ap50 is None or row.ap70 is None else f"{row.ap50:.3f} / {row.ap70:.3f} ({row.boxes})"
 
 
 def _models_table(report: EvaluationReport) -> ReportTable:
@@ -283,6 +338,8 @@ class _Measured:
     detector: ObjectDetector
     known: frozenset[str]
     found: list[Detections] = field(default_factory=list)
+    inputs_px: list[int] = field(default_factory=list)
+    """Height of each image of the set at hand in the detector's input."""
     spent_s: list[float] = field(default_factory=list)
 
 
@@ -444,7 +501,7 @@ def _measure(
     """Measure a set; the models take turns at each image, so that the machine's other load falls on all alike."""
     truth: list[tuple[TrueBox, ...]] = []
     for each in detectors:
-        each.found = []
+        each.found, each.inputs_px = [], []
     with _progress(labelled.name, labelled.count) as advance:
         for image in labelled.images():
             for each in detectors:
@@ -452,6 +509,7 @@ def _measure(
                 before_s = process_cpu_s()
                 each.found += each.detector.detect([pixels])
                 each.spent_s.append(process_cpu_s() - before_s)
+                each.inputs_px.append(each.detector.preferred_size(pixels.shape[1], pixels.shape[0])[1])
             truth.append(image.boxes)
             advance()
     rows = []
@@ -459,12 +517,12 @@ def _measure(
         for each in detectors:
             if name in each.known:
                 boxes = [
-                    _class_boxes(true, found, each.detector.labels, name, names)
-                    for true, found in zip(truth, each.found, strict=True)
+                    replace(_class_boxes(true, found, each.detector.labels, name, names), input_px=input_px)
+                    for true, found, input_px in zip(truth, each.found, each.inputs_px, strict=True)
                 ]
                 if any((~one.ignored).any() for one in boxes):  # none where --every leaves all of them out
                     figures = detection_figures(boxes, use_pycocotools=use_pycocotools)
-                    rows.append(figure_row(each.model, labelled.name, name, figures))
+                    rows.append(figure_row(each.model, labelled.name, name, figures, figures_by_height(boxes)))
     if not rows:
         raise UsageError(f"the set {labelled.name}: no labelled image was examined; a smaller --every examines more")
     return rows

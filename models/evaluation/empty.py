@@ -1,0 +1,230 @@
+"""False persons where nobody is: python -m models.evaluation.empty --log FILE --clones DIR NETWORK ...
+
+Rendered: every scene of `fixtures.render.family` without its people; cars with headlights, dogs, rain, wet ground,
+leaves and changing light stay. Real: sequences of fixed cameras on which eyes saw nobody (`REAL`). Both are sampled as
+the appliance looks, 5 times a second. Each pass, a scene under one seed or a real sequence, is a line of the log; what
+is in it for the same network is not done again, so that the command goes on after a stop. A false person is an answer
+from 0.5 on; one that stays in its place for three looks is what a track would be made of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from appliance.base.box_arrays import Floats, iou_matrix
+from appliance.base.errors import UsageError, VedetteError
+from appliance.detect import model_files
+from appliance.detect.detector import ObjectDetector
+from appliance.detect.model_files import sha256_of
+from fixtures.render.family.held_back import HELD_BACK
+from fixtures.render.family.make import film
+from fixtures.render.family.scenes import SCENES
+from fixtures.render.family.take import Take
+from fixtures.render.noise import Noise
+from fixtures.render.scene import PERSON
+from models.evaluation.kinds import SURE, load
+from models.evaluation.public import Pixels
+from models.train.repositories import find
+
+LOOKS_A_SECOND = 5.0  # the appliance's detector.fps
+STAYS_LOOKS = 3  # a track is confirmed after as many
+STAYS_IOU = 0.5
+SEED_STEP = 1000  # between the seeds of two rounds
+
+
+@dataclass(frozen=True, slots=True)
+class CameraSequence:
+    """Pictures of one fixed camera in a repository, in the order of their names; fps: how far they are apart."""
+
+    name: str
+    repository: str
+    commit: str
+    pattern: str
+    fps: float
+
+
+REAL = (
+    CameraSequence(
+        "highway", "MahmudHasanMenon/Moving-Object-Detection-and-Tracking", "22354cd37bc13065cf135a09ae11ce9ca8135652",
+        r"^highway/input/in\d+\.jpg$", 30.0,
+    ),
+    CameraSequence(
+        "office", "e-sha/Background-subtraction", "6fec8854e076ca5e53fab3ec343e58935c9f56dc",
+        r"^data/office/input/in000([0-4]\d\d|5[0-5]\d)\.jpg$", 30.0,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What networks said on one scene or sequence. stays: false persons that stayed for STAYS_LOOKS looks."""
+
+    kind: str
+    name: str
+    network: str
+    seconds: float
+    looks: int
+    answers: int
+    stays: int
+    worst: float
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.kind, self.name, self.network
+
+
+def named(model: str) -> str:
+    """Return a network's name with the start of its sha256: another file of that name is another network."""
+    path = model_files.find_model(model).path
+    return f"{path.stem}@{sha256_of(path)[:8]}"
+
+
+def sources(
+    clones: Path | None, rounds: int, scenes: Sequence[str]
+) -> Iterator[tuple[str, str, float, Iterator[Pixels]]]:
+    """Yield kind, name, seconds and pictures of every pass. Raise UsageError."""
+    if unknown := sorted(set(scenes) - set(SCENES | HELD_BACK)):
+        raise UsageError(f"--scene {unknown[0]}: no such scene; there are {', '.join(SCENES | HELD_BACK)}")
+    for each in real(clones) if clones else ():
+        yield "real", *each
+    for seed in range(rounds):
+        for name, make in (SCENES | HELD_BACK).items():
+            if not scenes or name in scenes:
+                yield "rendered", *rendered(name, make(), seed)
+
+
+def rendered(name: str, take: Take, seed: int) -> tuple[str, float, Iterator[Pixels]]:
+    """Return (name, seconds, BGR pictures) of a scene without people, with the grain, leaves and rain of that round."""
+    own = take.seed + seed * SEED_STEP
+    actors = tuple(actor for actor in take.actors if actor.mover.kind != PERSON)
+    seeded = replace(take, actors=actors, seed=own, noise=Noise(own))
+    step = max(1, round(take.fps / LOOKS_A_SECOND))
+    pictures = (
+        np.asarray(picture[:, :, ::-1], np.uint8) for _, picture, _ in film(seeded, range(0, take.frames, step))
+    )
+    return f"{name}-{seed}", take.seconds, pictures
+
+
+def real(clones: Path) -> Iterator[tuple[str, float, Iterator[Pixels]]]:
+    """Yield (name, seconds, BGR pictures) of the real sequences. Raise UsageError."""
+    for each in REAL:
+        repository = find(clones, each.repository, each.commit)
+        names = sorted(name for name in repository.names() if re.search(each.pattern, name))
+        if not names:
+            raise UsageError(f"{each.repository}: nothing there is called {each.pattern}")
+        step = max(1, round(each.fps / LOOKS_A_SECOND))
+        contents = (repository.read(name) for name in names[::step])
+        decoded = (cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR) for content in contents)
+        yield (
+            each.name,
+            len(names) / each.fps,
+            (np.asarray(picture, np.uint8) for picture in decoded if picture is not None),
+        )
+
+
+def count(
+    detectors: dict[str, ObjectDetector], kind: str, name: str, seconds: float, pictures: Iterator[Pixels]
+) -> list[Pass]:
+    """Return what each network took for a person in the pictures of one pass."""
+    said: dict[str, list[Floats]] = {network: [] for network in detectors}
+    worst = dict.fromkeys(detectors, 0.0)
+    looks = 0
+    for picture in pictures:
+        looks += 1
+        for network, each in detectors.items():
+            found = each.detect([picture])[0]
+            persons = np.array([each.labels[cls] == "person" for cls in found.class_ids], bool)
+            worst[network] = max(worst[network], float(found.scores[persons].max(initial=0.0)))
+            said[network].append(found.boxes[persons & (found.scores >= SURE)].astype(float))
+    return [
+        Pass(
+            kind=kind, name=name, network=network, seconds=seconds, looks=looks,
+            answers=sum(map(len, boxes)), stays=stays(boxes), worst=round(worst[network], 3),
+        )
+        for network, boxes in said.items()
+    ]  # fmt: skip
+
+
+def stays(looks: Sequence[Floats]) -> int:
+    """Count the boxes that stayed in their place for STAYS_LOOKS looks one after another, each once."""
+    total = 0
+    lengths = np.zeros(0, int)
+    before = np.zeros((0, 4))
+    for boxes in looks:
+        shared = iou_matrix(boxes, before) >= STAYS_IOU
+        lengths = np.array([1 + int(lengths[row].max(initial=0)) for row in shared], int)
+        total += int((lengths == STAYS_LOOKS).sum())
+        before = boxes
+    return total
+
+
+def text(passes: Sequence[Pass]) -> str:
+    """Write, for people, hours and false persons of each network, real and rendered apart."""
+    lines = [
+        "| network | pictures of | hours | looks | answers from 0.5 on | that stay | surest |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for network in dict.fromkeys(each.network for each in passes):
+        for kind in ("real", "rendered"):
+            mine = [each for each in passes if each.network == network and each.kind == kind]
+            if mine:
+                hours = sum(each.seconds for each in mine) / 3600
+                counts = (sum(getattr(each, name) for each in mine) for name in ("looks", "answers", "stays"))
+                worst = max(each.worst for each in mine)
+                lines.append(
+                    f"| {network} | {kind} | {hours:.2f} | " + " | ".join(map(str, counts)) + f" | {worst:.2f} |"
+                )
+    return "\n".join(lines)
+
+
+def logged(path: Path) -> list[Pass]:
+    """Read the passes of a log; () where there is none. Raise UsageError."""
+    try:
+        return (
+            [Pass(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+            if path.is_file()
+            else []
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"{path}: not a log of models.evaluation.empty: {error}") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line, count until everything is in the log, and print; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m models.evaluation.empty", description=__doc__)
+    parser.add_argument("model", nargs="+", help="names of models.toml or .onnx files")
+    parser.add_argument("--log", type=Path, required=True, help="lines of what is done; the command goes on from there")
+    parser.add_argument("--clones", type=Path, help="folder of git repositories, for the real sequences")
+    parser.add_argument("--rounds", type=int, default=72, help="seeds of the rendered scenes; 72 are 6 h (default)")
+    parser.add_argument("--scene", action="append", help="only these rendered scenes; repeatable")
+    options = parser.parse_args(arguments)
+    try:
+        passes = logged(options.log)
+        detectors = {named(name): load(name) for name in options.model}
+        for kind, name, seconds, pictures in sources(options.clones, options.rounds, options.scene or ()):
+            done = {each.key for each in passes}
+            left = {network: each for network, each in detectors.items() if (kind, name, network) not in done}
+            if left:
+                found = count(left, kind, name, seconds, pictures)
+                with options.log.open("a", encoding="utf-8") as file:
+                    file.writelines(json.dumps(asdict(each)) + "\n" for each in found)
+                passes += found
+                print(f"{kind} {name}", file=sys.stderr)
+    except VedetteError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(text(passes))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
