@@ -94,7 +94,8 @@ viewer own:
   GET /api/v1/live; GET /api/v1/me; POST /api/v1/me/password; POST /api/v1/me/second-factor
   POST /api/v1/me/second-factor/confirm; GET /api/v1/me/second-factor/qr.svg; POST /api/v1/me/second-factor/remove
   GET /api/v1/me/sessions; DELETE /api/v1/me/sessions/{session}; GET,POST /api/v1/push
-  DELETE /api/v1/push/{browser}; GET /api/v1/stream; GET /cameras; GET /live; GET /notify; GET /timeline
+  DELETE /api/v1/push/{browser}; POST /api/v1/push/{browser}/test; GET /api/v1/stream; GET /cameras
+  GET /fragments/troubles; GET /live; GET /notify; GET /timeline
 viewer site:
   GET /api/v1/cascade; GET /api/v1/costs; GET /api/v1/costs.csv; GET /api/v1/costs/history; GET /api/v1/headroom
   GET /api/v1/savings; GET /api/v1/savings.csv; GET /api/v1/savings/history; GET /api/v1/scenarios
@@ -125,6 +126,7 @@ reviewer health:
 reviewer site:
   POST /api/v1/arming; DELETE /api/v1/scenarios/{name}
 admin site:
+  POST /api/v1/push/target
   GET /api/v1/access-log; GET,POST /api/v1/backups; DELETE,GET /api/v1/backups/{backup}
   GET,POST /api/v1/cameras/{name}/trials; DELETE,GET /api/v1/cameras/{name}/trials/{trial}; GET /api/v1/notify
   DELETE,POST /api/v1/notify/{target}; POST /api/v1/notify/{target}/test; DELETE,POST /api/v1/restore

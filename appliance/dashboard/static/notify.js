@@ -7,7 +7,9 @@ function showFields(form) {
 	const kind = form.elements.kind.value;
 	for (const field of form.querySelectorAll("[data-kinds]")) field.hidden = !field.dataset.kinds.split(" ").includes(kind);
 	const address = form.elements.url;
-	if (address) address.placeholder = { ntfy: "https://ntfy.sh", webhook: "https://…", apprise: "tgram://…" }[kind] ?? "";
+	if (!address) return;
+	address.dataset.first ??= address.placeholder; // of the first kind, as the page came
+	address.placeholder = { webhook: "https://…", apprise: "tgram://…" }[kind] ?? address.dataset.first;
 }
 
 document.addEventListener("change", ({ target }) => target.name === "kind" && showFields(target.form));
