@@ -1,6 +1,7 @@
 """Variants of a network: FP16, integers for CPUs, integers as TensorRT wants them, and what Hailo's compiler takes.
 
-int8: activations of 8 bits unsigned, weights of 7 (two products of 8 may overflow 16 without VNNI), a scale a channel.
+int8: activations of 8 bits unsigned, weights of 7 (two products of 8 may overflow 16 bits on a CPU without VNNI; for
+others `--bits 8`), a scale a channel.
 tensorrt: explicit Q/DQ, all zero points 0, signed, a scale a channel of the weights, weights and biases float in the
 file, before convolutions and products of matrices alone: TensorRT fuses the rest. hailo: one shape, and the raw
 answers of the last convolutions, as the compiler's own operators decode them.
@@ -70,12 +71,15 @@ def make_variant(
     kind: Kind,
     frames: Sequence[NDArray[np.uint8]] = (),
     labels: tuple[str, ...] = (),
+    keep_float: Sequence[str] = (),
+    weight_bits: int = 7,
 ) -> Path:
     """Write the `kind` of `source`, and return `target`. Raise NotExportable, ModelError.
 
     `frames` are to calibrate integers, BGR of any size. `labels` are those of a network whose file does not name its
-    classes. The metadata of the variant say whose variant it is; until it was measured on scenarios `vedette check`
-    says so.
+    classes. `keep_float`: parts of names of layers that stay float32 beside those that do anyway: a network's first
+    block may lose more by rounding than all others. The metadata of the variant say whose variant it is; until it was
+    measured on scenarios `vedette check` says so.
     """
     model = onnx.load(str(source))
     if kind == "fp16":
@@ -83,7 +87,7 @@ def make_variant(
     elif kind == "hailo":
         made = _for_hailo(model, source)
     else:
-        made = _integers(model, source, kind, frames, labels)
+        made = _integers(model, source, kind, frames, labels, keep_float, weight_bits)
     notes = {each.key: each.value for each in model.metadata_props}
     onnx.helper.set_model_props(
         made,
@@ -109,7 +113,13 @@ def _for_hailo(model: onnx.ModelProto, source: Path) -> onnx.ModelProto:
 
 
 def _integers(
-    model: onnx.ModelProto, source: Path, kind: Kind, frames: Sequence[NDArray[np.uint8]], labels: tuple[str, ...]
+    model: onnx.ModelProto,
+    source: Path,
+    kind: Kind,
+    frames: Sequence[NDArray[np.uint8]],
+    labels: tuple[str, ...],
+    keep_float: Sequence[str],
+    weight_bits: int,
 ) -> onnx.ModelProto:
     if not frames:
         raise NotExportable("integers need frames to calibrate with")
@@ -129,12 +139,12 @@ def _integers(
             Frames(frames, network.feed),
             quant_format=QuantFormat.QDQ,
             per_channel=True,
-            reduce_range=not tensorrt,
+            reduce_range=not tensorrt and weight_bits == 7,
             activation_type=QuantType.QInt8 if tensorrt else QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             calibrate_method=CalibrationMethod.MinMax,
             op_types_to_quantize=list(MULTIPLYING) if tensorrt or attention else None,
-            nodes_to_exclude=float_nodes(graph),
+            nodes_to_exclude=[*float_nodes(graph), *_named(graph, keep_float)],
             extra_options=dict(TENSORRT) if tensorrt else {},
         )
         made = onnx.load(str(done))
@@ -184,6 +194,15 @@ def float_nodes(graph: onnx.GraphProto) -> list[str]:
     if first is None:
         raise NotExportable("it has no convolution")
     return [first, *found]
+
+
+def _named(graph: onnx.GraphProto, parts: Sequence[str]) -> list[str]:
+    """Return the names of the nodes that multiply and have one of `parts` in it. Raise NotExportable: none has."""
+    multiplying = [node.name for node in graph.node if node.op_type in MULTIPLYING]
+    for part in parts:
+        if not any(part in name for name in multiplying):
+            raise NotExportable(f"no layer that multiplies has `{part}` in its name ({', '.join(multiplying[:3])}, …)")
+    return [name for name in multiplying if any(part in name for part in parts)]
 
 
 def cut_before_decoding(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -160,8 +160,12 @@ def _load(settings: DetectorConfig) -> NetworkDetector | HogDetector:
 def with_device(settings: DetectorConfig) -> DetectorConfig:
     """Return `settings` with a device in place of `auto`, as long as nothing was measured.
 
-    It is a GPU for TensorRT, and the CPU for every other backend.
+    It is a GPU for TensorRT, and the CPU for every other backend. bfloat16 on a CPU is OpenVINO's where ONNX Runtime
+    has no such products (x86).
     """
+    here = settings.device in ("auto", "cpu") and settings.model != model_files.HOG_MODEL
+    if settings.backend == "auto" and settings.precision == "bf16" and here and not model_files.cpu_has_bf16():
+        return settings.model_copy(update={"backend": "openvino", "device": "cpu"})
     if settings.device != "auto":
         return settings
     return settings.model_copy(update={"device": "cuda" if settings.backend == "tensorrt" else "cpu"})

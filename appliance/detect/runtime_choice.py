@@ -350,7 +350,9 @@ def _option(each: RuntimeCandidate, known: RuntimeChoice | None, *, alone: bool)
         gain += ", and more memory" if _gain_min(each) > GAIN_MIN else ""
         best = known.cost_ms[str(known.chosen)]
         return RuntimeOption(str(each), "slower", ms, gain if ms is not None and ms < best else "")
-    return RuntimeOption(str(each), "chosen", ms, "the quickest of those that are as accurate")
+    quickest = ms == min(known.cost_ms.values())
+    why = "the quickest of those that are as accurate" if quickest else "as accurate, and worth its memory"
+    return RuntimeOption(str(each), "chosen", ms, why)
 
 
 def _left_out(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> Iterator[RuntimeOption]:
@@ -365,9 +367,11 @@ def _left_out(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) 
                 able = _is_to_be_had(model, RuntimeCandidate(backend, precision, device))
                 if able and RuntimeCandidate(backend, precision, device) not in candidates:
                     asked = f"backend: {backend}, " + (f"device: {device}, " if device != "cpu" else "")
+                    excluded = settings.precision not in ("auto", precision)
+                    why = f"detector.precision is {settings.precision}" if excluded else "not known to be as accurate"
                     yield RuntimeOption(
                         str(RuntimeCandidate(backend, precision, device)), "left out",
-                        reason=f"not known to be as accurate; detector {{{asked}precision: {precision}}} takes it",
+                        reason=f"{why}; detector {{{asked}precision: {precision}}} takes it",
                     )  # fmt: skip
     if "hailo" in here:
         yield RuntimeOption("hailo", "left out", reason=f"{here['hailo'].node}: detector.backend: hailo takes it")

@@ -22,7 +22,8 @@ from appliance.media.segment_reader import (
 )
 
 GAP_S_MIN = 2.0  # a shorter gap, late begin or early end is not worth a note
-_UNIT = Fraction(1, 90_000)
+_TICKS_A_SECOND = 90_000
+_UNIT = Fraction(1, _TICKS_A_SECOND)
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.ENOENT}
 
 
@@ -196,14 +197,15 @@ class _ClipWriter:
         self._bytes += packet.size
         if self._bytes > CLIP_BYTES_MAX:
             return False
-        length_s = float((packet.duration or 0) * packet.time_base)
-        dts = round((timed.order_t - self.t_start) / _UNIT)
+        unit = packet.time_base
+        length_s = (packet.duration or 0) * unit.numerator / unit.denominator
+        dts = round((timed.order_t - self.t_start) * _TICKS_A_SECOND)
         if self._last_dts is not None:
             dts = max(dts, self._last_dts + 1)
         packet.time_base = _UNIT
         packet.dts = self._last_dts = dts
-        packet.pts = max(dts, round((timed.t - self.t_start) / _UNIT))
-        packet.duration = round(length_s / _UNIT)
+        packet.pts = max(dts, round((timed.t - self.t_start) * _TICKS_A_SECOND))
+        packet.duration = round(length_s * _TICKS_A_SECOND)
         packet.stream = self._stream
         self._container.mux(packet)
         self.longest_gap_s = max(self.longest_gap_s, timed.t - self.t_end)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import av
 from av.container import InputContainer
@@ -170,6 +171,9 @@ class OpenSegment:
     def packets(self) -> Iterator[TimedPacket]:
         """Return the readable packets; they end where the file is torn."""
         base: int | None = None
+        assert self.stream.time_base is not None, "of a stream that is read"
+        # Two whole numbers: a Fraction for each packet costs more than reading it.
+        ticks, ticks_a_second = self.stream.time_base.numerator, self.stream.time_base.denominator
         try:
             for packet in self.container.demux(self.stream):
                 if packet.pts is None or packet.dts is None or not packet.size:
@@ -177,8 +181,8 @@ class OpenSegment:
                 # A fragmented file of a stream with B-frames has its times moved by the reordering delay, so time is
                 # counted from the first packet (a key frame), whose time the recorder stated.
                 base = packet.pts if base is None else base
-                t = self.segment.t_start + float((packet.pts - base) * packet.time_base)
-                order_t = self.segment.t_start + float((packet.dts - base) * packet.time_base)
+                t = self.segment.t_start + (packet.pts - base) * ticks / ticks_a_second
+                order_t = self.segment.t_start + (packet.dts - base) * ticks / ticks_a_second
                 if order_t > self.segment.t_end + ROUNDING_S or packet.is_corrupt:
                     return
                 if t <= self.segment.t_end + ROUNDING_S:
@@ -187,12 +191,21 @@ class OpenSegment:
             logger.debug("%s ends early: %s", self.segment.path, error)
 
 
+# The recorder writes the codec's parameters into the header. Without these, opening decodes the first frames to guess
+# what stands there: 23 ms at 720p in place of 1.4, and a clip of an alert opens its segments two or three times.
+_NOT_PROBED = {"fpsprobesize": "0"}
+_NOT_DECODED: list[Any] = [{"skip_frame": "all"}]  # PyAV declares a list of texts, and takes one of dictionaries
+
+
 @contextlib.contextmanager
 def open_segment(segment: RecordedSegment) -> Iterator[OpenSegment]:
     """Open a segment. Raises EvidenceError when it is gone, empty or no video."""
     try:
         # The recorder names its files; nothing is guessed from what stands in them.
-        container = av.open(str(segment.path), format="matroska" if segment.path.suffix == ".mkv" else "mp4")
+        if segment.path.suffix == ".mkv":  # has no decoding times, which are guessed from the first frames
+            container = av.open(str(segment.path), format="matroska")
+        else:
+            container = av.open(str(segment.path), format="mp4", options=_NOT_PROBED, stream_options=_NOT_DECODED)
     except (FFmpegError, OSError, ValueError) as error:
         raise EvidenceError(f"the segment {segment.path.name} cannot be read: {_error_text(error)}") from None
     with container:
@@ -204,6 +217,7 @@ def open_segment(segment: RecordedSegment) -> Iterator[OpenSegment]:
             raise EvidenceError(f"the segment {segment.path.name} is of a codec that cannot be decoded")
         if context.width * context.height > PIXELS_MAX:
             raise EvidenceError(f"the segment {segment.path.name} has frames of {context.width}x{context.height}")
+        context.options = {"max_pixels": str(PIXELS_MAX)}  # should its frames be larger than its header says
         parameters = (context.name, context.width, context.height, bytes(context.extradata or b""))
         yield OpenSegment(segment, container, stream, parameters)
 

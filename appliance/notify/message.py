@@ -25,14 +25,22 @@ _STANDING_TEXT: dict[Standing, str] = {
 }
 
 
+Shown = Callable[..., str]
+
+
 @dataclass(frozen=True, slots=True)
 class AlertFinding:
-    """The part of a message about its alert; score: of the surest event, 0..1. The defaults are those of no alert."""
+    """The part of a message about its alert. The defaults are those of no alert.
+
+    score: of the surest event, 0..1. named, place: the rules and the camera by their names for people; '': none.
+    """
 
     standing: Standing = "edge"
     rules: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     score: float = 0.0
+    named: tuple[str, ...] = ()
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +89,12 @@ class NotificationMessage:
         if self.test:
             return f"Test from {self.site}"
         if self.health:
-            title = f"{HEALTH_TITLES[self.health]} at {self.camera or 'the appliance'}"
+            title = f"{HEALTH_TITLES[self.health]} at {self.finding.place or self.camera or 'the appliance'}"
             return f"Over: {title}" if self.over else title
-        what, standing = f"{' and '.join(self.finding.labels) or 'something'} at {self.camera}", self.finding.standing
+        what, standing = (
+            f"{' and '.join(self.finding.labels) or 'something'} at {self.finding.place or self.camera}",
+            self.finding.standing,
+        )
         if standing in {"confirmed", "withdrawn"}:
             return f"{standing.capitalize()}: {what}"
         doubt = "" if standing == "edge" else f" ({standing})"
@@ -96,7 +107,7 @@ class NotificationMessage:
         if self.health:
             return f"{self.reason[:1].upper()}{self.reason[1:]}.\n{self.site}"
         when, found = datetime.fromtimestamp(self.t).astimezone().strftime("%H:%M:%S"), self.finding
-        lines = [f"{', '.join(found.rules)}, {found.score:.0%} sure, {when}, {self.site}"]
+        lines = [f"{', '.join(found.named or found.rules)}, {found.score:.0%} sure, {when}, {self.site}"]
         lines.append(f"{_STANDING_TEXT[found.standing]}{' ' + self.reason if self.reason else ''}")
         lines += [f"Note: {each}." for each in self.degraded]
         return "\n".join(lines)
@@ -110,8 +121,14 @@ def is_good_news(message: NotificationMessage) -> bool:
 class MessageBuilder:
     """Builds messages from what the store knows. Holds no state."""
 
-    def __init__(self, site: str, public_url: str, forbids: Callable[[Event], bool]) -> None:
-        """forbids: whether nothing about an event may leave the site; a message that leaves never mentions it."""
+    def __init__(
+        self, site: str, public_url: str, forbids: Callable[[Event], bool], shown: Shown = lambda camera, rule="": ""
+    ) -> None:
+        """forbids: whether nothing about an event may leave the site; a message that leaves never mentions it.
+
+        shown: returns the name for people of a camera, or of one of its rules.
+        """
+        self._shown = shown
         self._site = site
         self._base = public_url.rstrip("/")
         self._forbids = forbids
@@ -126,7 +143,7 @@ class MessageBuilder:
             return None
         complete = len(events) == len(detail.events)
         verdict = detail.verdict if standing != "unverified" else None
-        reason = "" if verdict is None else verdict.body.reason[:_REASON_CHARS_MAX]
+        reason = "" if verdict is None or verdict.body.provisional else verdict.body.reason[:_REASON_CHARS_MAX]
         return NotificationMessage(
             id=row.id,
             alert=alert.id,
@@ -138,6 +155,8 @@ class MessageBuilder:
                 _unique(event.rule for event in events),
                 _unique(event.label for event in events),
                 max(event.score for event in events),
+                tuple(filter(None, _unique(self._shown(alert.camera, event.rule) for event in events))),
+                self._shown(alert.camera),
             ),
             t=min(event.t for event in events),
             reason=reason or (_recheck_reason(detail) if complete else ""),
@@ -153,7 +172,7 @@ class MessageBuilder:
             site=self._site,
             camera=alert.camera,
             severity=alert.severity,
-            finding=AlertFinding("edge", alert.rules, alert.labels, alert.score),
+            finding=AlertFinding("edge", alert.rules, alert.labels, alert.score, place=self._shown(alert.camera)),
             t=alert.t_start,
             degraded=(why,),
         )
@@ -168,6 +187,7 @@ class MessageBuilder:
             site=self._site,
             camera=event.camera,
             severity="warning",
+            finding=AlertFinding(place=self._shown(event.camera) if event.camera else ""),
             t=event.t_start,
             reason=event.reason[:_REASON_CHARS_MAX],
             link=f"{self._base}{page}" if self._base else "",

@@ -33,7 +33,8 @@ PAGES = (
     "/cameras/gate/trials", f"/cameras/gate/trials/{TRIAL}",
 )  # fmt: skip
 CHANGING = (
-    "/settings", "/notify", "/account", "/users", "/cameras/new", "/cameras/gate/edit", "/cameras/gate/why", "/nowhere",
+    "/settings", "/settings/storage", "/settings/escalation", "/cameras/gate/settings", "/notify", "/account", "/users",
+    "/cameras/new", "/cameras/gate/edit", "/cameras/gate/why", "/nowhere",
 )  # fmt: skip
 SERIOUS = {"serious", "critical"}
 

@@ -359,7 +359,7 @@ def test_what_false_alarms_propose_is_opened_prefilled_and_only_saved_by_a_perso
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]  # type: ignore[index]
     shot(page, "proposal")
     page.get_by_role("button", name="Save").click()
-    page.get_by_text("Saved and in force.").first.wait_for()
+    page.get_by_text("Saved and in force").first.wait_for()
     assert editing.gate["rules"][0]["score_min"] == 0.61  # type: ignore[index]
 
 
@@ -376,7 +376,7 @@ def test_limits_are_shown_as_boxes_and_places_ignored_by_a_click(page: Page, edi
     page.get_by_label("Name of the zone zone").blur()
     shot(page, "editor-limits")
     page.get_by_role("button", name="Save").click()
-    expect(page.locator("#outcome")).to_contain_text("Saved and in force.")
+    expect(page.locator("#outcome")).to_contain_text("Saved and in force")
     assert editing.gate["ignore"] == ["flag"]
     assert editing.gate["rules"][0]["height_min"] == 0.3  # type: ignore[index]
     page.get_by_role("button", name="Remove flag").click()

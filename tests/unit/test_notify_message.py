@@ -23,6 +23,7 @@ from appliance.notify.notice_policy import NoticePlanner, Recipient, notice_id
 from appliance.rules.schedule import armed_at
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
+from appliance.store.health_events import HealthEventRow
 from appliance.store.notices import NoticeStore
 from appliance.types import AlertChange, Event
 from tests.support.sample_rows import T0, opened, sample_escalation, sample_verdict
@@ -68,6 +69,27 @@ def test_the_message_holds_what_where_when_how_sure_and_a_link(message: Notifica
     )
     assert doubt.title == "Person at yard (unverified)"
     assert doubt.text.endswith("Note: the cloud cannot be reached now.")
+
+
+def test_a_message_names_camera_and_rule_as_people_do(message: NotificationMessage) -> None:
+    finding = replace(message.finding, place="Café Straßenecke", named=("Jemand am Tor",))
+    named = replace(message, finding=finding)
+    assert named.title == "Confirmed: person at Café Straßenecke"
+    assert "Jemand am Tor, 80% sure" in named.text
+    assert (named.camera, named.finding.rules) == ("yard", ("intruder",)), "programs read ids"
+
+
+def test_the_builder_asks_for_the_names(tmp_path: Path) -> None:
+    builder = MessageBuilder(
+        "depot", "", lambda event: False, lambda camera, rule="": f"{camera} {rule}".title().strip()
+    )
+    fault = HealthEventRow(
+        id="h1", camera="yard", kind="moved", t_start=T0, t_end=None, told_t=T0, reason="", recovery="", attempts=0,
+        times=1, ended_by="", seen_t=None, rev=1,
+    )  # fmt: skip
+    told = builder.health(fault, local=True)
+    assert told is not None
+    assert told.title.endswith("at Yard")
 
 
 def test_a_webhook_is_signed_as_standard_webhooks_specify(message: NotificationMessage) -> None:
@@ -162,10 +184,11 @@ def test_nothing_of_what_may_not_leave_is_in_a_message_about_the_rest(tmp_path: 
     composer = MessageBuilder("depot", "", lambda event: event.rule == "neighbour")
     said = composer.build(item.row, detail, "edge", local=False)
     assert said is not None
-    assert (said.rules, said.labels, said.severity, said.score) == (("intruder",), ("person",), "warning", 0.8)
+    found = said.finding
+    assert (found.rules, found.labels, said.severity, found.score) == (("intruder",), ("person",), "warning", 0.8)
     here = composer.build(item.row, detail, "edge", local=True)
     assert here is not None
-    assert here.labels == ("person", "dog")
+    assert here.finding.labels == ("person", "dog")
     assert MessageBuilder("depot", "", lambda event: True).build(item.row, detail, "edge", local=False) is None
     db.close()
 

@@ -402,6 +402,18 @@ def test_another_library_on_the_cpu_has_to_be_worth_its_memory(cost_ms: dict[str
     assert str(runtime_choice._fastest(ways)) == chosen
 
 
+def test_bfloat16_is_openvinos_where_onnx_runtime_has_no_such_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `check`, in a replay of the dashboard's, wherever a detector is loaded or its file looked for."""
+    asked = DetectorConfig(precision="bf16")
+    monkeypatch.setattr(model_files, "cpu_has_bf16", lambda: False)
+    assert detector.with_device(asked).backend == "openvino"
+    found = detector.locate(asked)
+    assert found is not None
+    assert found.path.name == "vedette-nano.onnx"
+    monkeypatch.setattr(model_files, "cpu_has_bf16", lambda: True)
+    assert detector.with_device(asked).backend == "auto"
+
+
 def test_the_one_way_that_is_left_of_a_precision_is_taken(
     place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

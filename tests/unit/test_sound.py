@@ -239,7 +239,7 @@ def test_sound_that_goes_on_does_not_hide_that_the_pictures_stopped(tmp_path: Pa
         packets = source.packets()
         while not heard.is_set():
             next(packets)
-        source._picture_at -= 10
+        source._frame_at -= 10
         with pytest.raises((SourceStalled, SourceLost), match="only sound"):
             source._take_sound(next(iter_sound(tmp_path / "camera.mp4")))
         source.close()

@@ -122,6 +122,32 @@ def test_the_file_that_is_shipped_leaves_the_same_parts_in_float(made: Path) -> 
     ]
 
 
+def test_weights_of_eight_bits_are_for_cpus_that_do_not_overflow(seen: list[NDArray[np.uint8]], tmp_path: Path) -> None:
+    graph = onnx.load(str(variants.make_variant(SOURCE, tmp_path / "8.onnx", "int8", seen, weight_bits=8))).graph
+    weights = [
+        onnx.numpy_helper.to_array(each) for each in graph.initializer if each.data_type == onnx.TensorProto.INT8
+    ]
+    assert max(int(np.abs(each.astype(int)).max()) for each in weights if each.ndim == 4) == 127
+
+
+def test_layers_that_lose_most_by_rounding_may_stay_in_float(
+    made: Path, seen: list[NDArray[np.uint8]], tmp_path: Path
+) -> None:
+    """The first block of vedette-nano: without it in float a bundled scenario fails (docs/detector.md)."""
+    mended = variants.make_variant(SOURCE, tmp_path / "int8.onnx", "int8", seen, keep_float=("stages.0.1/",))
+
+    def in_float(path: Path) -> set[str]:
+        graph = onnx.load(str(path)).graph
+        answers = {output for node in graph.node if node.op_type == "DequantizeLinear" for output in node.output}
+        return {node.name for node in graph.node if node.op_type == "Conv" and node.input[1] not in answers}
+
+    more = in_float(mended) - in_float(made)
+    assert len(more) == 4
+    assert all("stages.0.1/" in name for name in more)
+    with pytest.raises(variants.NotExportable, match=r"no layer that multiplies has `stages\.9/` in its name"):
+        variants.make_variant(SOURCE, tmp_path / "no.onnx", "int8", seen, keep_float=("stages.9/",))
+
+
 def test_tensorrt_gets_symmetric_pairs_around_what_multiplies_and_nothing_else(for_tensorrt: Path) -> None:
     """It refuses zero points that are not 0, and knows no int32 biases behind DequantizeLinear."""
     graph = onnx.load(str(for_tensorrt)).graph
