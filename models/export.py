@@ -255,7 +255,7 @@ def _variant(options: argparse.Namespace) -> ExportedFile:
     labels = class_labels.read(options.labels) if options.labels else ()
     frames = _calibration(options) if options.kind in ("int8", "tensorrt") else []
     _say(f"{options.model.name}: making the {options.kind} variant …")
-    path = variants.make_variant(options.model, options.out, options.kind, frames, labels, options.float)
+    path = variants.make_variant(options.model, options.out, options.kind, frames, labels, options.float, options.bits)
     return describe_for_hailo(path) if options.kind == "hailo" else describe(path, labels)
 
 
@@ -335,6 +335,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--frames", type=int, default=calibration.FRAMES, help=f"how many (default {calibration.FRAMES})")
     made.add_argument("--clip", type=Path, action="append", default=[], help="or on this film; repeatable")
     made.add_argument("--every", type=int, default=CLIPS_EVERY, help=f"every Nth frame of it (default {CLIPS_EVERY})")
+    made.add_argument("--bits", type=int, choices=(7, 8), default=7, help="of int8's weights; 8 needs VNNI or arm64")
     made.add_argument(
         "--float", action="append", default=[], metavar="NAME", help="leave layers with this in their name in float32"
     )

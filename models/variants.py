@@ -1,6 +1,7 @@
 """Variants of a network: FP16, integers for CPUs, integers as TensorRT wants them, and what Hailo's compiler takes.
 
-int8: activations of 8 bits unsigned, weights of 7 (two products of 8 may overflow 16 without VNNI), a scale a channel.
+int8: activations of 8 bits unsigned, weights of 7 (two products of 8 may overflow 16 bits on a CPU without VNNI; for
+others `--bits 8`), a scale a channel.
 tensorrt: explicit Q/DQ, all zero points 0, signed, a scale a channel of the weights, weights and biases float in the
 file, before convolutions and products of matrices alone: TensorRT fuses the rest. hailo: one shape, and the raw
 answers of the last convolutions, as the compiler's own operators decode them.
@@ -71,6 +72,7 @@ def make_variant(
     frames: Sequence[NDArray[np.uint8]] = (),
     labels: tuple[str, ...] = (),
     keep_float: Sequence[str] = (),
+    weight_bits: int = 7,
 ) -> Path:
     """Write the `kind` of `source`, and return `target`. Raise NotExportable, ModelError.
 
@@ -85,7 +87,7 @@ def make_variant(
     elif kind == "hailo":
         made = _for_hailo(model, source)
     else:
-        made = _integers(model, source, kind, frames, labels, keep_float)
+        made = _integers(model, source, kind, frames, labels, keep_float, weight_bits)
     notes = {each.key: each.value for each in model.metadata_props}
     onnx.helper.set_model_props(
         made,
@@ -117,6 +119,7 @@ def _integers(
     frames: Sequence[NDArray[np.uint8]],
     labels: tuple[str, ...],
     keep_float: Sequence[str],
+    weight_bits: int,
 ) -> onnx.ModelProto:
     if not frames:
         raise NotExportable("integers need frames to calibrate with")
@@ -136,7 +139,7 @@ def _integers(
             Frames(frames, network.feed),
             quant_format=QuantFormat.QDQ,
             per_channel=True,
-            reduce_range=not tensorrt,
+            reduce_range=not tensorrt and weight_bits == 7,
             activation_type=QuantType.QInt8 if tensorrt else QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             calibrate_method=CalibrationMethod.MinMax,

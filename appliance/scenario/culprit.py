@@ -167,9 +167,10 @@ def find_culprit(record: MissRecord) -> Culprit:
         return found
     before = replace(record.pattern, start=0.0, end=record.pattern.start)
     for event in record.result.events:
-        if event.track in tracks and before.matches(event):
+        if event.track in (tracks if record.at_truth is None else record.at_truth) and before.matches(event):
             return Culprit("earlier", f"rule {event.rule} reported track {event.track} at {format_time(event.t)}")
-    return Culprit("unknown")
+    on_it = sorted(record.at_truth or ()) if fired else []
+    return Culprit("unknown", f"track {on_it[0]} lay on the object and did not fire" if on_it else "")
 
 
 def _held_back(record: MissRecord, fired: Sequence[Event]) -> Culprit | None:

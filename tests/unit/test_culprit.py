@@ -214,6 +214,17 @@ def test_where_entries_overlap_an_object_without_a_box_was_missed_by_the_detecto
     assert find_culprit(record).name == "expectation", "where the truth has no boxes, nothing else is known"
 
 
+def test_an_earlier_report_of_somebody_else_is_no_reason_where_the_true_box_is_known() -> None:
+    """Track 9 stands outside while the other crosses, and somebody was reported before."""
+    outside: Scene = lambda t: [(9, "person", 0.8, 0.2)]  # noqa: E731
+    record = missed_among(2, outside)
+    first, second = record.result.events
+    late = replace(record, pattern=replace(record.pattern, start=first.t + 0.1, end=12.0), at_truth=frozenset({9}))
+    assert first.t + 0.1 < second.t
+    found = find_culprit(replace(late, counted=frozenset({second.id})))
+    assert (found.name, found.text) == ("unknown", "track 9 lay on the object and did not fire")
+
+
 def test_a_rule_that_reported_the_object_before_is_not_said_to_have_missed_it() -> None:
     found = find_culprit(record_of(walks(), camera_of(), start=6.0, end=9.0))
     assert (found.name, found.text) == ("earlier", "rule r reported track 1 at 0:04.2")

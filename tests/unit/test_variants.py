@@ -122,6 +122,14 @@ def test_the_file_that_is_shipped_leaves_the_same_parts_in_float(made: Path) -> 
     ]
 
 
+def test_weights_of_eight_bits_are_for_cpus_that_do_not_overflow(seen: list[NDArray[np.uint8]], tmp_path: Path) -> None:
+    graph = onnx.load(str(variants.make_variant(SOURCE, tmp_path / "8.onnx", "int8", seen, weight_bits=8))).graph
+    weights = [
+        onnx.numpy_helper.to_array(each) for each in graph.initializer if each.data_type == onnx.TensorProto.INT8
+    ]
+    assert max(int(np.abs(each.astype(int)).max()) for each in weights if each.ndim == 4) == 127
+
+
 def test_layers_that_lose_most_by_rounding_may_stay_in_float(
     made: Path, seen: list[NDArray[np.uint8]], tmp_path: Path
 ) -> None:
