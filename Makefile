@@ -58,6 +58,9 @@ browser:         ## bring Chromium and Firefox for the browser tests, by the dis
 mosquitto:       ## bring the MQTT broker of the tests, likewise
 	@deploy/get-mosquitto.sh
 
+promtool:        ## bring promtool for the tests of the Prometheus rules, likewise
+	@deploy/get-promtool.sh
+
 fresh:           ## `make demo` and `make test` on a bare root with nothing of this machine in it (as root; WHAT=demo, ARGS of the tests)
 	tests/fresh.sh $(WHAT)
 

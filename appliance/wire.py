@@ -18,9 +18,13 @@ MEDIA_PER_ESCALATION_MAX = 16  # images and clips of all steps together
 STEPS_MAX = 3  # messages that one escalation may take: the first, and two more that the worker asks for
 # Of escalations and verdicts. 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …; 3 added the versions
 # of the sides: Verdict.worker_version, answer_schema, and what the worker keeps: Verdict.looks, archive; 4 says who
-# judged: Verdict.kind, the decision `rechecked`, and in which language: Escalation.language.
-WIRE_SCHEMA = 4
+# judged: Verdict.kind, the decision `rechecked`, and in which language: Escalation.language; 5 lets the decision come
+# before its reason: Verdict.provisional, and counts what the model server had cached: Verdict.tokens_cached.
+WIRE_SCHEMA = 5
 RECHECKED_SCHEMA = 4  # a site of an older schema does not know this decision
+PROVISIONAL_SCHEMA = 5  # a site of an older schema would keep the sentence that stands for the reason
+REASON_FOLLOWS = "The reason follows."
+NO_REASON = "No reason was given with this decision."
 # What a worker of before schema 4 was that named this engine.
 ENGINE_KINDS: dict[str, JudgeKind] = {"openai": "vlm", "redetect": "detector"}
 MEDIA_BYTES_MAX = 32 * 1024 * 1024  # a clip of 60 s at 4 Mbit/s is 30 MB
@@ -210,7 +214,8 @@ class Verdict(_WireModel):
     vision-language model and a person confirm (and a stand-in, in tests and replays): `confirmed` of any other is read
     as `rechecked`. need: this is not the final verdict; the site is to send that and escalate once more (the decision
     is `unsure` then, which is how a site that does not know of `need` takes it). step: which step was judged; None: an
-    older worker.
+    older worker. provisional: decision, confidence and support are final, and the reason is still being written: it
+    follows in a second verdict on the same escalation. tokens_cached: of tokens_in, what the model server had cached.
     """
 
     schema_version: Version = WIRE_SCHEMA
@@ -237,6 +242,8 @@ class Verdict(_WireModel):
     answer_schema: Text = ""
     looks: Annotated[int, Field(ge=0, le=8)] = 1
     archive: Annotated[tuple[ArchiveLink, ...], Field(max_length=MEDIA_PER_ESCALATION_MAX + 1)] = ()
+    provisional: bool = False
+    tokens_cached: Count = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -334,7 +341,10 @@ def escalation_message_id(escalation: Escalation) -> str:
 
 
 def verdict_message_id(verdict: Verdict) -> str:
-    """Return the id of a verdict: an escalation has one final verdict, and one request for more evidence a step."""
+    """Return the id of a verdict: an escalation has one final verdict, and one request for more evidence a step.
+
+    What comes before its reason is a message of its own.
+    """
     if verdict.need is not None:
         return message_id(verdict.site, verdict.escalation, "need", verdict.step or 0)
-    return message_id(verdict.site, verdict.escalation, "verdict")
+    return message_id(verdict.site, verdict.escalation, "decision" if verdict.provisional else "verdict")

@@ -13,6 +13,7 @@ from appliance.base.broker_config import BrokerConfig
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
 from appliance.wire import PRICE_MAX, TEXT_CHARS_MAX
+from cloud_worker.prompt import AnswerOrder
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -51,7 +52,9 @@ class OpenAiEngine(ConfigModel):
     url: Annotated[str, Field(min_length=1, repr=False)]
     model: Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
     api_key: SecretStr | None = None
+    answer_order: AnswerOrder = "reason_first"
     images_max: Annotated[int, Field(ge=1, le=16)] = 4
+    crop_side_max: Annotated[int, Field(ge=64, le=4096)] = 512
     image_side_max: Annotated[int, Field(ge=64, le=4096)] = 768
     second_look: bool = True
     second_side_max: Annotated[int, Field(ge=64, le=4096)] = 1536

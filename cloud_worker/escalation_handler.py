@@ -22,6 +22,7 @@ from appliance.base.json_lines import WireError
 from appliance.base.telemetry import LogThrottle
 from appliance.broker import NatsLink, broker_errors, complaint
 from appliance.wire import (
+    PROVISIONAL_SCHEMA,
     STEPS_MAX,
     STREAM_VERDICT,
     TEXT_CHARS_MAX,
@@ -92,13 +93,14 @@ class HandlerOutcome:
     """The answer to the site, and what goes with it.
 
     `dead` holds the kind and reason of the dead letter, if it becomes one. `case` is the one that was judged. `stored`:
-    the broker has the verdict and the dead letter.
+    the broker has the verdict and the dead letter. `early`: its decision was stored before.
     """
 
     verdict: Verdict
     dead: tuple[Kind, str] | None = None
     case: JudgeCase | None = None
     stored: bool = False
+    early: bool = False
 
 
 class EscalationHandler:
@@ -186,7 +188,7 @@ class EscalationHandler:
         timings, since = replace(timings, fetch_s=fetch_s), self._clock.monotonic()
         while True:
             try:
-                verdict = await self.breaker.call(lambda: self._judge.verdict(case, timings))
+                verdict, rest = await self.breaker.call(lambda: self._judge.begin(case, timings))
             except EngineUnavailable as error:
                 self._engine_log.report(f"questions wait: {error}")
                 if self._clock.monotonic() - since < self._settings.engine_wait_max_s:
@@ -194,8 +196,35 @@ class EscalationHandler:
                 self._metrics.given_up.inc()
                 why = f"The judge could not be asked: {error}"
                 return HandlerOutcome(self._judge.unsure(escalation, why), ("engine", why), case)
+            early = rest is not None and await self._publish_early(verdict, rest, escalation, delivery)
+            verdict = verdict if rest is None else await rest
             unseen = case.absent and not case.files and verdict.need is None
-            return HandlerOutcome(verdict, ("media", "; ".join(case.lost)) if unseen else None, case)
+            dead: tuple[Kind, str] | None = ("media", "; ".join(case.lost)) if unseen else None
+            return HandlerOutcome(verdict, dead, case, early=early)
+
+    async def _publish_early(
+        self, first: Verdict, rest: asyncio.Task[Verdict], escalation: Escalation, delivery: Delivery
+    ) -> bool:
+        """Store the decision while its reason is being written, for a site that knows of this; True when it is stored.
+
+        A broker that does not take it changes nothing: the whole verdict is stored in any case.
+        """
+        if escalation.schema_version < PROVISIONAL_SCHEMA:
+            return False
+        try:
+            await self._publish(first, self._clock.monotonic())
+            self._time_decision(delivery)
+            return True
+        except (UplinkError, VerdictRefused) as error:
+            self._uplink_log.report(error)
+            return False
+        except BaseException:
+            rest.cancel()
+            raise
+
+    def _time_decision(self, delivery: Delivery) -> None:
+        since_s = max(0.0, self._clock.now() - delivery.stored.timestamp())
+        self._metrics.decision_seconds.labels(delivery.priority).observe(since_s)
 
     async def _fetch(self, escalation: Escalation) -> tuple[JudgeCase, float]:
         """Return the case and the seconds that it took.
@@ -251,6 +280,8 @@ class EscalationHandler:
         self._metrics.record_verdict(escalation, stored, delivery.priority)
         since_s = max(0.0, self._clock.now() - delivery.stored.timestamp())
         self._metrics.verdict_seconds.labels(delivery.priority).observe(since_s)
+        if not outcome.early:
+            self._time_decision(delivery)
         if outcome.case is not None:
             self._archive.put(outcome.case, stored)
         if key is not None:

@@ -21,6 +21,7 @@ from cloud_worker import decoding
 from cloud_worker.decoding import Pixels, Undecodable
 from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 
+GRID = 32  # pixels: Qwen3-VL's patch of 16, two by two; a server would resize every other side to it by itself
 JPEG_QUALITY = 85  # of what the model is shown; above that only bytes grow
 SANDBOXES = 2  # with what they may take, a worker stays below the 2 GiB of deploy/k8s
 IMAGE_S_MAX = 5.0  # the largest takes half a second
@@ -196,14 +197,16 @@ def select_images(
     files: Sequence[EvidenceFile],
     count: int,
     side_max: int,
+    crop_side_max: int | None = None,
     *,
     second: bool = False,
     decoder: MediaDecoder | None = None,
 ) -> ImageSelection:
-    """Decode, sample and shrink, so that what an escalation costs does not depend on the camera.
+    """Decode, sample, shrink and bring to the model's grid, so that the cost does not depend on the camera.
 
-    count: images at most. second: the model was unsure of the first choice, so of a clip other moments are taken.
-    decoder: of the judge's case; None: in this process.
+    count: images at most. crop_side_max: the longer side of a cut-out; None: as of the others. second: the model was
+    unsure of the first choice, so of a clip other moments are taken. decoder: of the judge's case; None: in this
+    process.
     """
     decoder = decoder or InProcessDecoder()
     shown: list[ShownImage] = []
@@ -211,13 +214,24 @@ def select_images(
     stills, clips = choose_files(files, count)
     for file in [*stills, *clips]:
         try:
-            found = _unpacked(decoder, file, count - len(stills), side_max, second=second)
-            shown += [ShownImage(file, encode_jpeg(each.pixels), each.t, each.shrunk) for each in found]
+            side = crop_side_max or side_max if file.ref.kind == "crop" else side_max
+            found = _unpacked(decoder, file, count - len(stills), side, second=second)
+            shown += [ShownImage(file, encode_jpeg(on_grid(each.pixels, side)), each.t, each.shrunk) for each in found]
         except MediaRefused as error:
             lost.append(str(error))
     stills_left_out = sum(each.ref.kind != "clip" for each in files) > len(stills)
     more = any(each.shrunk for each in shown) or bool(clips) or stills_left_out
     return ImageSelection(tuple(sorted(shown, key=lambda each: each.t)), tuple(lost), more)
+
+
+def on_grid(pixels: Pixels, side_max: int) -> Pixels:
+    """Return the image with both sides multiples of GRID, at most `side_max` and as near to its own as that allows."""
+    height, width = pixels.shape[:2]
+    most = max(GRID, side_max // GRID * GRID)
+    size = tuple(min(most, max(GRID, round(side / GRID) * GRID)) for side in (width, height))
+    if size == (width, height):
+        return pixels
+    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def choose_files(files: Sequence[EvidenceFile], count: int) -> tuple[list[EvidenceFile], list[EvidenceFile]]:

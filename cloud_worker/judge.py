@@ -59,7 +59,9 @@ class Opinion:
 
     The token counts are 0 when it uses none. `preprocess_s` is part of the time it took. `more`: the answer is `unsure`
     because of the images it was shown, so that more evidence may settle it. `looks` is how often the model was asked.
-    `prompt` is the version of the prompt, when it differs from case to case.
+    `prompt` is the version of the prompt, when it differs from case to case. `tokens_cached`: of those read, what the
+    server had cached. `rest`: the reason is still being written, and this brings the whole opinion, of the same
+    decision; it never raises, and is cancelled by whoever does not want it.
     """
 
     decision: Decision
@@ -72,6 +74,8 @@ class Opinion:
     more: bool = False
     looks: int = 1
     prompt: str = ""
+    tokens_cached: int = 0
+    rest: asyncio.Task[Opinion] | None = None
 
 
 class Engine(Protocol):
@@ -146,21 +150,41 @@ class Judge:
         )
 
     async def verdict(self, case: JudgeCase, timings: Timings = Timings()) -> Verdict:
-        """Ask the engine and check its answer. Raise EngineError."""
+        """Ask the engine and check its answer; return it once it is whole. Raise EngineError."""
+        first, rest = await self.begin(case, timings)
+        return first if rest is None else await rest
+
+    async def begin(
+        self, case: JudgeCase, timings: Timings = Timings()
+    ) -> tuple[Verdict, asyncio.Task[Verdict] | None]:
+        """Ask the engine; return the verdict as soon as its decision is known. Raise EngineError.
+
+        It is provisional when the engine still writes its reason: then the task brings the whole verdict.
+        """
         started = self._clock.monotonic()
         if not case.files:
             opinion = Opinion(decision="unsure", reason=_nothing_to_see(case), more=True)
         else:
             opinion = await self._ask(case)
+        stages = {"link": timings.link_s, "queue": timings.queue_s, "fetch": timings.fetch_s}
+        first = self._timed(case.escalation, opinion, started, stages)
+        if opinion.rest is None:
+            return first, None
+        stages["decision"] = first.seconds
+        return first, asyncio.create_task(self._finish(case.escalation, opinion.rest, started, stages))
+
+    async def _finish(
+        self, escalation: Escalation, rest: asyncio.Task[Opinion], started: float, stages: dict[str, float]
+    ) -> Verdict:
+        try:
+            return self._timed(escalation, await rest, started, stages)
+        finally:
+            rest.cancel()
+
+    def _timed(self, escalation: Escalation, opinion: Opinion, started: float, stages: dict[str, float]) -> Verdict:
         seconds = self._clock.monotonic() - started
-        stages = {
-            "link": timings.link_s,
-            "queue": timings.queue_s,
-            "fetch": timings.fetch_s,
-            "preprocess": opinion.preprocess_s,
-            "model": max(0.0, seconds - opinion.preprocess_s),
-        }
-        return self._verdict(case.escalation, opinion, seconds, stages)
+        own = {"preprocess": opinion.preprocess_s, "model": max(0.0, seconds - opinion.preprocess_s)}
+        return self._verdict(escalation, opinion, seconds, {**stages, **own})
 
     def unsure(self, escalation: Escalation, reason: str) -> Verdict:
         """Return a verdict that says why there is no answer."""
@@ -193,6 +217,8 @@ class Judge:
             "timings": {name: round(value, 4) for name, value in stages.items()},
             "tokens_in": opinion.tokens_in,
             "tokens_out": opinion.tokens_out,
+            "tokens_cached": opinion.tokens_cached,
+            "provisional": opinion.rest is not None,
             "worker": self.worker,
             "judged_t": self._clock.now(),
             "step": escalation.step,
@@ -209,7 +235,7 @@ class Judge:
         except ValidationError as error:
             where = ".".join(map(str, error.errors(include_url=False, include_input=False)[0]["loc"]))
             reason = f"The engine's answer was not valid ({where}): nothing is concluded from it."
-            tokens = {"tokens_in": 0, "tokens_out": 0}
+            tokens = {"tokens_in": 0, "tokens_out": 0, "tokens_cached": 0}
             return Verdict.model_validate({**facts, **tokens, "decision": "unsure", "reason": reason})
 
 

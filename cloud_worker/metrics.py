@@ -9,11 +9,10 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
+from appliance.base.stage_latencies import EDGES_S
 from appliance.wire import PRIORITIES, Escalation, Verdict
 
-STAGES = ("link", "queue", "fetch", "preprocess", "model", "publish")
-# Upper bounds of the histograms, seconds: from a message over a local network to a backlog of half an hour.
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+STAGES = ("link", "queue", "fetch", "preprocess", "decision", "model", "publish")
 SERIES_MAX = 500  # of verdicts by version: a site names its own model, so that the labels have no bound of their own
 OTHER = "other"
 
@@ -31,14 +30,21 @@ class WorkerMetrics:
             "vedette_worker_stage_seconds",
             "Seconds of an escalation in each stage; link spans two clocks.",
             ("stage", "priority"),
-            buckets=SECONDS,
+            buckets=EDGES_S,
             registry=self._registry,
         )
         self.verdict_seconds = Histogram(
             "vedette_worker_verdict_seconds",
             "Seconds from the escalation being stored at the broker until its verdict was.",
             ("priority",),
-            buckets=SECONDS,
+            buckets=EDGES_S,
+            registry=self._registry,
+        )
+        self.decision_seconds = Histogram(
+            "vedette_worker_decision_seconds",
+            "Seconds from the escalation being stored at the broker until its decision was; its reason may follow.",
+            ("priority",),
+            buckets=EDGES_S,
             registry=self._registry,
         )
         self.judged = self._counter("judged", "Escalations that the engine judged.")
@@ -49,7 +55,9 @@ class WorkerMetrics:
         )  # fmt: skip
         self.more_evidence = self._counter("more_evidence", "Verdicts that asked for more.", "need")
         self.double_checks = self._counter("second_looks", "Escalations that the model was asked twice.")
-        self.tokens = self._counter("tokens", "Tokens that the model read and wrote.", "kind")
+        self.tokens = self._counter(
+            "tokens", "Tokens that the model read (cached: of these, from its cache) and wrote.", "kind"
+        )
         self.retries = self._counter("retries", "Escalations given back to be tried again.")
         self.repeated = self._counter("repeated", "Escalations that had been answered before.")
         self.refused = self._counter("refused", "Messages that are no escalations.")
@@ -76,6 +84,7 @@ class WorkerMetrics:
             self.double_checks.inc()
         self.tokens.labels("in").inc(verdict.tokens_in)
         self.tokens.labels("out").inc(verdict.tokens_out)
+        self.tokens.labels("cached").inc(verdict.tokens_cached)
         for stage, seconds in verdict.timings.items():
             if stage in STAGES:
                 self.stages.labels(stage, priority).observe(seconds)

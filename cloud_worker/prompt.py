@@ -1,22 +1,28 @@
 """The text for a language model, and the form in which it must answer.
 
-PROMPT_VERSION changes with every word of SYSTEM, a question's own number with every word of that question, and
-ANSWER_SCHEMA with the form of the answer. A verdict names all three: `2026-11-4/enter.1` and `1`, and the language if
-it is not English: `2026-11-4/enter.1/de`.
+PROMPT_VERSION changes with every word of the system text, a question's own number with every word of that question, and
+the schema's number with the form of the answer. A verdict names all three: `2026-11-4/enter.1` and `1`, and the
+language if it is not English: `2026-11-4/enter.1/de`.
+
+The order of the answer is a setting. `reason_first`: the model writes what it sees, and its decision follows from that.
+`decision_first`: one word a picture, decision and confidence come in some twenty tokens, and the reason after them. The
+pictures' answers come before the decision in either, so that a decision can be held against them at once.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from appliance.wire import LANGUAGES, MEDIA_PER_ESCALATION_MAX, Escalation, MediaRef
+from appliance.wire import LANGUAGES, MEDIA_PER_ESCALATION_MAX, REASON_FOLLOWS, Escalation, MediaRef
 
+AnswerOrder = Literal["reason_first", "decision_first"]
 PROMPT_VERSION = "2026-11-4"
-ANSWER_SCHEMA = "1"
+ANSWER_SCHEMAS: dict[AnswerOrder, str] = {"reason_first": "1", "decision_first": "2"}
 REASON_CHARS_MAX = 300  # asked of the model, below judge.REASON_CHARS_MAX: models count badly
 
 # Fixed text and schema first, then the question of the rule, the pictures and the facts of the case last: a server's
@@ -72,26 +78,72 @@ class VlmAnswer(_Strict):
     confidence: Annotated[float, Field(ge=0, le=1)]
 
 
-def response_format() -> dict[str, Any]:
-    """Return the `response_format` of a request: the schema of `VlmAnswer`.
+class ShortAnswer(_Strict):
+    """The whole answer of `decision_first`: one word for each picture, in order, and the reason last."""
+
+    pictures: Annotated[list[Literal["yes", "no", "unsure"]], Field(max_length=MEDIA_PER_ESCALATION_MAX)]
+    decision: Literal["confirmed", "rejected", "unsure"]
+    confidence: Annotated[float, Field(ge=0, le=1)]
+    reason: Annotated[str, Field(min_length=1, max_length=REASON_CHARS_MAX)]
+
+    def numbered(self) -> VlmAnswer:
+        """Return the same answer with the pictures' numbers."""
+        pictures = [ImageAnswer(picture=n, supports=each) for n, each in enumerate(self.pictures, 1)]
+        return VlmAnswer(**{**dict(self), "pictures": pictures})
+
+
+def parse_answer(text: str, order: AnswerOrder = "reason_first") -> VlmAnswer:
+    """Parse a whole answer. Raise pydantic's ValidationError."""
+    if order == "decision_first":
+        return ShortAnswer.model_validate_json(text).numbered()
+    return VlmAnswer.model_validate_json(text)
+
+
+# A whole decision at the begin of an answer: what follows the number shows that it is complete.
+_DECISION = re.compile(
+    r"""\s*\{\s*("pictures"\s*:\s*\[[^\]]*\]\s*,\s*"decision"\s*:\s*"[a-z]*"\s*,\s*"confidence"\s*:\s*[-+0-9.eE]+)\s*[,}]"""
+)
+
+
+def parse_decision(text: str) -> VlmAnswer | None:
+    """Return the decision of an answer in the order `decision_first` that is still being written; None: not yet."""
+    found = _DECISION.match(text)
+    if found is None:
+        return None
+    try:
+        return parse_answer(f"{{{found[1]},{_REASON}}}", "decision_first")
+    except ValidationError:
+        return None
+
+
+_REASON = '"reason":' + json.dumps(REASON_FOLLOWS)
+
+
+def response_format(order: AnswerOrder = "reason_first") -> dict[str, Any]:
+    """Return the `response_format` of a request: the schema of `VlmAnswer`, or of `ShortAnswer`.
 
     It is written flat, as all grammar back ends take it.
     """
+    supports = {"type": "string", "enum": ["yes", "no", "unsure"]}
     picture = {
         "type": "object",
         "properties": {
             "picture": {"type": "integer", "minimum": 1, "maximum": MEDIA_PER_ESCALATION_MAX},
-            "supports": {"type": "string", "enum": ["yes", "no", "unsure"]},
+            "supports": supports,
         },
         "required": ["picture", "supports"],
         "additionalProperties": False,
     }
-    properties = {
-        "pictures": {"type": "array", "maxItems": MEDIA_PER_ESCALATION_MAX, "items": picture},
+    items = picture if order == "reason_first" else supports
+    properties: dict[str, dict[str, Any]] = {
+        "pictures": {"type": "array", "maxItems": MEDIA_PER_ESCALATION_MAX, "items": items},
         "reason": {"type": "string", "minLength": 1, "maxLength": REASON_CHARS_MAX},
         "decision": {"type": "string", "enum": ["confirmed", "rejected", "unsure"]},
         "confidence": {"type": "number", "minimum": 0, "maximum": 1},
     }
+    if order == "decision_first":
+        properties["pictures"]["description"] = "one word for each picture, in order"
+        properties["reason"] = properties.pop("reason")
     schema = {
         "type": "object",
         "properties": properties,
@@ -101,7 +153,12 @@ def response_format() -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "verdict", "schema": schema, "strict": True}}
 
 
-SYSTEM = _TEXT + json.dumps(response_format()["json_schema"]["schema"], separators=(",", ":")) + "\n"
+def system_text(order: AnswerOrder = "reason_first") -> str:
+    """Return the text that all questions share, to the byte: a model server caches it once."""
+    return _TEXT + json.dumps(response_format(order)["json_schema"]["schema"], separators=(",", ":")) + "\n"
+
+
+SYSTEM = system_text()
 
 
 def prompt_version(escalation: Escalation) -> str:

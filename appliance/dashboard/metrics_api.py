@@ -13,6 +13,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest
 from starlette.responses import PlainTextResponse
 
+from appliance.base.stage_latencies import StageLatencies
 from appliance.dashboard.alert_reader import AlertCountCache
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.event_stream import StreamHub
@@ -194,9 +195,7 @@ class ApplianceCollector:
                 family.add_metric(values, value)
             if family.samples:
                 yield family
-        ages = _frame_ages(totals)
-        if ages.samples:
-            yield ages
+        yield from (each for each in (_stages(self.db.latencies), _frame_ages(totals)) if each.samples)
 
     def _cameras(self) -> Iterator[tuple[str, Samples]]:
         rows, decoding = self.cameras.all(), sorted(self.meter.decoding().items())
@@ -337,6 +336,15 @@ def _metered(totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:
         "vedette_camera_bytes_total",
         [((each.camera, each.metric.label or "exact"), each.amount) for each in received],
     )
+
+
+def _stages(latencies: StageLatencies) -> Family:
+    """Return a histogram per stage, see `StageLatencies`."""
+    text = "Seconds of each stage, from an event to a person told; since this core started."
+    family = HistogramMetricFamily("vedette_stage_seconds", text, labels=["stage"])
+    for stage, (buckets, total) in latencies.read().items():
+        family.add_metric([stage], buckets, total)
+    return family
 
 
 def _frame_ages(totals: Iterable[MeterTotal]) -> Family:

@@ -143,7 +143,7 @@ class MessageBuilder:
             return None
         complete = len(events) == len(detail.events)
         verdict = detail.verdict if standing != "unverified" else None
-        reason = "" if verdict is None else verdict.body.reason[:_REASON_CHARS_MAX]
+        reason = "" if verdict is None or verdict.body.provisional else verdict.body.reason[:_REASON_CHARS_MAX]
         return NotificationMessage(
             id=row.id,
             alert=alert.id,

@@ -118,6 +118,8 @@ class AlertStore:
             changed |= write_notices(connection, notices)
             if changed:
                 bump_rev(self._db, connection, alert.id)
+            if changed and change.kind == "opened" and change.event is not None:
+                self._db.latencies.observe("alert", self._db.clock.now() - change.event.t)
             return _select_alert(connection, alert.id)
 
     def add_suppressed(self, events: Sequence[Event], run: str) -> None:
@@ -142,7 +144,9 @@ class AlertStore:
     def take_verdict(self, verdict: wire.Verdict, t: float) -> VerdictEffect:
         """Apply what a worker sent: a final verdict, once, or a request for more, once a step. Raises StoreError."""
         if verdict.need is None:
-            return "settled" if self.apply_verdict(verdict, t) else "known"
+            if self.apply_verdict(verdict, t):
+                return "settled"
+            return "reason" if self._escalations.complete(verdict) else "known"
         with self._db.transaction() as connection:
             if self._step(connection, verdict) is None:
                 return "known"

@@ -14,6 +14,7 @@ from typing import Any
 
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreError, StoreUnavailable, lacks_files
+from appliance.base.stage_latencies import StageLatencies
 from appliance.store.migrations import STEPS, migrate, version_of
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class Database:
         """Open (or create) and migrate the file. Raises StoreError with the remedy."""
         self.path = path
         self.clock = clock
+        self.latencies = StageLatencies(clock)
+        """Of what this process writes here."""
         self._lock = threading.RLock()
         self._depth = 0
         self._doomed = False

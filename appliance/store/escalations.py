@@ -20,8 +20,9 @@ from appliance.store.rows import (
 )
 from appliance.types import CONFIRMING_KINDS, Decision, Route, Severity
 
-VerdictEffect = Literal["settled", "more", "known"]
-"""The escalation is over; it will be sent again with more evidence; the verdict was seen before and changed nothing."""
+VerdictEffect = Literal["settled", "more", "reason", "known"]
+"""The escalation is over; it will be sent again with more evidence; the reason of its decision came; the verdict was
+seen before and changed nothing."""
 
 # The states of an escalation that mean something together.
 UNSETTLED: tuple[Delivery, ...] = ("waiting", "deferred", "ready", "sent")
@@ -164,6 +165,9 @@ class EscalationStore:
                 ],
             )
             bump_rev(self._db, connection, escalation.alert)
+            if not escalation.step:
+                self._db.latencies.observe("evidence", self._db.clock.now() - escalation.created_t)
+            self._db.latencies.begin("broker", escalation.id)
             return True
 
     # For display
@@ -190,12 +194,38 @@ class EscalationStore:
             )
             if applied.rowcount == 0:
                 return False
+            self._db.latencies.end("verdict", verdict.escalation)
             self._settle_alert(connection, verdict)
             connection.execute(
                 "UPDATE escalation SET state = 'settled', settled_t = ?, error = '' WHERE id = ?",
                 (t, verdict.escalation),
             )
             bump_rev(self._db, connection, verdict.alert)
+            return True
+
+    def complete(self, verdict: wire.Verdict) -> bool:
+        """Give a decision that came before its reason the whole verdict; False when there is none that waits.
+
+        What was decided stands: of a whole verdict with another decision (a second worker judged after the first was
+        lost) nothing is taken.
+        """
+        with self._db.transaction() as connection:
+            row = connection.execute(
+                "SELECT body FROM verdict WHERE escalation = ? AND json_extract(body, '$.provisional')",
+                (verdict.escalation,),
+            ).fetchone()
+            if row is None or verdict.provisional:
+                return False
+            first: wire.Verdict = wire.Verdict.from_stored(row["body"].encode())
+            if (verdict.alert, verdict.site) != (first.alert, first.site):
+                return False
+            if verdict.decision != first.decision:
+                verdict = first.model_copy(update={"provisional": False, "reason": wire.NO_REASON})
+            whole = verdict.model_copy(update={"confidence": first.confidence})
+            connection.execute(
+                "UPDATE verdict SET body = ? WHERE escalation = ?", (whole.to_json().decode(), verdict.escalation)
+            )
+            bump_rev(self._db, connection, first.alert)
             return True
 
     def _settle_alert(self, connection: sqlite3.Connection, verdict: wire.Verdict) -> None:

@@ -152,6 +152,8 @@ class NoticeStore:
                     "rules": to_json(sent.rules), "id": row.id,
                 },
             )  # fmt: skip
+            if row.told_t is None:
+                self._db.latencies.observe("told", sent.t - row.created_t)
             for left in (sent.audit, sent.audit_image):
                 if left is not None:
                     self._audit.write(left, connection)

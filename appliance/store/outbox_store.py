@@ -154,6 +154,8 @@ class OutboxStore:
             news = changed.rowcount > 0 and row.state != "sent"
             if news:
                 bump_rev(self._db, connection, row.alert)
+                self._db.latencies.end("broker", row.id)
+                self._db.latencies.begin("verdict", row.id)
             return news
 
     def mark_failed(self, row: EscalationRow, error: str) -> None:

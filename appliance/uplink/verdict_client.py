@@ -160,5 +160,7 @@ async def _verdict(verdicts: Subscription, escalation: Escalation) -> Verdict:
             verdict: Verdict = Verdict.from_json(message.data)
         except WireError:
             continue
+        if verdict.provisional:  # the whole one follows
+            continue
         if verdict.escalation == escalation.id and verdict.step in (None, escalation.step):
             return verdict

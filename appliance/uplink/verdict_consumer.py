@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import nats.errors
@@ -45,6 +45,7 @@ _ENDED = frozenset({"404", "408"})  # nothing came, or not as many
 _NOT_OUR_JETSTREAM = 10039  # nats-server: JetStream not enabled for account
 _NO_CONSUMER = "no worker has made this site's verdict consumer yet (the first that sees a question of it does)"
 REDELIVER_S = 5.0  # after the database refused
+_COUNTED_AS = {"settled": "applied", "more": "more", "known": "known", "reason": "reasons"}
 ASK_EVERY_S = 1.0  # a broker that ends each request at once is not asked faster than this
 
 logger = logging.getLogger(__name__)
@@ -54,13 +55,15 @@ logger = logging.getLogger(__name__)
 class VerdictCounts:
     """Verdicts since the start.
 
-    They are applied, requests for more evidence, seen before (or never asked for), or refused as not understood.
+    They are applied, requests for more evidence, reasons of a decision that was applied before, seen before (or never
+    asked for), or refused as not understood.
     """
 
     applied: int = 0
     more: int = 0
     known: int = 0
     refused: int = 0
+    reasons: int = 0
 
 
 class VerdictConsumer:
@@ -165,7 +168,7 @@ class VerdictConsumer:
             raise
         self._received()
         for (message, verdict), outcome in zip(found, outcomes, strict=True):
-            self._count(applied=int(outcome == "settled"), more=int(outcome == "more"), known=int(outcome == "known"))
+            self._count(_COUNTED_AS[outcome])
             await self._acknowledge(message.ack())
             if outcome != "known":
                 outcome_text = verdict.decision if verdict.need is None else f"the {verdict.need} is asked for"
@@ -180,7 +183,7 @@ class VerdictConsumer:
             if verdict.site != self._site:
                 raise WireError("site: it is for another site")
         except WireError as error:
-            self._count(refused=1)
+            self._count("refused")
             self._refusal_log.report(f"refused a verdict: {error}")
             await self._acknowledge(message.term())
             return None
@@ -194,9 +197,8 @@ class VerdictConsumer:
         with broker_errors("a verdict could not be acknowledged"):
             await acknowledgement  # type: ignore[misc]
 
-    def _count(self, applied: int = 0, more: int = 0, known: int = 0, refused: int = 0) -> None:
-        now = self.counts
-        self.counts = VerdictCounts(now.applied + applied, now.more + more, now.known + known, now.refused + refused)
+    def _count(self, name: str) -> None:
+        self.counts = replace(self.counts, **{name: getattr(self.counts, name) + 1})
 
 
 class ConsumerStream:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.verdicts --size 8b --device cuda --dtype bfloat16 --json verdicts.json     # one H200
     python -m benchmarks.verdicts --size tiny --rates 60 --seconds 10                               # proves the way
+    python -m benchmarks.verdicts --scripted --order decision_first --evidence crops                # the pace of an 8B
 
 The judge and the engine `openai` of `cloud_worker`, as a worker runs them (its prompt, schema, pictures made smaller,
 answers checked), ask a server that puts OpenAI's protocol in front of transformers: continuous batches there are none,
@@ -25,16 +26,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from appliance.base.clock import SystemClock
+from benchmarks.verdicts import scripted_server
 from benchmarks.verdicts.load_generator import EVIDENCE, TimedAnswer, cases, flat_out, paced
 from benchmarks.verdicts.model_sizes import SIZES
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.judge import Judge
+from cloud_worker.prompt import AnswerOrder
 
 ROOT = Path(__file__).parents[2]
 NVIDIA_P90_S = {95: 4.66, 276: 52.56}
@@ -55,6 +58,8 @@ class Row:
     questions: int
     valid: int
     mean_s: float
+    decision_p50_s: float
+    decision_p90_s: float
     p50_s: float
     p90_s: float
     p99_s: float
@@ -69,14 +74,15 @@ class Row:
         nvidia = NVIDIA_P90_S.get(round(self.per_minute))
         return (
             f"| {self.evidence} | {self.per_minute:g} | {self.questions} ({self.valid} valid) | {self.mean_s:.2f} | "
-            f"{self.p50_s:.2f} | {self.p90_s:.2f} | {self.p99_s:.2f} | {self.tokens_in:.0f} + {self.tokens_out:.0f} | "
-            f"{self.batch:.1f} | {self.busy:.0%} | {f'{nvidia} s' if nvidia else '-'} |"
+            f"{self.decision_p50_s:.2f} | {self.decision_p90_s:.2f} | {self.p50_s:.2f} | {self.p90_s:.2f} | "
+            f"{self.p99_s:.2f} | {self.tokens_in:.0f} + {self.tokens_out:.0f} | {self.batch:.1f} | {self.busy:.0%} | "
+            f"{f'{nvidia} s' if nvidia else '-'} |"
         )
 
 
 HEAD = (
-    "| evidence | a minute | questions | mean s | p50 | p90 | p99 | tokens | batch | model busy | NVIDIA p90 |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|"
+    "| evidence | a minute | questions | mean s | decision p50 | p90 | whole p50 | p90 | p99 | tokens | batch | busy "
+    "| NVIDIA p90 |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -104,7 +110,7 @@ async def measure(url: str, chosen: argparse.Namespace) -> tuple[list[Row], dict
         evidence = EVIDENCE[name]
         settings = OpenAiEngine(
             kind="openai", url=f"{url}/v1", model="bench", images_max=evidence.count,
-            image_side_max=evidence.side_max, timeout_s=ANSWER_S_MAX,
+            image_side_max=evidence.side_max, timeout_s=ANSWER_S_MAX, answer_order=chosen.order,
         )  # fmt: skip
         engine = OpenAiVlm(settings, SystemClock())
         judge = Judge(engine, "bench", SystemClock())
@@ -128,10 +134,12 @@ def row(
     """before, after: the server's counts of its batches."""
     seconds = [each.seconds for each in took] or [0.0]
     p50, p90, p99 = (float(np.percentile(seconds, share)) for share in (50, 90, 99))
+    decided = [each.decision_s for each in took] or [0.0]
     ran = {name: after[name] - before[name] for name in after}
     return Row(
         evidence=evidence, per_minute=per_minute, questions=len(took), valid=sum(each.valid for each in took),
-        mean_s=statistics.fmean(seconds), p50_s=p50, p90_s=p90, p99_s=p99,
+        mean_s=statistics.fmean(seconds), decision_p50_s=float(np.percentile(decided, 50)),
+        decision_p90_s=float(np.percentile(decided, 90)), p50_s=p50, p90_s=p90, p99_s=p99,
         tokens_in=statistics.fmean([each.tokens_in for each in took] or [0]),
         tokens_out=statistics.fmean([each.tokens_out for each in took] or [0]),
         preprocess_s=statistics.fmean([each.preprocess_s for each in took] or [0]),
@@ -148,6 +156,11 @@ def stats(url: str) -> dict[str, float]:
 @contextmanager
 def served(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Run the model server in its own Python, and yield its description."""
+    if chosen.scripted:
+        with scripted_server.served(chosen.first_token_ms / 1000, chosen.token_ms / 1000) as port:
+            pace = {"first_token_ms": chosen.first_token_ms, "token_ms": chosen.token_ms}
+            yield {"port": port, "engine": "scripted", "order": chosen.order, **pace}
+        return
     words = ["--size", chosen.size, "--device", chosen.device, "--dtype", chosen.dtype, "--batch", str(chosen.batch),
              "--answer-tokens", str(chosen.answer_tokens), *(["--static"] if chosen.static else [])]  # fmt: skip
     child = subprocess.Popen(
@@ -180,6 +193,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--places", type=int, default=32, help="questions judged at a time (worker.concurrency)")
     parser.add_argument("--batch", type=int, default=32, help="of the model, at most")
     parser.add_argument("--answer-tokens", type=int, default=80, help="of each answer (80; NVIDIA's tables: 1)")
+    parser.add_argument("--order", choices=get_args(AnswerOrder), default="reason_first", help="of the answer")
+    parser.add_argument("--scripted", action="store_true", help="no model: an engine that streams at a given pace")
+    parser.add_argument("--first-token-ms", type=float, default=120.0, help="of the scripted engine (120)")
+    parser.add_argument("--token-ms", type=float, default=7.0, help="likewise, of each further token (7)")
     parser.add_argument("--static", action="store_true", help="a cache of fixed size: compiled decoding on a GPU")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     return parser

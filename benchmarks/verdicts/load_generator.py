@@ -45,12 +45,13 @@ EVIDENCE = {
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """One escalation: seconds from its arrival to its verdict, a wait for a slot included.
+    """One escalation: seconds from its arrival to its whole verdict, and to its decision; a wait for a slot included.
 
     valid: a verdict that names the images; tokens of prompt and answer.
     """
 
     seconds: float
+    decision_s: float
     valid: bool
     tokens_in: int
     tokens_out: int
@@ -119,9 +120,14 @@ async def _one(judge: Judge, case: JudgeCase, room: asyncio.Semaphore) -> TimedA
     began = time.perf_counter()
     async with room:
         try:
-            verdict = await judge.verdict(case)
+            verdict, rest = await judge.begin(case)
+            decision_s = time.perf_counter() - began
+            verdict = verdict if rest is None else await rest
         except EngineError:
-            return TimedAnswer(time.perf_counter() - began, False, 0, 0, 0.0)
+            took_s = time.perf_counter() - began
+            return TimedAnswer(took_s, took_s, False, 0, 0, 0.0)
     valid = verdict.decision == "confirmed" and len(verdict.support) > 0
     preprocess_s = verdict.timings.get("preprocess", 0.0)
-    return TimedAnswer(time.perf_counter() - began, valid, verdict.tokens_in, verdict.tokens_out, preprocess_s)
+    return TimedAnswer(
+        time.perf_counter() - began, decision_s, valid, verdict.tokens_in, verdict.tokens_out, preprocess_s
+    )

@@ -6,8 +6,8 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -17,19 +17,22 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, redact
 from appliance.types import JudgeKind
-from appliance.wire import FrameSupport, Need
+from appliance.wire import NO_REASON, Escalation, FrameSupport, Need
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.images import ShownImage, encode_jpeg, select_images
 from cloud_worker.judge import JudgeCase, Opinion
 from cloud_worker.prompt import (
-    ANSWER_SCHEMA,
+    ANSWER_SCHEMAS,
     PROMPT_VERSION,
-    SYSTEM,
+    AnswerOrder,
     VlmAnswer,
     alert_facts,
+    parse_answer,
+    parse_decision,
     prompt_version,
     response_format,
     rule_prompt,
+    system_text,
     wanted_language,
 )
 
@@ -51,7 +54,6 @@ class OpenAiVlm:
     name = "openai"
     kind: JudgeKind = "vlm"
     prompt_version = PROMPT_VERSION
-    answer_schema = ANSWER_SCHEMA
     uses: frozenset[Need] = frozenset({"crop", "frame", "clip"})
 
     def __init__(self, settings: OpenAiEngine, clock: Clock, transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -71,17 +73,21 @@ class OpenAiVlm:
     def model(self) -> str:
         return self._settings.model
 
+    @property
+    def answer_schema(self) -> str:
+        return ANSWER_SCHEMAS[self._settings.answer_order]
+
     async def judge(self, case: JudgeCase) -> Opinion:
         """Ask, and once more when the model is unsure and the evidence holds more than it was shown.
 
         Raise EngineUnavailable (away, overloaded, refuses us) or EngineError (failed at this one).
         """
         settings = self._settings
-        first, views_left = await self._ask(case, settings.image_side_max, second=False)
+        first, views_left = await self._ask(case, second=False)
         if not (first.more and views_left and settings.second_look):
             return first
         try:
-            second, _ = await self._ask(case, settings.second_side_max, second=True)
+            second, _ = await self._ask(case, second=True)
         except EngineError as error:  # the first answer stands: a better one is not worth losing it
             logger.info("%s: no second look: %s", case.escalation.id, error)
             return replace(first, looks=2)
@@ -89,24 +95,70 @@ class OpenAiVlm:
             second,
             tokens_in=first.tokens_in + second.tokens_in,
             tokens_out=first.tokens_out + second.tokens_out,
+            tokens_cached=first.tokens_cached + second.tokens_cached,
             preprocess_s=first.preprocess_s + second.preprocess_s,
             more=second.decision == "unsure",
             looks=2,
         )
 
-    async def _ask(self, case: JudgeCase, side_max: int, *, second: bool) -> tuple[Opinion, bool]:
+    async def _ask(self, case: JudgeCase, *, second: bool) -> tuple[Opinion, bool]:
         """Return the answer to these images, and whether the evidence holds more than was shown."""
-        started = self._clock.monotonic()
+        started, settings = self._clock.monotonic(), self._settings
+        side, crop = settings.image_side_max, settings.crop_side_max
+        if second:
+            side = crop = settings.second_side_max
         found = await asyncio.to_thread(
-            select_images, case.files, self._settings.images_max, side_max, second=second, decoder=case.decoder
+            select_images, case.files, settings.images_max, side, crop, second=second, decoder=case.decoder
         )
         preprocess_s = self._clock.monotonic() - started
         if not found.shown:
             reason = f"No picture could be shown to the model: {found.lost[0]}."
             return Opinion(decision="unsure", reason=reason, more=True, prompt=prompt_version(case.escalation)), False
-        status, body = await self._post(self._request(case, found.shown))
-        opinion = self._opinion(status, body, found.shown, preprocess_s, case.escalation.language)
-        return replace(opinion, prompt=prompt_version(case.escalation)), found.more
+        request = _AskedCase(found.shown, preprocess_s, case.escalation)
+        if self._settings.answer_order == "decision_first":
+            return await self._ask_streamed(request), found.more
+        status, body = await self._post(self._request(request))
+        return self._opinion(status, body, request), found.more
+
+    async def _ask_streamed(self, asked: _AskedCase) -> Opinion:
+        """Return the opinion once its decision is known; `rest` then brings the reason. Raise as `judge`.
+
+        An `unsure` is never early: more evidence, or a second look, may follow from the whole answer.
+        """
+        stream = ChatStream(lambda text: self._early(text, asked))
+        whole = asyncio.create_task(self._post(self._request(asked), stream.feed), name="streamed answer")
+        decided = asyncio.create_task(stream.decided.wait())
+        try:
+            await asyncio.wait({whole, decided}, return_when=asyncio.FIRST_COMPLETED)
+            if whole.done() or stream.decision is None:
+                return self._opinion(*await whole, asked)
+        except BaseException:
+            whole.cancel()
+            raise
+        finally:
+            decided.cancel()
+        early = stream.decision
+        rest = asyncio.create_task(self._rest(whole, early, asked), name="reason of an answer")
+        return replace(self._believed(early, asked), rest=rest)
+
+    async def _rest(self, whole: asyncio.Task[tuple[int, bytes]], early: VlmAnswer, asked: _AskedCase) -> Opinion:
+        """Return the whole opinion; what was decided stays, whatever comes after it."""
+        try:
+            opinion = self._opinion(*await whole, asked)
+        except EngineError as error:
+            logger.info("%s: the reason of a decision did not come: %s", asked.escalation.id, error)
+            opinion = Opinion(decision="unsure", reason="")
+        finally:
+            whole.cancel()
+        counts: dict[str, Any] = {name: getattr(opinion, name) for name in ("tokens_in", "tokens_out", "tokens_cached")}
+        reason = opinion.reason if opinion.decision == early.decision else NO_REASON
+        return replace(self._believed(early, asked), reason=reason, **counts)
+
+    def _early(self, text: str, asked: _AskedCase) -> VlmAnswer | None:
+        answer = parse_decision(text)
+        if answer is None or answer.decision == "unsure":
+            return None
+        return None if _contradiction(answer, len(asked.shown), asked.escalation.language) else answer
 
     async def check(self) -> str:
         """Ask a trial escalation with as many images as are allowed, as a limit of the server would show only then."""
@@ -125,28 +177,31 @@ class OpenAiVlm:
     def _where(self) -> str:
         return redact(self._settings.url)
 
-    def _request(self, case: JudgeCase, shown: Sequence[ShownImage]) -> bytes:
+    def _request(self, asked: _AskedCase) -> bytes:
         """Write the request: first the bytes that all escalations share, then the rule's, and the case itself last."""
-        content = [_image(each.jpeg) for each in shown]
-        times = [(each.t, each.source.ref) for each in shown]
-        prompt = {"type": "text", "text": rule_prompt(case.escalation)}
-        return self._body([prompt, *content, {"type": "text", "text": alert_facts(case.escalation, times)}])
+        content = [_image(each.jpeg) for each in asked.shown]
+        times = [(each.t, each.source.ref) for each in asked.shown]
+        prompt = {"type": "text", "text": rule_prompt(asked.escalation)}
+        return self._body([prompt, *content, {"type": "text", "text": alert_facts(asked.escalation, times)}])
 
     def _body(self, content: list[dict[str, Any]]) -> bytes:
+        order = self._settings.answer_order
         request = {
             "model": self._settings.model,
-            "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}],
-            "response_format": response_format(),
+            "messages": [{"role": "system", "content": system_text(order)}, {"role": "user", "content": content}],
+            "response_format": response_format(order),
             "max_tokens": self._settings.tokens_max,
             "temperature": 0,
-            "stream": False,
+            "stream": order == "decision_first",
         }
+        if request["stream"]:
+            request["stream_options"] = {"include_usage": True}
         return json.dumps(request).encode()
 
-    async def _post(self, request: bytes) -> tuple[int, bytes]:
-        """Return (status, body) of an answer that is about the escalation."""
+    async def _post(self, request: bytes, feed: Callable[[bytes], None] = lambda part: None) -> tuple[int, bytes]:
+        """Return (status, body) of an answer that is about the escalation; `feed` gets its parts as they come."""
         try:
-            response, body = await asyncio.wait_for(self._exchange(request), self._settings.timeout_s)
+            response, body = await asyncio.wait_for(self._exchange(request, feed), self._settings.timeout_s)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise EngineUnavailable(f"{self._where}: the model server cannot be reached ({_cause(error)})") from None
         except (httpx.TimeoutException, asyncio.TimeoutError):
@@ -160,7 +215,7 @@ class OpenAiVlm:
             raise EngineError(f"{self._where}: {_complaint(response.status_code, body)}")
         return response.status_code, body
 
-    async def _exchange(self, request: bytes) -> tuple[httpx.Response, bytes]:
+    async def _exchange(self, request: bytes, feed: Callable[[bytes], None]) -> tuple[httpx.Response, bytes]:
         url, headers = f"{self._settings.url}/chat/completions", {"Content-Type": "application/json"}
         async with self._http.stream("POST", url, content=request, headers=headers) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
@@ -168,34 +223,34 @@ class OpenAiVlm:
             body = bytearray()
             async for part in response.aiter_raw():
                 body += part
+                if response.status_code == 200:
+                    feed(part)
                 if len(body) > ANSWER_BYTES_MAX:
                     raise EngineError(f"{self._where}: an answer of over {ANSWER_BYTES_MAX} bytes was cut off")
             return response, bytes(body)
 
-    def _opinion(
-        self, status: int, body: bytes, shown: Sequence[ShownImage], preprocess_s: float, language: str
-    ) -> Opinion:
-        tokens_in = tokens_out = 0
+    def _opinion(self, status: int, body: bytes, asked: _AskedCase) -> Opinion:
+        counts: dict[str, Any] = {}
 
         def unsure(why: str) -> Opinion:
             return Opinion(
                 decision="unsure",
                 reason=f"The model gave no usable answer: {why}.",
-                tokens_in=tokens_in,
-                tokens_out=tokens_out,
-                preprocess_s=preprocess_s,
+                preprocess_s=asked.preprocess_s,
+                prompt=prompt_version(asked.escalation),
+                **counts,
             )
 
         if status != 200:
             return unsure(_complaint(status, body))
-        try:
-            completion = Completion.model_validate_json(body)
-        except ValidationError:
+        completion = read_completion(body)
+        if completion is None:
             return unsure("its server's reply is not a chat completion")
-        tokens_in, tokens_out = completion.tokens()
-        answer = read_answer(completion, len(shown), language)
-        if isinstance(answer, str):
-            return unsure(answer)
+        counts = completion.tokens()
+        answer = read_answer(completion, len(asked.shown), asked.escalation.language, order=self._settings.answer_order)
+        return unsure(answer) if isinstance(answer, str) else replace(self._believed(answer, asked), **counts)
+
+    def _believed(self, answer: VlmAnswer, asked: _AskedCase) -> Opinion:
         supports = {each.picture: each.supports for each in answer.pictures}
         return Opinion(
             decision=answer.decision,
@@ -203,14 +258,51 @@ class OpenAiVlm:
             confidence=answer.confidence,
             support=tuple(
                 FrameSupport(media=each.source.ref.id, t=each.t, supports=supports[n])
-                for n, each in enumerate(shown, 1)
+                for n, each in enumerate(asked.shown, 1)
                 if n in supports
             ),
-            tokens_in=tokens_in,
-            tokens_out=tokens_out,
-            preprocess_s=preprocess_s,
+            preprocess_s=asked.preprocess_s,
             more=answer.decision == "unsure",
+            prompt=prompt_version(asked.escalation),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedCase:
+    """The images that the model is shown, what it took to make them, and the escalation."""
+
+    shown: Sequence[ShownImage]
+    preprocess_s: float
+    escalation: Escalation
+
+
+class ChatStream:
+    """Reads a streamed completion as it comes, until its decision is known (server-sent events, one chunk a line).
+
+    State: the answer's text so far, and a line that is not whole yet. The answer as a whole is read at its end, by
+    `read_completion`.
+    """
+
+    def __init__(self, decide: Callable[[str], VlmAnswer | None]) -> None:
+        self._decide = decide
+        self._line = bytearray()
+        self._text = ""
+        self.decision: VlmAnswer | None = None
+        self.decided = asyncio.Event()
+
+    def feed(self, part: bytes) -> None:
+        """Take the next bytes of the body."""
+        if self.decision is not None:
+            return
+        *lines, rest = (bytes(self._line) + part).split(b"\n")
+        self._line = bytearray(rest)
+        for line in lines:
+            chunk = _chunk(line)
+            if chunk is not None and chunk.choices:
+                self._text += chunk.choices[0].delta.content or ""
+        self.decision = self._decide(self._text)
+        if self.decision is not None:
+            self.decided.set()
 
 
 class _Lenient(BaseModel):
@@ -228,9 +320,14 @@ class _Choice(_Lenient):
     finish_reason: str | None = None
 
 
+class _Cached(_Lenient):
+    cached_tokens: int | None = None
+
+
 class _Usage(_Lenient):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: _Cached | None = None
 
 
 class Completion(_Lenient):
@@ -239,13 +336,60 @@ class Completion(_Lenient):
     choices: list[_Choice]
     usage: _Usage | None = None
 
-    def tokens(self) -> tuple[int, int]:
-        """Read and written, as the server counted."""
+    def tokens(self) -> dict[str, Any]:
+        """Tokens read, of these cached, and written, as the server counted."""
         usage = self.usage or _Usage()
-        return max(0, usage.prompt_tokens), max(0, usage.completion_tokens)
+        cached = (usage.prompt_tokens_details or _Cached()).cached_tokens or 0
+        counted = {"tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens, "tokens_cached": cached}
+        return {name: max(0, count) for name, count in counted.items()}
 
 
-def read_answer(completion: Completion, images: int, language: str = "en") -> VlmAnswer | str:
+class _ChunkChoice(_Lenient):
+    delta: _Message = _Message()
+    finish_reason: str | None = None
+
+
+class _Chunk(_Lenient):
+    """One event of a streamed completion; the last one has no choice, and the usage."""
+
+    choices: list[_ChunkChoice] = []
+    usage: _Usage | None = None
+
+
+def _chunk(line: bytes) -> _Chunk | None:
+    """Parse a line of a stream; None: it is none of an answer (a comment, the end, or broken)."""
+    name, _, data = line.strip().partition(b":")
+    try:
+        return _Chunk.model_validate_json(data) if name == b"data" else None
+    except ValidationError:
+        return None
+
+
+def read_completion(body: bytes) -> Completion | None:
+    """Read a reply that is whole, streamed or not; None: it is no chat completion.
+
+    A stream that ended without a finish reason was cut off.
+    """
+    if not body.lstrip().startswith(b"data:"):
+        try:
+            return Completion.model_validate_json(body)
+        except ValidationError:
+            return None
+    chunks = [chunk for line in body.split(b"\n") if (chunk := _chunk(line)) is not None]
+    choices = [each.choices[0] for each in chunks if each.choices]
+    message = _Message(
+        content="".join(each.delta.content or "" for each in choices),
+        tool_calls=next((each.delta.tool_calls for each in choices if each.delta.tool_calls), None),
+        refusal=next((each.delta.refusal for each in choices if each.delta.refusal), None),
+    )
+    finish = next((each.finish_reason for each in reversed(choices) if each.finish_reason), "cut")
+    usage = next((each.usage for each in reversed(chunks) if each.usage), None)
+    return Completion(choices=[_Choice(message=message, finish_reason=finish)] if choices else [], usage=usage)
+
+
+def read_answer(
+    completion: Completion, images: int, language: str = "en", *, order: AnswerOrder = "reason_first"
+) -> VlmAnswer | str:
     """Return the answer, or the reason why it cannot be believed. `language`: in which the reason was wanted."""
     if not completion.choices:
         return "an empty reply"
@@ -258,7 +402,7 @@ def read_answer(completion: Completion, images: int, language: str = "en") -> Vl
     if not text:
         return "an empty answer" + (" (a refusal)" if choice.message.refusal else "")
     try:
-        answer = VlmAnswer.model_validate_json(text)
+        answer = parse_answer(text, order)
     except ValidationError as error:
         return _not_valid(text, error)
     return _contradiction(answer, images, language) or answer

@@ -34,6 +34,30 @@ def answer(**changes: Any) -> str:
     return json.dumps({**GOOD, **changes}, separators=(",", ":"))
 
 
+def short(**changes: Any) -> str:
+    """An answer in the order `decision_first`."""
+    given = {"pictures": ["yes"], "decision": "confirmed", "confidence": 0.9, "reason": GOOD["reason"]}
+    return json.dumps({**given, **changes}, separators=(",", ":"))
+
+
+# name -> (pieces, finish_reason): what a model streams in the order `decision_first`; None ends the connection.
+STREAMS: dict[str, tuple[tuple[str, ...], str | None]] = {
+    "good": ((short(),), "stop"),
+    "unsure": ((short(decision="unsure", confidence=0.5, pictures=["unsure"]),), "stop"),
+    "rejected": ((short(decision="rejected", pictures=["no"]),), "stop"),
+    "held": ((short()[:60], short()[60:]), "stop"),
+    "cut before": ((short()[:40],), None),
+    "cut after": ((short()[:60],), None),
+    "cut at the limit": ((short()[:60],), "length"),
+    "broken after": ((short()[:60] + '"}',), "stop"),
+    "broken before": (('{"pictures":["yes"],"decision":"confirmed","confidence":0.9.9,',), "stop"),
+    "endless reason": ((short(reason="a" * 5000),), "stop"),
+    "unsupported": ((short(pictures=["no"]),), "stop"),
+    "chinese": ((short(reason="一个人站在院子里，靠近大门。"),), "stop"),
+    "changed": ((short() + short(decision="rejected", pictures=["no"]),), "stop"),
+}
+
+
 # name -> (content, finish_reason): what a model may write, and how vLLM ends it.
 CONTENTS: dict[str, tuple[str | None, str]] = {
     "good": (answer(), "stop"),
@@ -122,21 +146,27 @@ class OpenAiStub:
         else:
             self._inspect(body, images)
             self.requests.append(body)
-        return await self._answer(self._mode_of(body))
+        return await self._answer(self._mode_of(body), streamed=body["stream"])
 
     def _mode_of(self, body: dict[str, Any]) -> str:
         """`needs frame`: unsure until a whole picture is among those shown; `needs clip` likewise."""
         if self.modes and not is_trial(body):
             return self.modes.pop(0)
+        if is_trial(body) and self.mode in STREAMS and self.mode not in CONTENTS:
+            return "good"
         if not self.mode.startswith("needs "):
             return self.mode
         if is_trial(body):
             return "good"
         return "good" if self.mode.removeprefix("needs ") in kinds_shown(body) else "unsure"
 
-    async def _answer(self, mode: str) -> Response:
+    async def _answer(self, mode: str, *, streamed: bool = False) -> Response:
+        if streamed and mode in STREAMS:
+            return StreamingResponse(self._events(mode), media_type="text/event-stream")
         if mode in CONTENTS:
             return JSONResponse(completion(*CONTENTS[mode]))
+        if mode == "unstreamed":  # a server that knows no streams
+            return JSONResponse(completion(short(), "stop"))
         if mode == "tool":
             call = {"id": "1", "type": "function", "function": {"name": "open_gate", "arguments": "{}"}}
             return JSONResponse(completion(None, "tool_calls", tool_calls=[call]))
@@ -159,6 +189,23 @@ class OpenAiStub:
             await self._pause(60)
             return _error(503, "EngineCore is dead.", "InternalServerError")
         return StreamingResponse(self._slowly(mode), media_type="application/json")
+
+    async def _events(self, mode: str) -> AsyncIterator[bytes]:
+        """Stream an answer as vLLM does; `held` stops after the decision until `release`."""
+        pieces, finish = STREAMS[mode]
+        first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        yield event(first)
+        for n, piece in enumerate(pieces):
+            if n:
+                await self._pause(60)
+            for at in range(0, len(piece), 7):
+                yield event({"index": 0, "delta": {"content": piece[at : at + 7]}, "finish_reason": None})
+        if finish is None:
+            raise ConnectionResetError("on purpose")
+        yield event({"index": 0, "delta": {"content": ""}, "finish_reason": finish})
+        details = {"cached_tokens": 640}
+        usage = {"prompt_tokens": 812, "completion_tokens": 38, "prompt_tokens_details": details}
+        yield event(None, usage=usage) + b"data: [DONE]\n\n"
 
     async def _slowly(self, mode: str) -> AsyncIterator[bytes]:
         data = json.dumps(completion(*CONTENTS["good"])).encode()
@@ -187,13 +234,15 @@ class OpenAiStub:
         """What a real server, or its cache, would mind."""
         system, user = body["messages"]
         schema = body["response_format"]["json_schema"]
+        ordered = schema["schema"]["properties"]
         checks = {
             "fixed system text first": system["role"] == "system" and isinstance(system["content"], str),
             "the rule's question before the pictures": user["content"][0]["type"] == "text",
             "facts after the pictures": user["content"][-1]["type"] == "text",
             "temperature 0": body["temperature"] == 0,
             "bounded answer": 0 < body["max_tokens"] <= 4096,
-            "not streamed": body["stream"] is False,
+            "streamed where the decision comes first": body["stream"] is (list(ordered)[-1] == "reason"),
+            "usage of a stream": not body["stream"] or body["stream_options"] == {"include_usage": True},
             "strict schema": body["response_format"]["type"] == "json_schema" and schema["strict"] is True,
             "closed schema": schema["schema"]["additionalProperties"] is False,
             "bounded reason": schema["schema"]["properties"]["reason"]["maxLength"] > 0,
@@ -218,6 +267,12 @@ def completion(content: str | None, finish_reason: str, **message: Any) -> dict[
         "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": MODEL, "choices": [choice],
         "usage": usage, "prompt_logprobs": None, "kv_transfer_params": None,
     }  # fmt: skip
+
+
+def event(choice: dict[str, Any] | None, **more: Any) -> bytes:
+    """One chunk of a streamed chat completion."""
+    chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
+    return b"data: " + json.dumps({**chunk, "choices": [choice] if choice else [], **more}).encode() + b"\n\n"
 
 
 def is_trial(request: dict[str, Any]) -> bool:

@@ -730,3 +730,29 @@ def test_the_example_hub_is_a_valid_configuration(binary: NatsBinary, tmp_path: 
         [binary.path, "-c", tmp_path / "hub.conf", "-t"], capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stderr
+
+
+def test_a_decision_reaches_the_site_while_its_reason_is_being_written(broker: NatsServer, tmp_path: Path) -> None:
+    make_streams(broker.url)
+    with openai_stub() as stub, site(tmp_path / "site", broker.url) as here:
+        stub.mode = "held"
+        settings = OpenAiEngine(
+            kind="openai", url=stub.url, model=MODEL, api_key=SecretStr(KEY), answer_order="decision_first"
+        )
+        with worker(broker.url, OpenAiVlm(settings, SystemClock())):
+            here.ask(1, (evidence_image(1),))
+            until(lambda: here.settled(1), what="the decision")
+            first = here.verdict(1)
+            assert first is not None
+            assert (first.decision, first.reason, first.provisional) == ("confirmed", wire.REASON_FOLLOWS, True)
+            assert left_in_queue(broker.url) == 1, "acknowledged once the reason is stored"
+            stub.release()
+            until(lambda: (found := here.verdict(1)) is not None and not found.provisional, what="the reason")
+            last = here.verdict(1)
+            assert last is not None
+            assert (last.decision, last.tokens_cached) == ("confirmed", 640)
+            assert last.reason == "A person in dark clothes stands inside the yard."
+            until(lambda: left_in_queue(broker.url) == 0)
+            counts = here.service.verdicts
+            assert (counts.applied, counts.reasons, counts.known) == (1, 1, 0)
+        assert stub.complaints == []

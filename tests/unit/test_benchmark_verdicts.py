@@ -113,7 +113,7 @@ def test_no_more_escalations_are_judged_at_a_time_than_there_are_slots() -> None
 
 
 def test_a_row_has_latency_batches_and_how_busy_the_model_was() -> None:
-    took = [TimedAnswer(seconds, True, 800, 80, 0.01) for seconds in (1.0, 2.0, 3.0)]
+    took = [TimedAnswer(seconds, seconds / 2, True, 800, 80, 0.01) for seconds in (1.0, 2.0, 3.0)]
     before = {"batches": 2, "answers": 2, "busy_s": 1.0, "seconds": 10.0, "tokens_in": 0}
     after = {"batches": 4, "answers": 5, "busy_s": 4.0, "seconds": 16.0, "tokens_in": 0}
     measured = row("crops", 95, took, before, after)

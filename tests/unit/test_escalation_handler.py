@@ -104,6 +104,10 @@ def escalation() -> wire.Escalation:
     )  # fmt: skip
 
 
+def held_by(escalation: wire.Escalation) -> dict[str, bytes]:
+    return {wire.media_subject(escalation.site, PICTURE.id, 0): b"picture"}
+
+
 def handler(broker: Broker, engine: Eye) -> EscalationHandler:
     clock = ManualClock()
     link, judge = cast(Any, broker), Judge(engine, "w1", clock)
@@ -141,5 +145,71 @@ def test_what_is_delivered_again_while_it_is_judged_here_is_no_attempt(escalatio
         engine.may_answer.set()
         await judging
         assert first.said == ["ack"]
+
+    asyncio.run(main())
+
+
+class EarlyEye(Eye):
+    """Decides at once; its reason comes when the test says."""
+
+    async def judge(self, case: JudgeCase) -> Opinion:
+        return Opinion(
+            decision="confirmed", reason=wire.REASON_FOLLOWS, confidence=0.9, rest=asyncio.create_task(self._rest())
+        )
+
+    async def _rest(self) -> Opinion:
+        await self.may_answer.wait()
+        return Opinion(decision="confirmed", reason="Somebody.", confidence=0.9)
+
+
+class RecordingBroker(Broker):
+    """Keeps the verdicts that were stored, with their message ids."""
+
+    def __init__(self, held: dict[str, bytes]) -> None:
+        super().__init__(held)
+        self.verdicts: list[tuple[str, wire.Verdict]] = []
+
+    async def publish(self, subject: str, payload: bytes, **given: Any) -> None:
+        await super().publish(subject, payload)
+        if subject.endswith(".verdict"):
+            self.verdicts.append((given["headers"]["Nats-Msg-Id"], wire.Verdict.from_json(payload)))
+
+
+@pytest.mark.parametrize(("schema", "early"), [(wire.PROVISIONAL_SCHEMA, True), (wire.PROVISIONAL_SCHEMA - 1, False)])
+def test_a_site_that_knows_of_it_has_the_decision_before_the_reason(
+    schema: int, early: bool, escalation: wire.Escalation
+) -> None:
+    async def main() -> None:
+        broker, engine = RecordingBroker(held_by(escalation)), EarlyEye()
+        made = handler(broker, engine)
+        delivery = ScriptedDelivery(escalation.model_copy(update={"schema_version": schema}), 1)
+        judging = asyncio.create_task(made.handle(cast(Any, delivery)))
+        while early and not broker.verdicts:
+            await asyncio.sleep(0)
+        assert delivery.said == [], "acknowledged once the whole is stored"
+        engine.may_answer.set()
+        await judging
+        stored = [(id_.rsplit(".", 1)[-1], each.reason, each.provisional) for id_, each in broker.verdicts]
+        whole = ("verdict", "Somebody.", False)
+        assert stored == ([("decision", wire.REASON_FOLLOWS, True), whole] if early else [whole])
+        assert delivery.said == ["ack"]
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_does_not_take_the_early_decision_gets_the_whole(escalation: wire.Escalation) -> None:
+    async def main() -> None:
+        broker, engine = RecordingBroker(held_by(escalation)), EarlyEye()
+        broker.down = "verdict"
+        judging = asyncio.create_task(
+            handler(broker, engine).handle(cast(Any, delivery := ScriptedDelivery(escalation, 1)))
+        )
+        for _ in range(50):
+            await asyncio.sleep(0)
+        broker.down = ""
+        engine.may_answer.set()
+        await judging
+        assert [each.reason for _, each in broker.verdicts] == ["Somebody."]
+        assert delivery.said == ["ack"]
 
     asyncio.run(main())

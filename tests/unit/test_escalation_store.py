@@ -265,3 +265,47 @@ def test_a_long_reason_leaves_room_for_why_it_stands() -> None:
     assert len(said.reason) <= 400
     assert said.reason.endswith("It asked for the clip, but the clip of 9000000 bytes is over the limit of 2097152.")
     assert wire.Verdict.from_json(said.to_json()) == said
+
+
+def whole(**changes: object) -> wire.Verdict:
+    return sample_verdict().model_copy(update=changes)
+
+
+def early(**changes: object) -> wire.Verdict:
+    return whole(provisional=True, reason=wire.REASON_FOLLOWS, **changes)
+
+
+def stored(escalated: Escalated) -> wire.Verdict:
+    detail = escalated.alerts.get("a1")
+    assert detail is not None
+    assert detail.verdict is not None
+    return detail.verdict.body
+
+
+def test_a_decision_settles_and_its_reason_follows_once(escalated: Escalated) -> None:
+    take = escalated.alerts.take_verdict
+    assert take(early(), T0 + 1) == "settled"
+    before = escalated.db.rev()
+    assert (escalated.row().state, stored(escalated).reason) == ("settled", wire.REASON_FOLLOWS)
+    assert take(early(), T0 + 2) == "known"
+    assert take(whole(), T0 + 3) == "reason"
+    assert stored(escalated) == whole()
+    assert escalated.db.rev() > before, "pages show it"
+    assert take(whole(reason="Another one."), T0 + 4) == "known"
+    assert take(early(), T0 + 5) == "known", "one that was overtaken changes nothing"
+    assert stored(escalated) == whole()
+
+
+def test_what_was_decided_stays_when_a_second_worker_says_something_else(escalated: Escalated) -> None:
+    take = escalated.alerts.take_verdict
+    first = early(decision="rejected", confidence=0.8)
+    assert take(first, T0 + 1) == "settled"
+    assert take(whole(decision="confirmed", confidence=0.9), T0 + 2) == "reason"
+    assert (stored(escalated).decision, stored(escalated).confidence) == ("rejected", 0.8)
+    assert (stored(escalated).reason, stored(escalated).provisional) == (wire.NO_REASON, False)
+
+
+def test_a_reason_for_another_alert_is_not_taken(escalated: Escalated) -> None:
+    assert escalated.alerts.take_verdict(early(), T0 + 1) == "settled"
+    assert escalated.alerts.take_verdict(whole(alert="a2"), T0 + 2) == "known"
+    assert stored(escalated).reason == wire.REASON_FOLLOWS

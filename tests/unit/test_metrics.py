@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from appliance.base.clock import ManualClock
 from appliance.base.machine import Temperature
 from appliance.broker import LinkState
-from appliance.dashboard import metrics
+from appliance.dashboard import metrics_api as metrics
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.live_feed import LiveHub
@@ -76,6 +76,8 @@ vedette_frames_unexamined_by_reason_total counter camera,reason
     Frames that did not get their look, and why.
 vedette_second_looks_total counter camera,outcome
     Second looks of the appliance: rechecked, unsure, failed, retried, missed (no time), late (cloud was faster).
+vedette_stage_seconds histogram le,stage
+    Seconds of each stage, from an event to a person told; since this core started.
 vedette_frame_age_seconds histogram camera,le
     Age of a frame when the tracker hears of it.
 vedette_camera_bytes_total counter camera,counted
@@ -350,6 +352,9 @@ vedette_box_memory_available_bytes 1000000000
 vedette_box_memory_stalled_ratio 0.25
 vedette_load_shedding_step{against="heat"} 2
 vedette_load_shedding_step{against="memory"} 1
+vedette_stage_seconds_bucket{stage="alert",le="0.005"} 1
+vedette_stage_seconds_count{stage="alert"} 1
+vedette_stage_seconds_sum{stage="alert"} 0
 vedette_frame_age_seconds_bucket{camera="gate",le="0.05"} 60
 vedette_frame_age_seconds_bucket{camera="gate",le="0.2"} 60
 vedette_frame_age_seconds_bucket{camera="gate",le="0.3"} 78

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, get_args
 
+import httpx
 import pytest
 from pydantic import ValidationError
 
 from appliance import wire
-from appliance.base.clock import ManualClock
+from appliance.base.clock import ManualClock, SystemClock
 from appliance.types import Decision, JudgeKind
+from cloud_worker.config import OpenAiEngine
+from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.judge import REASON_CHARS_MAX, Judge, JudgeCase, Opinion, one_line
+from cloud_worker.media_fetch import EvidenceFile
 from cloud_worker.prompt import (
     PROMPT_VERSION,
     SYSTEM,
+    AnswerOrder,
     VlmAnswer,
     alert_facts,
     prompt_version,
     response_format,
     rule_prompt,
 )
-from tests.servers.site import ref_of
+from tests.servers.site import evidence_image, ref_of
 
 GOOD = {
     "pictures": [{"picture": 1, "supports": "yes"}],
@@ -177,3 +183,38 @@ def test_every_kind_of_rule_has_an_escalation_of_its_own_with_a_version() -> Non
 
 def test_the_schema_that_the_model_reads_is_the_one_that_binds_it() -> None:
     assert json.loads(SYSTEM.rstrip().split("\n")[-1]) == response_format()["json_schema"]["schema"]
+
+
+@pytest.mark.parametrize("order", get_args(AnswerOrder))
+def test_two_escalations_of_a_rule_share_every_byte_before_their_pictures(order: AnswerOrder) -> None:
+    """A model server keeps what they share; a word that differs before the pictures has it read all again."""
+    asked: list[dict[str, Any]] = []
+
+    def server(request: httpx.Request) -> httpx.Response:
+        asked.append(json.loads(request.content))
+        return httpx.Response(200, stream=httpx.ByteStream(b'{"choices": []}'))
+
+    def texts(seed: int, **changes: Any) -> list[str]:
+        facts = {
+            "id": "esc-1", "site": "depot-7", "camera": "gate", "alert": "a", "rule": "intruder", "kind": "enter",
+            "label": "person", "severity": "alert", "question": "Is it a stranger?", "t": 0, "created_t": 0,
+        }  # fmt: skip
+        picture = evidence_image(seed)
+        files = (EvidenceFile(ref_of(picture), picture),)
+        asyncio.run(engine().judge(JudgeCase(escalation=wire.Escalation(**{**facts, **changes}), files=files)))
+        system, user = asked[-1]["messages"]
+        assert (system["role"], [part["type"] for part in user["content"]]) == ("system", ["text", "image_url", "text"])
+        return [system["content"], user["content"][0]["text"], user["content"][2]["text"]]
+
+    def engine() -> OpenAiVlm:
+        settings = OpenAiEngine(kind="openai", url="http://127.0.0.1:9/v1", model="m", answer_order=order)
+        return OpenAiVlm(settings, SystemClock(), httpx.MockTransport(server))
+
+    first = texts(1, camera="gate", score=0.5, zone="yard")
+    second = texts(2, id="esc-2", alert="b", camera="back", score=0.9, zone="ramp", t=9.0, step=1, site="depot-8")
+    assert first[:2] == second[:2]
+    assert first[2] != second[2], "what differs comes last"
+    other = texts(3, rule="loiterer", kind="dwell")
+    assert other[0] == first[0], "one system text for all rules"
+    assert other[1] != first[1]
+    assert list(asked[0]) == list(asked[1]), "and the request is written in one order"

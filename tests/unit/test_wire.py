@@ -32,6 +32,10 @@ SCHEMA_4 = [
     (model, json.loads((GOLDEN / name).read_text()))
     for model, name in ((wire.Escalation, "escalation.4.json"), (wire.Verdict, "verdict.4.json"))
 ]
+SCHEMA_5 = [
+    (model, json.loads((GOLDEN / name).read_text()))
+    for model, name in ((wire.Escalation, "escalation.5.json"), (wire.Verdict, "verdict.5.json"))
+]
 OLDER = [(wire_v1.Escalation, ESCALATION_2), (wire_v1.Verdict, VERDICT_2)]
 
 
@@ -67,7 +71,13 @@ def test_schema_3_still_reads_and_every_field_of_it_is_written_the_same(model: A
 
 
 @pytest.mark.parametrize(("model", "golden"), SCHEMA_4, ids=lambda each: getattr(each, "__name__", ""))
-def test_schema_4_reads_and_writes_the_same(model: Any, golden: dict[str, Any]) -> None:
+def test_schema_4_still_reads_and_every_field_of_it_is_written_the_same(model: Any, golden: dict[str, Any]) -> None:
+    read = model.from_json(json.dumps(golden).encode())
+    assert common(json.loads(read.to_json()), golden) == golden, "a field was dropped, renamed or changed"
+
+
+@pytest.mark.parametrize(("model", "golden"), SCHEMA_5, ids=lambda each: getattr(each, "__name__", ""))
+def test_schema_5_reads_and_writes_the_same(model: Any, golden: dict[str, Any]) -> None:
     assert golden["schema_version"] == wire.WIRE_SCHEMA
     assert json.loads(model.from_json(json.dumps(golden).encode()).to_json()) == golden
 
@@ -80,8 +90,8 @@ def test_a_side_of_schema_1_reads_what_schema_2_writes(older: Any, golden: dict[
     assert getattr(read, "decision", "unsure") == "unsure"
 
 
-@pytest.mark.parametrize(("model", "golden"), SCHEMA_4, ids=lambda each: getattr(each, "__name__", ""))
-def test_a_side_of_schema_1_reads_what_schema_4_writes(model: Any, golden: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("model", "golden"), SCHEMA_5, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_side_of_schema_1_reads_what_schema_5_writes(model: Any, golden: dict[str, Any]) -> None:
     read = {wire.Escalation: wire_v1.Escalation, wire.Verdict: wire_v1.Verdict}[model].from_json(
         json.dumps(golden).encode()
     )
@@ -120,6 +130,13 @@ def test_an_escalation_of_schema_1_offers_nothing_and_so_is_never_asked_for_more
     assert (read.step, read.can, read.image_free, read.media[0].region) == (0, (), False, None)
     verdict = wire.Verdict.from_json(json.dumps(VERDICT).encode())
     assert (verdict.need, verdict.step) == (None, None)
+
+
+def test_a_decision_that_comes_before_its_reason_is_a_message_of_its_own() -> None:
+    whole = wire.Verdict.from_json(json.dumps(SCHEMA_5[1][1]).encode())
+    early = whole.model_copy(update={"provisional": True})
+    assert wire.verdict_message_id(early) != wire.verdict_message_id(whole)
+    assert not wire.Verdict.from_json(json.dumps(VERDICT).encode()).provisional, "of an older worker none is"
 
 
 def test_each_step_and_each_request_has_a_message_id_of_its_own_and_there_is_one_last_word() -> None:

@@ -21,6 +21,7 @@ from cloud_worker.worker import Worker
 FAMILIES = {
     "vedette_worker_stage_seconds": ("histogram", {"stage", "priority"}),
     "vedette_worker_verdict_seconds": ("histogram", {"priority"}),
+    "vedette_worker_decision_seconds": ("histogram", {"priority"}),
     "vedette_worker_judged": ("counter", set()),
     "vedette_worker_verdicts": ("counter", {"decision", "engine", "model", "prompt", "edge_model"}),
     "vedette_worker_more_evidence": ("counter", {"need"}),
@@ -98,6 +99,7 @@ def test_names_types_and_labels_are_those_of_before() -> None:
     metrics = worker.metrics
     metrics.record_verdict(escalation(), verdict(decision="unsure", need="frame"), "high")
     metrics.verdict_seconds.labels("high").observe(0.1)
+    metrics.decision_seconds.labels("high").observe(0.1)
     metrics.dead.labels("engine").inc()
     metrics.archived.labels("stored").inc()
     found = {}
