@@ -43,7 +43,7 @@ class TargetBase(ConfigModel):
     severities: Annotated[tuple[Severity, ...], Field(min_length=1)] = ("warning", "alert")
     cameras: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
-    health: tuple[HealthKind, ...] = ("overloaded",)
+    health: tuple[HealthKind, ...] = ("overloaded", "disk", "unrecorded", "model")
     schedule: Schedule | None = None
     quiet_hours: Schedule | None = None
     urgent: tuple[Severity, ...] = ()

@@ -34,6 +34,7 @@ from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, StoredSite
 from appliance.dashboard.setup_api import new_setup_code
+from appliance.health.disk_watch import DiskWatch
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.settings.settings_service import SettingsService
@@ -141,7 +142,7 @@ class Appliance:
             if config.dashboard.enabled
             else None
         )
-        lasting.monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
+        self._configure_monitor()
         self.url = self._dashboard.url if self._dashboard else ""
         self.fingerprint = self._dashboard.fingerprint if self._dashboard else ""
         self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
@@ -184,7 +185,7 @@ class Appliance:
         self.stores.cameras.configure(cameras)
         self.core.reconfigure(background.core_settings)
         self._lasting.supervisor.reconfigure(config.for_ingest())
-        self._lasting.monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
+        self._configure_monitor()
         background.preroll.shrink(self._preroll_share())
         if self._dashboard is not None:
             self._dashboard.configure(config.for_dashboard(), background.dashboard_probes)
@@ -198,6 +199,11 @@ class Appliance:
             self._dashboard.warm_up()
         except StoreError as error:  # the page that wants it says so again
             logger.warning("nothing was made ready for the first page: %s", error)
+
+    def _configure_monitor(self) -> None:
+        config, monitor = self.config, self._lasting.monitor
+        monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
+        monitor.disk.free_min_bytes = config.storage.disk_free_min_mb * 1_000_000
 
     def _shed_memory(self, shed: LoadShedding) -> None:
         """Release what can be read again when the step of memory changes. Called by the monitor's thread."""
@@ -229,6 +235,7 @@ def _background_config(config: SiteConfig) -> BackgroundConfig:
         config.notify,
         config.mqtt,
         config.dashboard.public_url,
+        config.dashboard.certificate if config.dashboard.speaks_https else None,
     )
 
 
@@ -279,7 +286,8 @@ def build(
     limits = replace(LIMITS, idle_s=VIEW_IDLE_S)
     readers = SandboxedReader(root, limits), SandboxedReader(root, limits), SandboxedReader(root, limits)
     live = partial(_count_live, stores.cameras)
-    monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
+    disk = DiskWatch(root, config.storage.disk_free_min_mb * 1_000_000, clock)
+    monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, disk, config.detector.hailo)
     lasting = LastingParts(
         db,
         root,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from appliance.core.core_settings import (
     router_context,
 )
 from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core.site_faults import Neighbours, SiteFaults
 from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
@@ -44,7 +45,6 @@ from appliance.router.router_maintenance import SystemLoadMonitor
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at
 from appliance.store.database import Database
-from appliance.store.health_events import HealthEventStore
 from appliance.store.notices import NewNotice, NoticeStore
 from appliance.store.outbox_store import OutboxQueue
 from appliance.store.preroll_ring import PrerollRing
@@ -96,6 +96,8 @@ class BackgroundConfig:
     notify: Mapping[str, Target]
     mqtt: MqttConfig | None
     public_url: str
+    certificate: Path | None = None
+    """Of the dashboard, where the owner brings one."""
 
 
 class BackgroundServices:
@@ -172,9 +174,31 @@ class BackgroundServices:
             offload=lambda: lasting.monitor.shed.offload,
         )
         listener = _CoreListener(self._evidence, self._notifier, self._recheck)
-        faults = partial(_faults, lasting, config.health.ignore)
-        deps = CoreDeps(lasting.stores, lasting.clock, listener, system_load.read, faults)
+        deps = CoreDeps(lasting.stores, lasting.clock, listener, system_load.read, self._site_faults().read)
         return core_settings(config, self._config.notify, self._arming, self._context, deps)
+
+    def _site_faults(self) -> SiteFaults:
+        """Make who gathers the faults of the machine, of the services that are started again, and of the neighbours."""
+        uplink, notifier, publisher = self._uplink, self._notifier, self._publisher
+        lasting, broker = self._lasting, self._config.uplink
+        files = {
+            "the certificate of the dashboard": self._config.certificate,
+            "the certificate for the cloud link": broker.tls_cert if broker else None,
+            "the token for the cloud link": broker.credentials if broker else None,
+        }
+        neighbours = Neighbours(
+            link=self._probes.link if uplink else None,
+            mqtt=(lambda: publisher.status) if publisher else None,
+            targets=lambda: notifier.statuses if notifier else (),
+            expiring={what: path for what, path in files.items() if path is not None},
+        )
+
+        def own() -> Mapping[HealthKind, str]:
+            refused = lasting.backlog.refused
+            disk = lasting.monitor.disk.fault or (f"the database cannot be written: {refused}" if refused else "")
+            return {**lasting.monitor.faults(), "service": lasting.restarts.fault, "disk": disk}
+
+        return SiteFaults(own, neighbours, self._config.decisions.health.ignore, lasting.clock)
 
     def _dashboard_probes(self) -> CoreProbes:
         stores, monitor, supervisor = self._lasting.stores, self._lasting.monitor, self._lasting.supervisor
@@ -195,6 +219,7 @@ class BackgroundServices:
             push=self._push,
             sensors=lambda: monitor.status,
             shedding=lambda: monitor.shed,
+            health_events=stores.health,
         )
 
     def _build_uplink(self) -> UplinkService | None:
@@ -236,8 +261,8 @@ class BackgroundServices:
             messages=MessageBuilder(
                 site, config.public_url, lambda event: privacy.level(event) == "never", config.decisions.shown
             ),
-            status=SystemStatus(link, HealthEventStore(db), probes.warning, clock),
-            health=HealthEventStore(db),
+            status=SystemStatus(link, stores.health, probes.warning, clock),
+            health=stores.health,
             armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),
             in_quiet_hours=lambda target, t: (
                 target.quiet_hours is not None and armed_at(target.quiet_hours, local_weekday_minute)(t)
@@ -275,12 +300,6 @@ class BackgroundServices:
             detector_load=lambda: probes.appliance().detector_load,
         )
         return MqttPublisher(config.mqtt, config.decisions.site.name, config.decisions.cameras, config.public_url, deps)
-
-
-def _faults(lasting: LastingParts, ignored: Collection[HealthKind]) -> Mapping[HealthKind, str]:
-    """Return the faults of the appliance and of the services that are started again."""
-    fault = "" if "service" in ignored else lasting.restarts.fault
-    return {**lasting.monitor.faults(), **({"service": fault} if fault else {})}
 
 
 def stop_all(stop: Callable[[], None], *close_readers: Callable[[], None]) -> None:

@@ -17,6 +17,7 @@ from appliance.store.rows import alert_of
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import (
     AGE_EDGES_MS,
+    PAUSED,
     Alert,
     AlertChange,
     CameraMeter,
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 BOXES_BUFFERED_MAX = 256  # frames a camera; fewer mean more commits, more mean more memory
 RECHECKS_PER_RUN = 8  # alerts in one turn; frames wait meanwhile
 RECHECKS_EVERY_S = 5.0  # a second detection takes longer
+HEALTHY_AFTER_S = 30.0  # an ingest process that lived so long has come up, as the supervisor takes it
+FAILED_STARTS_MIN = 3  # of the ingest process, one after the other: the first two may be the machine's start
+PAUSE_REPORTED_S_MAX = 30.0  # it reports a pause each 5 s and at a key frame; silent for longer, it is not paused
 SETTINGS_CHANGED = "the settings of this camera were changed"
 
 
@@ -71,6 +75,9 @@ class Core:
         self._faults: dict[str, HealthEvent] = {}
         self._rechecks_at = float("-inf")
         self._own_faults: dict[HealthKind, HealthEvent] = {}
+        self._paused: dict[str, tuple[HealthEvent, float]] = {}  # recordings, with when it was last reported
+        self._up_at: float | None = None
+        self._failed_starts, self._died = 0, ""
 
     @property
     def warning(self) -> str:
@@ -89,6 +96,9 @@ class Core:
         """Handle one message of the ingest process. Raises StoreError when the database is beyond waiting."""
         self._take_next_settings()
         if isinstance(message, IngestHealth):
+            self._up_at = self._clock.monotonic() if self._up_at is None else self._up_at
+            if self._clock.monotonic() - self._up_at > HEALTHY_AFTER_S:
+                self._failed_starts = 0
             self._each_second()
             return
         if isinstance(message, HealthEvent):
@@ -111,21 +121,31 @@ class Core:
             case CameraState():
                 self._backlog.write(partial(self._stores.cameras.state, message))
             case Gap():
+                self._pause(message)
                 self._backlog.write(partial(self._stores.cameras.gap, message))
             case CameraMeter():
                 self._meter(message)
 
     def lost(self, reason: str) -> None:
         """End what was going on and show every camera as lost: the ingest process has died."""
+        self._end_run(reason)
+        lived_s = self._clock.monotonic() - self._up_at if self._up_at is not None else 0.0
+        self._up_at, self._died = None, reason
+        self._failed_starts = self._failed_starts + 1 if lived_s < HEALTHY_AFTER_S else 1
+        self._watch_appliance()
+
+    def _end_run(self, reason: str) -> None:
         self._end_all(reason)
         self._backlog.write(partial(self._stores.cameras.mark_all_lost, self._clock.now(), reason))
         self._backlog.write(partial(self._stores.health.end_open, self._clock.now(), reason))
         self._faults.clear()
         self._own_faults.clear()
+        self._paused.clear()
+        self._stores.health.forget()
 
     def close(self) -> None:
         """Write what is held and end open alerts: the appliance stops."""
-        self.lost("the appliance was stopped")
+        self._end_run("the appliance was stopped")
         self._backlog.retry()
         if self._backlog.waiting:
             logger.error("stopped before they could be written, and so lost: %s", self._backlog.warning)
@@ -330,6 +350,11 @@ class Core:
         now, lasting = self._clock.now(), dict(self._settings.appliance_faults())
         if gone := self._stores.displaced():
             lasting["database"] = gone
+        if self._failed_starts >= FAILED_STARTS_MIN:
+            lasting["model"] = f"detection does not stay up, and nothing is watched: {self._died}"
+        for camera, (_, reported_at) in list(self._paused.items()):
+            if self._clock.monotonic() - reported_at > PAUSE_REPORTED_S_MAX:
+                self._resume(camera, now)
         for kind, reason in lasting.items():
             known = self._own_faults.get(kind)
             if known is not None and known.reason == reason:
@@ -344,8 +369,31 @@ class Core:
         for kind in self._own_faults.keys() - lasting.keys():
             self._health(replace(self._own_faults.pop(kind), t=now, t_end=now))
 
+    def _pause(self, gap: Gap) -> None:
+        """Open an event while the disk takes no recording of a camera whose picture comes all the same."""
+        if gap.t_end is not None:
+            self._resume(gap.camera, gap.t_end)
+        elif (
+            gap.reason.startswith(PAUSED)
+            and "unrecorded" not in self._settings.cameras[gap.camera].settings.health_ignore
+        ):
+            event, _ = self._paused.get(gap.camera, (None, 0.0))
+            if event is None:
+                event = HealthEvent(
+                    camera=gap.camera, id=uuid4().hex[:16], kind="unrecorded", t=self._clock.now(), t_start=gap.t_start,
+                    reason=gap.reason,
+                )  # fmt: skip
+                self._health(event)
+            self._paused[gap.camera] = event, self._clock.monotonic()
+
+    def _resume(self, camera: str, t: float) -> None:
+        event, _ = self._paused.pop(camera, (None, 0.0))
+        if event is not None:
+            self._health(replace(event, t=self._clock.now(), t_end=max(event.t_start, t)))
+
     def _health(self, event: HealthEvent) -> None:
         """Write the event, count it when it is new, and log each of its changes."""
+        self._stores.health.note(event)
         self._backlog.write(partial(self._stores.health.put, event), key=f"health {event.id}")
         who = f"camera {event.camera}" if event.camera else "the appliance"
         known, key = self._faults.get(event.id), event.id

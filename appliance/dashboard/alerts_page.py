@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import HTMLResponse, Response
 
+from appliance.base.clock import day_bounds, local_day
 from appliance.broker import LinkState
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.dashboard import scenarios_api
@@ -29,6 +30,7 @@ from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import CoreProbes, DatabasePart, Page
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
+from appliance.dashboard.notify_api import Context, may_subscribe
 from appliance.dashboard.savings_api import HEADLINE_AFTER_S, SETTLED_AFTER_S, SavingsPart
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import DELETE_REASON_LENGTH_MAX, NOTE_LENGTH_MAX, AlertItem, EvidenceItem
@@ -58,12 +60,15 @@ class SiteGlance:
     alert_counts: Annotated[AlertCountCache, Depends(provided(AlertCountCache))]
     probes: Annotated[CoreProbes, Depends(provided(CoreProbes))]
     arming: Armed
+    notify: Context
+    settings: Settings
 
 
 @router.get("/")
 def alerts_page(
     *,
     page: Page,
+    db: DatabasePart,
     alerts: Reader,
     health: HealthPart,
     glance: Annotated[SiteGlance, Depends()],
@@ -93,6 +98,7 @@ def alerts_page(
         counts=counts,
         counts_behind=counted.behind,
         cameras=cameras.items(),
+        day_text=cameras.day_text(day_bounds(local_day(db.clock.now()))[0], db.clock.now()),
         rules=sum(len(camera.rules) for name, camera in cameras.configured.items() if visitor().sees(name)),
         savings=glance.savings.report("today"),
         headline_after_s=HEADLINE_AFTER_S,
@@ -100,6 +106,7 @@ def alerts_page(
         link_text=_uplink_text(glance.probes.link, counts.undelivered),
         failing_targets=health.failing_targets() if visitor().cameras is None else [],
         arming=ArmingReport.of(glance.arming),
+        may_subscribe=may_subscribe(glance.notify, glance.settings),
         lengths=PAUSE_LENGTHS,
     )
 
@@ -111,6 +118,12 @@ def one_card(templates: TemplatesPart, alerts: Reader, wanted: Filtered, alert_i
     if not alerts.is_listed(alert_id, wanted):
         return Response(status_code=204)
     return templates.page("card.html", alert=AlertItem.of(row))
+
+
+@router.get("/fragments/troubles")
+def troubles(templates: TemplatesPart) -> HTMLResponse:
+    """Return the part of each page that says what is wrong now."""
+    return templates.page("troubles.html")
 
 
 @router.get("/fragments/health/{event}")
@@ -174,9 +187,9 @@ def takes_health(wanted: AlertFilter, show: str, row: HealthEventRow | None = No
 
 
 def _uplink_text(probe: Callable[[], LinkState] | None, waiting: int) -> str:
-    """How the uplink does, in a sentence. waiting: alerts without an answer."""
+    """How the uplink does, in a sentence; '': there is none. waiting: alerts without an answer."""
     if probe is None:
-        return "Edge only: no uplink is set."
+        return ""
     link = probe()
     if link.up and link.breaker != "closed":
         return f"Cloud does not answer ({link.breaker_why}), {waiting} waiting; nothing is lost."

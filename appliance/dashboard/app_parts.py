@@ -123,10 +123,13 @@ class DashboardParts:
         Return the templates of that state.
         """
         decisions, cameras = config.decisions, config.decisions.cameras
+        health_reader = HealthReader(self._health_events, self._cameras, probes, self._clock)
         templates = Templates(
             decisions.site.shown, navigation=NAVIGATION, guarded=lambda: self.access.guarded, may=may,
-            editable=self._editable, shown=decisions.shown,
+            editable=self._editable, shown=decisions.shown, troubles=health_reader.troubles,
+            has_uplink=probes.link is not None,
         )  # fmt: skip
+        self.hub.notes = lambda: health_reader.notes
         limits = StorageLimits.of(config.storage, cameras)
         storage = StorageReportCache(self._db, self._root, limits)
         self._cuts.keep_free = limits.free_bytes_wanted
@@ -137,7 +140,6 @@ class DashboardParts:
         alert_reader = AlertReader(
             self._alerts, ReviewStore(self._db), NoticeStore(self._db), self._root, self._clock, undo_s=undo_s
         )
-        health_reader = HealthReader(self._health_events, self._cameras, probes, self._clock)
         headroom = HeadroomReader(cameras, self._meter, self._health_events, probes)
         readers = (health_reader, headroom, storage, self._cameras, self._meter)
         provide(

@@ -21,12 +21,16 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraRow, CameraStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.segments import SegmentStore
-from appliance.types import DROP_REASONS, CameraStateName, DecodeState, DropReason, SegmentRow
+from appliance.types import DROP_REASONS, PAUSED, CameraStateName, DecodeState, DropReason, SegmentRow
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.templating import span
+from appliance.web.texts import gettext as _
+from appliance.web.texts import ngettext
 from appliance.web.visitor import visitor
 
 EXAMINED_OVER_S = 10.0  # the rate of examined frames is of so many seconds
+MISSED_S_MIN = 10.0  # a day with less is whole: connecting anew takes some seconds
 BOXES_OFF_S_MAX = 0.5  # boxes belong to a frame at most this far away
 
 router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
@@ -61,11 +65,12 @@ class CameraItem(ApiModel):
 
 
 class GapItem(ApiModel):
-    """Nothing was received; `t_end` null while it lasts."""
+    """Nothing was received, or (`unrecorded`) the disk took nothing of it; `t_end` null while it lasts."""
 
     t_start: float
     t_end: float | None
     reason: str
+    unrecorded: bool = False
 
 
 class CameraFull(CameraItem):
@@ -120,6 +125,29 @@ class CameraReader:
         """Every configured camera that the visitor may see, by name."""
         return [CameraItem.of(row) for row in self.cameras.all() if visitor().sees(row.name)]
 
+    def day_text(self, begin: float, now: float) -> str:
+        """Return a sentence: that all recorded from `begin` on, or which did not, and for how long; '': none should."""
+        recorded = [
+            each.name for each in self.items() if (c := self.configured.get(each.name)) and c.record == "continuous"
+        ]
+        missing: dict[str, str] = {}
+        for name in recorded:
+            gaps = [
+                (max(gap.t_start, begin), now if gap.t_end is None else gap.t_end) for gap in self.cameras.gaps(name)
+            ]
+            lost_s = sum(max(0.0, end - start) for start, end in gaps)
+            if self.segments.latest(name) is None:
+                missing[name] = _("never")
+            elif lost_s >= MISSED_S_MIN:
+                missing[name] = span(lost_s)
+        if missing:
+            names = ", ".join(f"{name} ({lost})" for name, lost in missing.items())
+            return _("Not recorded today: {names}.").format(names=names)
+        if not recorded:
+            return ""
+        text = ngettext("The camera recorded all day.", "All {n} cameras recorded all day.", len(recorded))
+        return text.format(n=len(recorded))
+
     def full(self, name: str) -> CameraFull:
         """Return the camera with its gaps, its rates and today's sums. Raise Problem if there is none."""
         row = self._row(name)
@@ -154,7 +182,7 @@ class CameraReader:
                 for metric, n in sorted(today.items(), key=lambda item: item[0].label)
                 if metric.name is MetricName.HELD_BACK
             },
-            gaps=[GapItem.model_validate(gap) for gap in self.cameras.gaps(name)],
+            gaps=[GapItem.of_row(gap, unrecorded=gap.reason.startswith(PAUSED)) for gap in self.cameras.gaps(name)],
         )
 
     def boxes_at(self, name: str, t: float) -> FrameItem | None:

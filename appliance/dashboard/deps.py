@@ -26,6 +26,7 @@ from appliance.router.escalation_planner import RequestAnswer
 from appliance.rules.arming import Arming
 from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.store.database import Database
+from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.types import FrameBoxes, HealthKind
 from appliance.uplink.pool_monitor import PoolState
@@ -94,7 +95,8 @@ class CoreProbes:
     requests the escalation of an alert, and answers within seconds; None: there is no uplink. arming: which rules
     report now, and how to change it; None: made anew of the store. log: the newest lines of a level and above. boxes:
     those of a camera's last examined frames, also of frames not yet in the store. snooze_links: those in messages.
-    push: the browsers that are notified. sensors: what they read now. shedding: what is done less of.
+    push: the browsers that are notified. sensors: what they read now. shedding: what is done less of. health_events:
+    the core's own, which knows also of what the disk does not take; None: made anew of the store.
     """
 
     link: Callable[[], LinkState] | None = None
@@ -112,6 +114,7 @@ class CoreProbes:
     push: PushMeans | None = None
     sensors: Callable[[], SensorStatus] | None = None
     shedding: Callable[[], LoadShedding] | None = None
+    health_events: HealthEventStore | None = None
 
 
 NO_PROBES = CoreProbes()

@@ -105,6 +105,9 @@ class StreamHub:
         self._ring: deque[StreamEvent] = deque(maxlen=RING_MAX)
         self._ring_from: int | None = None  # the ring holds everything after this number; None: there is no viewer
         self._at = 0
+        self.notes: Callable[[], int] = lambda: 0
+        """The number of the last change of a fault, which also counts those that the disk does not take."""
+        self._noted = 0
         self._tick = asyncio.Event()
         self._joined = asyncio.Event()
         self._closed = False
@@ -138,6 +141,9 @@ class StreamHub:
             self._ring.clear()
             self._ring_from = self._at = rev
             self._wake()
+        if (noted := self.notes()) != self._noted:
+            self._noted = noted
+            self._wake()
         while self._at < rev:
             batch = await asyncio.to_thread(self._changes, self._at, BATCH_MAX)
             for change in batch:
@@ -164,7 +170,7 @@ class StreamHub:
     async def _follow(self, since: int | None, still: StillMay) -> AsyncIterator[bytes]:
         try:
             rev = await asyncio.to_thread(self._rev)
-            at = rev if since is None else min(since, rev)
+            at, noted = rev if since is None else min(since, rev), 0
             yield b"retry: 1000\n: connected\n\n"
             while not self._closed:
                 tick = self._tick
@@ -176,6 +182,9 @@ class StreamHub:
                     at = change.rev
                     if who.sees(change.camera):
                         yield change.encode()
+                if noted != self._noted:  # at the beginning as well: the page may be older than the fault
+                    noted = self._noted
+                    yield b"event: trouble\ndata: {}\n\n"
                 if not missed and not await within(tick, HEARTBEAT_S):
                     yield b": still here\n\n"
         except StoreError as error:  # end this stream: the browser comes back with the last number it got

@@ -12,15 +12,17 @@ from pydantic import BaseModel, ConfigDict
 
 from appliance.base.clock import Clock
 from appliance.broker import LinkState
+from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import PAGE_LENGTH, Before, cursor_of
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.notify.delivery import TargetStatus
 from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventRow, HealthEventStore
-from appliance.types import HEALTH_TITLES, HealthKind
+from appliance.types import HEALTH_TITLES, OF_NEIGHBOURS, HealthKind
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.texts import N_
 from appliance.web.visitor import visitor
 
 EVENTS = f"{API}/health/events"
@@ -29,6 +31,16 @@ FAILING_S = 60.0  # a target that fails for shorter than this is tried again wit
 router = APIRouter(tags=["health"])
 
 LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
+REFUSED_PASSWORD = "(401)"  # stands in the reason of a camera that refuses user or password
+# What helps against a fault: the words on its button, and the page behind it; of all others it is the camera's page.
+_MAKE_ROOM, _SYSTEM = (N_("Make room"), "/storage"), (N_("What the appliance does"), "/system")
+HELP: dict[HealthKind, tuple[str, str]] = {
+    "disk": _MAKE_ROOM, "unrecorded": _MAKE_ROOM, "database": _MAKE_ROOM, "memory": _SYSTEM, "hot": _SYSTEM,
+    "service": _SYSTEM, "detector": _SYSTEM, "fallback": _SYSTEM, "model": _SYSTEM, "decoder": _SYSTEM,
+    "clock": _SYSTEM, "uplink": (N_("Settings of the link"), "/settings"), "mqtt": (N_("Settings"), "/settings"),
+    "certificate": (N_("Settings"), "/settings"), "notify": (N_("Notifications"), "/notify"),
+    "overloaded": (N_("What the detector has left"), "/cameras"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +63,32 @@ class HealthItem(HealthEventRow):
             url=f"{API}/health/events/{quote(row.id, safe='')}",
             camera_page=f"/cameras/{quote(row.camera, safe='')}" if row.camera else None,
         )  # fmt: skip
+
+
+class TroubleItem(ApiModel):
+    """A fault that lasts, as each page shows it.
+
+    help: the words on the button that leads to `page`, where it can be helped; '': the visitor may not go there.
+    """
+
+    id: str
+    camera: str
+    kind: HealthKind
+    title: str
+    reason: str
+    t_start: float
+    help: str
+    page: str
+
+    @classmethod
+    def of(cls, row: HealthEventRow) -> TroubleItem:
+        refused = row.kind == "stalled" and REFUSED_PASSWORD in row.reason
+        camera = f"/cameras/{quote(row.camera, safe='')}"
+        words, page = HELP.get(row.kind, (N_("Look at the camera"), camera))
+        if refused and may("GET", "/cameras/{name}/settings"):
+            words, page = N_("Enter the password"), f"{camera}/settings"
+        title = N_("Camera refuses the password") if refused else HEALTH_TITLES[row.kind]
+        return cls.of_row(row, title=title, help=words, page=page if row.kind not in HELP or may("GET", page) else "")
 
 
 class HealthPage(ApiModel):
@@ -84,7 +122,7 @@ class HealthReader:
     """Faults as the API and the pages show them. Any thread may call."""
 
     def __init__(self, events: HealthEventStore, cameras: CameraStore, probes: CoreProbes, clock: Clock) -> None:
-        self._events = events
+        self._events = probes.health_events or events
         self._cameras = cameras
         self._probes = probes
         self._clock = clock
@@ -129,6 +167,16 @@ class HealthReader:
             found.setdefault(row.camera, []).append(HEALTH_TITLES[row.kind])
         return found
 
+    def troubles(self) -> list[TroubleItem]:
+        """Return the faults that last now and nobody has marked as seen, those of the appliance first."""
+        rows = [row for row in self._events.open() if visitor().sees(row.camera) and row.seen_t is None]
+        return [TroubleItem.of(row) for row in sorted(rows, key=lambda row: (row.camera != "", row.t_start))]
+
+    @property
+    def notes(self) -> int:
+        """The number of the last change of a fault, which also counts those that the disk does not take."""
+        return self._events.notes
+
     def mark_seen(self, event: str) -> HealthItem:
         """Note that a person has seen it; where that can be learnt, the camera's view is right as it is.
 
@@ -151,7 +199,7 @@ class HealthReader:
             if row.state in {"lost", "stalled"}:
                 found.append(f"camera {row.name} is {row.state}" + (f": {row.reason}" if row.reason else ""))
         for event in self._events.open():
-            if event.kind != "stalled":  # the camera's state says it
+            if event.kind != "stalled" and event.kind not in OF_NEIGHBOURS:  # the camera's state says it
                 found.append((f"camera {event.camera}: " if event.camera else "") + event.reason)
         return found
 

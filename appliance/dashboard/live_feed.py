@@ -21,6 +21,7 @@ from appliance.base.errors import EvidenceError, StoreError
 from appliance.base.telemetry import LogThrottle
 from appliance.dashboard.event_stream import StillMay, StreamViewer, TooManyViewers, within
 from appliance.media.fragmented_mp4 import Fragment, FragmentReader, InitSegment
+from appliance.media.live_memory import live_memory
 from appliance.store.boxes import BoxStore
 from appliance.store.paths import SEGMENTS, SUBSTREAMS, inside
 from appliance.store.segments import SegmentStore
@@ -41,6 +42,7 @@ VIEWERS_MAX = 32  # each reads a file twice a second
 VIEWERS_EACH_MAX = 8  # of one account or address
 _FULL, _OWN = "too many watch live; close some pages", "you watch live on too many pages; close some"
 PING_S = 5.0  # a page without video knows that the appliance lives
+RECORDED_S_MAX = 4.0  # a camera that is recorded reports each second, and a segment begins within a second or two
 STALE_S = 20.0  # what was recorded last is no live picture any more
 ACTIVE_S = 10.0  # a camera stays live so long after the last movement
 MOVED_MIN = 0.02  # of the frame's size; parked cars tremble by less
@@ -100,6 +102,7 @@ class _File:
     path: str
     t_start: float
     codec: str = ""
+    root: Path | None = None  # where it lies, if not in the storage folder
 
 
 class LiveFeed:
@@ -198,12 +201,19 @@ class LiveFeed:
         if self._substream and (found := self._newest_of_substream()) is not None:
             return found
         row = self._segments.latest(self.camera)
-        if row is None or self._clock.now() - row.t_end > STALE_S:
-            return None
+        if row is not None and self._clock.now() - row.t_end < RECORDED_S_MAX:
+            return _File(row.path, row.t_start, row.codec)
+        standby = self._newest_in_memory()  # the disk takes nothing: the camera is seen all the same
+        if standby is not None or row is None or self._clock.now() - row.t_end > STALE_S:
+            return standby
         return _File(row.path, row.t_start, row.codec)
 
-    def _newest_of_substream(self) -> _File | None:
-        folder = self._root / SUBSTREAMS / self.camera
+    def _newest_in_memory(self) -> _File | None:
+        memory = live_memory(self._root)
+        return None if memory is None else self._newest_of_substream(memory)
+
+    def _newest_of_substream(self, root: Path | None = None) -> _File | None:
+        folder = (root or self._root) / SUBSTREAMS / self.camera
         try:
             newest = max(folder.iterdir())  # they are named by the time at which they begin
             if self._clock.now() - newest.stat().st_mtime > STALE_S:
@@ -211,7 +221,8 @@ class LiveFeed:
             begin = datetime.strptime(newest.name.partition("Z")[0], "%Y%m%dT%H%M%S.%f").replace(tzinfo=timezone.utc)
         except (OSError, ValueError):
             return None
-        return _File(f"{SUBSTREAMS}/{self.camera}/{newest.name}", begin.timestamp(), "such")
+        path = f"{SUBSTREAMS}/{self.camera}/{newest.name}"
+        return _File(path, begin.timestamp(), "such", root or self._root)
 
     async def _go_on_to(self, newest: _File) -> None:
         """To a newer file, once the one before it was read to its end."""
@@ -223,7 +234,7 @@ class LiveFeed:
         if not newest.path.endswith(".mp4"):
             raise EvidenceError(f"{newest.codec} video cannot be shown live")
         folder = SEGMENTS if not newest.path.startswith(SUBSTREAMS) else SUBSTREAMS
-        reader = self._reader = FragmentReader(inside(self._root, newest.path, folder), newest.t_start)
+        reader = self._reader = FragmentReader(inside(newest.root or self._root, newest.path, folder), newest.t_start)
         if joins:
             while self._pieces:
                 self._drop_oldest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+from dataclasses import replace
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from appliance.base.errors import UsageError
 from appliance.config import DashboardSections, PushTarget, Target
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.dashboard.settings_api import Settings, settings_problems, user_of
+from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems, user_of
 from appliance.notify.message import SendResult
 from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SnoozeLinks
@@ -178,6 +179,14 @@ class BrowserList(ApiModel):
     browsers: list[BrowserItem]
 
 
+class NewPushTarget(BaseModel):
+    """public_url: the address that the visitor has opened; '': only this machine reaches it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    public_url: Annotated[str, Field(max_length=200, pattern=r"^(https://[^\s/]+/?)?$")] = ""
+
+
 class Subscribe(BaseModel):
     """A subscription as the browser makes it; the keys in base64url."""
 
@@ -243,24 +252,21 @@ def remove_target(request: Request, settings: Settings, target: str) -> TargetLi
 @router.post("/notify/{target}/test")
 def test_target(context: Context, target: str) -> TestOutcome:
     """Send a test message, and say what came back."""
+    if target not in context.targets:
+        raise Problem(404, "There is no such target.")
+    return _tested(context, target, context.probes.push)
+
+
+def _tested(context: NotifyContext, name: str, push: PushMeans | None) -> TestOutcome:
     from appliance.notify.target_check import send_test  # it brings an HTTP client: only where somebody asks
 
-    chosen = context.targets.get(target)
-    if chosen is None:
-        raise Problem(404, "There is no such target.")
+    site, public_url = context.config.decisions.site.name, context.config.dashboard.public_url
+    chosen = context.targets[name]
     try:
-        result = asyncio.run(
-            send_test(
-                context.config.decisions.site.name,
-                context.config.dashboard.public_url,
-                target,
-                chosen,
-                context.probes.push,
-            )
-        )
+        result = asyncio.run(send_test(site, public_url, name, chosen, push))
     except UsageError as error:
         raise Problem(422, str(error)) from None
-    context.account(target, chosen, result)
+    context.account(name, chosen, result)
     text = f"{chosen.host} took it in {result.seconds:.1f} s." if result.ok else f"It did not arrive: {result.error}."
     return TestOutcome(ok=result.ok, status=result.status, seconds=round(result.seconds, 3), message=text)
 
@@ -296,6 +302,12 @@ def list_browsers(context: Context) -> BrowserList:
     return browsers_of(context)
 
 
+def may_subscribe(context: NotifyContext, settings: SettingsPart) -> bool:
+    """Return whether the visitor can have a browser notified: there is a target for it, or they may make one."""
+    makes = settings.is_editable and visitor().may("admin") and visitor().cameras is None
+    return context.probes.push is not None and (bool(context.push_target) or makes)
+
+
 def browsers_of(context: NotifyContext) -> BrowserList:
     if context.probes.push is None or not context.push_target:
         return BrowserList(key="", target="", browsers=[])
@@ -304,6 +316,34 @@ def browsers_of(context: NotifyContext) -> BrowserList:
         key=context.push.key.public, target=context.push_target,
         browsers=[BrowserItem(id=each.id, user=each.user, label=each.label, created_t=each.created_t) for each in own],
     )  # fmt: skip
+
+
+@router.post("/push/target")
+def add_push_target(request: Request, context: Context, settings: Settings, wanted: NewPushTarget) -> BrowserList:
+    """Let browsers be notified: make the target that they subscribe to, unless there is one.
+
+    The dashboard's public address, which messages link to, is set where none is.
+    """
+    service = settings.service
+    changes = []
+    if not context.push_target:
+        name = next(name for n in range(100) if (name := f"browsers{n or ''}") not in context.targets)
+        changes.append(SiteChange(("notify", name), {"kind": "push", "health": list(HEALTH_TITLES)}))
+    if wanted.public_url and not service.running.config.dashboard.public_url:
+        changes.append(SiteChange(("dashboard", "public_url"), wanted.public_url))
+    if changes:
+        with settings_problems():
+            service.change(changes, service.running.digest, user_of(request), "browsers are notified")
+    return browsers_of(request.app.state.parts[NotifyContext])
+
+
+@router.post("/push/{browser}/test")
+def test_browser(context: Context, browser: str) -> TestOutcome:
+    """Send a test message to one of the visitor's browsers, and say what came back."""
+    own = [each for each in context.push.subscriptions.all() if each.id == browser and each.user == visitor().name]
+    if not own:
+        raise Problem(404, "You have no such browser.")
+    return _tested(context, own[0].target, replace(context.push, only=browser))
 
 
 @router.post("/push")

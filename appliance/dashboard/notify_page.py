@@ -5,10 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
-from appliance.config import AppriseTarget
-from appliance.dashboard.notify_api import SECRET_KEYS, Context, browsers_of, report_of
+from appliance.dashboard.notify_api import SECRET_KEYS, Context, browsers_of, may_subscribe, report_of
 from appliance.dashboard.settings_api import Settings
-from appliance.types import HEALTH_TITLES
 from appliance.web.auth import TemplatesPart
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -19,5 +17,5 @@ def notify_page(templates: TemplatesPart, context: Context, settings: Settings) 
     """Return the page of this browser, the targets, and what is snoozed."""
     return templates.page(
         "notify.html", here="/notify", rev=0, report=report_of(context, settings), browsers=browsers_of(context),
-        kinds=tuple(SECRET_KEYS), health_kinds=len(HEALTH_TITLES), apprise=AppriseTarget.__name__,
+        may_subscribe=may_subscribe(context, settings), kinds=tuple(SECRET_KEYS),
     )  # fmt: skip

@@ -59,7 +59,7 @@ class ApiModel(BaseModel):
 
 
 class RequestModel(BaseModel):
-    """What a client sends: a key that is not known is refused."""
+    """A message of a client: a key that is not known is refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -121,6 +121,17 @@ class AlertItem(ApiModel):
 
 
 def _title(row: AlertRow) -> str:
+    what, event = _subject(row), row.first_event
+    if event is None or not event.place:
+        return what
+    texts: dict[EventKind, str] = {
+        "enter": _("{what} entered {place}"), "exit": _("{what} left {place}"),
+        "dwell": _("{what} stayed in {place}"), "line": _("{what} crossed {place}"),
+    }  # fmt: skip
+    return texts[event.kind].format(what=what, place=event.place)
+
+
+def _subject(row: AlertRow) -> str:
     labels = f" {_('and')} ".join(tell(label) for label in row.labels[:2]) or _("Something")
     more = f" {_('and {n} more').format(n=len(row.labels) - 2)}" if len(row.labels) > 2 else ""
     return labels[:1].upper() + labels[1:] + more

@@ -16,6 +16,7 @@ from appliance.ingest.reconnecting_reader import READ_PAUSE_S_MAX, PacketSink, R
 from appliance.ingest.recorder import SegmentRecorder
 from appliance.ingest.rtsp_source import UNRESOLVED, RtspSource
 from appliance.ingest.socket_meter import SocketFinder
+from appliance.ingest.substream_ring import LiveRings
 from appliance.media.source import VideoSource
 from appliance.types import CameraMeter, CameraState, CameraStateName, Gap, HealthKind, IngestMessage
 
@@ -117,9 +118,9 @@ class CameraRunner:
         emit: Emit,
         *,
         watchdog: CameraWatchdog | None = None,
-        substream: PacketSink | None = None,
+        rings: LiveRings | None = None,
     ) -> None:
-        """substream: takes the detect stream's packets, too, where a camera has a second stream for detection."""
+        """rings: take the packets of the streams for live views; None: nobody views."""
         name = self._name = detect_stream.camera
         self._settings = settings
         self._finder = finder
@@ -128,7 +129,7 @@ class CameraRunner:
         self._watchdog = watchdog
         self._states = CameraStates(name, clock, emit)
         self._recorder = recorder
-        self._substream = substream
+        self._rings = rings or LiveRings()
         self._detect_stream = detect_stream
         self._lag_filter = LagFilter(name, detect_stream, clock)
         self._readers = self._make_readers()
@@ -195,12 +196,12 @@ class CameraRunner:
 
     def _make_readers(self) -> dict[str, ReconnectingReader]:
         settings, until_needed_s = self._settings, self._detect_stream.until_needed_s
-        record: tuple[PacketSink, ...] = (self._recorder,) if self._recorder is not None else ()
+        record: tuple[PacketSink, ...] = tuple(each for each in (self._recorder, self._rings.main) if each is not None)
         if settings.detect_url is None:
             # The detect stream first: it reports a new frame size to the recorder before the packet is recorded.
             sinks = (self._lag_filter, *record)
             return {MAIN_STREAM: self._make_reader(MAIN_STREAM, settings.url, sinks, until_needed_s)}
-        also: tuple[PacketSink, ...] = (self._substream,) if self._substream is not None else ()
+        also: tuple[PacketSink, ...] = (self._rings.detect,) if self._rings.detect is not None else ()
         sinks = (self._lag_filter, *also)
         readers = {DETECT_STREAM: self._make_reader(DETECT_STREAM, settings.detect_url, sinks, until_needed_s)}
         if record:

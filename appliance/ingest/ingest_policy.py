@@ -28,6 +28,7 @@ from appliance.detect.tensorrt_plan_cache import engine_folder
 from appliance.ingest.file_source import clip_path
 from appliance.ingest.ingest_needs import RESOLVER_FILES, IngestNeeds, camera_policy
 from appliance.ingest.substream_ring import FOLDER as SUBSTREAMS
+from appliance.media.live_memory import live_memory
 from appliance.sandbox.confinement import ConfinementPolicy, program_files
 from appliance.store.paths import PREROLL, SEGMENTS
 from appliance.track.parked_vehicle_file import FOLDER as PARKED
@@ -67,11 +68,12 @@ class IngestPolicy:
                 folder.mkdir(parents=True, exist_ok=True)
         needs = IngestNeeds.of(site)
         files = list(_camera_files(needs.files))
+        memory = live_memory(root)
         cameras = camera_policy(files, needs.ports)
         self.policy = replace(
             cameras,
             readable=(*cameras.readable, *model_folders(), *_network_files(site)),
-            writable=(*cameras.writable, *written, root / PREROLL),
+            writable=(*cameras.writable, *written, root / PREROLL, *([memory] if memory is not None else [])),
             made_in=(root,),
         )
         detector = site.detector

@@ -33,7 +33,8 @@ from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
-from appliance.ingest.substream_ring import SubstreamRing, clear_substreams
+from appliance.ingest.substream_ring import LiveRings, StandbyRing, SubstreamRing, clear_substreams
+from appliance.media.live_memory import live_memory
 from appliance.recheck.worker import RecheckWorker
 from appliance.rules.reportable import unknown_labels
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
@@ -68,7 +69,7 @@ class _RunningCamera:
     runner: CameraRunner
     stream: DetectStream
     parked: ParkedVehiclesStore
-    substream: SubstreamRing | None
+    rings: tuple[SubstreamRing, ...]
 
 
 class IngestProcess:
@@ -110,6 +111,7 @@ class IngestProcess:
         self._trimmed_at = clock.monotonic()
         self._shedding = self._shed = ShedLoadCommand()
         clear_substreams(Path(self._storage.dir))
+        self._live_memory = live_memory(Path(self._storage.dir))
         self._cameras = {name: self._make_camera(name, camera) for name, camera in cameras.items() if camera.enabled}
         self._wanted: Mapping[str, config.CameraConfig] | None = None
         worker = InferenceWorker(detector, self._streams(), clock, self._wake_worker)
@@ -156,14 +158,18 @@ class IngestProcess:
         )
         for unknown in self._unknown_labels(name, camera):
             logger.warning("%s", unknown)
-        substream = None
+        substream = standby = None
+        if recorder is not None and self._live_memory is not None:
+            standby = StandbyRing(self._live_memory, name, recorder, clock)
         if camera.detect_url is not None:
             free_bytes = round(self._storage.disk_free_min_mb * 1_000_000)
             substream = SubstreamRing(Path(self._storage.dir), name, free_bytes, clock)
         runner = CameraRunner(
-            camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog, substream=substream
-        )
-        return _RunningCamera(camera, analysis, runner, stream, parked, substream)
+            camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog,
+            rings=LiveRings(substream, standby),
+        )  # fmt: skip
+        rings = tuple(each for each in (substream, standby) if each is not None)
+        return _RunningCamera(camera, analysis, runner, stream, parked, rings)
 
     def run(self) -> None:
         """Run until `stop()`.
@@ -254,8 +260,8 @@ class IngestProcess:
         work = WorkShare(shedding.fps_share, shedding.input_share)
         for camera in self._cameras.values():
             camera.analysis.set_work(work)
-            if camera.substream is not None:
-                camera.substream.pause(shedding.memory_step >= RINGS)
+            for ring in camera.rings:
+                ring.pause(shedding.memory_step >= RINGS)
         if shedding.memory_step > before.memory_step:
             trim_heaps()
         if shedding != before:
@@ -277,8 +283,8 @@ class IngestProcess:
                 logger.warning("a camera's thread did not end in time; its last fragment may be missing")
             camera.runner.tick()
             camera.parked.close()
-            if camera.substream is not None:
-                camera.substream.close()
+            for ring in camera.rings:
+                ring.close()
 
     def _tick(self) -> None:
         worker = self._worker

@@ -19,7 +19,7 @@ from appliance.media.nal import announced_parameter_sets, keyframe_parameter_set
 from appliance.media.segment_writer import SegmentFile, SegmentHead, SegmentWriter, suffix_for
 from appliance.media.sound import SoundPacket, SoundTrack
 from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
-from appliance.types import Gap, SegmentKind, SegmentRow
+from appliance.types import PAUSED, Gap, SegmentKind, SegmentRow
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,11 @@ class SegmentRecorder:
         self._pause: Gap | None = None
         self._sound: SoundTrack | None = None
         self._held: SoundPacket | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        """Return True while the disk takes nothing."""
+        return self._pause is not None
 
     def begin(self, info: StreamInfo, session_id: str) -> None:
         """Begin a connection: the next key frame begins a new segment."""
@@ -245,8 +250,7 @@ class SegmentRecorder:
         stats = os.statvfs(folder)
         if stats.f_bavail * stats.f_frsize < self._target.free_min_bytes:
             what = "the disk has" if ring_bytes is None else "the place of the pre-roll rings has"
-            key = "storage.disk_free_min_mb" if ring_bytes is None else f"{self._target.free_min_bytes / 1e6:g} MB"
-            raise OSError(errno.ENOSPC, f"{what} less free space than {key}")
+            raise OSError(errno.ENOSPC, f"{what} less than {self._target.free_min_bytes / 1e6:g} MB free")
         if ring_bytes is not None and _bytes_in(folder) > RING_FULL * ring_bytes:
             raise OSError(errno.ENOSPC, "the pre-roll ring is full of what alerts need and the disk does not take")
 
@@ -261,7 +265,7 @@ class SegmentRecorder:
         of_stream = isinstance(error, ValueError)
         self._retry_at = self._clock.monotonic() + (0.0 if of_stream else RETRY_S)
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        self._warn(f"recording is paused: {why[0].lower()}{why[1:]}")
+        self._warn(f"{PAUSED}: {why[0].lower()}{why[1:]}")
         if segment is not None:
             segment.rescue()
             self._emit_row(segment, complete=True)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.base.clock import Clock
+from appliance.ingest.reconnecting_reader import PacketSink
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.media.live_memory import FREE_BYTES_MIN
 from appliance.media.segment_writer import SegmentFile
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.types import Gap, SegmentRow
@@ -21,6 +24,14 @@ FOLDER = "substreams"  # substreams/<camera>/: see store/paths
 SEGMENT_S = 4.0  # a clip is cut at key frames, which are 2 to 4 s apart
 FILES_KEPT = 2  # the one that is written, and the one before for who reads it to its end
 FILE_BYTES_MAX = 16_000_000  # a stream whose key frames come too seldom for that is not offered
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRings:
+    """What takes a camera's packets for live views. detect: of its second stream; main: of the first; None: nothing."""
+
+    detect: PacketSink | None = None
+    main: PacketSink | None = None
 
 
 class SubstreamRing:
@@ -82,6 +93,27 @@ class SubstreamRing:
         while len(self._paths) > files:
             with contextlib.suppress(OSError):
                 (self._root / self._paths.popleft()).unlink()
+
+
+class StandbyRing(SubstreamRing):
+    """The last seconds of a camera's main stream in memory, kept only while the disk takes no recording of it.
+
+    So people see the camera live, and nothing else is lost than the recording. Owner: the thread that reads the main
+    stream, after the recorder has taken the packet.
+    """
+
+    def __init__(self, memory: Path, camera: str, recorder: SegmentRecorder, clock: Clock) -> None:
+        """memory: see `live_memory`. recorder: of the same stream."""
+        super().__init__(memory, camera, FREE_BYTES_MIN, clock)
+        self._disk = recorder
+        self._is_short = False
+
+    def take(self, packet: VideoPacket) -> None:
+        self._is_paused = self._is_short or not self._disk.is_paused
+        super().take(packet)
+
+    def pause(self, is_paused: bool) -> None:
+        self._is_short = is_paused
 
 
 def clear_substreams(root: Path) -> None:

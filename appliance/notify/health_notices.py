@@ -10,6 +10,7 @@ from appliance.broker.nats_connection import LinkState
 from appliance.config import Target
 from appliance.notify.message import MessageBuilder, NotificationMessage
 from appliance.store.health_events import HealthEventRow, HealthEventStore
+from appliance.types import OF_NEIGHBOURS
 
 SENT_MAX = 500  # events that are remembered until they are over
 OVER_AFTER_S = 60.0  # a fault that returns sooner is the same event, and nobody is told of each turn
@@ -130,6 +131,6 @@ class SystemStatus:
         found += [
             f"{'the camera' if event.camera else 'the appliance'} is not well: {event.reason}"
             for event in self._health.open()
-            if event.camera in {camera, ""}
+            if event.camera in {camera, ""} and event.kind not in OF_NEIGHBOURS
         ]
         return tuple(text.rstrip(".") for text in found if text)[:_DEGRADED_MAX]

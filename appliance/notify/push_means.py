@@ -63,13 +63,15 @@ class VapidKey:
 class PushMeans:
     """The parts that push targets share.
 
-    sees: true if a user may see a camera. contact: the sender's address, for push services.
+    sees: true if a user may see a camera. contact: the sender's address, for push services. only: the id of the one
+    browser that is tried; '': all are sent to.
     """
 
     key: VapidKey
     subscriptions: PushSubscriptionStore
     sees: Callable[[str, str], bool]
     contact: str
+    only: str = ""
 
 
 def encode(data: bytes) -> str:

@@ -52,7 +52,7 @@ class PushSender:
         began = self._clock.monotonic()
         wanted = [
             each for each in self._means.subscriptions.all(self._name)
-            if not message.camera or self._means.sees(each.user, message.camera)
+            if self._means.only in ("", each.id) and (not message.camera or self._means.sees(each.user, message.camera))
         ]  # fmt: skip
         if not wanted:
             return SendResult(ok=False, refused=True, error="no browser has subscribed that may see this camera")

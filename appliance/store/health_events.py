@@ -39,10 +39,29 @@ class HealthEventRow:
 
 
 class HealthEventStore:
-    """The health_event table. Invariants: one open event a camera and kind; the newest `ROWS_MAX` are kept."""
+    """The health_event table. Invariants: one open event a camera and kind; the newest `ROWS_MAX` are kept.
+
+    State: the events that last as they were noted, so that they are told also while the disk takes no row; `notes`
+    counts each change of them. Any thread may read; one thread notes.
+    """
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._noted: dict[str, HealthEvent] = {}
+        self.notes = 0
+
+    def note(self, event: HealthEvent) -> None:
+        """Take note of a report, whether or not it can be stored."""
+        if event.t_end is None:
+            self._noted[event.id] = event
+        elif self._noted.pop(event.id, None) is None:
+            return
+        self.notes += 1
+
+    def forget(self) -> None:
+        """Forget what was noted: who reported it is gone."""
+        self._noted.clear()
+        self.notes += 1
 
     def put(self, event: HealthEvent) -> bool:
         """Write a report; True when it is news that something is wrong."""
@@ -79,12 +98,16 @@ class HealthEventStore:
 
     def get(self, event: str) -> HealthEventRow | None:
         row = self._db.row("SELECT * FROM health_event WHERE id = ?", (event,))
-        return None if row is None else HealthEventRow(**dict(row))
+        noted = self._noted.get(event)
+        return HealthEventRow(**dict(row)) if row is not None else _unstored(noted) if noted is not None else None
 
     def open(self) -> list[HealthEventRow]:
         """Return the events that last now, oldest first."""
         rows = self._db.rows("SELECT * FROM health_event WHERE t_end IS NULL ORDER BY t_start, id")
-        return [HealthEventRow(**dict(row)) for row in rows]
+        stored = [HealthEventRow(**dict(row)) for row in rows]
+        known = {(row.camera, row.kind) for row in stored}
+        noted = [_unstored(each) for each in tuple(self._noted.values()) if (each.camera, each.kind) not in known]
+        return [*stored, *noted]
 
     def page(
         self,
@@ -127,6 +150,15 @@ class HealthEventStore:
                WHERE camera = ? AND kind = ? AND t_end IS NULL""",
             (event.t_start, self._db.next_rev(connection), event.camera, event.kind),
         )
+
+
+def _unstored(event: HealthEvent) -> HealthEventRow:
+    """Return an event that is noted and not in the table yet; rev 0: it changes with no change number."""
+    return HealthEventRow(
+        id=event.id, camera=event.camera, kind=event.kind, t_start=event.t_start, t_end=event.t_end, told_t=event.t,
+        reason=redact(event.reason), recovery=event.recovery, attempts=event.attempts, times=event.times, ended_by="",
+        seen_t=None, rev=0,
+    )  # fmt: skip
 
 
 def _write(connection: sqlite3.Connection, event: HealthEvent, rev: int) -> None:

@@ -18,6 +18,7 @@ from appliance.types import (
     EdgeAnswer,
     EdgeVerdict,
     Event,
+    EventKind,
     EvidenceStep,
     FrameBoxes,
     Gap,
@@ -100,6 +101,14 @@ def standing_of(
     return "unsure" if verdict == "rechecked" and edge == "unsure" else verdict
 
 
+@dataclass(frozen=True, slots=True)
+class FirstEvent:
+    """What the first event of an alert was, and in which zone or at which line."""
+
+    kind: EventKind
+    place: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRow:
     """An alert as lists show it. Times are UTC seconds; `t_end` None while it lasts.
@@ -115,6 +124,7 @@ class AlertRow:
         note: a person's words.
         deleted_t: when a person deleted it, because of `deleted_why`: no list shows it, and retention takes its
             evidence once that can no longer be taken back.
+        first_event: None: it has none.
         rev: grows with every change of the alert, its evidence, delivery, verdicts or review.
     """
 
@@ -147,6 +157,7 @@ class AlertRow:
     note: str = ""
     deleted_t: float | None = None
     deleted_why: str = ""
+    first_event: FirstEvent | None = None
 
     @property
     def standing(self) -> Standing:
@@ -318,7 +329,8 @@ class AlertDetail:
 ALERT_COLUMNS = """alert.*,
     (SELECT state FROM escalation WHERE alert = alert.id ORDER BY created_t DESC, id DESC LIMIT 1) AS delivery,
     (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'still' AND n = 0) AS still,
-    (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'clip' AND n = 0) AS clip"""
+    (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'clip' AND n = 0) AS clip,
+    (SELECT json_array(kind, zone || line) FROM event WHERE alert = alert.id ORDER BY t, id LIMIT 1) AS first_event"""
 
 
 def to_json(value: Any) -> str:
@@ -350,6 +362,8 @@ def read_alert(row: sqlite3.Row | Mapping[str, Any]) -> AlertRow:
     if fields["best"] is not None:
         best = json.loads(fields["best"])
         fields["best"] = BestView(**{**best, "box": tuple(best["box"])})
+    if fields.get("first_event") is not None:
+        fields["first_event"] = FirstEvent(*json.loads(fields["first_event"]))
     return AlertRow(**fields)
 
 

@@ -40,6 +40,11 @@ class WriteBacklog:
         return len(self._jobs)
 
     @property
+    def refused(self) -> str:
+        """Why the database was last not written, as long as something waits for it; or ''."""
+        return self._why if self._jobs else ""
+
+    @property
     def warning(self) -> str:
         """A sentence for a person, or ''."""
         if not self._jobs:

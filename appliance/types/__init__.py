@@ -45,6 +45,8 @@ from appliance.types.literals import HARDWARE_KINDS as HARDWARE_KINDS
 from appliance.types.literals import HEALTH_KINDS as HEALTH_KINDS
 from appliance.types.literals import HEALTH_TITLES as HEALTH_TITLES
 from appliance.types.literals import JUDGE_KINDS as JUDGE_KINDS
+from appliance.types.literals import OF_NEIGHBOURS as OF_NEIGHBOURS
+from appliance.types.literals import PAUSED as PAUSED
 from appliance.types.literals import SCHEMA as SCHEMA
 from appliance.types.literals import SEVERITIES as SEVERITIES
 from appliance.types.literals import TEACHING_KINDS as TEACHING_KINDS

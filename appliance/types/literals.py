@@ -45,10 +45,18 @@ HealthKind = Literal[
     "hot",
     "memory",
     "service",
+    "disk",
+    "unrecorded",
+    "uplink",
+    "mqtt",
+    "notify",
+    "certificate",
+    "model",
 ]
 HEALTH_KINDS: tuple[HealthKind, ...] = (
     "stalled", "frozen", "black", "covered", "moved", "clock", "offset", "detector", "decoder", "unexamined",
-    "overloaded", "database", "fallback", "hot", "memory", "service",
+    "overloaded", "database", "fallback", "hot", "memory", "service", "disk", "unrecorded", "uplink", "mqtt", "notify",
+    "certificate", "model",
 )  # fmt: skip
 HEALTH_TITLES: dict[HealthKind, str] = {
     "stalled": "No picture comes",
@@ -67,7 +75,18 @@ HEALTH_TITLES: dict[HealthKind, str] = {
     "hot": "Hot or throttled",
     "memory": "Short of memory",
     "service": "Service failed",
+    "disk": "Disk short or failing",
+    "unrecorded": "Not recorded",
+    "uplink": "Cloud not reached",
+    "mqtt": "MQTT broker not reached",
+    "notify": "Somebody is not notified",
+    "certificate": "Certificate runs out",
+    "model": "Detection does not start",
 }
+OF_NEIGHBOURS: frozenset[HealthKind] = frozenset({"uplink", "mqtt", "notify", "certificate"})
+"""Faults of what the appliance talks to: all cameras are watched all the same."""
+PAUSED = "recording is paused"
+"""How the reason of a gap begins in which pictures came and could not be recorded."""
 SCHEMA = 1  # of the ingest channel and the replay log
 SegmentKind = Literal["continuous", "pre_roll", "alert"]
 DecodeState = Literal["everything", "active", "idle"]

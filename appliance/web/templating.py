@@ -41,11 +41,15 @@ class Templates:
         guarded: Callable[[], bool],
         may: Callable[[str, str], bool],
         editable: bool = False,
+        troubles: Callable[[], Sequence[object]] = tuple,
+        has_uplink: bool = True,
         shown: Callable[..., str] = str,
     ) -> None:
         """guarded: whether one must sign in now. may: whether the visitor may ask a route, by method and path.
 
-        shown: returns the name for people of an id, and of an id within it.
+        troubles: what is wrong now and the visitor may know, with what helps; it stands on each page. has_uplink False:
+        nothing is said of what the cloud was not asked. shown: returns the name for people of an id, and of an id
+        within it.
         """
         self.site = site
         self._environment = Environment(
@@ -57,7 +61,7 @@ class Templates:
         )
         self._environment.policies["ext.i18n.trimmed"] = True
         self._environment.globals.update(site=site, guarded=guarded, may=may, editable_site=editable, visitor=visitor)
-        self._environment.globals.update(navigation=navigation)
+        self._environment.globals.update(navigation=navigation, troubles=troubles, has_uplink=has_uplink)
         self._environment.globals.update(
             catalogue=texts.catalogue, languages=texts.catalogues, script_of=texts.script_of
         )

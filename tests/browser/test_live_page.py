@@ -11,6 +11,9 @@ import pytest
 
 from appliance import config
 from appliance.base.clock import SystemClock
+from appliance.dashboard.event_stream import StreamHub
+from appliance.dashboard.live_feed import LiveHub
+from appliance.web.server import WebServer
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.camera_rig import CameraRig
 from tests.support.dashboard_site import Site, config_of, running
@@ -55,6 +58,7 @@ class LiveHouse:
     url: str
     camera: RtspServerThread
     browser: Browser
+    streams: tuple[StreamHub, LiveHub]
 
     def open(self, path: str, width: int = 1440, height: int = 900, scheme: str = "light") -> Page:
         context = self.browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
@@ -73,8 +77,9 @@ def live(tmp_path: Path, browser: Browser, request: pytest.FixtureRequest) -> It
         rig = CameraRig(tmp_path, {"gate": gate}, tick_s=1.0, heard=KeptBySite(site))
         site.live("dock", site.clock.now())
         site.record("dock", site.clock.now() - 60)
-        with rig, running(site.serve()) as url:
-            yield LiveHouse(site, url, camera, browser)
+        app = site.app()
+        with rig, running(WebServer(app, "127.0.0.1", 0)) as url:
+            yield LiveHouse(site, url, camera, browser, app.state.streams)
             for context in browser.contexts:
                 context.close()
         site.close()

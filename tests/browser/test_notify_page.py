@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.deps import CoreProbes
+from appliance.dashboard.settings_api import SettingsPart
 from appliance.notify.message import AlertFinding, NotificationMessage
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
 from appliance.settings.settings_service import SettingsService
+from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.arming import ArmingStore
 from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
 from tests.servers.push_service import PushedBrowser, base64url
@@ -137,8 +139,17 @@ def test_a_browser_subscribes_with_the_box_s_key_and_is_taken_off(
             keys: {{ p256dh: "{base64url(keys.p256dh)}", auth: "{base64url(keys.auth)}" }} }}) }};
         }};"""
     )
+    tried: list[str] = []
+
+    def take_test(route: Route) -> None:
+        tried.append(route.request.url)
+        route.fulfill(json={"ok": True, "status": 201, "seconds": 0.1, "message": "took it"})
+
+    page.route("**/api/v1/push/*/test", take_test)
     page.goto(f"{house.url}/notify")
-    page.get_by_role("button", name="Notify this browser").click()
+    page.get_by_role("button", name="Notify this device").click()
+    expect(page.locator("#device-done")).to_contain_text("A test message is on its way")
+    assert len(tried) == 1
     mine = page.locator("[data-swap=browsers] li")
     expect(mine).to_have_count(1)
     assert page.evaluate("window.asked.applicationServerKey") == house.push.key.public
@@ -167,6 +178,48 @@ def test_a_link_of_a_message_snoozes_its_target(
     expect(page.locator("main")).to_contain_text("This link was used")
     (row,) = ArmingStore(house.site.db).rows
     assert (row.target, row.camera) == ("browsers", "gate")
+
+
+def test_one_button_on_the_first_page_makes_the_target_subscribes_and_tries_it(
+    house: NotifyingHouse, tab: Callable[..., Page]
+) -> None:
+    service = house.app.state.parts[SettingsPart].service
+    service.change([SiteChange(("notify", "browsers"), REMOVED)], service.running.digest, "", "no targets")
+    page, keys = tab(1280, "light"), PushedBrowser()
+    page.context.grant_permissions(["notifications"])
+    page.add_init_script(
+        f"""Notification.requestPermission = async () => "granted";
+        PushManager.prototype.subscribe = async () => ({{ toJSON: () => ({{
+          endpoint: "https://fcm.googleapis.com/fcm/send/abc",
+          keys: {{ p256dh: "{base64url(keys.p256dh)}", auth: "{base64url(keys.auth)}" }} }}) }});"""
+    )
+    page.route("**/api/v1/push/*/test", lambda route: route.fulfill(json={"ok": True, "message": "", "seconds": 0.1}))
+    page.goto(house.url)
+    page.get_by_role("button", name="Notify this device").click()
+    expect(page.locator("#device-done")).to_contain_text("This device is notified")
+    made = config.load(house.path).notify["browsers"]
+    assert (made.kind, "disk" in made.health) == ("push", True)
+    assert [row.endpoint for row in house.push.subscriptions.all("browsers")] == [
+        "https://fcm.googleapis.com/fcm/send/abc"
+    ]
+
+
+def test_a_form_asks_only_for_what_its_kind_of_target_needs(house: NotifyingHouse, tab: Callable[..., Page]) -> None:
+    page = tab(1280, "light")
+    page.goto(f"{house.url}/notify")
+    page.get_by_text("Add a target").click()
+    form = page.locator("#adding-form")
+    for kind, shown, hidden in (
+        ("ntfy", ("Address", "Topic"), ("Secret that signs",)),
+        ("webhook", ("Address", "Secret that signs"), ("Topic", "Token")),
+        ("apprise", ("Address",), ("Topic", "Token", "Secret that signs")),
+        ("push", (), ("Address", "Topic", "Token", "Secret that signs")),
+    ):
+        form.get_by_label("Kind").select_option(kind)
+        for label in shown:
+            expect(form.get_by_label(label)).to_be_visible()
+        for label in hidden:
+            expect(form.get_by_label(label)).to_be_hidden()
 
 
 def test_out_of_reach_is_said_in_the_language_of_the_page(house: NotifyingHouse, tab: Callable[..., Page]) -> None:

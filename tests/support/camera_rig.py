@@ -16,7 +16,7 @@ from appliance.ingest.camera_runner import CameraRunner
 from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
-from appliance.ingest.substream_ring import SubstreamRing
+from appliance.ingest.substream_ring import LiveRings, SubstreamRing
 from tests.support.scripted_sources import CountingTracker, Heard, NumberReader
 
 
@@ -74,7 +74,7 @@ class CameraRig:
             if ring is not None:
                 self.substreams[name] = ring
             self.cameras[name] = CameraRunner(
-                camera, recorder, self.streams[name], finder, self.clock, self.heard, substream=ring
+                camera, recorder, self.streams[name], finder, self.clock, self.heard, rings=LiveRings(detect=ring)
             )
         self.worker = InferenceWorker(self.detector, list(self.streams.values()), self.clock, wake)
         self._tick_s = tick_s

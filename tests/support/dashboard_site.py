@@ -122,6 +122,7 @@ class Site:
         self.db = Database(path, self.clock)
         self.alerts, self.evidence, self.boxes = AlertStore(self.db), EvidenceStore(self.db), BoxStore(self.db)
         self.segments, self.meter, self.cameras = SegmentStore(self.db), Meter(self.db, "core-1"), CameraStore(self.db)
+        self.faults = HealthEventStore(self.db)
         self.cameras.ensure({name: camera.url for name, camera in self.config.cameras.items()})
         self.recorded: list[SegmentRow] = []
 
@@ -261,7 +262,7 @@ class Site:
 
     def probes(self) -> CoreProbes:
         """The link and the ingest process as `link` and `health` say."""
-        return CoreProbes(link=lambda: self.link, health=lambda: self.health)
+        return CoreProbes(link=lambda: self.link, health=lambda: self.health, health_events=self.faults)
 
     def app(self, settings: SettingsService | None = None, certificate: ServerCertificate | None = None) -> FastAPI:
         """The dashboard of this site."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.red_camera import alerts, ingest_of, one, red_appliance, red_clip
 from tests.servers.rtsp import FaultyRtspServer
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 DISK = "24m"
 
@@ -59,6 +61,15 @@ def fill(path: Path) -> None:
                 continue
 
 
+def live_bytes(box: ApplianceProcess) -> int:
+    """How much live video comes within some seconds."""
+    got, until_t = 0, time.monotonic() + 10 * PATIENCE
+    with urllib.request.urlopen(f"{box.url}/api/v1/live?camera=gate", timeout=20) as answer:
+        while got < 20_000 and time.monotonic() < until_t:
+            got += len(answer.read(2000))
+    return got
+
+
 def reasons(box: ApplianceProcess) -> str:
     return " ".join(json.loads(box.page("/healthz"))["reasons"])
 
@@ -76,6 +87,11 @@ def test_a_disk_that_fills_up_stops_neither_the_watch_nor_what_was_flagged(
     fill(filler)
     until(lambda: "the database cannot be written" in reasons(box), 30)
     assert "the disk is full" in reasons(box)
+    until(lambda: "Disk short or failing" in box.page("/"), 30)
+    page = box.page("/")
+    assert 'href="/storage">Make room</a>' in page
+    assert "Not recorded" in page, "the camera of which nothing is recorded"
+    assert live_bytes(box) > 10_000, "it is seen live all the same"
     before = raised(box)
     until(lambda: raised(box) >= before + 2, 40)
     assert len(alerts(box)) < raised(box), "what is stored can be read, and some waits in memory"

@@ -4,6 +4,7 @@ import { by, coalesced, follow, keys, light, made, post, prepare, reload, review
 import { t, tn } from "./texts.js";
 import { BATCH, choose, mark, none, send, some } from "./chosen.js";
 import "./health.js";
+import "./saved_filters.js";
 import { preview } from "./preview.js";
 import { dayOf } from "./time.js";
 const CARDS_MAX = 400; // a tab left open for weeks stays small; older ones are behind "Older alerts"
@@ -190,32 +191,77 @@ function took(row) {
 	work();
 }
 
-const reviewChosen = value => send("/api/v1/alerts/review", { review: value || null }, WORDS[value || ""], took);
+// What was done last, and how it is taken back.
+let takeBack = async () => {};
 
-let deleted = [];
+function offerUndo(text, act) {
+	const bar = by("undo");
+	if (!bar) return;
+	takeBack = act;
+	bar.querySelector("span").textContent = text;
+	bar.hidden = false;
+}
+
+async function undo() {
+	by("undo").hidden = true;
+	try {
+		await takeBack();
+	} catch (error) {
+		light("lost", error.message);
+	}
+}
+
+async function inBatches(url, ids, body, got = took) {
+	for (let at = 0; at < ids.length; at += BATCH) {
+		const answer = await post(url, { ...body, ids: ids.slice(at, at + BATCH) });
+		for (const alert of answer.alerts) got(alert);
+	}
+}
+
+// before: the reviews that there were, by alert. Each comes back, also where they differed.
+const undoReviews = before => async () => {
+	for (const review of new Set(before.values()))
+		await inBatches("/api/v1/alerts/review", [...before.keys()].filter(id => before.get(id) === review), { review: review || null });
+	say(t("Review taken back"));
+};
+
+const reviewOf = id => cardOf(id)?.dataset.review ?? "";
+
+async function reviewChosen(value) {
+	const before = new Map();
+	const words = WORDS[value || ""];
+	await send("/api/v1/alerts/review", { review: value || null }, words, alert => {
+		before.set(alert.id, reviewOf(alert.id));
+		took(alert);
+	});
+	if (before.size) offerUndo(`${before.size} ${words}.`, undoReviews(before));
+}
+
+async function reviewOne(id, value) {
+	const before = new Map([[id, reviewOf(id)]]);
+	try {
+		took(await review(id, value));
+		const words = WORDS[value || ""];
+		offerUndo(`${words[0].toUpperCase()}${words.slice(1)}.`, undoReviews(before));
+	} catch (error) {
+		light("lost", error.message);
+	}
+}
 
 async function removeChosen(form) {
-	deleted = [];
+	const deleted = [];
 	await send("/api/v1/alerts/delete", { reason: form.elements.reason.value.trim() }, t("deleted"), alert => {
 		deleted.push(alert.id);
 		took(alert);
 	});
 	form.reset();
 	form.closest("details").open = false;
-	const bar = by("undo");
-	bar.querySelector("span").textContent = tn("{n} deleted.", "{n} deleted.", deleted.length);
-	bar.hidden = !deleted.length;
-	bar.querySelector("button").focus();
-}
-
-async function undo() {
-	by("undo").hidden = true;
-	try {
-		for (let at = 0; at < deleted.length; at += BATCH) await post("/api/v1/alerts/restore", { ids: deleted.slice(at, at + BATCH) });
+	if (!deleted.length) return;
+	offerUndo(tn("{n} deleted.", "{n} deleted.", deleted.length), async () => {
+		await inBatches("/api/v1/alerts/restore", deleted, {}, () => {});
 		location.reload();
-	} catch (error) {
-		light("lost", error.message);
-	}
+	});
+	by("undo").querySelector("button").focus();
 }
 
 function chooseHere(range) {
@@ -228,7 +274,7 @@ function judge(value) {
 	if (some()) return void reviewChosen(value);
 	const card = document.activeElement?.closest(".card");
 	if (!card?.querySelector(".pick")) return false; // who may only look
-	review(card.dataset.id, value).then(took, error => light("lost", error.message));
+	reviewOne(card.dataset.id, value);
 }
 
 markDays();

@@ -151,7 +151,27 @@ function enlarge(live) {
 	connect();
 }
 
+const COLUMNS = "columns";
+function layOut() {
+	const columns = by("columns");
+	const full = by("wall-full");
+	if (!columns) return;
+	const apply = () => {
+		wall.style.gridTemplateColumns = columns.value && `repeat(${columns.value}, minmax(0, 1fr))`;
+		redraw();
+	};
+	columns.value = localStorage.getItem(COLUMNS) ?? "";
+	columns.addEventListener("change", () => {
+		localStorage.setItem(COLUMNS, columns.value);
+		apply();
+	});
+	apply();
+	full.hidden = !document.fullscreenEnabled;
+	full.addEventListener("click", () => wall.requestFullscreen());
+}
+
 if (wall) {
+	layOut();
 	for (const live of lives) live.stage.addEventListener("click", () => enlarge(live));
 	document.addEventListener("keydown", event => event.key === "Escape" && large && enlarge(large));
 }

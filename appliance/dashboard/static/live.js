@@ -1,6 +1,7 @@
 // @ts-check
 // Live video: one connection for all cameras of a page, played through Media Source; `currentTime` is camera time.
 import { MessageReader, objectsAt, Pace, rateOf } from "./live_buffer.js";
+import { shared } from "./shared.js";
 import { t } from "./texts.js";
 const Source = globalThis.ManagedMediaSource ?? globalThis.MediaSource;
 const KEEP_S = 6; // already shown
@@ -92,8 +93,42 @@ export class LivePlayer {
 	}
 }
 
-// Follows cameras: `views` by name, see cameras.js. Returns how to end it.
+let watches = 0;
+const textOf = (kind, body) => (kind === "v" ? body : new TextDecoder().decode(body));
+
+// Follows cameras: `views` by name, see cameras.js. Returns how to end it. All windows share the connection, where they can.
 export function watch(views, when) {
+	let end = () => {};
+	const way = shared(() => {
+		end();
+		end = watchAlone(views, when);
+	});
+	end = way ? watchTogether(way, views, when) : watchAlone(views, when);
+	return () => end();
+}
+
+function watchTogether(way, views, when) {
+	const names = Object.keys(views);
+	const key = `${++watches}`;
+	const deaf = way.listen(({ live, name, kind, body, lost }) => {
+		if (live !== key) return;
+		if (lost) for (const each of names) views[each].lost(lost);
+		else views[name][kind]?.(textOf(kind, body));
+	});
+	const turn = () => way.send(names.length && !document.hidden ? { do: "live", key, names, when } : { do: "still", key });
+	const events = { visibilitychange: document, pagehide: globalThis, pageshow: globalThis };
+	const leave = () => way.send({ do: "still", key });
+	const hear = event => (event.type === "pagehide" ? leave() : turn());
+	for (const [event, target] of Object.entries(events)) target.addEventListener(event, hear);
+	turn();
+	return () => {
+		for (const [event, target] of Object.entries(events)) target.removeEventListener(event, hear);
+		deaf();
+		leave();
+	};
+}
+
+function watchAlone(views, when) {
 	const names = Object.keys(views);
 	const query = new URLSearchParams([...names.map(name => ["camera", name]), ["when", when], ["stream", when === "active" ? "sub" : "main"]]);
 	let ended = false;
@@ -109,7 +144,7 @@ export function watch(views, when) {
 			const { value, done } = await reader.read();
 			if (done) return;
 			for (const { kind, camera, body } of messages.read(value))
-				views[names[camera]][kind]?.(kind === "v" ? body : new TextDecoder().decode(body));
+				views[names[camera]][kind]?.(textOf(kind, body));
 		}
 	}
 	async function run() {

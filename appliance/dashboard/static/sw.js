@@ -4,7 +4,10 @@ const lang = location.search.slice(1);
 if (lang && lang !== "en") importScripts(`/static/texts/${lang}.js`);
 const t = text => globalThis.TEXTS?.[text] ?? text;
 const OFFLINE = `<!doctype html><html lang="${lang}"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
-<title>Vedette</title><body style="font:1.1rem system-ui;max-width:34rem;margin:12vh auto;padding:0 1.5rem;line-height:1.5;background:Canvas;color:CanvasText"><main><h1>${t("Out of reach")}</h1><p>${t("The appliance does not answer. It may be off, or this device may be in another network.")}<p>${t("This page comes back by itself.")} <a href="">${t("Try again")}</a></main>
+<title>Vedette</title><style>:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}body{margin:0;min-height:100vh;display:grid;place-items:center;background:light-dark(#f6f5f1,#111315);color:light-dark(#1b1d1f,#e9e7e2)}
+main{max-width:28rem;margin:1rem;padding:1.5rem 1.75rem;border:1px solid light-dark(#e2dfd7,#2c3135);border-radius:14px;background:light-dark(#fff,#1a1d20)}h1{font-size:1.4rem;margin:0 0 .5rem}p{margin:0 0 .75rem}
+a{display:inline-block;padding:8px 16px;border-radius:9px;text-decoration:none;font-weight:600;background:light-dark(#0b6b5c,#63d2bb);color:light-dark(#fff,#06231d)}</style>
+<body><main><h1>${t("Out of reach")}</h1><p>${t("The appliance does not answer. It may be off, starting again, or out of this device's network.")}</p><p>${t("This page comes back by itself.")}</p><a href="">${t("Try again")}</a></main>
 <script>setInterval(() => fetch("/healthz").then(() => location.reload(), () => 0), 2000)</script>`;
 addEventListener("install", event => {
 	skipWaiting();

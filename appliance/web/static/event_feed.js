@@ -1,5 +1,6 @@
 // @ts-check
-// The stream of changes, and work that changes ask for: neither runs more often than it must.
+// The stream of changes, of which all windows share one, and work that changes ask for: neither runs more often than it must.
+import { shared, SharedSource } from "./shared.js";
 const RETRY_MS = 3000; // after the browser gave up a connection
 
 /**
@@ -43,7 +44,7 @@ export function coalescedWork(work, pauseMs, failed) {
  * resumes from the last change it saw.
  */
 export class EventFeed {
-	/** @type {EventSource | null} */
+	/** @type {EventSource | SharedSource | null} */
 	source = null;
 	/**
 	 * @param {number} rev the last change that the page knows
@@ -66,7 +67,8 @@ export class EventFeed {
 	}
 	open() {
 		if (this.source) return;
-		const source = new EventSource(`/api/v1/stream?since=${this.rev}`);
+		const way = shared(() => this.anew());
+		const source = way ? new SharedSource(way, this.rev) : new EventSource(`/api/v1/stream?since=${this.rev}`);
 		this.source = source;
 		source.onopen = () => this.light("live");
 		source.onerror = () => {
@@ -76,10 +78,14 @@ export class EventFeed {
 			setTimeout(() => this.openIfSeen(), RETRY_MS);
 		};
 		for (const [kind, handle] of Object.entries(this.handlers))
-			source.addEventListener(kind, event => {
-				this.rev = Number(event.lastEventId);
+			source.addEventListener(kind, (/** @type {any} */ event) => {
+				this.rev = Number(event.lastEventId) || this.rev;
 				handle(JSON.parse(event.data));
 			});
+	}
+	anew() {
+		this.close();
+		this.openIfSeen();
 	}
 	close() {
 		this.source?.close();

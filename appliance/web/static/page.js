@@ -69,7 +69,25 @@ function closer(image) {
 	const reach = (c, size) => (2 * Math.min(c, 1 - c)) / Math.max(size, 0.01); // beyond, the frame would cut the box
 	const zoom = Math.min(CLOSER_MAX, reach(x, x2 - x1), reach(y, y2 - y1));
 	const place = `${100 * x}% ${100 * y}%`;
-	Object.assign(image.style, { objectPosition: place, transformOrigin: place, scale: Math.max(1, zoom) });
+	const scale = Math.max(1, zoom);
+	Object.assign(image.style, { objectPosition: place, transformOrigin: place, scale });
+	// Its box over it. It lies in a shadow, where no comparison of two pages finds it.
+	const mark = made("span", { className: "mark" });
+	const box = made("div", {});
+	Object.assign(box.style, { position: "absolute", border: "2px solid #fff", borderRadius: "4px", boxShadow: "0 0 0 1px rgb(0 0 0 / 55%)" });
+	mark.attachShadow({ mode: "open" }).append(box);
+	const lay = () => {
+		const { offsetWidth: width, offsetHeight: height, naturalWidth, naturalHeight } = image;
+		if (!width || !naturalWidth) return;
+		const covers = scale * Math.max(width / naturalWidth, height / naturalHeight); // the picture covers its frame
+		const left = x * width + (x1 - x) * covers * naturalWidth;
+		const top = y * height + (y1 - y) * covers * naturalHeight;
+		const size = { width: `${(x2 - x1) * covers * naturalWidth}px`, height: `${(y2 - y1) * covers * naturalHeight}px` };
+		Object.assign(box.style, { left: `${left}px`, top: `${top}px`, ...size });
+	};
+	image.after(mark);
+	image.addEventListener("load", lay);
+	new ResizeObserver(lay).observe(image);
 }
 
 // What the server cannot know: the viewer's time zone, and how its own style rules let a script place a picture.
@@ -162,11 +180,28 @@ export function light(state, detail = "") {
 	pulse.setAttribute("aria-label", WORDS[state]);
 }
 
+// What is wrong now, on every page: it says so within a second, and keeps open what was opened.
+const renewTroubles = coalesced(async () => {
+	const old = by("troubles");
+	if (!old) return;
+	const holder = made("template", { innerHTML: await post("/fragments/troubles", undefined, "GET", "text") });
+	prepare(holder.content);
+	const fresh = holder.content.querySelector("#troubles");
+	fresh.open = old.open || (location.pathname === "/" && old.hidden);
+	if (!old.isEqualNode(fresh) && !old.contains(document.activeElement)) old.replaceWith(fresh);
+}, 1000);
+
 /**
  * Follow what changes from when this page was made.
  * @param {Record<string, (row: any) => void>} handlers by kind of change
  */
-export const follow = handlers => new EventFeed(Number(document.body.dataset.rev), handlers, light).listen();
+export function follow(handlers) {
+	const health = row => {
+		renewTroubles();
+		handlers.health?.(row);
+	};
+	new EventFeed(Number(document.body.dataset.rev), { ...handlers, health, trouble: renewTroubles }, light).listen();
+}
 
 // `j` and friends, unless the person is typing or holds a modifier.
 export function keys(actions) {
