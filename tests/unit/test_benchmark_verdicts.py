@@ -70,7 +70,7 @@ def test_the_servers_text_is_an_answer_that_the_worker_accepts() -> None:
     answer = read_answer(completed, 4)
     assert not isinstance(answer, str)
     assert answer.decision == "confirmed"
-        assert completed.tokens() == {"tokens_in": 812, "tokens_out": 80, "tokens_cached": 0}
+    assert completed.tokens() == {"tokens_in": 812, "tokens_out": 80, "tokens_cached": 0}
 
 
 def test_every_size_is_whole() -> None:
