@@ -170,7 +170,7 @@ class Judge:
         first = self._timed(case.escalation, opinion, started, stages)
         if opinion.rest is None:
             return first, None
-        stages["decision"] = first.seconds
+        stages["decision"] = first.timings["model"]
         rest = opinion.rest
         whole = asyncio.create_task(self._finish(case.escalation, rest, started, stages))
         whole.add_done_callback(lambda _: rest.cancel())  # also where it was cancelled before it began
