@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Empty, which is off: the tests start hundreds of processes, each of which would compile the sources again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help setup demo test test-quick test-slow test-all test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto attack fuzz mutation lock newest fresh sbom
+.PHONY: help setup demo test test-quick test-slow test-all test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto promtool attack fuzz mutation lock newest fresh sbom
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -31,18 +31,18 @@ demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dash
 	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)") $(if $(VLM),--vlm "$(VLM)") $(if $(VLM_MODEL),--vlm-model "$(VLM_MODEL)")
 
 # Twice as many as there are cores: many tests wait for cameras and brokers that go on in real time.
-test: setup browser mosquitto  ## run every test that CI runs, files side by side on all cores (ARGS="--durations=80")
+test: setup browser mosquitto promtool  ## run every test that CI runs, files side by side on all cores (ARGS="--durations=80")
 	$(BIN)/python -m pytest -n $$(( $$(nproc) * 2 )) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: setup ## the unit tests that need no browser, broker or camera, in about a minute
 	$(BIN)/python -m pytest tests/unit -m 'not slow and not thorough' -n $$(( $$(nproc) * 3 / 2 )) --dist loadfile -q $(ARGS)
 
-test-slow: setup browser mosquitto  ## run also what takes minutes, and genuine model servers (4 GB, into .venv-vllm and .venv-llamacpp)
+test-slow: setup browser mosquitto promtool  ## run also what takes minutes, and genuine model servers (4 GB, into .venv-vllm and .venv-llamacpp)
 	@PYTHON=$(BIN)/python deploy/get-model-servers.sh
 	$(BIN)/python -m pytest -m 'slow or not slow' $(ARGS)
 
 # For once a week. The slow ones come alone: some of them measure times. Nothing is installed but what `make test` brings.
-test-all: setup browser mosquitto  ## run everything that this machine can run, and say what it did not run and why (hours)
+test-all: setup browser mosquitto promtool  ## run everything that this machine can run, and say what it did not run and why (hours)
 	failed=0; \
 	$(BIN)/python -m pytest -n $$(( $$(nproc) * 2 )) --dist loadfile --no-loadscope-reorder --not-run $(ARGS) || failed=$$?; \
 	$(BIN)/python -m pytest -m slow --not-run $(ARGS) || failed=$$?; \

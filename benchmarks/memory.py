@@ -28,6 +28,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ PAGES = (
     "/api/v1/system", "/metrics", "/readyz",
 )  # fmt: skip
 EVERY_S = 2.0
+NOT_READY = 503  # of /readyz, as where a busy machine keeps a camera from being live
 MB = 1024 * 1024
 LEFT_OUT = {
     "appliance", "cloud_worker", "openvino", "playwright", "torch", "nvidia", "moto", "onnx", "sympy", "networkx",
@@ -108,8 +110,12 @@ def site(url: str, data: Path, backend: str, port: int, broker: str, *, quiet: b
 def open_pages(address: str) -> None:
     """As somebody does who looks through the dashboard."""
     for path in PAGES:
-        with urllib.request.urlopen(address + path, timeout=30) as answer:
-            answer.read()
+        try:
+            with urllib.request.urlopen(address + path, timeout=30) as answer:
+                answer.read()
+        except urllib.error.HTTPError as error:
+            if error.code != NOT_READY:
+                raise
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ _NO_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
 _FRAGMENT = re.compile(r"(What|Who|Of|That|So|Whose|Whether)\b")
+_ENTRY = re.compile(r"[a-z_][\w.]*:[a-z_]\w*")  # as in the table of commands
 _CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]*")
 
 
@@ -52,7 +53,7 @@ class Module:
         return found
 
     def imports(self) -> set[str]:
-        """Return the dotted names that the module imports, wherever in it."""
+        """Return the dotted names that the module imports, wherever in it, or names as `module:function`."""
         found: set[str] = set()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -60,6 +61,8 @@ class Module:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module)
                 found.update(f"{node.module}.{alias.name}" for alias in node.names)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _ENTRY.fullmatch(node.value):
+                found.add(node.value.partition(":")[0])
         return found
 
     def docstrings(self) -> Iterator[str]:

@@ -170,16 +170,16 @@ class Judge:
         first = self._timed(case.escalation, opinion, started, stages)
         if opinion.rest is None:
             return first, None
-        stages["decision"] = first.seconds
-        return first, asyncio.create_task(self._finish(case.escalation, opinion.rest, started, stages))
+        stages["decision"] = first.timings["model"]
+        rest = opinion.rest
+        whole = asyncio.create_task(self._finish(case.escalation, rest, started, stages))
+        whole.add_done_callback(lambda _: rest.cancel())  # also where it was cancelled before it began
+        return first, whole
 
     async def _finish(
         self, escalation: Escalation, rest: asyncio.Task[Opinion], started: float, stages: dict[str, float]
     ) -> Verdict:
-        try:
-            return self._timed(escalation, await rest, started, stages)
-        finally:
-            rest.cancel()
+        return self._timed(escalation, await rest, started, stages)
 
     def _timed(self, escalation: Escalation, opinion: Opinion, started: float, stages: dict[str, float]) -> Verdict:
         seconds = self._clock.monotonic() - started

@@ -6,16 +6,14 @@ answer that nobody thought of may wake, is its own end and not that of the recor
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, SystemClock
@@ -215,32 +213,3 @@ def periodic_service(name: str, every_s: float, job: Callable[[], object], clock
                 repeats.report(f"{name} waits: {error}")
 
     return Service(name, run, stop.set)
-
-
-class ServiceLoop:
-    """The event loop of one service.
-
-    Unlike `asyncio.run` it keeps the loop when the service failed, to be run again: what is bound to it (locks, events,
-    connections) stays usable. Owner: the service's thread.
-    """
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, main: Coroutine[Any, Any, None]) -> None:
-        """Run `main` to its end. Raises what it raises."""
-        loop = self._loop = self._loop or asyncio.new_event_loop()
-        try:
-            loop.run_until_complete(main)
-        finally:
-            loop.run_until_complete(_cancel(asyncio.all_tasks(loop)))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-        self._loop = None
-
-
-async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What is wrong with the appliance itself and with what it talks to, as health events say it: see docs/health.md."""
+"""Faults of the appliance itself and of what it talks to, as health events report them: see docs/health.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPIRY_EVERY_S = 600.0  # files that were replaced are taken note of within ten 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """What the appliance talks to. None: there is no such part.
+    """The peers that the appliance talks to. None: there is no such part.
 
     expiring: the files of certificates and tokens that somebody else makes, by what they are for.
     """

@@ -142,6 +142,7 @@ def camera_page(
         arming=ArmingReport.of(arming, name), off_rules=sorted(arming.off_rules(name)), lengths=PAUSE_LENGTHS,
         lasting=health.open(name), health=[event for event in events if event.t_end is not None],
         editable=settings.is_editable and configured is not None,
+        second=configured is not None and configured.detect_url is not None,
         ptz=configured is not None and configured.onvif is not None and may("POST", f"{API}/cameras/{{name}}/ptz"),
     )  # fmt: skip
 

@@ -59,7 +59,7 @@ class ApiModel(BaseModel):
 
 
 class RequestModel(BaseModel):
-    """What a client sends: a key that is not known is refused."""
+    """A message of a client: a key that is not known is refused."""
 
     model_config = ConfigDict(extra="forbid")
 

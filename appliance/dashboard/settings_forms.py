@@ -24,7 +24,7 @@ _WORDS = Path(__file__).with_name("settings_words.txt")
 
 @dataclass(frozen=True, slots=True)
 class FieldWords:
-    """What a person reads of a key. `cameras.*.` begins the keys of each camera."""
+    """The texts of a key for people. `cameras.*.` begins the keys of each camera."""
 
     key: str
     label: str

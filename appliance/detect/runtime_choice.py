@@ -350,7 +350,9 @@ def _option(each: RuntimeCandidate, known: RuntimeChoice | None, *, alone: bool)
         gain += ", and more memory" if _gain_min(each) > GAIN_MIN else ""
         best = known.cost_ms[str(known.chosen)]
         return RuntimeOption(str(each), "slower", ms, gain if ms is not None and ms < best else "")
-    return RuntimeOption(str(each), "chosen", ms, "the quickest of those that are as accurate")
+    quickest = ms == min(known.cost_ms.values())
+    why = "the quickest of those that are as accurate" if quickest else "as accurate, and worth its memory"
+    return RuntimeOption(str(each), "chosen", ms, why)
 
 
 def _left_out(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> Iterator[RuntimeOption]:

@@ -28,7 +28,7 @@ FILE_BYTES_MAX = 16_000_000  # a stream whose key frames come too seldom for tha
 
 @dataclass(frozen=True, slots=True)
 class LiveRings:
-    """What takes a camera's packets for live views. detect: of its second stream; main: of the first; None: nothing."""
+    """Takers of a camera's packets for live views. detect: of its second stream; main: of the first; None: nothing."""
 
     detect: PacketSink | None = None
     main: PacketSink | None = None

@@ -22,7 +22,7 @@ from appliance.media.segment_reader import (
 )
 
 GAP_S_MIN = 2.0  # a shorter gap, late begin or early end is not worth a note
-_TICKS_A_SECOND = 90_000
+_TICKS_A_SECOND = 90_000  # the clock of video in RTP and MPEG-TS, in Hz
 _UNIT = Fraction(1, _TICKS_A_SECOND)
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.ENOENT}
 

@@ -11,8 +11,8 @@ from functools import partial
 
 from appliance.base.clock import Clock, ClockStepDetector
 from appliance.base.errors import StoreUnavailable, UsageError, lacks_files
+from appliance.base.service_loop import ServiceLoop
 from appliance.base.telemetry import LogThrottle
-from appliance.base.threads import ServiceLoop
 from appliance.config import AppriseTarget, PushTarget, Target
 from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import POLL_S, NotifierDeps, TargetSender, TargetStatus, UnstoredAlert

@@ -103,7 +103,7 @@ def standing_of(
 
 @dataclass(frozen=True, slots=True)
 class FirstEvent:
-    """What the first event of an alert was, and in which zone or at which line."""
+    """The first event of an alert, and its zone or line."""
 
     kind: EventKind
     place: str

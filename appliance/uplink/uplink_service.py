@@ -13,7 +13,7 @@ from pathlib import Path
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, ClockStepDetector
 from appliance.base.errors import StoreUnavailable, UplinkError, lacks_files
-from appliance.base.threads import ServiceLoop
+from appliance.base.service_loop import ServiceLoop
 from appliance.broker import LinkState, NatsLink, end_tasks
 from appliance.config import UplinkConfig
 from appliance.store.alerts import AlertStore

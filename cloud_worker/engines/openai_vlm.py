@@ -139,6 +139,7 @@ class OpenAiVlm:
             decided.cancel()
         early = stream.decision
         rest = asyncio.create_task(self._rest(whole, early, asked), name="reason of an answer")
+        rest.add_done_callback(lambda _: whole.cancel())  # also where it was cancelled before it began
         return replace(self._believed(early, asked), rest=rest)
 
     async def _rest(self, whole: asyncio.Task[tuple[int, bytes]], early: VlmAnswer, asked: _AskedCase) -> Opinion:
@@ -148,8 +149,6 @@ class OpenAiVlm:
         except EngineError as error:
             logger.info("%s: the reason of a decision did not come: %s", asked.escalation.id, error)
             opinion = Opinion(decision="unsure", reason="")
-        finally:
-            whole.cancel()
         counts: dict[str, Any] = {name: getattr(opinion, name) for name in ("tokens_in", "tokens_out", "tokens_cached")}
         reason = opinion.reason if opinion.decision == early.decision else NO_REASON
         return replace(self._believed(early, asked), reason=reason, **counts)

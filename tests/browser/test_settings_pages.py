@@ -52,7 +52,9 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
     (tmp_path / "data").mkdir()
     site = Site(tmp_path / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(FILE)))
     site.record("gate", site.clock.now() - 20)
-    UserStore(site.db).add(UserRow(name="Anna Müller", role="admin", cameras=None, password=password_hash()))
+    users = UserStore(site.db)
+    users.add(UserRow(name="Anna Müller", role="admin", cameras=None, password=password_hash()))
+    users.add(UserRow(name="Max", role="viewer", cameras=("gate",), password=password_hash()))
     service = SettingsService(path, tmp_path / "data", site.clock, lambda _: ())
     with running(site.serve(settings=service)) as url:
         yield Owner(url, path, site)
@@ -74,8 +76,8 @@ def page(request: pytest.FixtureRequest, browser: Browser, owner: Owner) -> Iter
     context.close()
 
 
-def sign_in(page: Page) -> None:
-    page.get_by_label("Name").fill("Anna Müller")
+def sign_in(page: Page, name: str = "Anna Müller") -> None:
+    page.get_by_label("Name").fill(name)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
 
@@ -99,6 +101,13 @@ def test_a_form_saves_from_the_first_keystroke_and_names_what_is_wrong_at_its_fi
     save.click()
     expect(page.get_by_text("Saved and in force.").last).to_be_visible()
     assert owner.written["storage"] == {"keep_hours": 72}
+
+
+def test_who_may_not_see_a_page_is_led_to_the_alerts(page: Page, owner: Owner) -> None:
+    page.context.clear_cookies()
+    page.goto(f"{owner.url}/login?next=/savings")
+    sign_in(page, "Max")
+    page.wait_for_url(f"{owner.url}/")
 
 
 def test_shares_bytes_and_secrets_are_written_as_the_file_has_them(page: Page, owner: Owner) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import get_args
 
 import pytest
 
 from appliance.base.clock import SystemClock
 from appliance.types import JudgeKind
 from appliance.wire import Need
+from benchmarks.verdicts import scripted_server
 from benchmarks.verdicts.__main__ import row
 from benchmarks.verdicts.chat_request import BadRequest, cells, completion, prompt_ids, read, text_ids
 from benchmarks.verdicts.load_generator import EVIDENCE, TimedAnswer, cases, flat_out, paced
@@ -17,7 +19,7 @@ from benchmarks.verdicts.model_sizes import SIZES, Special
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import Completion, OpenAiVlm, read_answer
 from cloud_worker.judge import Judge, JudgeCase, Opinion
-from cloud_worker.prompt import SYSTEM
+from cloud_worker.prompt import SYSTEM, AnswerOrder
 
 
 def request_of(name: str) -> bytes:
@@ -67,7 +69,8 @@ def test_the_servers_text_is_an_answer_that_the_worker_accepts() -> None:
     completed = Completion.model_validate(completion(4, 812, 80))
     answer = read_answer(completed, 4)
     assert not isinstance(answer, str)
-    assert (answer.decision, completed.tokens()) == ("confirmed", (812, 80))
+    assert answer.decision == "confirmed"
+    assert completed.tokens() == {"tokens_in": 812, "tokens_out": 80, "tokens_cached": 0}
 
 
 def test_every_size_is_whole() -> None:
@@ -119,3 +122,16 @@ def test_a_row_has_latency_batches_and_how_busy_the_model_was() -> None:
     measured = row("crops", 95, took, before, after)
     assert (measured.p50_s, measured.batch, measured.busy, measured.valid) == (2.0, 1.5, 0.5, 3)
     assert "4.66 s" in measured.table_row
+
+
+@pytest.mark.parametrize("order", get_args(AnswerOrder))
+def test_the_scripted_engine_is_judged_by_and_a_decision_may_come_before_the_whole(order: AnswerOrder) -> None:
+    with scripted_server.served(first_token_s=0.05, token_s=0.02) as port:
+        settings = OpenAiEngine(kind="openai", url=f"http://127.0.0.1:{port}/v1", model="bench", answer_order=order)
+        judge = Judge(OpenAiVlm(settings, SystemClock()), "bench", SystemClock())
+        found = asyncio.run(paced(judge, cases("crops"), per_minute=6000, seconds=0.05, places=8))[0]
+    assert found.valid
+    floor_s = 0.05 + 0.02 * (found.tokens_out - 1)
+    assert found.seconds >= floor_s, "the pace that was asked for"
+    early_s = found.seconds - found.decision_s
+    assert early_s > floor_s / 4 if order == "decision_first" else early_s < floor_s / 4

@@ -97,6 +97,8 @@ def test_another_camera_takes_its_place_with_the_same_zones(box: Box) -> None:
         "rtsp://192.168.1.77/live", "rtsp://192.168.1.77/sub",
     )  # fmt: skip
     assert list(box.cameras["gate"].zones) == ["yard"]
+    box.site.live("gate", 1_700_000_000.0)
+    assert "its second stream" in box.page("/cameras/gate")  # whose size is shown, not the recording's
 
 
 def test_what_stays_is_not_written_anew(box: Box) -> None:

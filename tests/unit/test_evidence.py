@@ -23,7 +23,7 @@ from appliance.base.errors import EvidenceError
 from appliance.config import SiteConfig
 from appliance.evidence.frame_selection import spread_moments
 from appliance.evidence.maker import EvidenceMaker
-from appliance.media import clips
+from appliance.media import clips, segment_reader
 from appliance.media.clips import cut_clip
 from appliance.media.recorded import RecordedSegment
 from appliance.media.recording_reader import DirectReader
@@ -107,6 +107,19 @@ class TestStill:
         junk.path.write_bytes(b"\x00" * 5000)
         with pytest.raises(EvidenceError):
             cut_still([junk], T0 + 1)
+
+    def test_frames_larger_than_the_header_says_are_not_decoded(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        [segment] = recorded(tmp_path, 1)
+        data = bytearray(segment.path.read_bytes())
+        entry = data.index(b"avc1", data.index(b"stsd"))  # ISO/IEC 14496-12, VisualSampleEntry: its width and height
+        assert int.from_bytes(data[entry + 28 : entry + 30], "big") == 320
+        data[entry + 28 : entry + 32] = (64).to_bytes(2, "big") + (48).to_bytes(2, "big")
+        segment.path.write_bytes(data)
+        monkeypatch.setattr(segment_reader, "PIXELS_MAX", 64 * 48)
+        with pytest.raises(EvidenceError):
+            cut_still([segment], T0 + 1)
 
     def test_jpeg_is_made_smaller_never_larger(self) -> None:
         image = np.zeros((300, 600, 3), np.uint8)

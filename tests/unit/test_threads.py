@@ -15,13 +15,13 @@ import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import ModelError, StoreError, StoreUnavailable
+from appliance.base.service_loop import ServiceLoop
 from appliance.base.threads import (
     FILES_WAIT_S,
     RESTART_LAST_S,
     WELL_AFTER_S,
     Service,
     ServiceGroup,
-    ServiceLoop,
     ServiceRestarts,
     periodic_service,
 )
