@@ -140,8 +140,11 @@ def _free_port() -> int:
 
 
 def copied_libraries(folder: Path) -> Path:
-    """Copy the libraries that the appliance needs into files that no other process has mapped."""
-    installed, copy = Path(sysconfig.get_paths()["platlib"]), folder / "libraries"
+    """Copy the libraries that the appliance needs into files that no other process has mapped.
+
+    The folder is named as sandbox.confinement knows one of packages, or the media sandbox may not read all of them.
+    """
+    installed, copy = Path(sysconfig.get_paths()["platlib"]), folder / "site-packages"
     shutil.copytree(installed, copy, ignore=lambda _, names: [each for each in names if _is_left_out(each)])
     return copy
 

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ModelError
 from appliance.detect.class_labels import COCO_80
-from appliance.detect.onnx_header import protobuf_fields
+from appliance.detect.protobuf_reader import protobuf_fields
 
 # github.com/hailo-ai/hailort (MIT), branch hailo8: src/hef/hef_internal.hpp and hef.proto.
 MAGIC = 0x01484546

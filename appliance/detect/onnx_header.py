@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.base.detector_config import Precision
 from appliance.base.errors import ModelError
 from appliance.detect.network_runtime import Side, TensorSpec
+from appliance.detect.protobuf_reader import protobuf_fields
 
 # TensorProto.DataType of onnx.proto, by numpy's names.
 DTYPES = {
@@ -18,7 +18,6 @@ DTYPES = {
 }  # fmt: skip
 FLOATS = ("float32", "float16", "bfloat16")
 _QUANTISING = ("QuantizeLinear", "DequantizeLinear")
-_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5  # wire types of Protocol Buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,39 +122,6 @@ def _value_info(view: memoryview) -> TensorSpec:
             side = dict(protobuf_fields(_view(dim)))
             sides.append(_number(side[1]) if 1 in side else _text(side.get(2)) or None)
     return TensorSpec(_text(info.get(1)), DTYPES.get(_number(tensor.get(1)), "?"), tuple(sides))
-
-
-def protobuf_fields(view: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Field numbers and values of a protobuf message. Raises ValueError, IndexError: it is none."""
-    at = 0
-    while at < len(view):
-        key, at = _varint(view, at)
-        kind = key & 7
-        if kind == _VARINT:
-            value, at = _varint(view, at)
-            yield key >> 3, value
-            continue
-        if kind == _LENGTH:
-            length, at = _varint(view, at)
-        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
-            length = 8 if kind == _EIGHT_BYTES else 4
-        else:
-            raise ValueError(f"a field of kind {kind}")
-        if key >> 3 == 0 or at + length > len(view):
-            raise ValueError("it is cut off or damaged")
-        yield key >> 3, view[at : at + length]
-        at += length
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = view[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise ValueError("a number of more than 64 bits")
 
 
 def _view(value: int | memoryview | None) -> memoryview:

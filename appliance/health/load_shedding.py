@@ -10,12 +10,10 @@ from appliance.config import LoadSheddingConfig
 from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.sensors.linux_sensors import MemoryReading
 from appliance.sensors.readings import SensorReading
-from appliance.types import HealthKind
+from appliance.types import CACHES, RINGS, HealthKind
 
 RATE, RESOLUTION, OFFLOAD = 1, 2, 3
-"""Steps against heat, each with those before it."""
-CACHES, RINGS = 1, 2
-"""Steps against lack of memory."""
+"""Steps against heat, each with those before it. Those against lack of memory: CACHES, RINGS."""
 THROTTLED_S = 60.0  # for so long, or while it comes again, a processor counts as throttled that was so twice
 MEMORY_STEP_S = 10.0  # PSI's shortest mean: what a step gave back is seen then
 MEMORY_CLEAR_S = 60.0  # shorter, and shedding itself would end what it is for, in turns

@@ -22,7 +22,6 @@ from appliance.analysis.session_tracks import ObjectTracker
 from appliance.base.clock import Clock
 from appliance.base.malloc import TRIM_EVERY_S, trim_heaps
 from appliance.detect.detector import ObjectDetector, VariableInput, fallback_reason, prefer_labels
-from appliance.health.load_shedding import RINGS
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity
 from appliance.inference.inference_worker import DetectorHung, InferenceWorker
@@ -40,6 +39,7 @@ from appliance.rules.reportable import unknown_labels
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
 from appliance.track.stationary_objects import StationaryObjects
 from appliance.types import (
+    RINGS,
     Command,
     ConfigureCommand,
     HealthKind,

@@ -35,7 +35,8 @@ from appliance.sandbox.sandbox import (
     SandboxUnavailable,
 )
 from appliance.store.paths import CUTS, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
-from appliance.store.segments import MeasuredSegment, NotMeasured
+from appliance.store.segments import NotMeasured
+from appliance.types import MeasuredSegment
 
 if TYPE_CHECKING:
     from appliance.media.stills import Still

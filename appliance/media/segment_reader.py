@@ -24,7 +24,7 @@ from av.error import FFmpegError
 from appliance.base.errors import EvidenceError
 from appliance.media.recorded import ROUNDING_S, RecordedSegment
 from appliance.media.source import PIXELS_MAX
-from appliance.store.segments import MeasuredSegment
+from appliance.types import MeasuredSegment
 
 _WITH_LENGTHS = frozenset({"h264", "hevc"})
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})

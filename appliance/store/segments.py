@@ -21,7 +21,7 @@ from appliance.store.database import Database
 from appliance.store.paths import PREROLL, SEGMENTS
 from appliance.store.quotas import recount_usage
 from appliance.store.rows import read_segment
-from appliance.types import SegmentRow
+from appliance.types import MeasuredSegment, SegmentRow
 
 SEGMENT_S_MAX = 600.0  # segment_s is at most 60, and a segment ends at the first key frame after that
 ORPHAN_AGE_S = 3600.0  # a file without a row may be one that is being written, for a minute
@@ -108,20 +108,6 @@ def _overlap_s(a: SegmentRow, b: SegmentRow) -> float:
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"^(\d{8}T\d{6}\.\d{3})Z-\w+\.(mp4|mkv)$")  # see ingest/recorder.py
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredSegment:
-    """Readable part of a segment: seconds from its first frame to the end of its last, and how many frames.
-
-    bytes: the length to which the file was cut because its end was not readable; None: it was left as it is.
-    """
-
-    seconds: float
-    frames: int
-    codec: str
-    size: tuple[int, int]
-    bytes: int | None = None
 
 
 class NotMeasured(VedetteError):

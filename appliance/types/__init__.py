@@ -19,6 +19,8 @@ from appliance.types.frames import Detections as Detections
 from appliance.types.frames import FrameBoxes as FrameBoxes
 from appliance.types.frames import StreamHeader as StreamHeader
 from appliance.types.frames import TrackedObject as TrackedObject
+from appliance.types.ingest_messages import CACHES as CACHES
+from appliance.types.ingest_messages import RINGS as RINGS
 from appliance.types.ingest_messages import CameraMeter as CameraMeter
 from appliance.types.ingest_messages import CameraState as CameraState
 from appliance.types.ingest_messages import Command as Command
@@ -31,6 +33,7 @@ from appliance.types.ingest_messages import Gap as Gap
 from appliance.types.ingest_messages import HealthEvent as HealthEvent
 from appliance.types.ingest_messages import IngestHealth as IngestHealth
 from appliance.types.ingest_messages import IngestMessage as IngestMessage
+from appliance.types.ingest_messages import MeasuredSegment as MeasuredSegment
 from appliance.types.ingest_messages import RebaselineCommand as RebaselineCommand
 from appliance.types.ingest_messages import RecheckCommand as RecheckCommand
 from appliance.types.ingest_messages import RecheckDetection as RecheckDetection

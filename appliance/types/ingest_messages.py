@@ -134,6 +134,20 @@ class SegmentRow:
     kind: SegmentKind = "continuous"
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredSegment:
+    """Readable part of a segment: seconds from its first frame to the end of its last, and how many frames.
+
+    bytes: the length to which the file was cut because its end was not readable; None: it was left as it is.
+    """
+
+    seconds: float
+    frames: int
+    codec: str
+    size: tuple[int, int]
+    bytes: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
     """Nothing was received, or nothing could be recorded, between two times. `t_end` None while it lasts."""
@@ -251,12 +265,16 @@ class ConfigureCommand:
     cameras: Mapping[str, object]
 
 
+CACHES, RINGS = 1, 2
+"""Steps against lack of memory, each with those before it; see appliance/health/load_shedding.py."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShedLoadCommand:
     """To the ingest process: do less from now on, or all of it again.
 
     fps_share: of the detections a second that a camera gets while something moves; input_share: of the sides of what
-    the detector is shown of a whole frame. memory_step: 0: nothing; see appliance/health/load_shedding.py.
+    the detector is shown of a whole frame. memory_step: 0: nothing, else CACHES or RINGS.
     """
 
     type: Literal["shed_load"] = "shed_load"
