@@ -203,7 +203,7 @@ class Appliance:
     def _configure_monitor(self) -> None:
         config, monitor = self.config, self._lasting.monitor
         monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
-        monitor.disk.free_min_bytes = config.storage.disk_free_min_mb * 1_000_000
+        monitor.disk.configure(config.storage.disk_free_min_mb * 1_000_000)
 
     def _shed_memory(self, shed: LoadShedding) -> None:
         """Release what can be read again when the step of memory changes. Called by the monitor's thread."""

@@ -24,7 +24,7 @@ class DiskWatch:
 
     def __init__(self, root: Path, free_min_bytes: float, clock: Clock) -> None:
         """root: the storage folder. free_min_bytes: with less, recording pauses."""
-        self.free_min_bytes = free_min_bytes
+        self._free_min_bytes = free_min_bytes
         self._root = root
         self._clock = clock
         self._probe_at = float("-inf")
@@ -39,6 +39,10 @@ class DiskWatch:
         if began is not None and self._clock.monotonic() - began > SLOW_PROBES * SLOW_S:
             return "the disk is slow: a small write does not return"
         return self._fault
+
+    def configure(self, free_min_bytes: float) -> None:
+        """Use this bound from the next probe on."""
+        self._free_min_bytes = free_min_bytes
 
     def run_once(self) -> None:
         """Look at the room, and write when it is time to."""
@@ -57,9 +61,9 @@ class DiskWatch:
             return f"the storage folder cannot be reached: {(error.strerror or 'it is gone').lower()}"
         if stats.f_flag & os.ST_RDONLY:
             return "the disk is read-only: nothing can be recorded or stored"
-        if stats.f_bavail * stats.f_frsize < self.free_min_bytes:
+        if stats.f_bavail * stats.f_frsize < self._free_min_bytes:
             return (
-                f"the disk is nearly full: less than {self.free_min_bytes / 1e6:.0f} MB are free, so recording pauses"
+                f"the disk is nearly full: less than {self._free_min_bytes / 1e6:.0f} MB are free, so recording pauses"
             )
         return ""
 

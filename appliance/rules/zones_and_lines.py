@@ -304,10 +304,15 @@ class Line:
 
 def are_neighbours(a: Box, b: Box, aspect: float) -> bool:
     """Return True if two objects are so near to each other that a detector may take them for one, or one for two."""
-    wide, tall = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    smaller = min((each[2] - each[0]) * (each[3] - each[1]) for each in (a, b))
-    if min(wide, tall) > 0 and wide * tall >= TUNING.neighbour_overlap_min * smaller:
-        return True
-    (ax, ay), (bx, by) = foot(a), foot(b)
-    reach = TUNING.neighbour_heights * min(a[3] - a[1], b[3] - b[1])
-    return hypot((ax - bx) * aspect, ay - by) <= reach
+    # Asked of each pair in each frame: what is far apart is known by comparisons alone.
+    tall_a, tall_b = a[3] - a[1], b[3] - b[1]
+    if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]:
+        shared = (min(a[2], b[2]) - max(a[0], b[0])) * (min(a[3], b[3]) - max(a[1], b[1]))
+        if shared >= TUNING.neighbour_overlap_min * min((a[2] - a[0]) * tall_a, (b[2] - b[0]) * tall_b):
+            return True
+    reach = TUNING.neighbour_heights * (tall_a if tall_a < tall_b else tall_b)
+    down = a[3] - b[3]
+    if not -reach <= down <= reach:
+        return False
+    (ax, _), (bx, _) = foot(a), foot(b)
+    return hypot((ax - bx) * aspect, down) <= reach

@@ -27,8 +27,7 @@ AREAS = (
         tuple(
             f"appliance/router/{name}.py"
             for name in (
-                "decide", "silent_audit", "escalation_budget", "escalation_planner", "recent_escalations",
-                "track_stats", "system_load", "router_maintenance",
+                "decide", "escalation_budget", "escalation_planner", "track_stats", "router_maintenance",
             )
         ),
         (
@@ -39,7 +38,7 @@ AREAS = (
     ),
     Area(
         "calibration",
-        tuple(f"appliance/router/{name}.py" for name in ("binomial_bounds", "calibration", "calibration_fit")),
+        tuple(f"appliance/router/{name}.py" for name in ("calibration", "calibration_fit")),
         ("unit/test_calibration.py", "unit/test_router_maintenance.py", "unit/test_cascade.py"),
     ),
     Area(
@@ -55,7 +54,7 @@ AREAS = (
         ),
     ),
     Area(
-        "session", ("appliance/web/auth.py", "appliance/store/sessions.py", "appliance/base/passwords.py"),
+        "session", ("appliance/web/auth.py", "appliance/store/users.py", "appliance/base/passwords.py"),
         (
             "unit/test_dashboard_auth.py", "unit/test_second_factor.py", "unit/test_setup.py",
             "unit/test_proxy_headers.py", "unit/test_access.py",

@@ -115,7 +115,9 @@ def pages() -> list[str]:
     for (method, path), right in RIGHTS.items():
         if method == "GET" and right.role is not None and not path.startswith((API, "/fragments", "/metrics")):
             states = ("open", "reviewed", "deleted") if "{alert_id}" in path else ("",)
-            named = path.replace("{name}", "gate").replace("{trial}", "none")  # a trial that is gone has a page, too
+            named = (
+                path.replace("{name}", "gate").replace("{trial}", "none").replace("{form}", "storage")
+            )  # a trial that is gone has a page, too
             found += [named.replace("{alert_id}", f"{state}-gate") for state in states]
     return found
 

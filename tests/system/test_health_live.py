@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from appliance.base.clock import SystemClock
 from appliance.base.json_lines import decode_ingest
 from appliance.config import SiteConfig
-from appliance.inference import detector_watchdog
+from appliance.inference import inference_worker
 from appliance.ingest import process
 from appliance.ingest.channel import IngestChannel
 from appliance.types import Detections, HealthEvent
@@ -238,7 +238,7 @@ class Hangs:
 def test_a_detector_that_hangs_is_reported_and_the_process_makes_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(detector_watchdog, "HUNG_S", 5.0)
+    monkeypatch.setattr(inference_worker, "HUNG_S", 5.0)
     monkeypatch.setattr(process, "STOP_S_MAX", 1.0)
     made = clip(tmp_path / "c.mp4", 300)
     site = SiteConfig.model_validate(
@@ -253,7 +253,7 @@ def test_a_detector_that_hangs_is_reported_and_the_process_makes_way(
         ingest = process.IngestProcess(
             site.for_ingest(), detector, CountingTracker, IngestChannel(writing), SystemClock()
         )
-        with pytest.raises(detector_watchdog.DetectorHung):
+        with pytest.raises(inference_worker.DetectorHung):
             ingest.run()
         detector.go.set()
         os.close(writing)

@@ -253,7 +253,7 @@ def test_who_tries_a_camera_is_confined_to_it(film: Path, camera: RtspServerThre
     with ThreadPoolExecutor(1) as one_thread:
         report = one_thread.submit(probe_camera, camera.url("main"))
         until(lambda: "\nSeccomp:\t2\n" in probing(), 60, "the process that tries it is confined")
-    assert (report.result().codec, bool(report.result().picture)) == ("h264", True)
-    assert probe_camera(f"file:{film}").picture
+    assert (report.result().codec, bool(report.result().image)) == ("h264", True)
+    assert probe_camera(f"file:{film}").image
     with pytest.raises(ProbeFailed, match="401"):
         probe_camera(camera.url("main", credentials=False))

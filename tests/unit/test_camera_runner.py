@@ -273,7 +273,7 @@ def test_when_the_clock_of_the_box_is_set_time_is_anchored_anew(ten: Path) -> No
     sink.stop_after = 8
     reader.run()
     assert listener.states == ["connecting", "live", "lost", "live"]
-    assert "clock of this box was set by -3600 s" in listener.gaps[0][2]
+    assert "clock of this appliance was set by -3600 s" in listener.gaps[0][2]
 
 
 def test_a_source_is_always_closed_and_its_sinks_ended(ten: Path) -> None:

@@ -68,5 +68,5 @@ def test_the_words_say_the_share_the_goal_and_whether_it_was_met() -> None:
     two = cascade_of([judged(0.9, 1), judged(0.95, 2)], judge_error=0.05)
     assert "(goal: 85 %, met; that few prove only that under 78 % of such alerts are lost)" in cascade_sentence(two)
     rows = {row[0]: row for row in cascade_table(curve).rows}
-    assert rows["and as right as asking"][1:8] == ("80 %", "6", "2", "2", "0.2 kB", "20 %", "2.0")
+    assert rows["and as right as asking"][1:8] == ("80 %", "6", "2", "2", "200 B", "20 %", "2.0")
     assert float(rows["0 % or more"][9]) == pytest.approx(0.95)

@@ -16,6 +16,7 @@ from appliance.ingest import __main__ as ingest
 from appliance.ingest import ingest_policy
 from appliance.ingest.ingest_needs import IngestNeeds, port_of
 from appliance.ingest.ingest_policy import IngestPolicy
+from appliance.media.live_memory import live_memory
 from appliance.sandbox.confinement import LACKS, NO_SECCOMP, missing_confinement, program_files
 
 USUAL = {554, 322, 8554}
@@ -66,7 +67,8 @@ def test_it_writes_into_its_own_folders_and_starts_nothing(tmp_path: Path) -> No
     policy = IngestPolicy(site(tmp_path)).policy
     data = tmp_path / "data"
     assert set(policy.writable) == {data / each for each in ("segments", "substreams", "parked", "preroll")} | {
-        Path(os.devnull)
+        Path(os.devnull),
+        live_memory(data),
     }
     assert policy.made_in == (data,)
     assert policy.ports == USUAL | {53}

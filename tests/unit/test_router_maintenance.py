@@ -124,7 +124,10 @@ def test_an_escalation_whose_moment_never_comes_is_given_up_visibly(made: Made) 
     box.second()
     asked = box.escalated(alert)
     assert asked is not None
-    assert (asked.state, asked.error) == ("expired", "given up after 2 h: it waited for the box to be less loaded")
+    assert (asked.state, asked.error) == (
+        "expired",
+        "given up after 2 h: it waited for the appliance to be less loaded",
+    )
 
 
 def test_what_is_put_off_is_no_older_for_a_clock_that_was_set(made: Made) -> None:

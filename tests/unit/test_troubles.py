@@ -37,7 +37,7 @@ def test_a_short_disk_is_told_until_there_is_room_again(tmp_path: Path) -> None:
     watch = DiskWatch(tmp_path, 2**62, ManualClock(T0))
     watch.run_once()
     assert watch.fault.startswith("the disk is nearly full: less than ")
-    watch.free_min_bytes = 0
+    watch.configure(0)
     watch.run_once()
     assert watch.fault == ""
     assert not (tmp_path / PROBE).exists()
