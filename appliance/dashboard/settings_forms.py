@@ -97,7 +97,8 @@ def _schema() -> dict[str, Any]:
 def _resolved(node: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """Return the schema that a node stands for, and whether it may be null."""
     if "$ref" in node:
-        return {**_resolved(_schema()["$defs"][node["$ref"].rpartition("/")[2]])[0], **node, "$ref": ""}, False
+        beside = {name: value for name, value in node.items() if name != "$ref"}
+        return _resolved(_schema()["$defs"][node["$ref"].rpartition("/")[2]])[0] | beside, False
     options = node.get("anyOf", ())
     kept = [each for each in options if each.get("type") != "null"]
     if options and len(kept) == 1:
@@ -110,12 +111,8 @@ def schema_of(key: str) -> tuple[dict[str, Any], bool]:
     node, empty = _schema(), False
     for part in key.split("."):
         step = next(iter(node["patternProperties"].values())) if part == "*" else node["properties"][part]
-        node, empty = _resolved({name: value for name, value in step.items() if name != "$ref"} | _ref(step))
+        node, empty = _resolved(step)
     return node, empty
-
-
-def _ref(step: dict[str, Any]) -> dict[str, Any]:
-    return {"$ref": step["$ref"]} if step.get("$ref") else {}
 
 
 def _kind(node: dict[str, Any]) -> FieldKind:

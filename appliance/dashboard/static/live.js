@@ -1,6 +1,6 @@
 // @ts-check
 // Live video: one connection for all cameras of a page, played through Media Source; `currentTime` is camera time.
-import { MessageReader, objectsAt, Pace, rateOf } from "./live_buffer.js";
+import { objectsAt, Pace, rateOf, readLive } from "./live_buffer.js";
 import { shared } from "./shared.js";
 import { t } from "./texts.js";
 const Source = globalThis.ManagedMediaSource ?? globalThis.MediaSource;
@@ -130,28 +130,14 @@ function watchTogether(way, views, when) {
 
 function watchAlone(views, when) {
 	const names = Object.keys(views);
-	const query = new URLSearchParams([...names.map(name => ["camera", name]), ["when", when], ["stream", when === "active" ? "sub" : "main"]]);
 	let ended = false;
 	/** @type {AbortController | null} */
 	let stop = null;
-	async function read(signal) {
-		const answer = await fetch(`/api/v1/live?${query}`, { signal });
-		if (!answer.ok) throw new Error((await answer.json()).detail);
-		if (!answer.body) return;
-		const reader = answer.body.getReader();
-		const messages = new MessageReader();
-		for (;;) {
-			const { value, done } = await reader.read();
-			if (done) return;
-			for (const { kind, camera, body } of messages.read(value))
-				views[names[camera]][kind]?.(textOf(kind, body));
-		}
-	}
 	async function run() {
 		while (names.length && !ended && !document.hidden) {
 			stop = new AbortController();
 			const { signal } = stop;
-			await read(signal).catch(error => {
+			await readLive(names, when, signal, (name, kind, body) => views[name][kind]?.(textOf(kind, body))).catch(error => {
 				if (!signal.aborted) for (const name of names) views[name].lost(error.message);
 			});
 			if (!signal.aborted) await new Promise(done => setTimeout(done, 2000));

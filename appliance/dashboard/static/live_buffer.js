@@ -1,5 +1,6 @@
 // @ts-check
-// What live video needs of arithmetic: messages out of a stream of bytes, how far behind the end to play, boxes in time.
+// What live video needs besides a player: messages out of a stream of bytes, how far behind the end to play, boxes in
+// time.
 const HEAD_BYTES = 6; // kind, camera, length (32 bits, big-endian): docs/dashboard.md
 const NEAR_S = 0.02; // a frame on screen and an examined one this near are the same
 const STALE_S = 1; // boxes older than this are not shown, and none is moved across a longer time
@@ -27,6 +28,30 @@ export class MessageReader {
 			yield { kind: String.fromCharCode(both[at]), camera: both[at + 1], body: both.slice(at + HEAD_BYTES, end) };
 		}
 		this.data = both.slice(at);
+	}
+}
+
+/**
+ * Follows cameras over one connection until it ends.
+ * @param {string[]} names of the cameras
+ * @param {string} when `always`: the main streams; `active`: the second ones
+ * @param {AbortSignal} signal
+ * @param {(name: string, kind: string, body: Uint8Array) => void} hand called for each message
+ * @param {() => void} [began] called whenever bytes have come
+ * @throws {Error} why the appliance refuses
+ */
+export async function readLive(names, when, signal, hand, began) {
+	const query = new URLSearchParams([...names.map(name => ["camera", name]), ["when", when], ["stream", when === "active" ? "sub" : "main"]]);
+	const answer = await fetch(`/api/v1/live?${query}`, { signal });
+	if (!answer.ok) throw new Error((await answer.json()).detail);
+	if (!answer.body) return;
+	const reader = answer.body.getReader();
+	const messages = new MessageReader();
+	for (;;) {
+		const { value, done } = await reader.read();
+		if (done) return;
+		began?.();
+		for (const { kind, camera, body } of messages.read(value)) hand(names[camera], kind, body);
 	}
 }
 

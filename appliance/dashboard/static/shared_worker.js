@@ -1,7 +1,7 @@
 // @ts-check
 // One connection for events and at most two for live video, for all windows of this browser: a browser has six to one
 // host. Each window says what it follows, and gets that.
-import { MessageReader } from "./live_buffer.js";
+import { readLive } from "./live_buffer.js";
 const EVENTS_KEPT = 512; // for a window that comes a moment after its page was made
 const KINDS = ["alert", "camera", "health", "trouble"];
 const SILENT_MS = 35000; // a window says every ten seconds that it is there
@@ -88,23 +88,11 @@ class LiveGroup {
 		const { names } = this;
 		this.stop = stop;
 		while (this.stop === stop) {
-			await this.read(names, stop.signal, () => before?.abort()).catch(error => this.stop === stop && this.lost(error.message));
+			await readLive(names, this.when, stop.signal, this.hand.bind(this), () => before?.abort()).catch(
+				error => this.stop === stop && this.lost(error.message),
+			);
 			before?.abort();
 			await new Promise(done => setTimeout(done, RETRY_MS));
-		}
-	}
-	async read(names, signal, began) {
-		const query = new URLSearchParams([...names.map(name => ["camera", name]), ["when", this.when], ["stream", this.when === "active" ? "sub" : "main"]]);
-		const answer = await fetch(`/api/v1/live?${query}`, { signal });
-		if (!answer.ok) throw new Error((await answer.json()).detail);
-		if (!answer.body) return;
-		const reader = answer.body.getReader();
-		const messages = new MessageReader();
-		for (;;) {
-			const { value, done } = await reader.read();
-			if (done) return;
-			began();
-			for (const { kind, camera, body } of messages.read(value)) this.hand(names[camera], kind, body);
 		}
 	}
 	hand(name, kind, body) {
