@@ -21,7 +21,7 @@ from appliance.base.detector_config import HeadName, Precision
 from appliance.base.errors import ModelError
 
 MANIFEST_FILE = "manifest.json"
-MANIFEST_BYTES_MAX = 1 << 20  # one with three files and their stages takes 6 KB
+MANIFEST_BYTES_MAX = 1 << 20  # one with three files and their stages takes 20 KB
 FILE_BYTES_MAX = 1 << 30  # what is larger is no detector
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 VERSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
@@ -195,7 +195,7 @@ class BundleManifest(ConfigModel):
 
     def to_bytes(self) -> bytes:
         """Write out manifest.json."""
-        return (self.model_dump_json(indent=1, exclude_defaults=True) + "\n").encode()
+        return (self.model_dump_json(exclude_defaults=True) + "\n").encode()
 
 
 def parse_manifest(data: bytes, source: str) -> BundleManifest:

@@ -22,6 +22,7 @@ _STATES = {
     "partial": "download not finished",
     "absent": "not here",
     "damaged": "DAMAGED",
+    "hash missing": "hash missing",
 }
 
 
