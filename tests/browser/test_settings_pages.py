@@ -132,7 +132,7 @@ def test_zones_that_adjoin_are_declared_and_taken_back(page: Page, owner: Owner)
     page.locator("select[name=a]").select_option("gate/way")
     page.locator("select[name=b]").select_option("dock/steps")
     page.get_by_role("button", name="Add").click()
-    expect(page.get_by_text("unseen for at most 6.0 s")).to_be_visible()
+    expect(page.get_by_text("unseen for at most 6 s")).to_be_visible()
     assert owner.written["alerts"]["adjoining"] == [{"zones": ["gate/way", "dock/steps"], "seconds": 6}]
     shot(page, "settings-adjoining")
     page.locator("select[name=a]").select_option("gate/yard")
