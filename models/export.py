@@ -31,8 +31,8 @@ import onnx
 
 from appliance import config
 from appliance.base.errors import ModelError, UsageError, VedetteError
+from appliance.bundle.manifest import sha256_of
 from appliance.detect import class_labels
-from appliance.detect.model_files import sha256_of
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.detect.variant_measurement import VARIANT_KEY

@@ -28,7 +28,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_shape_fixed
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-from appliance.detect.model_files import sha256_of
+from appliance.bundle.manifest import sha256_of
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.network_inputs import network_inputs
 from appliance.detect.onnx_runtime import OnnxRuntime

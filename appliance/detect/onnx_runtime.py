@@ -15,8 +15,9 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from appliance.base.detector_config import Precision, Provider
 from appliance.base.errors import DetectorError, ModelError
+from appliance.bundle.manifest import sha256_of
 from appliance.detect.accelerators import NVIDIA_FILES
-from appliance.detect.model_files import cpu_sums_int8, sha256_of
+from appliance.detect.model_files import cpu_sums_int8
 from appliance.detect.network_inputs import few_sizes, network_inputs, shape_step
 from appliance.detect.network_runtime import CLOSED, Array, TensorSpec, first_line
 from appliance.detect.onnx_header import read_header

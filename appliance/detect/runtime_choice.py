@@ -21,10 +21,10 @@ from appliance.base.child_modules import RUNTIME_CHOICE
 from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.detector_config import DetectorConfig, Device, Precision
 from appliance.base.errors import MissingDependency, ModelError
+from appliance.bundle.manifest import sha256_of
 from appliance.detect import detector, model_files
 from appliance.detect.accelerators import KINDS, accelerators
 from appliance.detect.detector import ObjectDetector
-from appliance.detect.model_files import sha256_of
 
 if TYPE_CHECKING:
     import numpy as np
