@@ -49,6 +49,18 @@ def cpu_has_bf16(info: Path = CPU_INFO, machine: str = "") -> bool:
     return machine in ("aarch64", "arm64") and "bf16" in _first_cpu(info).get("Features", "").split()
 
 
+SUMS_INT8 = frozenset({"avx512_vnni", "avx_vnni", "avx_vnni_int8", "amx_int8"})
+
+
+def cpu_sums_int8(info: Path = CPU_INFO, machine: str = "") -> bool:
+    """Return whether the CPU adds products of 8-bit numbers in 32 bits: x86 with VNNI or AMX, and any 64-bit ARM.
+
+    On other x86 libraries take VPMADDUBSW, which adds two products in 16 bits and saturates unless weights have 7 bits
+    (oneDNN, "Nuances of int8 computations"). NEON widens before it adds (UMULL and UADALP, UDOT).
+    """
+    return (machine or platform.machine()) in ("aarch64", "arm64") or bool(cpu_flags(info) & SUMS_INT8)
+
+
 def cpu_flags(info: Path = CPU_INFO) -> frozenset[str]:
     """Return the abilities of an x86 core in Linux' words: `avx512_bf16`, `amx_bf16`."""
     return frozenset(_first_cpu(info).get("flags", "").split())
