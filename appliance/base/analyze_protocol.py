@@ -14,7 +14,7 @@ PATH = "/api/v1/analyze"
 ITEMS_MAX = 8  # pictures and clips of one request
 BODY_BYTES_MAX = 12 * 1024 * 1024  # bytes of a request: 9 MB of pictures in base64, or a clip of 15 s at 4 Mbit/s
 LABEL_CHARS_MAX, TIME_MAX = 300, 4e9  # characters of a name and UTC seconds, as in wire.py
-QUESTION_CHARS_MAX = 2000  # characters, as of a rule's text for the model
+TEXT_CHARS_MAX = 2000  # characters, as of a rule's text for the model
 KEYS_MAX = 1024  # callers whose rate is remembered; one that was forgotten starts anew
 Tier = Literal["auto", "edge", "cloud"]
 """Who is to answer: whoever the router thinks right, the appliance alone, or the cloud model."""
@@ -35,7 +35,7 @@ class AnalyzeItem(BaseModel):
 
     camera: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     media: Base64Bytes
-    question: Annotated[str, Field(max_length=QUESTION_CHARS_MAX)] = ""
+    question: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
     label: Annotated[str, Field(max_length=LABEL_CHARS_MAX, pattern=r"^[A-Za-z0-9 _-]*$")] = ""
     tier: Tier = "auto"
     t: Annotated[float, Field(ge=0, le=TIME_MAX)] | None = None

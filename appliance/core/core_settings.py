@@ -18,7 +18,7 @@ from appliance.router.track_stats import RecentEscalations, restore_recent
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at, off_peak_in_s
 from appliance.store.alerts import AlertStore
-from appliance.store.api_questions import ApiQuestionStore
+from appliance.store.api_escalations import ApiEscalationStore
 from appliance.store.arming import ArmingStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -123,7 +123,7 @@ class CoreStores:
     health: HealthEventStore
     silent: SilentFrameStore
     arming: ArmingStore
-    questions: ApiQuestionStore
+    api_escalations: ApiEscalationStore
     displaced: Callable[[], str]
     """Why the database is not where it was opened; '': it is."""
     requests: EscalationRequests = field(default_factory=EscalationRequests)
@@ -141,7 +141,7 @@ class CoreStores:
             HealthEventStore(db),
             SilentFrameStore(db),
             ArmingStore(db),
-            ApiQuestionStore(db),
+            ApiEscalationStore(db),
             lambda: db.displaced,
         )
 

@@ -32,7 +32,7 @@ from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.privacy import PrivacyRules
 from appliance.evidence.uploads import UploadedFrame, UploadReader
 from appliance.router.calibration import UNTRAINED, TrackStability
-from appliance.router.escalation_planner import API_RULE, ApiQuestion
+from appliance.router.escalation_planner import API_RULE, ApiEscalation
 from appliance.sandbox.sandbox import SandboxError
 from appliance.savings.costs import price_work
 from appliance.store.alerts import AlertStore
@@ -86,7 +86,7 @@ class AnalyzeCallers:
 
 
 @dataclass(frozen=True, slots=True)
-class PictureAnalyzer:
+class ImageAnalyzer:
     """Answers items, one after the other, in the thread of the request. detect: finds objects in JPEG pictures."""
 
     settings: AnalyzeSettings
@@ -183,10 +183,10 @@ class PictureAnalyzer:
             return kept("this site has no uplink")
         name = f"ask-{uuid4().hex[:16]}"
         requested = item.tier == "cloud" or bool(item.question) or bool(look.error)
-        question = ApiQuestion(name, item.camera, item.label, item.question, look.score, t, (), requested, look.model)
+        asked = ApiEscalation(name, item.camera, item.label, item.question, look.score, t, (), requested, look.model)
         try:
             images = self.uploads.keep(name, self.settings.decisions.cameras[item.camera], frames)
-            decided = self.probes.escalate(replace(question, images=images))
+            decided = self.probes.escalate(replace(asked, images=images))
         except EvidenceError as error:
             return kept(str(error))
         if not decided.accepted:
@@ -231,7 +231,7 @@ def _edge_answer(item: AnalyzeItem, look: EdgeLook) -> AnalyzeAnswer:
     return answer.model_copy(update=update)
 
 
-Analyzer = Annotated[PictureAnalyzer, Depends(provided(PictureAnalyzer))]
+Analyzer = Annotated[ImageAnalyzer, Depends(provided(ImageAnalyzer))]
 router = APIRouter(prefix=PATH, tags=["analyze"])
 
 

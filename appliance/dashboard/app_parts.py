@@ -13,7 +13,7 @@ from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, may
 from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
 from appliance.dashboard.alerts_page import AlertPageView
-from appliance.dashboard.analyze_api import AnalyzeCallers, AnalyzeSettings, PictureAnalyzer
+from appliance.dashboard.analyze_api import AnalyzeCallers, AnalyzeSettings, ImageAnalyzer
 from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.camera_setup_api import CameraFinder, CameraProber
 from appliance.dashboard.cameras_api import CameraReader
@@ -157,7 +157,7 @@ class DashboardParts:
             headroom,
             SavingsReader(self._meter, self._cameras, cameras),
             CascadeReader(self._db, probes),
-            PictureAnalyzer(
+            ImageAnalyzer(
                 asked, self._alerts, UploadReader(self._root, self._reader, decisions.escalation), self._detect, probes,
                 self._clock, self._callers,
             ),

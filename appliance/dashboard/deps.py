@@ -22,7 +22,7 @@ from appliance.notify.delivery import TargetStatus
 from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SnoozeLinks
 from appliance.router.calibration import Calibration
-from appliance.router.escalation_planner import ApiQuestion, RequestAnswer
+from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
 from appliance.rules.arming import Arming
 from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.store.database import Database
@@ -109,7 +109,7 @@ class CoreProbes:
     rebaseline: Callable[[str, HealthKind], object] | None = None
     calibration: Callable[[], Calibration] | None = None
     pool: Callable[[], PoolState] | None = None
-    escalate: Callable[[str | ApiQuestion], RequestAnswer] | None = None
+    escalate: Callable[[str | ApiEscalation], RequestAnswer] | None = None
     boxes: Callable[[str], Sequence[FrameBoxes]] = _no_boxes
     arming: Arming | None = None
     log: Callable[[LogLevel, int], Sequence[LogLine]] | None = None

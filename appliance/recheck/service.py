@@ -50,7 +50,7 @@ ANSWER_S = 30.0  # the ingest process must have answered
 EVERY_S = 1.0  # a re-check waits for seconds anyway (`after_s`)
 OPEN_MAX = 64  # alerts looked through in one run
 LOST = "the ingest process ended meanwhile"
-PICTURES_S_MAX = 10.0  # an idle detector takes a tenth of a second each; one that re-checks an alert, some seconds
+IMAGES_S_MAX = 10.0  # an idle detector takes a tenth of a second each; one that re-checks an alert, some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ def _candidate(unverified: UnverifiedAlert, now: float) -> RecheckCandidate:
     )
 
 
-class PictureDetector:
+class ImageDetector:
     """Has the ingest process detect in pictures that did not come from a camera. Any thread may ask.
 
     State: the questions under way, by id.
@@ -285,17 +285,17 @@ class PictureDetector:
         self._send = send
         self._waiting: dict[str, Future[RecheckResult]] = {}
 
-    def detect(self, camera: str, pictures: Sequence[bytes]) -> RecheckResult:
+    def detect(self, camera: str, images: Sequence[bytes]) -> RecheckResult:
         """Return what JPEG pictures show, one sighting each; a failure is a result with its reason."""
         name = f"picture.{uuid4().hex}"
         answer: Future[RecheckResult] = Future()
         self._waiting[name] = answer
-        coded = tuple(base64.b64encode(each).decode() for each in pictures)
-        command = RecheckCommand(id=name, camera=camera, glimpses=(), footage=(), pictures=coded)
+        coded = tuple(base64.b64encode(each).decode() for each in images)
+        command = RecheckCommand(id=name, camera=camera, glimpses=(), footage=(), images=coded)
         try:
             if not self._send(command):
                 return RecheckResult(id=name, camera=camera, error="the ingest process does not run")
-            return answer.result(PICTURES_S_MAX)
+            return answer.result(IMAGES_S_MAX)
         except FutureTimeout:
             return RecheckResult(id=name, camera=camera, error="the detector was too busy to look")
         finally:

@@ -55,7 +55,7 @@ ANSWER_S = 5.0  # the core looks once a second
 
 
 @dataclass(frozen=True, slots=True)
-class ApiQuestion:
+class ApiEscalation:
     """A question about pictures that came through the API; the core decides about it as about an alert.
 
     id: of the row, as of an alert. label, score: what the appliance itself detected, 0: nothing. images: what would be
@@ -223,22 +223,22 @@ class EscalationPlanner:
         escalation = build_escalation(alert, event, rule, site=self._context.site, model=self._model, now=now)
         return RoutePlan(replace(route, question=escalation.question), event, escalation)
 
-    def ask(self, question: ApiQuestion, now: float) -> RoutePlan:
+    def ask(self, asked: ApiEscalation, now: float) -> RoutePlan:
         """Return a plan for a question that came with its pictures."""
         event = Event(
-            camera=self._camera, rule=API_RULE, kind="enter", track=-1, label=question.label, t=question.t,
-            score=question.score,
+            camera=self._camera, rule=API_RULE, kind="enter", track=-1, label=asked.label, t=asked.t,
+            score=asked.score,
         )  # fmt: skip
         alert = Alert(
-            camera=self._camera, id=question.id, rules=(API_RULE,), severity="warning", t_start=question.t,
-            t_end=question.t, tracks=(),
+            camera=self._camera, id=asked.id, rules=(API_RULE,), severity="warning", t_start=asked.t,
+            t_end=asked.t, tracks=(),
         )  # fmt: skip
         context = self._context
-        cost = context.budget.cost(context.bytes_[0] + question.bytes, self._camera, "frames")
+        cost = context.budget.cost(context.bytes_[0] + asked.bytes, self._camera, "frames")
         case = RouterCase(
-            alert=question.id, rule=API_RULE, escalate=True, uplink=context.uplink, now=now,
-            inputs=self._inputs(alert, event, API_RULE, now, own_question=bool(question.text)),
-            costs=(cost,) * len(EVIDENCE_STEPS), limits=context.budget.limits(now), requested=question.requested,
+            alert=asked.id, rule=API_RULE, escalate=True, uplink=context.uplink, now=now,
+            inputs=self._inputs(alert, event, API_RULE, now, own_words=bool(asked.text)),
+            costs=(cost,) * len(EVIDENCE_STEPS), limits=context.budget.limits(now), requested=asked.requested,
         )  # fmt: skip
         decision = decide(case, context.settings)
         route = replace(self._route(alert, event, decision, case.inputs), evidence="frames")
@@ -247,16 +247,16 @@ class EscalationPlanner:
         if decision.when == "now":
             context.budget.spend(decision.cost, now)
         escalation = wire.Escalation(
-            id=escalation_id(context.site, question.id), site=context.site, camera=self._camera, alert=question.id,
-            rule=API_RULE, kind="other", label=question.label, severity="warning",
-            question=question.text or f"Is there a {question.label} in this picture?", t=question.t, created_t=now,
-            score=question.score, model=question.model,
+            id=escalation_id(context.site, asked.id), site=context.site, camera=self._camera, alert=asked.id,
+            rule=API_RULE, kind="other", label=asked.label, severity="warning",
+            question=asked.text or f"Is there a {asked.label} in this picture?", t=asked.t, created_t=now,
+            score=asked.score, model=asked.model,
         )  # fmt: skip
         return RoutePlan(replace(route, question=escalation.question), event, escalation)
 
     def _decide(self, alert: Alert, open_: _Open, now: float) -> RoutePlan | None:
         before, rule, event = open_.decision, self._rules[open_.event.rule], open_.event
-        case = self._case(alert, rule, self._inputs(alert, event, rule.name, now, own_question=bool(rule.ask)), now)
+        case = self._case(alert, rule, self._inputs(alert, event, rule.name, now, own_words=bool(rule.ask)), now)
         decision = decide(case, self._context.settings)
         if before is not None and not _changes(before, decision):
             return None
@@ -313,7 +313,7 @@ class EscalationPlanner:
             money=round(cost.money, _MONEY_DIGITS),
         )
 
-    def _inputs(self, alert: Alert, event: Event, rule: str, now: float, *, own_question: bool) -> RouteInputs:
+    def _inputs(self, alert: Alert, event: Event, rule: str, now: float, *, own_words: bool) -> RouteInputs:
         tracks = self._tracks_of(alert, event)
         subject = self._subject(event, tracks)
         load = self._context.system_load
@@ -323,7 +323,7 @@ class EscalationPlanner:
         return RouteInputs(
             label=event.label,
             severity=alert.severity,
-            own_question=own_question,
+            own_question=own_words,
             privacy=self._context.privacy(event),
             score=subject.stability.score,
             spread=subject.stability.spread,
@@ -449,10 +449,10 @@ class EscalationRequests:
     """
 
     def __init__(self, answer_s: float = ANSWER_S) -> None:
-        self._waiting: queue.Queue[tuple[str | ApiQuestion, Future[RequestAnswer]]] = queue.Queue(WAITING_MAX)
+        self._waiting: queue.Queue[tuple[str | ApiEscalation, Future[RequestAnswer]]] = queue.Queue(WAITING_MAX)
         self._answer_s = answer_s
 
-    def ask(self, what: str | ApiQuestion) -> RequestAnswer:
+    def ask(self, what: str | ApiEscalation) -> RequestAnswer:
         """Ask for the escalation of an alert, or of a question with its pictures, and wait for the answer."""
         answer: Future[RequestAnswer] = Future()
         try:
@@ -465,10 +465,10 @@ class EscalationRequests:
             return RequestAnswer(False, "the appliance is too busy to decide; try again")
 
     def answer_all(
-        self, decide: Callable[[str], RequestAnswer], decide_question: Callable[[ApiQuestion], RequestAnswer]
+        self, decide: Callable[[str], RequestAnswer], decide_api: Callable[[ApiEscalation], RequestAnswer]
     ) -> None:
         """Decide about all that wait."""
         for _ in range(self._waiting.qsize()):
             what, answer = self._waiting.get_nowait()
             if answer.set_running_or_notify_cancel():  # else whoever asked has gone
-                answer.set_result(decide(what) if isinstance(what, str) else decide_question(what))
+                answer.set_result(decide(what) if isinstance(what, str) else decide_api(what))

@@ -12,7 +12,7 @@ from appliance.store.rows import EvidenceRow, MediaRow, to_json
 from appliance.types import Route
 
 
-class ApiQuestionStore:
+class ApiEscalationStore:
     """Writes a question with its escalation and evidence. Owner: the core.
 
     It then goes through the outbox, is answered, and ends as any alert's escalation does.
