@@ -156,7 +156,8 @@ class Appliance:
         )
         memory = periodic_service("memory", TRIM_EVERY_S, trim_heaps, lasting.clock)
         sensors = periodic_service("sensors", READ_EVERY_S, lasting.monitor.run_once, lasting.clock)
-        services = [meter, memory, sensors, *self._background.services]
+        disk = periodic_service("disk", READ_EVERY_S, lasting.disk.run_once, lasting.clock)
+        services = [meter, memory, sensors, disk, *self._background.services]
         if dashboard is not None:
             services.append(
                 Service(
@@ -203,7 +204,7 @@ class Appliance:
     def _configure_monitor(self) -> None:
         config, monitor = self.config, self._lasting.monitor
         monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
-        monitor.disk.configure(config.storage.disk_free_min_mb * 1_000_000)
+        self._lasting.disk.configure(config.storage.disk_free_min_mb * 1_000_000)
 
     def _shed_memory(self, shed: LoadShedding) -> None:
         """Release what can be read again when the step of memory changes. Called by the monitor's thread."""
@@ -287,7 +288,7 @@ def build(
     readers = SandboxedReader(root, limits), SandboxedReader(root, limits), SandboxedReader(root, limits)
     live = partial(_count_live, stores.cameras)
     disk = DiskWatch(root, config.storage.disk_free_min_mb * 1_000_000, clock)
-    monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, disk, config.detector.hailo)
+    monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
     lasting = LastingParts(
         db,
         root,
@@ -298,6 +299,7 @@ def build(
         readers,
         log,
         monitor,
+        disk,
         ServiceRestarts(clock),
     )
     background = BackgroundServices(_background_config(config), lasting)
