@@ -198,6 +198,18 @@ class BundleManifest(ConfigModel):
         return (self.model_dump_json(exclude_defaults=True) + "\n").encode()
 
 
+def version_order(version: str) -> list[tuple[int, str]]:
+    """Return what versions are sorted by: numbers in them count as numbers."""
+    return [(int(each), "") if each.isdigit() else (-1, each) for each in re.split(r"(\d+)", version) if each]
+
+
+def check_minimum(manifest: BundleManifest, vedette: str) -> None:
+    """Raise ModelError if this version of Vedette is older than the bundle needs. vedette: "": not known."""
+    wanted = manifest.minimum.version
+    if wanted and vedette and version_order(vedette) < version_order(wanted):
+        raise ModelError(f"{manifest.ref} needs Vedette {wanted}, this is {vedette}: upgrade it first")
+
+
 def parse_manifest(data: bytes, source: str) -> BundleManifest:
     """Read a manifest from the bytes of its file. Raise ModelError that names `source` and the first fault."""
     try:

@@ -21,7 +21,7 @@ from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import ModelError, PreconditionError
 from appliance.bundle.bundle_fetch import cut
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest
-from appliance.bundle.repositories import MANIFEST_TYPE, METADATA_TAG, TIMEOUT_S, TITLE, OciRegistry
+from appliance.bundle.repositories import MANIFEST_TYPE, METADATA_TAG, TIMEOUT_S, TITLE, OciRepository
 
 ROLES = (Root.type, Targets.type, Snapshot.type, Timestamp.type)
 ROOT_KEYS, ROOT_THRESHOLD = 3, 2
@@ -167,7 +167,7 @@ class Publisher:
         return begin + timedelta(days=EXPIRES_D[role])
 
 
-def push(repository: Path, registry: OciRegistry) -> int:
+def push(repository: Path, registry: OciRepository) -> int:
     """Copy a signed repository into a registry; return the bytes sent. Blobs that it has are not sent again.
 
     A manifest goes before the metadata that name it, so that a reader in between sees the old state whole.
@@ -189,7 +189,7 @@ def push(repository: Path, registry: OciRegistry) -> int:
     return sent
 
 
-def _push_artifact(client: Any, registry: OciRegistry, tag: str, layers: Mapping[str, bytes]) -> int:
+def _push_artifact(client: Any, registry: OciRepository, tag: str, layers: Mapping[str, bytes]) -> int:
     sent, listed = 0, []
     for data in (_EMPTY, *layers.values()):
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -217,7 +217,7 @@ def _push_artifact(client: Any, registry: OciRegistry, tag: str, layers: Mapping
     return sent
 
 
-def _accepted(answer: Any, registry: OciRegistry) -> Any:
+def _accepted(answer: Any, registry: OciRepository) -> Any:
     if answer.status_code not in (200, 201, 202):
         raise ModelError(f"{registry.address}: the registry answered {answer.status_code}: push with the oras program")
     return answer

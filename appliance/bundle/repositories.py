@@ -55,19 +55,19 @@ def open_repository(address: str) -> Repository:
     """
     parts = urlsplit(address)
     if parts.scheme in ("oci", "oci+http"):
-        return OciRegistry(address)
+        return OciRepository(address)
     if parts.scheme in ("http", "https"):
-        return WebServer(address)
+        return WebRepository(address)
     if parts.scheme == "s3":
-        return Bucket(address)
+        return S3Repository(address)
     if parts.scheme:
         raise UsageError(f"{address} is no address of models: oci://, https://, http://, s3:// or a folder")
     if not Path(address).is_dir():
         raise UsageError(f"there is no folder {address}")
-    return Folder(Path(address))
+    return FolderRepository(Path(address))
 
 
-class Folder:
+class FolderRepository:
     """A folder of this machine, or one that is mounted."""
 
     def __init__(self, root: Path) -> None:
@@ -87,7 +87,7 @@ class Folder:
             raise LinkLost(f"{self._root / path} cannot be read: {error.strerror}") from None
 
 
-class WebServer:
+class WebRepository:
     """Any server of static files; resumes where it understands Range, else what is here already is read over."""
 
     def __init__(self, address: str) -> None:
@@ -99,7 +99,7 @@ class WebServer:
         return _get(self._client, f"{self.address}/{quote(path)}", offset, {})
 
 
-class OciRegistry:
+class OciRepository:
     """A repository of an OCI registry. A token without a password is asked for where the registry wants one."""
 
     def __init__(self, address: str) -> None:
@@ -163,7 +163,7 @@ class OciRegistry:
             raise ModelError(f"{self.address} gives no token to read it without a password") from None
 
 
-class Bucket:
+class S3Repository:
     """A prefix in a bucket of S3 (extra `s3`), or of anything that speaks it (AWS_ENDPOINT_URL)."""
 
     def __init__(self, address: str) -> None:
@@ -194,7 +194,7 @@ class Bucket:
             raise LinkLost(f"{self.address}: {error}") from None
 
 
-class Counted:
+class CountedRepository:
     """Another repository, with the bytes counted that came from it. changed: called with each block's bytes."""
 
     def __init__(self, repository: Repository, changed: Callable[[int], None] = lambda _: None) -> None:

@@ -11,8 +11,9 @@ refused changes nothing: the bundles in force stay.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,7 +27,14 @@ from appliance.base.clock import Clock, SystemClock
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ModelError, PreconditionError
 from appliance.bundle.bundle_store import locked
-from appliance.bundle.manifest import MANIFEST_BYTES_MAX, MANIFEST_FILE, BundleManifest, BundleRef, parse_manifest
+from appliance.bundle.manifest import (
+    MANIFEST_BYTES_MAX,
+    MANIFEST_FILE,
+    BundleManifest,
+    BundleRef,
+    parse_manifest,
+    version_order,
+)  # fmt: skip
 from appliance.bundle.repositories import FileMissing, Repository, open_repository
 
 PUBLISHER, DIRECTOR = "publisher", "director"
@@ -86,6 +94,19 @@ class TrustedRepository:
 
     def target(self, path: str, bytes_max: int) -> bytes:
         """Return the bytes of a target after a refresh. Raise ModelError: refused, or not there; LinkLost."""
+        with self._refreshed() as (updater, fetcher):
+            info = updater.get_targetinfo(path)
+            if info is None:
+                raise FileMissing(f"{self.repository.address} has no {path}")
+            if info.length > bytes_max:
+                raise ModelError(f"{path} has {info.length} bytes, more than {bytes_max}")
+            data = fetcher.download_bytes(f"targets/{path}", info.length)
+            info.verify_length_and_hashes(data)
+        return data
+
+    @contextlib.contextmanager
+    def _refreshed(self) -> Iterator[tuple[Updater, FetcherInterface]]:
+        """Hold the folder's lock and yield an updater that has refreshed; translate what TUF refuses."""
         with locked(self._folder):
             self._check_clock()
             (self._folder / _METADATA).mkdir(exist_ok=True)
@@ -97,13 +118,7 @@ class TrustedRepository:
                 )  # fmt: skip
                 updater.refresh()
                 (self._folder / _SEEN).write_text(str(self._clock.now()), encoding="utf-8")
-                info = updater.get_targetinfo(path)
-                if info is None:
-                    raise FileMissing(f"{self.repository.address} has no {path}")
-                if info.length > bytes_max:
-                    raise ModelError(f"{path} has {info.length} bytes, more than {bytes_max}")
-                data = fetcher.download_bytes(f"targets/{path}", info.length)
-                info.verify_length_and_hashes(data)
+                yield updater, fetcher
             except exceptions.RepositoryError as error:
                 raise ModelError(f"{self.repository.address}: {_refusal(error)}; nothing was changed") from None
             except exceptions.DownloadError as error:
@@ -111,22 +126,26 @@ class TrustedRepository:
                 if isinstance(cause, ModelError):
                     raise cause from None
                 raise ModelError(f"{self.repository.address}: {cause}; nothing was changed") from None
-        return data
 
-    def known(self) -> dict[BundleRef, int]:
-        """Return the bundles that were on offer at the last refresh, with the bytes of their manifests."""
+    def offered(self) -> tuple[BundleRef, ...]:
+        """Return the bundles that are on offer now. Raise ModelError, LinkLost."""
+        with self._refreshed():
+            return self.known()
+
+    def known(self) -> tuple[BundleRef, ...]:
+        """Return the bundles that were on offer at the last refresh."""
         path = self._folder / _METADATA / "targets.json"
         try:
             targets: Mapping[str, object] = Metadata[Targets].from_file(str(path)).signed.targets
         except (OSError, exceptions.StorageError, exceptions.RepositoryError, ValueError):
-            return {}
-        found = {}
+            return ()
+        found = []
         for target in targets:
             name, _, rest = target.partition("/")
             version, _, file = rest.partition("/")
             if file == MANIFEST_FILE:
-                found[BundleRef(name, version)] = int(getattr(targets[target], "length", 0))
-        return found
+                found.append(BundleRef(name, version))
+        return tuple(found)
 
     def genuine(self, ref: BundleRef) -> Genuine:
         """Return the signed manifest of `ref`. Raise ModelError."""
@@ -190,6 +209,19 @@ def _refusal(error: exceptions.RepositoryError) -> str:
     if isinstance(error, exceptions.LengthOrHashMismatchError):
         return f"its parts do not belong together ({error})"
     return str(error)
+
+
+def trust_folder(root: Path, role: str) -> Path:
+    """Return where the store at `root` keeps whom it trusts as PUBLISHER or DIRECTOR."""
+    return root / ".trust" / role
+
+
+def newest_version(offered: Iterable[BundleRef], name: str) -> BundleRef:
+    """Return the highest version of `name`: `10` is above `9`, and `1.2` above `1.1`. Raise ModelError: none."""
+    found = [ref for ref in offered if ref.name == name]
+    if not found:
+        raise ModelError(f"no `{name}` is on offer; there are: {', '.join(map(str, sorted(offered))) or 'none'}")
+    return max(found, key=lambda ref: version_order(ref.version))
 
 
 def read_root(path: Path) -> bytes:

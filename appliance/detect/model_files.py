@@ -188,7 +188,7 @@ def _bundle_in(place: Path) -> BundleManifest | None:
         return None
 
 
-def _of_version(model: str, places: tuple[Path, ...]) -> tuple[str, tuple[Path, ...]]:
+def of_version(model: str, places: tuple[Path, ...]) -> tuple[str, tuple[Path, ...]]:
     """Return the name in `NAME@VERSION`, and the folders with that bundle's first. Raise ModelError: not installed."""
     if "@" not in model or "/" in model:
         return model, places
@@ -218,7 +218,7 @@ def model_bundles() -> dict[str, ModelEntry]:
 def present_models(places: tuple[Path, ...] | None = None) -> dict[str, ModelEntry]:
     """Return the networks of every models.toml whose file is here, by name; the file is not read. Raise ModelError."""
     places = model_folders() if places is None else places
-    return {name: bundle for name, bundle in sorted(_bundles(places).items()) if _file_of(bundle, places)}
+    return {name: bundle for name, bundle in sorted(_bundles(places).items()) if file_of(bundle, places)}
 
 
 def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Precision = "auto") -> ModelFile:
@@ -228,7 +228,7 @@ def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Pr
     of the bundle in force are damaged or gone, what comes with Vedette stands in for it, and the log says so.
     """
     explicit = "@" in model
-    model, places = _of_version(model, model_folders() if places is None else places)
+    model, places = of_version(model, model_folders() if places is None else places)
     if precision == "fp16":
         raise ModelError(
             f"{model}: ONNX Runtime runs a file in the precision it was exported in; "
@@ -272,7 +272,7 @@ def accurate_precisions(
     They are its own, then the variants whose every figure is at most `loss_max` lower, whose file is here and which
     this CPU gains from. bf16: whether what runs it multiplies so here; None: as ONNX Runtime does.
     """
-    model, places = _of_version(model, model_folders() if places is None else places)
+    model, places = of_version(model, model_folders() if places is None else places)
     bundles = _bundles(places)
     if model not in bundles:
         return ()
@@ -280,7 +280,7 @@ def accurate_precisions(
     found = [own.precision]
     for precision, name in own.variants.items():
         other = bundles.get(name)
-        if other is None or _file_of(other, places) is None or not _as_accurate(own, other):
+        if other is None or file_of(other, places) is None or not _as_accurate(own, other):
             continue
         if precision != "bf16" or (cpu_has_bf16() if bf16 is None else bf16):
             found.append(precision)
@@ -314,8 +314,8 @@ def _variant(
     return name, bundles[name]
 
 
-def _file_of(bundle: ModelEntry, places: tuple[Path, ...]) -> Path | None:
-    """Where two files have its name, the one that is as promised."""
+def file_of(bundle: ModelEntry, places: tuple[Path, ...]) -> Path | None:
+    """Return where the file of `bundle` is; where two have its name, the one that is as promised."""
     found = [place / bundle.file for place in places if (place / bundle.file).is_file()]
     right = (path for path in found if len(found) > 1 and sha256_of(path) == bundle.sha256)
     return next(right, found[0] if found else None)
@@ -323,7 +323,7 @@ def _file_of(bundle: ModelEntry, places: tuple[Path, ...]) -> Path | None:
 
 def _present(model: str, bundle: ModelEntry, places: tuple[Path, ...]) -> ModelFile:
     """Its file, checked."""
-    path = _file_of(bundle, places)
+    path = file_of(bundle, places)
     if path is None:
         raise ModelError(
             f"the model `{model}` is known but its file {bundle.file} is not here ({_looked(places)}); "

@@ -11,7 +11,7 @@ import pytest
 
 from appliance.base.errors import ModelError, UsageError
 from appliance.bundle.publisher import push
-from appliance.bundle.repositories import Counted, OciRegistry, Repository, open_repository
+from appliance.bundle.repositories import CountedRepository, OciRepository, Repository, open_repository
 from tests.servers.file_server import FileServer, file_server
 from tests.servers.oci_registry import Registry, oci_registry
 from tests.servers.s3 import BUCKET, KEY, SECRET, s3_server
@@ -42,7 +42,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
                 registry = registry or stack.enter_context(oci_registry())
                 registry.token = "open to anyone who asks"
                 address = f"oci+http://{registry.host}/models"
-                push_with_token(folder, OciRegistry(address), registry)
+                push_with_token(folder, OciRepository(address), registry)
                 return address, registry.cut_after.extend
             if request.param == "s3":
                 pytest.importorskip("moto.server", reason="moto[server] is a development dependency")
@@ -59,7 +59,7 @@ def served(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         yield serve
 
 
-def push_with_token(folder: Path, to: OciRegistry, registry: Registry) -> None:
+def push_with_token(folder: Path, to: OciRepository, registry: Registry) -> None:
     token, registry.token = registry.token, ""  # this one asks it of readers alone
     push(folder, to)
     registry.token = token
@@ -70,13 +70,13 @@ def test_a_bundle_comes_whole_and_a_new_head_costs_its_own_bytes(served: Serve, 
     publisher.publish("1", backbone_bytes=100_000)
     address, _ = served()
     site.trust(publisher, address)
-    first = Counted(open_repository(address))
+    first = CountedRepository(open_repository(address))
     site.install("1", first)
     site.store.put_in_force(site.store.check(next(iter(site.store.installed()))).ref)
 
     publisher.publish("2", head=1, backbone_bytes=100_000)
     address, _ = served()
-    second = Counted(open_repository(address))
+    second = CountedRepository(open_repository(address))
     ref = site.install("2", second)
     assert site.store.check(ref).total_bytes == 100_200
     metadata = 12_000  # root, timestamp, snapshot, targets and the manifest of this small bundle
@@ -101,7 +101,7 @@ def test_a_pull_that_is_cut_twenty_times_ends_whole(served: Serve, tmp_path: Pat
                 cut([drawn.randrange(1, 30_000) for _ in range(20)])
             yield from repository.read(path, offset)
 
-    counted = Counted(CutAfterTheManifest())
+    counted = CountedRepository(CutAfterTheManifest())
     assert site.store.check(site.install("1", counted)).total_bytes == 400_200
     assert counted.received < 400_200 + 20_000, "what was here was fetched again"
 

@@ -19,7 +19,7 @@ from appliance.bundle import publisher as publishing
 from appliance.bundle.bundle_store import InForce
 from appliance.bundle.manifest import BundleRef
 from appliance.bundle.publisher import Publisher
-from appliance.bundle.repositories import Folder
+from appliance.bundle.repositories import FolderRepository
 from appliance.bundle.trust import DIRECTOR, Assignment, TrustedRepository
 from tests.support.model_publisher import NAME, ModelPublisher, TrustingSite
 
@@ -55,7 +55,7 @@ def refused(tries: int, site: TrustingSite, publisher: ModelPublisher, attack: A
         shutil.copytree(publisher.repository, lying)
         attack(random.Random(seed), lying)
         with pytest.raises(UsageError):
-            site.install("2", Folder(lying))
+            site.install("2", FolderRepository(lying))
         assert set(site.store.installed()) == {OLD}, seed
         assert site.store.in_force().of("gate") == InForce(OLD)
         site.store.check(OLD)
