@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from appliance.base.clock import local_weekday_minute
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, may
+from appliance.dashboard.agreement_api import AgreementReader
 from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
 from appliance.dashboard.alerts_page import AlertPageView
 from appliance.dashboard.backup_api import SiteBackups
@@ -37,6 +38,7 @@ from appliance.dashboard.system_api import SystemReader
 from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.trials_api import SettingsTrials, TrialStore
 from appliance.dashboard.why_api import WhyReader
+from appliance.health.drift import DriftMonitor
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.rules.arming import Arming
 from appliance.settings.settings_service import SettingsService
@@ -90,6 +92,7 @@ class DashboardParts:
         db, meter, root, clock, reader = stored.db, stored.meter, stored.root, stored.clock, media.reader
         self._db, self._meter, self._root, self._clock, self._reader = db, meter, root, clock, reader
         self._alerts, self._cameras, self._health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
+        self._drift = DriftMonitor(db)
         self._segments, self._boxes, self._arming = SegmentStore(db), BoxStore(db), ArmingStore(db)
         changes = changes_of(db.rev, self._alerts, self._cameras, self._health_events)
         self.hub = StreamHub(db.rev, changes, clock)
@@ -151,6 +154,7 @@ class DashboardParts:
             headroom,
             SavingsReader(self._meter, self._cameras, cameras),
             CascadeReader(self._db, probes),
+            AgreementReader(self._alerts, self._drift.report),
             CostReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             HistoryReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             ScenarioExporter(

@@ -158,6 +158,7 @@ class AlertRow:
     deleted_t: float | None = None
     deleted_why: str = ""
     first_event: FirstEvent | None = None
+    model: str = ""
 
     @property
     def standing(self) -> Standing:
