@@ -15,7 +15,7 @@ from appliance.store.alerts import AlertStore
 from appliance.web.dependencies import provided
 
 GROUPS_MAX = 64  # of each kind, those with most answers
-PICTURES_MAX = 12  # alerts of a fall, the newest
+SHOWN_MAX = 12  # alerts of a fall, the newest
 
 router = APIRouter(tags=["agreement"])
 GroupBy = Literal["site", "network", "camera", "label", "hours"]
@@ -53,7 +53,7 @@ class FallItem(ApiModel):
     now: float
     answers: int
     began_t: float
-    told_t: float
+    noticed_t: float
     text: str
     alerts: list[AlertItem]
 
@@ -89,7 +89,7 @@ class AgreementReader:
         )  # fmt: skip
 
     def _item(self, fall: Fall) -> FallItem:
-        details = [self._alerts.get(alert) for alert in reversed(fall.alerts[-PICTURES_MAX:])]
+        details = [self._alerts.get(alert) for alert in reversed(fall.alerts[-SHOWN_MAX:])]
         shown = [AlertItem.of(each.alert) for each in details if each is not None]
         return FallItem.of_row(fall, text=str(fall), alerts=shown)
 

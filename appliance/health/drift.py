@@ -51,7 +51,7 @@ class Fall:
     """A fall that lasts. usual, now: shares of right alerts before it and since.
 
     alerts: those of it that were wrong (of `scores`: weak), the newest last; answers: how many there were since it
-    began until it was told; told_t: time of the alert with which it was told.
+    began until it was told; noticed_t: time of the alert with which it was told.
     """
 
     scope: DriftScope
@@ -60,7 +60,7 @@ class Fall:
     now: float
     answers: int
     began_t: float
-    told_t: float
+    noticed_t: float
     models: tuple[str, ...]
     alerts: tuple[str, ...]
 
@@ -130,7 +130,7 @@ class ShareCusum:
         self._sum = 0.0
         self._usual, self._threshold = 0.0, math.inf
         self.has_fallen = False
-        self.told = 0
+        self.noticed = 0
         """How often a fall was told."""
 
     @property
@@ -159,7 +159,7 @@ class ShareCusum:
             self._learn([each for _, each in self._since])
             self._since = []
         elif self._sum >= self._threshold:
-            self.has_fallen, self.told = True, self.told + 1
+            self.has_fallen, self.noticed = True, self.noticed + 1
             return True
         return False
 
@@ -199,9 +199,9 @@ class DriftWatch:
         self._times: dict[str, tuple[float, str]] = {}
 
     @property
-    def told(self) -> int:
+    def noticed(self) -> int:
         """How many falls were told so far, over or not."""
-        return sum(each.told for each in self._streams.values())
+        return sum(each.noticed for each in self._streams.values())
 
     def falls(self) -> list[Fall]:
         """Return the falls that last, those of the whole site first."""
@@ -243,9 +243,10 @@ class DriftWatch:
     def _fall(self, key: tuple[DriftScope, str], stream: ShareCusum, t: float) -> Fall:
         since = stream.since
         times = [self._times[alert] for alert, _ in since]
+        models = tuple(dict.fromkeys(model for _, model in times))
         return Fall(
             scope=key[0], name=key[1], usual=stream.usual, now=sum(right for _, right in since) / len(since),
-            answers=len(since), began_t=times[0][0], told_t=t, models=tuple(dict.fromkeys(model for _, model in times)),
+            answers=len(since), began_t=times[0][0], noticed_t=t, models=models,
             alerts=_wrong(stream),
         )  # fmt: skip
 

@@ -59,8 +59,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pycocotools": ("appliance.lab.evaluate.detection_figures",),
     "pydantic": ("appliance.cli", "appliance.replay", "appliance.scenario",
         "appliance.backup", "appliance.base.broker_config", "appliance.config", "appliance.base.config_model",
-        "appliance.dashboard", "appliance.web", "appliance.detect", "appliance.base.detector_config",
-        "appliance.explain",
+        "appliance.bundle", "appliance.dashboard", "appliance.web", "appliance.detect",
+        "appliance.base.detector_config", "appliance.explain",
         "appliance.ingest", "appliance.base.json_lines", "appliance.keep", "appliance.lab", "appliance.router",
         "appliance.settings.secret_scrubber", "appliance.track", "appliance.upgrade", "appliance.wire",
         "appliance.base.yamlfile", "cloud_worker",
@@ -84,7 +84,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 # What the worker in the cloud may use of the appliance, indirectly too: the wire, the detector, plain parts.
-WORKER_MAY_USE = {"base", "broker", "detect", "sandbox", "types", "version", "web", "wire"}
+WORKER_MAY_USE = {"base", "broker", "bundle", "detect", "sandbox", "types", "version", "web", "wire"}
 
 
 # Modules that know the whole site file. Every other part takes the sections or values that it reads.

@@ -64,30 +64,30 @@ def test_the_stated_run_length_is_what_a_simulation_has(usual: float) -> None:
 
 
 def test_of_thirty_falls_by_a_third_27_are_told_within_60_answers() -> None:
-    rng, told = random.Random(26), 0
+    rng, noticed = random.Random(26), 0
     for _ in range(30):
         right = cameras(rng, 3, 0.8)
         known = rng.randrange(150, 900)
         watch = DriftWatch(rates(20, 20))
         for each in alerts(rng, right, known, 20):
             watch.add(each)
-        before = watch.told
+        before = watch.noticed
         for each in alerts(rng, fallen(right), 60, 20, first=known):
             watch.add(each)
-        told += watch.told > before
-    assert told >= 27
+        noticed += watch.noticed > before
+    assert noticed >= 27
 
 
 @pytest.mark.thorough
 def test_two_hundred_quiet_quarters_have_at_most_two_hundred_false_alarms() -> None:
-    rng, told = random.Random(27), 0
+    rng, noticed = random.Random(27), 0
     for _ in range(200):
         a_day = rng.choice((5, 10, 20, 40))
         watch = DriftWatch(rates(a_day, a_day))
         for each in alerts(rng, cameras(rng, rng.choice((1, 3, 6)), 0.5), int(a_day * QUARTER_DAYS), a_day):
             watch.add(each)
-        told += watch.told
-    assert told <= 200
+        noticed += watch.noticed
+    assert noticed <= 200
 
 
 def test_a_fall_names_what_fell_its_network_and_its_alerts_and_ends_when_it_is_over() -> None:
@@ -101,7 +101,7 @@ def test_a_fall_names_what_fell_its_network_and_its_alerts_and_ends_when_it_is_o
     assert "nano 2" in fall.models
     wrong = {each.id: each for each in worse if each.camera == "gate" and not each.real}
     assert len(wrong.keys() & set(fall.alerts)) > 10
-    assert fall.began_t <= fall.told_t <= worse[-1].t
+    assert fall.began_t <= fall.noticed_t <= worse[-1].t
     again = list(alerts(rng, right, 300, 20, first=500))
     assert not [each for each in drift_of([*usual, *worse, *again], again[-1].t).falls if each.scope == "camera"]
 
