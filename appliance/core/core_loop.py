@@ -43,6 +43,7 @@ RECHECKS_PER_RUN = 8  # alerts in one turn; frames wait meanwhile
 RECHECKS_EVERY_S = 5.0  # a second detection takes longer
 HEALTHY_AFTER_S = 30.0  # an ingest process that lived so long has come up, as the supervisor takes it
 FAILED_STARTS_MIN = 3  # of the ingest process, one after the other: the first two may be the machine's start
+CLOCKS_APART_S_MAX = 3.0  # of a camera and the appliance, with the second that a frame is under way
 PAUSE_REPORTED_S_MAX = 30.0  # it reports a pause each 5 s and at a key frame; silent for longer, it is not paused
 SETTINGS_CHANGED = "the settings of this camera were changed"
 
@@ -178,6 +179,8 @@ class Core:
         self._flush(camera)
         self._commit(camera, camera.pipeline.feed(header))
         camera.planner.begin(header)
+        if header.run != camera.session:
+            self._settings.incidents.begin(camera.name)
         camera.header = header
         self._backlog.write(partial(self._stores.cameras.header, header))
 
@@ -186,6 +189,9 @@ class Core:
         camera.buffered.append(boxes)
         self._stores.boxes.note(boxes)
         camera.planner.observe(boxes)
+        # by another clock than ours nobody knows who came after whom
+        same_clock = abs(self._clock.now() - boxes.t) <= CLOCKS_APART_S_MAX
+        self._settings.incidents.see(boxes if same_clock else replace(boxes, looked=False))
         step = camera.pipeline.feed(boxes, off=self._settings.arming.off_rules(camera.name))
         self._audit_silence(camera, boxes, step)
         if step.changes or len(camera.buffered) >= BOXES_BUFFERED_MAX:
@@ -297,6 +303,7 @@ class Core:
                 priority=plan.route.priority if plan else "",
                 route=plan.route if plan else None,
                 notices=notices,
+                incident=self._settings.incidents.place(change),
             )
         )
         if notices and self._backlog.waiting:

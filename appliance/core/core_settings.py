@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from appliance.alerts.incidents import IncidentLinker
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock, local_period, local_weekday_minute
 from appliance.config import AlertsConfig, CameraConfig, DecisionConfig, Rule, Target
@@ -95,6 +96,8 @@ class CoreSettings:
     cameras: Mapping[str, CameraContext]
     """The enabled ones, by name."""
     alerts: AlertsConfig
+    incidents: IncidentLinker
+    """Which alerts of different cameras are one incident."""
     notices: NoticePlanner
     maintenance: RouterMaintenance | None
     """Maintenance of the router; None: there is no uplink."""
@@ -174,7 +177,8 @@ def core_settings(
     }
     return CoreSettings(
         cameras,
-        config.alerts,
+        config.alerts.model_copy(update={"adjoining": ()}),  # which decide nothing on one camera
+        IncidentLinker(config.alerts.adjoining, config.cameras),
         _notice_planner(config.site.name, targets, privacy),
         RouterMaintenance(stores.decisions, stores.escalations, context, clock, deps.system_load)
         if config.has_uplink

@@ -77,6 +77,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/cameras/{name}/edit"): _ADMIN,
     ("GET", "/cameras/{name}/settings"): _ADMIN,
     ("GET", "/settings"): _ADMIN,
+    ("GET", "/settings/adjoining"): _ADMIN,
     ("GET", "/settings/{form}"): _ADMIN,
     ("GET", "/users"): _ADMIN,
     ("GET", "/system"): _ADMIN,

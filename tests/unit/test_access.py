@@ -142,7 +142,7 @@ admin site:
   DELETE /api/v1/tokens/{token}; GET,POST /api/v1/users; DELETE,POST /api/v1/users/{user}; GET /cameras/new
   GET /cameras/{name}/edit; GET /cameras/{name}/settings; GET /cameras/{name}/trials; GET /cameras/{name}/trials/{trial}
   POST /fragments/setup/discover; POST /fragments/setup/onvif; POST /fragments/setup/probe; GET /settings
-  GET /settings/{form}; GET /system; GET /users
+  GET /settings/adjoining; GET /settings/{form}; GET /system; GET /users
 """
 
 
