@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.base import yamlfile
-from appliance.base.broker_config import BrokerConfig
+from appliance.base.broker_config import BrokerAddress, BrokerConfig, BrokerUrl
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
 from appliance.wire import PRICE_MAX, TEXT_CHARS_MAX
@@ -20,7 +20,16 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class NatsConfig(BrokerConfig):
-    url: Annotated[str, Field(min_length=1, repr=False)] = "nats://127.0.0.1:4222"
+    """The broker of this worker's region, or the servers of its cluster."""
+
+    url: BrokerUrl = "nats://127.0.0.1:4222"
+
+    @field_validator("urls")
+    @classmethod
+    def _one_region(cls, urls: tuple[BrokerAddress, ...]) -> tuple[BrokerAddress, ...]:
+        if len({each.region for each in urls}) > 1:
+            raise ValueError("a worker serves one region: name the servers of its cluster, and run a worker for each")
+        return urls
 
 
 class StreamsConfig(ConfigModel):
