@@ -35,11 +35,12 @@ from appliance.base.errors import (
     StoreUnavailable,
     camera_address,
 )
+from appliance.bundle.manifest import ModelEntry
 from appliance.config import CameraConfig, SiteConfig
 from appliance.config.secrets_file import secrets_exposed, secrets_path
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
-from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, ModelBundle, model_bundles
+from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, model_bundles
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.runtime_choice import RuntimeOption, runtime_options, table_lines
 from appliance.detect.variant_measurement import variant_advice
@@ -107,7 +108,7 @@ def measure_load(detector: ObjectDetector, cameras: Mapping[str, CameraConfig]) 
 
 
 def better_models(
-    model: str, bundles: Mapping[str, ModelBundle], cameras: Mapping[str, CameraConfig], load: DetectorLoad
+    model: str, bundles: Mapping[str, ModelEntry], cameras: Mapping[str, CameraConfig], load: DetectorLoad
 ) -> list[BetterModel]:
     """Return networks that find more of what the rules ask for and fit on this machine, the best first.
 
@@ -127,7 +128,7 @@ def better_models(
     return sorted(found, key=lambda each: -each.ap50)
 
 
-def _kinds(bundle: ModelBundle, cameras: Mapping[str, CameraConfig]) -> list[str]:
+def _kinds(bundle: ModelEntry, cameras: Mapping[str, CameraConfig]) -> list[str]:
     """Return the figures that concern what the rules want, such as `stills_person` or `pets_dog`."""
     wanted = {label for camera in cameras.values() for rule in camera.rules for label in rule.labels} or {_PERSON}
     classes = {_PERSON} & wanted
@@ -136,7 +137,7 @@ def _kinds(bundle: ModelBundle, cameras: Mapping[str, CameraConfig]) -> list[str
     return [kind for kind in bundle.unseen if kind.rpartition("_")[2] in classes]
 
 
-def _mean(bundle: ModelBundle, kinds: list[str]) -> float:
+def _mean(bundle: ModelEntry, kinds: list[str]) -> float:
     """Return the mean; 0 if one of them was not measured."""
     if not kinds or not set(kinds) <= set(bundle.unseen):
         return 0.0
