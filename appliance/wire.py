@@ -348,3 +348,11 @@ def verdict_message_id(verdict: Verdict) -> str:
     if verdict.need is not None:
         return message_id(verdict.site, verdict.escalation, "need", verdict.step or 0)
     return message_id(verdict.site, verdict.escalation, "decision" if verdict.provisional else "verdict")
+
+
+def answer_message_ids(escalation: Escalation) -> tuple[str, str]:
+    """Return the ids under which this step is answered: by a final verdict, or by a request for more evidence."""
+    return (
+        message_id(escalation.site, escalation.id, "verdict"),
+        message_id(escalation.site, escalation.id, "need", escalation.step),
+    )

@@ -29,6 +29,7 @@ from appliance.wire import (
     ArchiveLink,
     Escalation,
     Verdict,
+    answer_message_ids,
     verdict_message_id,
     verdict_subject,
 )
@@ -44,6 +45,8 @@ ANSWERED_MAX = 4096  # verdicts remembered against redelivery; 2 kB each
 RETRY_S_MAX = 600.0  # longest pause between two attempts at one escalation
 FETCH_TRIES = 3  # a broker that changes its leader answers within seconds
 PUBLISH_S_MAX = 5.0  # to be acknowledged by the broker
+_NEVER_STORED = {"Nats-Expected-Last-Msg-Id": "none"}  # our ids have dots: no stream ends with this one
+_WRONG_LAST_ID = 10070  # nats-server: "wrong last msg ID"
 EscalationKey = tuple[str, str, int]
 """Site, escalation and step: what is judged once."""
 
@@ -107,8 +110,9 @@ class EscalationHandler:
     """State: what was answered lately, and what is being judged here. Owner: one event loop.
 
     Invariant: an escalation is acknowledged only after the broker has stored its verdict. What is lost between the two
-    is delivered again and answered from `_answered`, or judged again by another worker: under the same message id, so
-    that one verdict is stored, and the site applies one.
+    is delivered again and answered from `_answered`; another worker asks the broker first whether it holds the verdict,
+    so that no model is paid for it twice. A verdict that is judged again all the same has the same message id: one is
+    stored, and the site applies one.
     """
 
     def __init__(
@@ -158,7 +162,12 @@ class EscalationHandler:
             self._in_hand.discard(key)
 
     async def _answer(self, delivery: Delivery, escalation: Escalation, key: EscalationKey) -> None:
-        known = self._answered.get(key) if dead_letter_store.REQUEUED not in delivery.headers else None
+        requeued = dead_letter_store.REQUEUED in delivery.headers
+        known = None if requeued else self._answered.get(key)
+        if known is None and delivery.count > 1 and not requeued and await self._has_verdict(escalation):
+            self._metrics.repeated.inc()
+            await delivery.ack()
+            return
         if known is not None:
             self._metrics.repeated.inc()
             if known.stored:
@@ -307,6 +316,26 @@ class EscalationHandler:
                 await self._link.while_up(publishing)
             except (nats.js.errors.BadRequestError, nats.errors.MaxPayloadError) as error:
                 raise VerdictRefused(f"the broker refuses the verdict: {complaint(error)}") from None
+
+    async def _has_verdict(self, escalation: Escalation) -> bool:
+        """Return True if the broker holds the answer to this step, a final verdict or a request for more evidence.
+
+        The broker looks for duplicates before it compares the last message's id: an empty message that it must refuse
+        is told to be a duplicate instead when its id is known. Nothing is stored. Raise UplinkError.
+        """
+        client = await self._link.client()
+        jetstream, subject = client.jetstream(timeout=PUBLISH_S_MAX), verdict_subject(escalation.site)
+        with broker_errors("the broker cannot be asked for a verdict"):
+            for name in answer_message_ids(escalation):
+                probe = {"Nats-Msg-Id": name, **_NEVER_STORED}
+                try:
+                    await self._link.while_up(jetstream.publish(subject, b"", stream=STREAM_VERDICT, headers=probe))
+                except nats.js.errors.APIError as error:
+                    if error.err_code != _WRONG_LAST_ID:
+                        raise
+                else:
+                    return True
+        return False
 
     async def _retry(self, delivery: Delivery, escalation: Escalation, kind: Kind, why: str) -> None:
         """Try again later, or answer `unsure` after the last attempt."""

@@ -31,8 +31,8 @@ import onnx
 
 from appliance import config
 from appliance.base.errors import ModelError, UsageError, VedetteError
+from appliance.bundle.manifest import sha256_of
 from appliance.detect import class_labels
-from appliance.detect.model_files import sha256_of
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.detect.variant_measurement import VARIANT_KEY
@@ -335,7 +335,13 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--frames", type=int, default=calibration.FRAMES, help=f"how many (default {calibration.FRAMES})")
     made.add_argument("--clip", type=Path, action="append", default=[], help="or on this film; repeatable")
     made.add_argument("--every", type=int, default=CLIPS_EVERY, help=f"every Nth frame of it (default {CLIPS_EVERY})")
-    made.add_argument("--bits", type=int, choices=(7, 8), default=7, help="of int8's weights; 8 needs VNNI or arm64")
+    made.add_argument(
+        "--bits",
+        type=int,
+        choices=(7, 8),
+        default=7,
+        help="of int8's weights; 8 is slow on x86 without VNNI",
+    )
     made.add_argument(
         "--float", action="append", default=[], metavar="NAME", help="leave layers with this in their name in float32"
     )

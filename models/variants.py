@@ -1,7 +1,7 @@
 """Variants of a network: FP16, integers for CPUs, integers as TensorRT wants them, and what Hailo's compiler takes.
 
-int8: activations of 8 bits unsigned, weights of 7 (two products of 8 may overflow 16 bits on a CPU without VNNI; for
-others `--bits 8`), a scale a channel.
+int8: activations of 8 bits unsigned, weights of 7 (two products of 8 may overflow 16 bits on a CPU without VNNI) or,
+more accurate, of 8 (`--bits 8`: such a CPU then takes slower kernels, onnx_runtime), a scale a channel.
 tensorrt: explicit Q/DQ, all zero points 0, signed, a scale a channel of the weights, weights and biases float in the
 file, before convolutions and products of matrices alone: TensorRT fuses the rest. hailo: one shape, and the raw
 answers of the last convolutions, as the compiler's own operators decode them.
@@ -28,7 +28,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_shape_fixed
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-from appliance.detect.model_files import sha256_of
+from appliance.bundle.manifest import sha256_of
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.network_inputs import network_inputs
 from appliance.detect.onnx_runtime import OnnxRuntime

@@ -40,6 +40,8 @@ SENTENCES: tuple[str, ...] = (
     "Streams apart in time",
     "Disk short or failing",
     "let browsers be notified",
+    "Told already: one incident with an alert of {camera}",
+    "adjoining zones",
     "Not recorded",
     "Cloud not reached",
     "MQTT broker not reached",

@@ -12,8 +12,9 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedCo
 
 from appliance.base.console import CommandProgress
 from appliance.base.errors import ModelError, UsageError
+from appliance.bundle.manifest import ModelEntry
 from appliance.detect.model_download import ModelDownload, ModelStatus, model_status
-from appliance.detect.model_files import ModelBundle, model_bundles, model_folders, pull_folder
+from appliance.detect.model_files import model_bundles, model_folders, pull_folder
 
 _STATES = {
     "bundled": "comes with Vedette",
@@ -90,14 +91,14 @@ def verify_command(names: Sequence[str], *, as_json: bool) -> int:
     return 0 if all(each.state in ("bundled", "ready") for each in found) else 1
 
 
-def _status(bundles: Mapping[str, ModelBundle]) -> list[ModelStatus]:
+def _status(bundles: Mapping[str, ModelEntry]) -> list[ModelStatus]:
     """Compare every file with its hash; each is read whole."""
     folders, target = model_folders(), pull_folder()
     return [model_status(name, bundle, folders, target) for name, bundle in sorted(bundles.items())]
 
 
 def _json(each: ModelStatus) -> dict[str, object]:
-    bundle: ModelBundle = each.bundle
+    bundle: ModelEntry = each.bundle
     return {
         "name": each.name,
         "state": each.state,

@@ -35,11 +35,12 @@ from appliance.base.errors import (
     StoreUnavailable,
     camera_address,
 )
+from appliance.bundle.manifest import ModelEntry
 from appliance.config import CameraConfig, SiteConfig
 from appliance.config.secrets_file import secrets_exposed, secrets_path
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
-from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, ModelBundle, model_bundles
+from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, model_bundles
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.runtime_choice import RuntimeOption, runtime_options, table_lines
 from appliance.detect.variant_measurement import variant_advice
@@ -107,7 +108,7 @@ def measure_load(detector: ObjectDetector, cameras: Mapping[str, CameraConfig]) 
 
 
 def better_models(
-    model: str, bundles: Mapping[str, ModelBundle], cameras: Mapping[str, CameraConfig], load: DetectorLoad
+    model: str, bundles: Mapping[str, ModelEntry], cameras: Mapping[str, CameraConfig], load: DetectorLoad
 ) -> list[BetterModel]:
     """Return networks that find more of what the rules ask for and fit on this machine, the best first.
 
@@ -127,7 +128,7 @@ def better_models(
     return sorted(found, key=lambda each: -each.ap50)
 
 
-def _kinds(bundle: ModelBundle, cameras: Mapping[str, CameraConfig]) -> list[str]:
+def _kinds(bundle: ModelEntry, cameras: Mapping[str, CameraConfig]) -> list[str]:
     """Return the figures that concern what the rules want, such as `stills_person` or `pets_dog`."""
     wanted = {label for camera in cameras.values() for rule in camera.rules for label in rule.labels} or {_PERSON}
     classes = {_PERSON} & wanted
@@ -136,7 +137,7 @@ def _kinds(bundle: ModelBundle, cameras: Mapping[str, CameraConfig]) -> list[str
     return [kind for kind in bundle.unseen if kind.rpartition("_")[2] in classes]
 
 
-def _mean(bundle: ModelBundle, kinds: list[str]) -> float:
+def _mean(bundle: ModelEntry, kinds: list[str]) -> float:
     """Return the mean; 0 if one of them was not measured."""
     if not kinds or not set(kinds) <= set(bundle.unseen):
         return 0.0
@@ -204,7 +205,7 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
         yield from (_camera(each) for each in answers)
         yield from _together(answers, loads)
         if site.uplink is not None:
-            yield _broker(site.uplink.url)
+            yield from (_broker(each.url) for each in site.uplink.addresses)
     if site.uplink is None:
         leaving = ["notifications"] if any(each.enabled and not each.local for each in site.notify.values()) else []
         if site.mqtt is not None and site.mqtt.enabled and not site.mqtt.local:
@@ -259,9 +260,10 @@ def exposures(site: SiteConfig, site_file: Path) -> Iterator[Finding]:
         )  # fmt: skip
     if uplink is None or not uplink.secrets or uplink.tls_ca is not None:
         return
-    parts = urlsplit(uplink.url)
-    if parts.scheme in {"nats", "ws"} and parts.hostname not in {"127.0.0.1", "localhost", "::1"}:
-        yield Finding("uplink.url", "warning", f"its secret crosses the network to {uplink} in the clear: use tls://")
+    for parts in (urlsplit(each.url) for each in uplink.addresses):
+        if parts.scheme in {"nats", "ws"} and parts.hostname not in {"127.0.0.1", "localhost", "::1"}:
+            text = f"its secret crosses the network to {parts.hostname} in the clear: use tls://"
+            yield Finding("uplink.url", "warning", text)
 
 
 def _storage(folder: Path) -> Finding:

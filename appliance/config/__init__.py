@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from appliance.config.notify_targets import TargetName as TargetName
     from appliance.config.notify_targets import WebhookTarget as WebhookTarget
     from appliance.config.notify_targets import signing_key as signing_key
+    from appliance.config.site_file import AdjoiningConfig as AdjoiningConfig
     from appliance.config.site_file import AlertsConfig as AlertsConfig
     from appliance.config.site_file import CloudCostConfig as CloudCostConfig
     from appliance.config.site_file import CostsConfig as CostsConfig
@@ -97,8 +98,8 @@ _HOMES = {
         "AppriseTarget HttpTarget NtfyTarget PushTarget Target TargetName WebhookTarget signing_key"
     ),
     "appliance.config.site_file": (
-        "AlertsConfig CloudCostConfig CostsConfig DashboardConfig DashboardSections DecisionConfig EdgeCostConfig "
-        "LoadSheddingConfig ReplaySections SensorsConfig SiteConfig SiteIdentity load loads of_cameras"
+        "AdjoiningConfig AlertsConfig CloudCostConfig CostsConfig DashboardConfig DashboardSections DecisionConfig "
+        "EdgeCostConfig LoadSheddingConfig ReplaySections SensorsConfig SiteConfig SiteIdentity load loads of_cameras"
     ),
     "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint Title id_of",
     "appliance.base.detector_config": "DetectorConfig",

@@ -91,8 +91,13 @@ def polygon_problem(points: tuple[SharePoint, ...]) -> str | None:
         for j in range(i + 2, len(edges)):
             if (j + 1) % len(edges) != i and _edges_cross(a, b, *edges[j]):
                 return f"its edges {i + 1} and {j + 1} cross; list the corners in order around the zone"
-    area = sum(a[0] * b[1] - b[0] * a[1] for a, b in edges) / 2
-    return "its points enclose no area" if abs(area) < 1e-5 else None
+    return "its points enclose no area" if polygon_area(points) < 1e-5 else None
+
+
+def polygon_area(points: tuple[SharePoint, ...]) -> float:
+    """Return the area that a polygon encloses, as a share of the frame."""
+    edges = zip(points, points[1:] + points[:1], strict=True)
+    return abs(sum(a[0] * b[1] - b[0] * a[1] for a, b in edges)) / 2
 
 
 def _edges_cross(a: SharePoint, b: SharePoint, c: SharePoint, d: SharePoint) -> bool:

@@ -18,7 +18,7 @@ from appliance.base.broker_config import BrokerConfig
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
 from appliance.config.arming_config import ArmingConfig
-from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig, StorageConfig
+from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig, StorageConfig, polygon_area
 from appliance.config.escalation_config import EscalationConfig, UplinkConfig
 from appliance.config.ingest_config import HealthConfig, IngestConfig, RecheckConfig
 from appliance.config.mqtt_config import MqttConfig
@@ -30,6 +30,8 @@ from appliance.wire import LANGUAGES
 
 TOKEN_LENGTH_MIN = 12  # 12 random letters and digits have 71 bits
 CAMERAS_MAX = 256  # a file with 20,000 was checked for a minute, and no appliance decodes 256
+ADJOINING_MAX = 64  # pairs of zones; eight cameras around a house have some twelve
+PASSAGE_AREA_MAX = 0.5  # share of the picture: a zone of nearly all of it says nothing about where somebody left
 _PI_NODE = "a Raspberry Pi 5 as a node in a shop, early 2026: 150 over 3 years, 5 a month for its connection"
 
 
@@ -121,11 +123,38 @@ class SiteIdentity(ConfigModel):
         return language
 
 
+class AdjoiningConfig(ConfigModel):
+    """Two zones, `camera/zone` each, between which people walk from one camera to the other.
+
+    seconds: the longest time in which neither camera sees them. Two people who walk further apart stay two.
+    """
+
+    zones: tuple[str, str]
+    seconds: Annotated[float, Field(gt=0, le=15)] = 6.0
+
+    @field_validator("zones")
+    @classmethod
+    def _named(cls, zones: tuple[str, str]) -> tuple[str, str]:
+        for each in zones:
+            if not all(each.partition("/")):
+                raise ValueError(f"`{each}` is not a camera and a zone of it, such as gate/driveway")
+        if zones[0].partition("/")[0] == zones[1].partition("/")[0]:
+            raise ValueError(f"{zones[0]} and {zones[1]} are of one camera, whose events are one alert anyway")
+        return zones
+
+    @property
+    def places(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Camera and zone of each side."""
+        (a, _, b), (c, _, d) = (each.partition("/") for each in self.zones)
+        return (a, b), (c, d)
+
+
 class AlertsConfig(ConfigModel):
     merge_s: Annotated[float, Field(gt=0, le=600)] = 8.0
     length_max_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
     pre_roll_s: Annotated[float, Field(ge=0, le=60)] = 5.0
     post_roll_s: Annotated[float, Field(ge=0, le=60)] = 5.0
+    adjoining: Annotated[tuple[AdjoiningConfig, ...], Field(max_length=ADJOINING_MAX)] = ()
 
 
 class DashboardConfig(ConfigModel):
@@ -141,6 +170,7 @@ class DashboardConfig(ConfigModel):
     second_factor: tuple[Literal["viewer", "reviewer", "admin"], ...] = ()
     certificate: Path | None = None
     certificate_key: Path | None = None
+    analyze_per_minute: Annotated[int, Field(ge=0, le=6000)] = 30
 
     @model_validator(mode="after")
     def _pair(self) -> DashboardConfig:
@@ -300,6 +330,23 @@ class SiteConfig(ConfigModel):
             for what, named, known in (("camera", target.cameras, self.cameras), ("rule", target.rules, rules)):
                 if strange := [each for each in named if each not in known]:
                     raise ValueError(f"notify.{name}: there is no {what} `{strange[0]}` in this file")
+        return self
+
+    @model_validator(mode="after")
+    def _known_to_passages(self) -> SiteConfig:
+        for n, border in enumerate(self.alerts.adjoining):
+            for camera, zone in border.places:
+                points = self.cameras[camera].zones.get(zone) if camera in self.cameras else None
+                if points is None:
+                    raise ValueError(
+                        f"alerts.adjoining.{n}: there is no zone `{zone}` on a camera `{camera}`: name another, or "
+                        "take the pair away (Settings, Where zones adjoin)"
+                    )
+                if polygon_area(points) > PASSAGE_AREA_MAX:
+                    raise ValueError(
+                        f"alerts.adjoining.{n}: zone `{zone}` of camera `{camera}` covers more than half of the "
+                        "picture: draw one where people come and go"
+                    )
         return self
 
     @model_validator(mode="after")

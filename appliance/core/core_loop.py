@@ -11,7 +11,7 @@ from appliance import wire
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
-from appliance.router.escalation_planner import RequestAnswer
+from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
 from appliance.store.meter import DecodeStatus, Metric, MetricName
 from appliance.store.rows import alert_of
 from appliance.store.write_backlog import WriteBacklog
@@ -43,6 +43,7 @@ RECHECKS_PER_RUN = 8  # alerts in one turn; frames wait meanwhile
 RECHECKS_EVERY_S = 5.0  # a second detection takes longer
 HEALTHY_AFTER_S = 30.0  # an ingest process that lived so long has come up, as the supervisor takes it
 FAILED_STARTS_MIN = 3  # of the ingest process, one after the other: the first two may be the machine's start
+CLOCKS_APART_S_MAX = 3.0  # of a camera and the appliance, with the second that a frame is under way
 PAUSE_REPORTED_S_MAX = 30.0  # it reports a pause each 5 s and at a key frame; silent for longer, it is not paused
 SETTINGS_CHANGED = "the settings of this camera were changed"
 
@@ -178,6 +179,8 @@ class Core:
         self._flush(camera)
         self._commit(camera, camera.pipeline.feed(header))
         camera.planner.begin(header)
+        if header.run != camera.session:
+            self._settings.incidents.begin(camera.name)
         camera.header = header
         self._backlog.write(partial(self._stores.cameras.header, header))
 
@@ -186,6 +189,9 @@ class Core:
         camera.buffered.append(boxes)
         self._stores.boxes.note(boxes)
         camera.planner.observe(boxes)
+        # by another clock than ours nobody knows who came after whom
+        same_clock = abs(self._clock.now() - boxes.t) <= CLOCKS_APART_S_MAX
+        self._settings.incidents.see(boxes if same_clock else replace(boxes, looked=False))
         step = camera.pipeline.feed(boxes, off=self._settings.arming.off_rules(camera.name))
         self._audit_silence(camera, boxes, step)
         if step.changes or len(camera.buffered) >= BOXES_BUFFERED_MAX:
@@ -248,6 +254,24 @@ class Core:
         logger.info("alert %s is escalated: %s", alert.id, plan.route.reason)
         return RequestAnswer(True, plan.route.reason)
 
+    def _ask_requested(self, asked: ApiEscalation) -> RequestAnswer:
+        """Escalate a question that came through the API, as the router decides; what is refused leaves no row."""
+        camera = self._settings.cameras.get(asked.camera)
+        if camera is None or self._settings.maintenance is None:
+            return RequestAnswer(False, "this site has no uplink" if camera else "this camera is not watched")
+        if self._backlog.waiting:
+            return RequestAnswer(False, "the database cannot be written now")
+        plan = camera.planner.ask(asked, self._clock.now())
+        if plan.escalation is None:
+            return RequestAnswer(False, plan.route.reason, plan.route)
+        escalation = _complete(plan.escalation, self._settings.language)
+        try:
+            self._stores.api_escalations.add(escalation, asked.images, plan.route)
+        except StoreUnavailable as error:
+            return RequestAnswer(False, str(error))
+        self._settings.listener.alert_stored()
+        return RequestAnswer(True, plan.route.reason, plan.route)
+
     def _escalate_late(self, alert: Alert, escalation: wire.Escalation, route: Route) -> None:
         """Ask about an alert that was stored without an escalation."""
         self._backlog.write(
@@ -267,7 +291,7 @@ class Core:
         for camera in self._settings.cameras.values():
             self._flush(camera)
             self._commit(camera, camera.pipeline.tick(self._camera_now(camera)))
-        self._stores.requests.answer_all(self._escalate_requested)
+        self._stores.requests.answer_all(self._escalate_requested, self._ask_requested)
         if self._settings.maintenance is not None and not self._backlog.waiting:
             self._settings.maintenance.run_once(self._backlog.write)
             if self._clock.monotonic() >= self._rechecks_at:
@@ -297,6 +321,7 @@ class Core:
                 priority=plan.route.priority if plan else "",
                 route=plan.route if plan else None,
                 notices=notices,
+                incident=self._settings.incidents.place(change),
             )
         )
         if notices and self._backlog.waiting:

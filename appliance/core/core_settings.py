@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from appliance.alerts.incidents import IncidentLinker
 from appliance.alerts.pipeline import Pipeline
 from appliance.base.clock import Clock, local_period, local_weekday_minute
 from appliance.config import AlertsConfig, CameraConfig, DecisionConfig, Rule, Target
@@ -18,6 +19,7 @@ from appliance.router.track_stats import RecentEscalations, restore_recent
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at, off_peak_in_s
 from appliance.store.alerts import AlertStore
+from appliance.store.api_escalations import ApiEscalationStore
 from appliance.store.arming import ArmingStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -95,6 +97,8 @@ class CoreSettings:
     cameras: Mapping[str, CameraContext]
     """The enabled ones, by name."""
     alerts: AlertsConfig
+    incidents: IncidentLinker
+    """Which alerts of different cameras are one incident."""
     notices: NoticePlanner
     maintenance: RouterMaintenance | None
     """Maintenance of the router; None: there is no uplink."""
@@ -122,6 +126,7 @@ class CoreStores:
     health: HealthEventStore
     silent: SilentFrameStore
     arming: ArmingStore
+    api_escalations: ApiEscalationStore
     displaced: Callable[[], str]
     """Why the database is not where it was opened; '': it is."""
     requests: EscalationRequests = field(default_factory=EscalationRequests)
@@ -139,6 +144,7 @@ class CoreStores:
             HealthEventStore(db),
             SilentFrameStore(db),
             ArmingStore(db),
+            ApiEscalationStore(db),
             lambda: db.displaced,
         )
 
@@ -174,7 +180,8 @@ def core_settings(
     }
     return CoreSettings(
         cameras,
-        config.alerts,
+        config.alerts.model_copy(update={"adjoining": ()}),  # which decide nothing on one camera
+        IncidentLinker(config.alerts.adjoining, config.cameras),
         _notice_planner(config.site.name, targets, privacy),
         RouterMaintenance(stores.decisions, stores.escalations, context, clock, deps.system_load)
         if config.has_uplink

@@ -120,10 +120,11 @@ class AlertFilter:
     def listed(self) -> AlertQuery:
         """Return the query of the list on the page.
 
-        It leaves out what a verdict rejected and nobody has reviewed, unless that is searched for.
+        It leaves out what a verdict rejected and nobody has reviewed, unless that is searched for. It shows an incident
+        over several cameras once.
         """
         asked = self.wanted.verdict == "rejected" or self.wanted.review == "deleted" or self.wanted.text is not None
-        return replace(self.wanted, set_aside=asked)
+        return replace(self.wanted, set_aside=asked, folded=True)
 
     @property
     def is_for_alerts(self) -> bool:
@@ -270,7 +271,7 @@ class AlertReader:
 
     def review(self, alert_id: str, change: ReviewChange) -> AlertItem:
         """Write a person's review of an alert. Raises Problem when there is none."""
-        self._reviews.review([alert_id], change.review, self._clock.now(), visitor().name)
+        self._reviews.review(self._mine([alert_id]), change.review, self._clock.now(), visitor().name)
         return AlertItem.of(self.detail(alert_id).alert)
 
     def review_many(self, change: BulkReview) -> BulkResult:
@@ -295,9 +296,9 @@ class AlertReader:
         return AlertItem.of(self.detail(alert_id).alert)
 
     def _mine(self, ids: Sequence[str]) -> Sequence[str]:
-        """Those of the cameras that the visitor may see."""
-        who = visitor()
-        return [each for each in ids if who.cameras is None or who.sees(self._alerts.camera_of(each) or "-")]
+        """Those of the cameras that the visitor may see, with the rest of their incidents."""
+        who, whole = visitor(), self._reviews.whole(ids)
+        return [each for each in whole if who.cameras is None or who.sees(self._alerts.camera_of(each) or "-")]
 
     def escalated(self, alert_id: str, why: str) -> AlertItem:
         """Note that a person had an alert escalated. Raises Problem when there is none."""
@@ -305,11 +306,11 @@ class AlertReader:
         return AlertItem.of(self.detail(alert_id).alert)
 
     def _result(self, wanted: Sequence[str], found: Sequence[str], refused: Sequence[str] = ()) -> BulkResult:
-        rows = [self.detail(each).alert for each in found]
+        rows = [self.detail(each).alert for each in found if each in wanted]
         return BulkResult(
             alerts=[AlertItem.of(row) for row in rows],
             missing=[each for each in dict.fromkeys(wanted) if each not in {*found, *refused}],
-            refused=list(refused),
+            refused=[each for each in refused if each in wanted],
         )
 
     def clip(self, alert_id: str) -> Path:

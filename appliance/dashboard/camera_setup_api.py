@@ -460,6 +460,9 @@ def remove_camera(
         if name in (hours.cameras or ()):
             left = [each for each in hours.cameras or () if each != name]
             changes.append(SiteChange(("arming", "profiles", profile, "cameras"), left))
+    adjoining = [each for each in config.alerts.adjoining if all(camera != name for camera, _ in each.places)]
+    if len(adjoining) < len(config.alerts.adjoining):
+        changes.append(SiteChange(("alerts", "adjoining"), [each.model_dump(mode="json") for each in adjoining]))
     with settings_problems():
         status = service.change(changes, wanted.base, user_of(request), f"camera {name} removed")
     freed = delete_camera(db, root.path, name) if wanted.recordings == "delete" else 0

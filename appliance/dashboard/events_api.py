@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request
@@ -47,7 +48,7 @@ def changes_of(
             if row.rev <= end
         ]
         found += [
-            StreamEvent("alert", row.rev, AlertItem.of(row).model_dump_json(), row.camera)
+            StreamEvent("alert", row.rev, AlertItem.of(replace(row, parts=())).model_dump_json(), row.camera)
             for row in rows
             if row.rev <= end
         ]

@@ -39,6 +39,7 @@ from appliance.types import (
 )
 from appliance.web.texts import gettext as _
 from appliance.web.texts import tell
+from appliance.web.visitor import visitor
 from appliance.wire import Need, Verdict
 
 API = "/api/v1"
@@ -64,6 +65,14 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class IncidentPartItem(ApiModel):
+    """Another alert of the same incident."""
+
+    id: str
+    camera: str
+    page: str
+
+
 class AlertItem(ApiModel):
     """An alert as lists show it. Times are UTC seconds; `t_end` null while it lasts; links null until ready.
 
@@ -76,7 +85,8 @@ class AlertItem(ApiModel):
     or a language model's `verdict` counts above it; what a detector found again does not where `edge` is unsure.
     `rules_severity`: what the rules say, where the verdict changed `severity`; null: it did not. `note`: a person's
     words. `deleted_t`: when a person deleted it, which took it out of all lists, because of `deleted_why`; null: nobody
-    did.
+    did. `incident`: the first alert of the incident over several cameras that it belongs to; "": it is alone. `parts`:
+    the other alerts of it that the visitor may see (an event of the stream has none).
     """
 
     id: str
@@ -104,6 +114,8 @@ class AlertItem(ApiModel):
     note: str = ""
     deleted_t: float | None = None
     deleted_why: str = ""
+    incident: str = ""
+    parts: tuple[IncidentPartItem, ...] = ()
     rev: int
     still: str | None
     still_state: EvidenceState | None
@@ -114,8 +126,13 @@ class AlertItem(ApiModel):
     @classmethod
     def of(cls, row: AlertRow) -> AlertItem:
         evidence = f"{API}/alerts/{quote(row.id, safe='')}/evidence"
+        parts = tuple(
+            IncidentPartItem(id=each.id, camera=each.camera, page=f"/alerts/{quote(each.id, safe='')}")
+            for each in row.parts
+            if visitor().sees(each.camera)
+        )
         return cls.of_row(
-            row, title=_title(row), best_box=row.best.box if row.best else None,
+            row, parts=parts, title=_title(row), best_box=row.best.box if row.best else None,
             still=f"{evidence}/still.jpg" if row.still == "ready" else None, still_state=row.still,
             clip=f"{evidence}/clip.mp4" if row.clip == "ready" else None,
             page=f"/alerts/{quote(row.id, safe='')}", camera_page=f"/cameras/{quote(row.camera, safe='')}",

@@ -64,6 +64,18 @@ def settings_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTM
     )  # fmt: skip
 
 
+@router.get("/settings/adjoining")
+def adjoining_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTMLResponse:
+    """Return the page on which zones of different cameras are declared to adjoin."""
+    service = settings.service
+    config = service.running.config
+    return templates.page(
+        "adjoining.html", here="/settings", rev=rev, digest=service.status().digest,
+        pairs=[each.model_dump(mode="json") for each in config.alerts.adjoining],
+        cameras={name: list(each.zones) for name, each in config.cameras.items() if each.zones},
+    )  # fmt: skip
+
+
 @router.get("/settings/{form}")
 def settings_form_page(rev: Rev, templates: TemplatesPart, settings: Settings, form: str) -> HTMLResponse:
     """Return one form of the settings, each key in words."""

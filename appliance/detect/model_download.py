@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import ModelError, PreconditionError
-from appliance.detect.model_files import ModelBundle, sha256_of
+from appliance.bundle.manifest import ModelEntry, sha256_of
 
 if TYPE_CHECKING:
     import httpx
@@ -36,12 +36,12 @@ class ModelStatus:
     """One network of the catalogue on this machine. path: where it is, or where `pull` would put it."""
 
     name: str
-    bundle: ModelBundle
+    bundle: ModelEntry
     state: FileState
     path: Path
 
 
-def model_status(name: str, bundle: ModelBundle, folders: tuple[Path, ...], target: Path) -> ModelStatus:
+def model_status(name: str, bundle: ModelEntry, folders: tuple[Path, ...], target: Path) -> ModelStatus:
     """Where the file of `bundle` is and whether it is the right one. Reads the whole file."""
     found = next((folder / bundle.file for folder in folders if (folder / bundle.file).is_file()), None)
     if found is None:
@@ -52,7 +52,7 @@ def model_status(name: str, bundle: ModelBundle, folders: tuple[Path, ...], targ
     return ModelStatus(name, bundle, "ready" if bundle.url else "bundled", found)
 
 
-def part_file(folder: Path, bundle: ModelBundle) -> Path:
+def part_file(folder: Path, bundle: ModelEntry) -> Path:
     """Where a download grows: its name holds the hash, so that the part of another version is never continued."""
     return folder / f".{bundle.file}.{bundle.sha256[:12]}.part"
 
@@ -69,7 +69,7 @@ class ModelDownload:
         self._progress = progress
         self._clock = clock or SystemClock()
 
-    def pull(self, bundle: ModelBundle, url: str = "") -> Path:
+    def pull(self, bundle: ModelEntry, url: str = "") -> Path:
         """Return the path of the file, downloaded from `url` (default: that of models.toml) if it is not there.
 
         Raise ModelError when it cannot be had or is not the file that was promised, PreconditionError when the folder
@@ -88,7 +88,7 @@ class ModelDownload:
             self._install(part_file(self._folder, bundle), target, bundle, source)
         return target
 
-    def _fetch(self, source: str, part: BinaryIO, bundle: ModelBundle) -> None:
+    def _fetch(self, source: str, part: BinaryIO, bundle: ModelEntry) -> None:
         import httpx  # with TLS it takes 0.2 s to import, which every command would pay
 
         backoff, tries = Backoff(), 0
@@ -115,7 +115,7 @@ class ModelDownload:
                         backoff.reset()
                     self._clock.sleep(backoff.next_s(), threading.Event())
 
-    def _fetch_rest(self, client: httpx.Client, source: str, part: BinaryIO, bundle: ModelBundle) -> None:
+    def _fetch_rest(self, client: httpx.Client, source: str, part: BinaryIO, bundle: ModelEntry) -> None:
         done = part.seek(0, os.SEEK_END)
         if bundle.bytes and done == bundle.bytes:
             return
@@ -141,7 +141,7 @@ class ModelDownload:
                     )
                 self._progress(done, whole if whole >= done else bundle.bytes)
 
-    def _install(self, part: Path, target: Path, bundle: ModelBundle, source: str) -> None:
+    def _install(self, part: Path, target: Path, bundle: ModelEntry, source: str) -> None:
         found = sha256_of(part)
         if found != bundle.sha256:
             part.unlink(missing_ok=True)
@@ -158,7 +158,7 @@ class ModelDownload:
             os.close(folder)
 
     @contextmanager
-    def _part(self, bundle: ModelBundle) -> Iterator[BinaryIO]:
+    def _part(self, bundle: ModelEntry) -> Iterator[BinaryIO]:
         path = part_file(self._folder, bundle)
         try:
             if not self._folder.is_dir():
@@ -178,7 +178,7 @@ class ModelDownload:
                 ) from None
             yield file
 
-    def _check_room(self, wanted: int, bundle: ModelBundle) -> None:
+    def _check_room(self, wanted: int, bundle: ModelEntry) -> None:
         free = shutil.disk_usage(self._folder).free
         if free < wanted + ROOM_BYTES:
             raise PreconditionError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -11,29 +10,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import ValidationError
 
-from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import HeadName, Precision
 from appliance.base.errors import ModelError
+from appliance.bundle.manifest import SCORE_KINDS, ModelEntry, ScoreLines, checked_lines, sha256_of
 from appliance.detect import hef_file
 from appliance.detect.class_labels import COCO_80
 
 log = logging.getLogger(__name__)
-
-
-def sha256_of(path: Path) -> str:
-    """sha256 of the file in hex. Raises ModelError."""
-    sha = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                sha.update(block)
-    except OSError as error:
-        raise ModelError(f"{path}: the model file cannot be read: {error.strerror}") from None
-    return sha.hexdigest()
 
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -50,6 +36,18 @@ def cpu_has_bf16(info: Path = CPU_INFO, machine: str = "") -> bool:
     """Return whether ONNX Runtime may use bfloat16 products here: on arm64 with FEAT_BF16 (Linux: `bf16`)."""
     machine = machine or platform.machine()
     return machine in ("aarch64", "arm64") and "bf16" in _first_cpu(info).get("Features", "").split()
+
+
+SUMS_INT8 = frozenset({"avx512_vnni", "avx_vnni", "avx_vnni_int8", "amx_int8"})
+
+
+def cpu_sums_int8(info: Path = CPU_INFO, machine: str = "") -> bool:
+    """Return whether the CPU adds products of 8-bit numbers in 32 bits: x86 with VNNI or AMX, and any 64-bit ARM.
+
+    On other x86 libraries take VPMADDUBSW, which adds two products in 16 bits and saturates unless weights have 7 bits
+    (oneDNN, "Nuances of int8 computations"). NEON widens before it adds (UMULL and UADALP, UDOT).
+    """
+    return (machine or platform.machine()) in ("aarch64", "arm64") or bool(cpu_flags(info) & SUMS_INT8)
 
 
 def cpu_flags(info: Path = CPU_INFO) -> frozenset[str]:
@@ -78,14 +76,9 @@ HOG_MODEL = "builtin:hog"
 AUTO_MODEL = "auto"
 OWN_MODEL = "vedette-nano"  # the network that comes with Vedette, and what `auto` means
 MANIFEST = "models.toml"
-SCORE_KINDS: Mapping[str, tuple[str, ...]] = {"person": ("person",), "vehicle": ("car", "bus", "truck", "van")}
-"""The labels that are calibrated together."""
-ScoreLines = Mapping[str, tuple[float, float]]
-"""Kind to (slope, offset): logit of the share of answers that are right = slope * logit(score) + offset (Platt)."""
 REFERENCE: ScoreLines = {"person": (1.0, 0.28), "vehicle": (1.9, 1.07)}
 """The lines of the first vedette-nano, with which all default thresholds were chosen: the common scale."""
 CALIBRATION_KEY = "vedette_calibration"
-LINE_MAX = 20.0  # slopes and offsets beyond it make every score 0 or 1
 
 
 def to_common_scale(own: ScoreLines, labels: Sequence[str]) -> dict[str, tuple[float, float]]:
@@ -100,16 +93,6 @@ def to_common_scale(own: ScoreLines, labels: Sequence[str]) -> dict[str, tuple[f
     return found
 
 
-def checked_lines(lines: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Return the lines. Raise ValueError with the fault."""
-    for kind, (slope, offset) in lines.items():
-        if kind not in SCORE_KINDS:
-            raise ValueError(f"`{kind}` is no kind that scores are calibrated for ({', '.join(SCORE_KINDS)})")
-        if not 0 < slope <= LINE_MAX or not abs(offset) <= LINE_MAX:
-            raise ValueError(f"{kind}: a slope above 0 and two numbers of at most {LINE_MAX:g}, not {slope}, {offset}")
-    return dict(lines)
-
-
 def lines_from_metadata(model: str, metadata: Mapping[str, str]) -> dict[str, tuple[float, float]]:
     """Return the file's metadata `vedette_calibration`: `{"person": [1.2, 0.3]}`; {}: none. Raise ModelError."""
     text = metadata.get(CALIBRATION_KEY)
@@ -120,32 +103,6 @@ def lines_from_metadata(model: str, metadata: Mapping[str, str]) -> dict[str, tu
         return checked_lines({str(kind): (float(line[0]), float(line[1])) for kind, line in value.items()})
     except (ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
         raise ModelError(f"{model}: its metadata `{CALIBRATION_KEY}` cannot be understood: {error}") from None
-
-
-class ModelBundle(ConfigModel):
-    """One `[name]` of models.toml.
-
-    variants: the same network in other precisions, by the names of their bundles. accuracy: figures 0..1, more is
-    better, measured alike for all of them; loss_max: how much lower each may be for a variant to count as as accurate.
-    """
-
-    file: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+\.(onnx|hef)$")]
-    url: Annotated[str, Field(pattern=r"^(https://|$)")] = ""  # "": it comes with Vedette
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    licence: str
-    labels: Literal["coco-80"] | tuple[str, ...]
-    head: HeadName = "auto"
-    input: tuple[int, int]
-    source: str = ""
-    precision: Precision = "fp32"
-    variants: dict[Precision, str] = {}
-    accuracy: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
-    loss_max: Annotated[float, Field(ge=0, le=1)] = 0.01
-    bytes: Annotated[int, Field(ge=0)] = 0  # of the file; 0: not given
-    note: str = ""  # what a person should know before choosing it
-    cost: Annotated[float, Field(ge=0)] = 0.0  # CPU time of an inference against vedette-nano; 0: not measured
-    calibration: Annotated[dict[str, tuple[float, float]], AfterValidator(checked_lines)] = {}  # see ScoreLines
-    unseen: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}  # AP50 on images that none was tuned to, by view_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +150,12 @@ def _user_folder() -> Path | None:
     return base / "vedette" / "models"
 
 
-def model_bundles() -> dict[str, ModelBundle]:
+def model_bundles() -> dict[str, ModelEntry]:
     """Every network of every models.toml, by name. Raises ModelError when one cannot be read."""
     return _bundles(model_folders())
 
 
-def present_models(places: tuple[Path, ...] | None = None) -> dict[str, ModelBundle]:
+def present_models(places: tuple[Path, ...] | None = None) -> dict[str, ModelEntry]:
     """Return the networks of every models.toml whose file is here, by name; the file is not read. Raise ModelError."""
     places = model_folders() if places is None else places
     return {name: bundle for name, bundle in sorted(_bundles(places).items()) if _file_of(bundle, places)}
@@ -258,15 +215,15 @@ def accurate_precisions(
     return tuple(found)
 
 
-def _as_accurate(own: ModelBundle, other: ModelBundle) -> bool:
+def _as_accurate(own: ModelEntry, other: ModelEntry) -> bool:
     """Return whether every figure is kept. One that was not measured does not count as kept."""
     kept = (other.accuracy.get(name, 0.0) >= value - own.loss_max - 1e-9 for name, value in own.accuracy.items())
     return bool(own.accuracy) and all(kept)
 
 
 def _variant(
-    model: str, precision: Precision, bundles: dict[str, ModelBundle], places: tuple[Path, ...]
-) -> tuple[str, ModelBundle]:
+    model: str, precision: Precision, bundles: dict[str, ModelEntry], places: tuple[Path, ...]
+) -> tuple[str, ModelEntry]:
     if model not in bundles:
         names = ", ".join((AUTO_MODEL, HOG_MODEL, *sorted(bundles)))
         raise ModelError(
@@ -285,14 +242,14 @@ def _variant(
     return name, bundles[name]
 
 
-def _file_of(bundle: ModelBundle, places: tuple[Path, ...]) -> Path | None:
+def _file_of(bundle: ModelEntry, places: tuple[Path, ...]) -> Path | None:
     """Where two files have its name, the one that is as promised."""
     found = [place / bundle.file for place in places if (place / bundle.file).is_file()]
     right = (path for path in found if len(found) > 1 and sha256_of(path) == bundle.sha256)
     return next(right, found[0] if found else None)
 
 
-def _present(model: str, bundle: ModelBundle, places: tuple[Path, ...]) -> ModelFile:
+def _present(model: str, bundle: ModelEntry, places: tuple[Path, ...]) -> ModelFile:
     """Its file, checked."""
     path = _file_of(bundle, places)
     if path is None:
@@ -309,7 +266,7 @@ def _present(model: str, bundle: ModelBundle, places: tuple[Path, ...]) -> Model
     return _model_file(path, bundle)
 
 
-def _remedy(model: str, bundle: ModelBundle, target: Path) -> str:
+def _remedy(model: str, bundle: ModelEntry, target: Path) -> str:
     if not bundle.url:
         return "it comes with Vedette: install it again"
     return f"get it with: vedette models pull {model}, or: curl -fL --create-dirs -o {target} {bundle.url}"
@@ -324,7 +281,7 @@ def _recognised(path: Path, places: tuple[Path, ...]) -> ModelFile:
     return ModelFile(path)
 
 
-def _model_file(path: Path, bundle: ModelBundle) -> ModelFile:
+def _model_file(path: Path, bundle: ModelEntry) -> ModelFile:
     labels = COCO_80 if bundle.labels == "coco-80" else bundle.labels
     return ModelFile(path, labels, bundle.head, bundle.precision == "bf16", bundle.calibration)
 
@@ -344,10 +301,10 @@ def _file(model: str, places: tuple[Path, ...]) -> Path:
     raise ModelError(f"{model}: no such model file")
 
 
-def _bundles(places: tuple[Path, ...]) -> dict[str, ModelBundle]:
+def _bundles(places: tuple[Path, ...]) -> dict[str, ModelEntry]:
     """All bundles; where two folders name the same one, what comes with Vedette counts, then the first."""
-    bundles: dict[str, ModelBundle] = {}
-    ours: dict[str, ModelBundle] = {}
+    bundles: dict[str, ModelEntry] = {}
+    ours: dict[str, ModelEntry] = {}
     for place in reversed(places):
         found = _manifest(place / MANIFEST)
         (ours if place in _PACKAGED else bundles).update(found)
@@ -357,10 +314,10 @@ def _bundles(places: tuple[Path, ...]) -> dict[str, ModelBundle]:
     return bundles | ours
 
 
-def _manifest(path: Path) -> dict[str, ModelBundle]:
+def _manifest(path: Path) -> dict[str, ModelEntry]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        return {name: ModelBundle.model_validate(table) for name, table in tables.items()}
+        return {name: ModelEntry.model_validate(table) for name, table in tables.items()}
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from appliance.base.detector_config import HeadName
 from appliance.base.errors import DetectorError, ModelError
+from appliance.bundle.manifest import ScoreLines, sha256_of
 from appliance.detect import class_labels, model_files, yolo_detr_ssd_heads
 from appliance.detect.letterbox import Letterbox
-from appliance.detect.model_files import sha256_of
 from appliance.detect.network_inputs import InputBuffer, network_inputs, shape_step
 from appliance.detect.network_runtime import Array, NetworkRuntime
 from appliance.detect.nv12_letterbox import GpuFrame, GpuFrameRuntime, PixelRange
@@ -47,7 +47,7 @@ class NetworkDetector:
         score_min: float = 0.1,
         head: HeadName = "auto",
         label_names: tuple[str, ...] = (),
-        calibration: model_files.ScoreLines | None = None,
+        calibration: ScoreLines | None = None,
     ) -> None:
         """Try the network on a grey frame and choose the head. Raises ModelError.
 

@@ -21,10 +21,10 @@ from appliance.base.child_modules import RUNTIME_CHOICE
 from appliance.base.clock import SystemClock, process_cpu_s
 from appliance.base.detector_config import DetectorConfig, Device, Precision
 from appliance.base.errors import MissingDependency, ModelError
+from appliance.bundle.manifest import sha256_of
 from appliance.detect import detector, model_files
 from appliance.detect.accelerators import KINDS, accelerators
 from appliance.detect.detector import ObjectDetector
-from appliance.detect.model_files import sha256_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -185,7 +185,16 @@ def _ways(model: str) -> Iterator[RuntimeCandidate]:
             model, bf16=openvino_multiplies_bf16() if backend == "openvino" else None
         )
         for device, precisions in places.items():
-            yield from (RuntimeCandidate(backend, each, device) for each in accurate if each in precisions)
+            yield from (
+                RuntimeCandidate(backend, each, device)
+                for each in accurate
+                if each in precisions and not (device == "cpu" and each == "int8" and saturates(backend))
+            )
+
+
+def saturates(backend: str) -> bool:
+    """Return whether this backend's sums of 8-bit products saturate on this CPU; ONNX Runtime is told not to."""
+    return backend == "openvino" and not model_files.cpu_sums_int8()
 
 
 def installed_version(backend: str) -> str:
@@ -367,8 +376,11 @@ def _left_out(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) 
                 able = _is_to_be_had(model, RuntimeCandidate(backend, precision, device))
                 if able and RuntimeCandidate(backend, precision, device) not in candidates:
                     asked = f"backend: {backend}, " + (f"device: {device}, " if device != "cpu" else "")
-                    excluded = settings.precision not in ("auto", precision)
-                    why = f"detector.precision is {settings.precision}" if excluded else "not known to be as accurate"
+                    why = "not known to be as accurate"
+                    if settings.precision not in ("auto", precision):
+                        why = f"detector.precision is {settings.precision}"
+                    elif precision == "int8" and device == "cpu" and saturates(backend):
+                        why = "its sums of 8-bit products saturate on a CPU without VNNI"
                     yield RuntimeOption(
                         str(RuntimeCandidate(backend, precision, device)), "left out",
                         reason=f"{why}; detector {{{asked}precision: {precision}}} takes it",

@@ -16,9 +16,9 @@ import numpy as np
 
 from appliance.base.detector_config import Precision
 from appliance.base.errors import DetectorError, ModelError
+from appliance.bundle.manifest import sha256_of
 from appliance.detect.cuda_runtime import CudaBuffer, CudaRuntime
 from appliance.detect.letterbox import Placement
-from appliance.detect.model_files import sha256_of
 from appliance.detect.network_inputs import few_sizes, network_inputs, shape_step
 from appliance.detect.network_runtime import CLOSED, Array
 from appliance.detect.nv12_letterbox import GpuFrame, Nv12Kernel, PixelRange, kernel_values

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ModelError
-from appliance.detect.model_files import sha256_of
+from appliance.bundle.manifest import sha256_of
 
 VARIANT_KEY, BASE_KEY = "vedette_variant", "vedette_base_sha256"  # metadata that `models.export variant` writes
 SUFFIX = ".measured.json"

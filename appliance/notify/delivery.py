@@ -24,7 +24,7 @@ from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditKind, AuditRow
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
-from appliance.store.notices import NewNotice, NoticeState, NoticeStore, OpenNotice, SentMessage
+from appliance.store.notices import ONE_INCIDENT, NewNotice, NoticeState, NoticeStore, OpenNotice, SentMessage
 from appliance.store.rows import AlertDetail
 from appliance.types import SEVERITIES, Alert
 
@@ -260,7 +260,16 @@ class TargetSender:
         quiet = self._deps.quiet_reason(self.name, item.row.camera, item.rules)
         if not quiet and self._deps.in_quiet_hours(self.target, now) and item.severity not in self.target.urgent:
             quiet = "not told: quiet hours"
-        return quiet or (self._repeat_reason(item, now) if self.target.repeat_s else "")
+        quiet = quiet or (self._repeat_reason(item, now) if self.target.repeat_s else "")
+        return quiet or (self._incident_reason(item) if item.incident else "")
+
+    def _incident_reason(self, item: OpenNotice) -> str:
+        """Why a message about another alert of the same incident is enough, or ''."""
+        rank = SEVERITIES.index(item.severity)
+        for each in self._deps.notices.delivered_of_incident(self.name, item.incident, item.row.alert):
+            if each.severity and SEVERITIES.index(each.severity) >= rank:
+                return f"{ONE_INCIDENT}{each.camera}"
+        return ""
 
     def _repeat_reason(self, item: OpenNotice, now: float) -> str:
         """Why a message would be a repetition, or ''."""

@@ -69,6 +69,17 @@ def _insert_alert(connection: sqlite3.Connection, alert: Alert, now: float) -> N
     )
 
 
+def write_incident(connection: sqlite3.Connection, alert_id: str, incident: str) -> bool:
+    """Note the incident of an alert, also in its first alert; True when that is new. incident: '': it is its own."""
+    if incident in ("", alert_id):
+        return False
+    changed = connection.execute(
+        "UPDATE alert SET incident = :incident WHERE id IN (:alert, :incident) AND incident <> :incident",
+        {"incident": incident, "alert": alert_id},
+    )
+    return changed.rowcount > 0
+
+
 def write_event(connection: sqlite3.Connection, event: Event, run: str, alert_id: str | None) -> bool:
     """Insert the event unless it is known; True when it is new. alert_id None: a cooldown suppressed it."""
     named = replace(event, id=event_id(event, run))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from appliance.types import Severity
@@ -36,6 +36,7 @@ class AlertQuery:
         cameras: it is of one of these.
         text: words, each the beginning of one in the note or in the reason of a verdict.
         set_aside: with those that a verdict rejected and nobody has reviewed.
+        folded: without those that belong to the incident of another one that is wanted.
     """
 
     camera: str | None = None
@@ -49,6 +50,7 @@ class AlertQuery:
     rule: str | None = None
     text: str | None = None
     set_aside: bool = True
+    folded: bool = False
     cameras: Collection[str] | None = None
 
 
@@ -101,6 +103,14 @@ def select_alerts(connection: sqlite3.Connection, wanted: AlertQuery) -> AlertCo
     for side in sides if few is None else ():
         found.wheres.append(side.check.format(id="alert.id"))
         found.values += side.values
+    if wanted.folded:
+        first = select_alerts(connection, replace(wanted, folded=False))
+        found.wheres.append(
+            f"""alert.id NOT IN (SELECT part.id FROM alert AS part
+                WHERE part.incident <> '' AND part.id <> part.incident AND EXISTS (SELECT 1 FROM {first.source}
+                            WHERE {" AND ".join(first.wheres)} AND alert.id = part.incident))"""
+        )
+        found.values += first.values
     return found
 
 

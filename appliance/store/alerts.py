@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from appliance import wire
-from appliance.store.alert_rows import bump_rev, write_alert, write_event
+from appliance.store.alert_rows import bump_rev, write_alert, write_event, write_incident
 from appliance.store.alert_search import EVERY_ALERT, SET_ASIDE, AlertQuery, of_cameras, select_alerts
 from appliance.store.database import Database
 from appliance.store.decisions import write_decision
@@ -57,8 +57,8 @@ class AlertCursor:
 class AlertCounts:
     """Numbers of alerts.
 
-    to_review: without a review and not rejected; set_aside: rejected, without a review; undelivered: escalations that
-    are not settled.
+    to_review: without a review and not rejected, an incident counted once; set_aside: rejected, without a review;
+    undelivered: escalations that are not settled.
     """
 
     total: int
@@ -97,11 +97,12 @@ class AlertStore:
         suppressed: Sequence[Event] = (),
         route: Route | None = None,
         notices: Sequence[NewNotice] = (),
+        incident: str = "",
     ) -> AlertRow:
         """Write one decision of the alert policy, all of it or nothing; return the alert as it now stands.
 
         route: what the router decided about it, and so whether the escalation waits; None: there is no router.
-        notices: the targets that are to be notified.
+        notices: the targets that are to be notified. incident: the first alert of the incident that it belongs to.
         Applying the same change again (a restart) changes nothing. An ended alert stays ended. Raises StoreError.
         """
         alert = change.alert
@@ -116,8 +117,11 @@ class AlertStore:
             if route is not None:
                 write_decision(connection, route, self._db.clock.now())
             changed |= write_notices(connection, notices)
+            changed |= write_incident(connection, alert.id, incident)
             if changed:
                 bump_rev(self._db, connection, alert.id)
+                if incident not in ("", alert.id):
+                    bump_rev(self._db, connection, incident)
             if changed and change.kind == "opened" and change.event is not None:
                 self._db.latencies.observe("alert", self._db.clock.now() - change.event.t)
             return _select_alert(connection, alert.id)
@@ -268,7 +272,9 @@ class AlertStore:
         of = "TRUE" if cameras is None else of_cameras(cameras)
         row = self._db.row(
             f"""SELECT count(*) AS total, total(t_end IS NULL) AS open,
-               total(review IS NULL AND verdict IS NOT 'rejected') AS to_review,
+               total(review IS NULL AND verdict IS NOT 'rejected' AND NOT (incident NOT IN ('', id) AND EXISTS (
+                   SELECT 1 FROM alert AS first WHERE first.id = alert.incident AND first.review IS NULL
+                   AND first.verdict IS NOT 'rejected' AND first.deleted_t IS NULL))) AS to_review,
                total({SET_ASIDE}) AS set_aside, total(verdict IS 'confirmed') AS confirmed,
                total(verdict IS 'rechecked') AS rechecked, total(verdict IS 'rejected') AS rejected,
                total(verdict IS 'unsure') AS unsure,

@@ -19,6 +19,7 @@ from appliance.types import Severity
 
 NoticeState = Literal["waiting", "told", "changed", "withdrawn", "quiet", "forbidden", "given_up"]
 OPEN_MAX = 500  # notices read at once; targets send some a second
+ONE_INCIDENT = "Told already: one incident with an alert of "  # and the camera
 _CHANGES_MAX = 200  # alerts whose change is looked at in one turn
 _OPEN = "('waiting', 'changed')"
 
@@ -69,6 +70,7 @@ class OpenNotice:
     rules: tuple[str, ...]
     delivery: Delivery | None
     standing: Standing
+    incident: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,15 @@ class NoticeStore:
                     "rules": to_json(sent.rules), "id": row.id,
                 },
             )  # fmt: skip
+            if sent.standing == "withdrawn":  # what was silent because of this message is looked at again
+                connection.execute(
+                    f"""UPDATE notice SET state = 'waiting', attempts = 0, reason = '', created_t = :t, due_t = :t,
+                            expire_t = :t + (expire_t - created_t)
+                        WHERE target = :target AND state = 'quiet' AND reason LIKE '{ONE_INCIDENT}%' AND alert IN
+                            (SELECT id FROM alert WHERE incident <> '' AND incident =
+                                (SELECT incident FROM alert WHERE id = :alert))""",
+                    {"t": sent.t, "target": row.target, "alert": row.alert},
+                )
             if row.told_t is None:
                 self._db.latencies.observe("told", sent.t - row.created_t)
             for left in (sent.audit, sent.audit_image):
@@ -193,6 +204,15 @@ class NoticeStore:
             """SELECT * FROM notice WHERE target = ? AND camera = ? AND told_t > ? AND standing <> 'withdrawn'
                ORDER BY told_t DESC LIMIT ?""",
             (target, camera, since_t, OPEN_MAX),
+        )
+        return [_read(row) for row in rows]
+
+    def delivered_of_incident(self, target: str, incident: str, alert: str) -> list[NoticeRow]:
+        """Notices of the other alerts of an incident that arrived, withdrawn ones left out."""
+        rows = self._db.rows(
+            """SELECT notice.* FROM notice JOIN alert ON alert.id = notice.alert WHERE alert.incident = ?
+               AND alert.id <> ? AND target = ? AND told_t IS NOT NULL AND standing <> 'withdrawn' LIMIT ?""",
+            (incident, alert, target, OPEN_MAX),
         )
         return [_read(row) for row in rows]
 
@@ -257,7 +277,7 @@ def write_notices(connection: sqlite3.Connection, notices: Sequence[NewNotice]) 
 # An escalation that the router postponed counts as deferred, whether its evidence is there or not.
 _WITH_ALERT = """SELECT notice.*, alert.severity AS now_severity, alert.verdict AS now_verdict,
     alert.rules AS now_rules, alert.judge AS now_judge, alert.verdict_confidence AS now_confidence,
-    alert.edge AS now_edge,
+    alert.edge AS now_edge, alert.incident AS now_incident,
     (SELECT CASE WHEN wait <> '' THEN 'deferred' ELSE state END FROM escalation
      WHERE alert = notice.alert ORDER BY created_t DESC, id DESC LIMIT 1) AS now_delivery
     FROM notice JOIN alert ON alert.id = notice.alert"""
@@ -272,7 +292,8 @@ def _open_notice(row: sqlite3.Row) -> OpenNotice:
         confidence=row["now_confidence"],
         edge=row["now_edge"],
     )
-    return OpenNotice(_read(row), row["now_severity"], rules, row["now_delivery"], standing)
+    severity, delivery = row["now_severity"], row["now_delivery"]
+    return OpenNotice(_read(row), severity, rules, delivery, standing, row["now_incident"])
 
 
 def _read(row: sqlite3.Row) -> NoticeRow:

@@ -39,6 +39,17 @@ class ReviewStore:
 
         return self._change(alerts, "review", t, who, write)
 
+    def whole(self, alerts: Sequence[str]) -> list[str]:
+        """Return these alerts and, of each first one of an incident, those of its parts that stand as it does."""
+        marks = ", ".join("?" * len(alerts))
+        rows = self._db.rows(
+            f"""SELECT part.id FROM alert AS first JOIN alert AS part ON part.incident = first.id
+                WHERE part.incident <> '' AND first.id IN ({marks}) AND part.id <> first.id
+                AND part.review IS first.review AND (part.deleted_t IS NULL) = (first.deleted_t IS NULL)""",
+            alerts,
+        )
+        return [*alerts, *(row["id"] for row in rows)]
+
     def note(self, alert: str, text: str, t: float, who: str = "") -> bool:
         """Replace the note of an alert ("" removes it)."""
 

@@ -109,6 +109,14 @@ class FirstEvent:
     place: str
 
 
+@dataclass(frozen=True, slots=True)
+class IncidentPart:
+    """Another alert of the same incident."""
+
+    id: str
+    camera: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRow:
     """An alert as lists show it. Times are UTC seconds; `t_end` None while it lasts.
@@ -126,6 +134,8 @@ class AlertRow:
         deleted_t: when a person deleted it, because of `deleted_why`: no list shows it, and retention takes its
             evidence once that can no longer be taken back.
         first_event: None: it has none.
+        incident: the first alert of an incident over several cameras; "": this one is alone.
+        parts: the other alerts of that incident, oldest first.
         rev: grows with every change of the alert, its evidence, delivery, verdicts or review.
     """
 
@@ -160,6 +170,8 @@ class AlertRow:
     deleted_t: float | None = None
     deleted_why: str = ""
     first_event: FirstEvent | None = None
+    incident: str = ""
+    parts: tuple[IncidentPart, ...] = ()
 
     @property
     def standing(self) -> Standing:
@@ -333,7 +345,10 @@ ALERT_COLUMNS = """alert.*,
     (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'still' AND n = 0) AS still,
     (SELECT box FROM evidence WHERE alert = alert.id AND kind = 'still' AND n = 0) AS still_box,
     (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'clip' AND n = 0) AS clip,
-    (SELECT json_array(kind, zone || line) FROM event WHERE alert = alert.id ORDER BY t, id LIMIT 1) AS first_event"""
+    (SELECT json_array(kind, zone || line) FROM event WHERE alert = alert.id ORDER BY t, id LIMIT 1) AS first_event,
+    (SELECT json_group_array(json_array(id, camera)) FROM (SELECT part.id, part.camera FROM alert AS part
+        WHERE part.incident <> '' AND part.incident = alert.incident AND part.id <> alert.id
+        AND part.deleted_t IS NULL ORDER BY part.t_start, part.id)) AS parts"""
 
 
 def to_json(value: Any) -> str:
@@ -369,6 +384,7 @@ def read_alert(row: sqlite3.Row | Mapping[str, Any]) -> AlertRow:
         fields["still_box"] = tuple(json.loads(fields["still_box"]))
     if fields.get("first_event") is not None:
         fields["first_event"] = FirstEvent(*json.loads(fields["first_event"]))
+    fields["parts"] = tuple(IncidentPart(*each) for each in json.loads(fields.get("parts") or "[]"))
     return AlertRow(**fields)
 
 

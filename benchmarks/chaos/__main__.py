@@ -5,8 +5,9 @@
     python -m benchmarks.chaos --with disk --with clock          # also a full disk and a clock that is set by an hour
 
 Killed are the site's core, two `vedette-worker` processes and nats-server; the connection between site and broker is
-cut, or hangs. The language model is a stub that always answers. At the end every alert that was committed must have one
-verdict, applied once, and the broker must hold each image with the right hash. Exit code 1: not so.
+cut, or hangs. The language model is a stub that always answers. At the end the history of every escalation is read and
+checked (`history.py`, `checker.py`): each alert that was committed has one verdict, applied once, in order, and paid
+for once; and the broker must hold each image with the right hash. Exit code 1: not so.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.chaos.history import write_history
 from benchmarks.chaos.network_relay import NetworkRelay
-from benchmarks.chaos.verify import ChaosResult, as_json, verify
+from benchmarks.chaos.verify import ChaosResult, verify
 from tests.servers.nats import NatsServer, find_nats_servers
-from tests.servers.openai_stub import KEY, MODEL, OpenAiStub
+from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, facts
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 2
@@ -39,6 +41,8 @@ DOWN_S = (0.0, 1.0)
 CLOCK_S = 3600.0
 DISK = "96m"
 SETTLE_S_MAX = 180.0
+SITE = "depot-7"  # as tests.servers.site names it
+FINDINGS_SHOWN = 30  # lines; the history has the rest
 _WORKER = """\
 nats: {{url: "{nats}"}}
 engine: {{kind: openai, url: "{model}", model: {name}, api_key: {key}, second_look: false}}
@@ -105,9 +109,9 @@ class Chaos:
         stack.callback(self.broker.stop)
         self.relay = NetworkRelay(self.broker.port)
         stack.callback(self.relay.close)
-        model = OpenAiStub().start()
-        stack.callback(model.stop)
-        self.workers = [self._worker(n, model.url) for n in range(WORKERS)]
+        self.model = OpenAiStub().start()
+        stack.callback(self.model.stop)
+        self.workers = [self._worker(n, self.model.url) for n in range(WORKERS)]
         command = [
             "-m",
             "benchmarks.chaos.core_process",
@@ -145,6 +149,11 @@ class Chaos:
 
     def settled(self) -> bool:
         return "settled" in self._journal()[-1:]
+
+    def asked(self) -> list[tuple[str, float]]:
+        """Return the alert and the time of each call of the model; the core names the zone after the alert."""
+        calls = zip(self.model.requests, self.model.asked_t, strict=True)
+        return [(facts(request)["zone_or_line"], t) for request, t in calls]
 
     def _journal(self) -> list[str]:
         """Whole lines alone: the last may be cut off by a kill."""
@@ -229,7 +238,8 @@ def run(plan: Plan, folder: Path) -> tuple[ChaosResult, Chaos, float]:
         raised = chaos.raised()
         for each in (chaos.core, *chaos.workers):
             each.stop()
-        found = verify(folder / "data" / "vedette.db", chaos.broker.url, raised)
+        found = verify(folder / "data" / "vedette.db", chaos.broker.url, SITE, raised, chaos.asked())
+        write_history(folder / "history.jsonl", found.history)
         if not found.good:  # a small disk goes with the run
             for file in (folder / "data").glob("vedette.db*"):
                 shutil.copy2(file, folder / f"lost-{file.name}")
@@ -257,14 +267,11 @@ def report(plan: Plan, found: ChaosResult, chaos: Chaos, seconds: float) -> str:
         f"{chaos.counts.total()} faults in {seconds:.0f} s, seed {plan.seed}: {faults}",
         f"raised {found.raised} (and {found.unsaid} that were committed before the core could say so), settled "
         f"{found.settled}: {found.decisions}",
-        f"pictures at the broker {found.media}; verdicts beyond one a question {found.judged_again}, applied: none",
+        f"pictures at the broker {found.media}; the model was asked {found.asked_again} times beyond one a question",
         f"ended by itself: {ended}",
-        f"lost {len(found.lost)}, applied twice {len(found.twice)}, wrong pictures {len(found.wrong_media)}",
+        f"{len(found.history)} events in the history, {len(found.findings)} contradictions",
     ]
-    for name in ("lost", "twice", "wrong_media"):
-        some = getattr(found, name)[:10]
-        lines += [f"WRONG: {name}: {', '.join(some)}"] if some else []
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"WRONG: {each}" for each in found.findings[:FINDINGS_SHOWN])])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -279,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(report(plan, found, chaos, seconds))
     if chosen.json:
         rest = {"plan": asdict(plan), "faults": chaos.counts, "ended": chaos.ended, "seconds": round(seconds, 1)}
-        chosen.json.write_text(json.dumps({**as_json(found), **rest}, indent=1))
+        chosen.json.write_text(json.dumps({**found.as_json(), **rest}, indent=1))
     if found.good and not chosen.keep:
         shutil.rmtree(folder, ignore_errors=True)
     else:

@@ -4,9 +4,8 @@
 
 Raises alert 0 .. COUNT - 1 with the real store, outbox, uplink and verdicts, each alert and its escalation in the one
 transaction of the product, and goes on after a restart with those that are missing. FOLDER/journal has a line for each
-alert, written after its commit, and `settled` when every escalation is. Triggers of SQLite, beside the product's own
-guards, note each verdict that is inserted and each change of an alert's verdict. FOLDER/clock holds the seconds by
-which this site's clock is wrong.
+alert, written after its commit, and `settled` when every escalation is. The database writes the site's part of the
+history (`history.py`). FOLDER/clock holds the seconds by which this site's clock is wrong.
 """
 
 from __future__ import annotations
@@ -21,18 +20,11 @@ from pathlib import Path
 from appliance.base.clock import SystemClock
 from appliance.base.errors import StoreError, StoreUnavailable
 from appliance.base.threads import Service, ServiceGroup
+from benchmarks.chaos.history import watch_site
 from tests.servers import site as servers
 
 LARGE_EVERY = 12  # one in so many brings an image of several chunks
 STEPPED_EVERY_S = 0.5
-_TRIGGERS = """
-CREATE TABLE IF NOT EXISTS chaos_applied (escalation TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS chaos_alert (alert TEXT NOT NULL) STRICT;
-CREATE TRIGGER IF NOT EXISTS chaos_verdict AFTER INSERT ON verdict
-    BEGIN INSERT INTO chaos_applied VALUES (NEW.escalation); END;
-CREATE TRIGGER IF NOT EXISTS chaos_change AFTER UPDATE OF verdict ON alert WHEN NEW.verdict IS NOT OLD.verdict
-    BEGIN INSERT INTO chaos_alert VALUES (NEW.id); END;
-"""
 
 
 class WrongClock(SystemClock):
@@ -91,10 +83,7 @@ def _journal_line(folder: Path, line: str) -> None:
 
 def _prepare(site: servers.Site) -> None:
     with site.db.transaction() as connection:
-        for statement in _TRIGGERS.strip().split(";\n"):
-            if statement.strip():
-                end = " END;" if "BEGIN" in statement and not statement.rstrip().endswith(("END", "END;")) else ""
-                connection.execute(statement + end)
+        watch_site(connection)
 
 
 def _missing(site: servers.Site, count: int) -> list[int]:
@@ -106,7 +95,7 @@ def _missing(site: servers.Site, count: int) -> list[int]:
 
 
 def _raise(site: servers.Site, n: int) -> None:
-    site.ask(n, (picture_of(n),), severity="alert" if n % 3 == 0 else "warning")
+    site.ask(n, (picture_of(n),), severity="alert" if n % 3 == 0 else "warning", zone=f"alert-{n}")
 
 
 def _settled(site: servers.Site) -> int:

@@ -22,9 +22,9 @@ import numpy as np
 
 from appliance.base.box_arrays import Floats, iou_matrix
 from appliance.base.errors import UsageError, VedetteError
+from appliance.bundle.manifest import sha256_of
 from appliance.detect import model_files
 from appliance.detect.detector import ObjectDetector
-from appliance.detect.model_files import sha256_of
 from fixtures.render.family.held_back import HELD_BACK
 from fixtures.render.family.make import film
 from fixtures.render.family.scenes import SCENES

@@ -1,7 +1,8 @@
 """One table for all networks and kinds of view: python -m models.evaluation.kinds --cache DIR NETWORK ...
 
 The pictures are those of `models.evaluation.public` and, where they were brought, `models.evaluation.cameras`. Networks
-are names of models.toml or paths to .onnx files; the first is what the others' shares are of. AP50, AP at IoU 0.7 and
+are names of models.toml or paths to .onnx files, perhaps with what runs them (`vedette-nano+openvino-bf16`, whose cost
+is not measured: --rounds 0); the first is what the others' shares are of. AP50, AP at IoU 0.7 and
 AP50:95 with intervals of 90 % from a bootstrap over pictures; precision, recall and expected calibration error at a
 score of 0.5 of persons; persons by height in the network's input; animals that are taken for a person; the CPU time of
 one look. Every reading appends a line a network to models/runs/readings.jsonl.
@@ -69,7 +70,11 @@ class Figure:
 
 def load(name: str, threads: int = 1) -> ObjectDetector:
     """Return a detector by name or file; each picture fills its input. Raise VedetteError."""
-    return UpscalingDetector(detector.load(DetectorConfig(model=name, score_min=SCORE_MIN, threads=threads)))
+    model, _, runtime = name.partition("+")
+    backend, _, precision = runtime.partition("-")
+    asked = {"backend": backend, "precision": precision} if runtime else {}
+    settings = {"model": model, "score_min": SCORE_MIN, "threads": threads, **asked}
+    return UpscalingDetector(detector.load(DetectorConfig.model_validate(settings)))
 
 
 def judged(eye: ObjectDetector, folder: Path, rows: Sequence[Brought]) -> list[Judged]:
@@ -308,7 +313,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seen = judged(load(name, options.threads), options.cache, rows)
             mistaken = {animal: taken_for_person(seen, animal) for animal in ANIMALS}
             readings[short] = Reading(figures(rows, seen), heights(rows, seen), mistaken)
-            paths[short] = Path(name) if Path(name).is_file() else model_files.find_model(name).path
+            model = name.partition("+")[0]
+            paths[short] = Path(model) if Path(model).is_file() else model_files.find_model(model).path
             log_reading(options.log, short, paths[short], len(rows), readings[short])
             print(f"{short}: {len(rows)} pictures", file=sys.stderr)
         times = cost.measure(paths, options.rounds) if options.rounds else {}

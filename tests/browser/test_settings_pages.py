@@ -28,9 +28,9 @@ site: {name: depot-7}
 cameras:
   gate:
     url: rtsp://viewer:hunter2@192.168.1.20/main
-    zones: {yard: [[0.1, 0.45], [0.95, 0.45], [0.95, 0.98], [0.1, 0.98]]}
+    zones: {yard: [[0.01, 0.3], [0.99, 0.3], [0.99, 0.98], [0.01, 0.98]], way: [[0.8, 0.4], [1, 0.4], [1, 1]]}
     rules: [{name: intruder, kind: enter, zone: yard, severity: alert}]
-  dock: {url: rtsp://192.168.1.21/main}
+  dock: {url: rtsp://192.168.1.21/main, zones: {steps: [[0, 0.4], [0.2, 0.4], [0.2, 1]]}}
 """
 
 
@@ -125,6 +125,23 @@ def test_shares_bytes_and_secrets_are_written_as_the_file_has_them(page: Page, o
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_text("Saved and in force.").last).to_be_visible()
     assert owner.written["detector"] == {"score_min": 0.25}
+
+
+def test_zones_that_adjoin_are_declared_and_taken_back(page: Page, owner: Owner) -> None:
+    page.get_by_role("link", name="Where zones adjoin").click()
+    page.locator("select[name=a]").select_option("gate/way")
+    page.locator("select[name=b]").select_option("dock/steps")
+    page.get_by_role("button", name="Add").click()
+    expect(page.get_by_text("unseen for at most 6 s")).to_be_visible()
+    assert owner.written["alerts"]["adjoining"] == [{"zones": ["gate/way", "dock/steps"], "seconds": 6}]
+    shot(page, "settings-adjoining")
+    page.locator("select[name=a]").select_option("gate/yard")
+    page.locator("select[name=b]").select_option("dock/steps")
+    page.get_by_role("button", name="Add").click()
+    expect(page.get_by_role("alert").filter(has_text="covers more than half")).to_be_visible()
+    page.get_by_role("button", name="Remove").click()
+    expect(page.get_by_text("None yet")).to_be_visible()
+    assert owner.written["alerts"]["adjoining"] == []
 
 
 def test_two_tabs_meet(page: Page, owner: Owner) -> None:

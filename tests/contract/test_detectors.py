@@ -264,6 +264,20 @@ def test_bfloat16_is_asked_of_onnx_runtime_and_changes_nothing_where_the_cpu_has
         assert_equal(*(looker.detect([noise(160, 96)])[0] for looker in (plain, fast)))
 
 
+def test_sums_of_eight_bit_products_do_not_saturate_on_a_cpu_without_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime is told to take its kernels that add in 32 bits, which give the same answers to the byte."""
+    path = model_files.find_model("vedette-nano", precision="int8").path
+    option = "session.x64quantprecision"
+    looks = []
+    for sums in (True, False):
+        monkeypatch.setattr(onnx_runtime, "cpu_sums_int8", lambda sums=sums: sums)
+        looker = NetworkDetector(path, OnnxRuntime(path))
+        assert sums or looker.runtime._session.get_session_options().get_session_config_entry(option) == "1"
+        looks.append(looker.detect([noise(160, 96)])[0])
+    if model_files.cpu_sums_int8():  # else the first session is the one that saturates
+        assert_equal(*looks)
+
+
 def test_cut_outs_of_any_size_are_enlarged_where_whole_frames_are_wanted() -> None:
     looker = own()
     seen: list[tuple[int, int]] = []

@@ -44,6 +44,12 @@ def eye() -> Once:
     return Once(detector.load(DetectorConfig()))
 
 
+@pytest.fixture(scope="module")
+def integer_eye() -> Once:
+    """The network as `precision: auto` takes it on most CPUs."""
+    return Once(detector.load(DetectorConfig(precision="int8")))
+
+
 def verdict_of(scenario: ScenarioPlan, eye: ObjectDetector) -> ScenarioResult:
     return scenario_run.run_scenario(scenario, DetectorCache(load=lambda _: eye))
 
@@ -62,6 +68,13 @@ def test_what_happens_is_reported_and_nothing_else(name: str, eye: Once) -> None
 
 
 @pytest.mark.parametrize("name", FILES)
+def test_in_integers_the_same_scenarios_pass(name: str, integer_eye: Once) -> None:
+    scenario = loaded(name)
+    verdict = verdict_of(scenario, integer_eye)
+    assert verdict.status == ("known failing" if scenario.scenario.known_failing else "passed"), verdict.text
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_a_detector_that_sees_the_truth_passes(name: str) -> None:
     """So a scenario asks for nothing that a right detector cannot give; what the default network misses is its own."""
     scenario = loaded(name)
@@ -72,7 +85,14 @@ def test_a_detector_that_sees_the_truth_passes(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_replay_gives_the_accepted_log(name: str, eye: Once, update: bool, tmp_path: Path) -> None:
-    golden, found = GOLDEN / f"{name}.jsonl", log_of(loaded(name), eye)
+    must_equal(GOLDEN / f"{name}.jsonl", log_of(loaded(name), eye), update, tmp_path)
+
+
+def test_a_replay_in_integers_gives_the_accepted_log(integer_eye: Once, update: bool, tmp_path: Path) -> None:
+    must_equal(GOLDEN / "vehicles.int8.jsonl", log_of(loaded("vehicles"), integer_eye), update, tmp_path)
+
+
+def must_equal(golden: Path, found: bytes, update: bool, tmp_path: Path) -> None:
     if update:
         golden.write_bytes(found)
     words = against(golden, found, tmp_path)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import UsageError
+from appliance.bundle.manifest import sha256_of
 from appliance.cli.site_check import check
-from appliance.detect.model_files import sha256_of
 from appliance.detect.variant_measurement import (
     MeasuredFigures,
     VariantMeasurement,

@@ -8,6 +8,7 @@ import contextlib
 import gzip
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -95,13 +96,14 @@ CONTENTS: dict[str, tuple[str | None, str]] = {
 class OpenAiStub:
     """`mode` says how the next request is answered, unless `modes` names one for it.
 
-    requests: the bodies of all that were well-formed, the worker's trials apart.
+    requests: the bodies of all that were well-formed, the worker's trials apart; asked_t: when each came, UTC seconds.
     """
 
     def __init__(self) -> None:
         self.mode = "good"
         self.modes: list[str] = []
         self.requests: list[dict[str, Any]] = []
+        self.asked_t: list[float] = []
         self.complaints: list[str] = []
         self.trials = 0
         self._over = asyncio.Event()
@@ -146,6 +148,7 @@ class OpenAiStub:
         else:
             self._inspect(body, images)
             self.requests.append(body)
+            self.asked_t.append(time.time())
         return await self._answer(self._mode_of(body), streamed=body["stream"])
 
     def _mode_of(self, body: dict[str, Any]) -> str:
@@ -280,10 +283,15 @@ def is_trial(request: dict[str, Any]) -> bool:
     return bool(request["messages"][1]["content"][-1].get("text", "").startswith("A trial"))
 
 
+def facts(request: dict[str, Any]) -> dict[str, Any]:
+    """The facts of the case, as the worker wrote them."""
+    found: dict[str, Any] = json.loads(request["messages"][1]["content"][-1]["text"].split("\n", 1)[1])
+    return found
+
+
 def kinds_shown(request: dict[str, Any]) -> list[str]:
     """What each picture of a request was said to be, in order."""
-    text = request["messages"][1]["content"][-1]["text"]
-    return [each["kind"] for each in json.loads(text.split("\n", 1)[1])["pictures"]]
+    return [each["kind"] for each in facts(request)["pictures"]]
 
 
 def _error(status: int, message: str, kind: str, headers: dict[str, str] | None = None) -> JSONResponse:

@@ -259,11 +259,11 @@ class ScriptedJetStream:
             self._answer(client, "PUB", reply, b"", b"NATS/1.0 503\r\n\r\n")
             return
         stream, head = self._streams[name], _headers(headers)
-        if wrong := self._wrong_last(stream, subject, head):
-            self._answer(client, f"PUB probe of {KINDS[name]}", reply, wrong)
-            return
         key = head.get("Nats-Msg-Id", "")
         known = stream.ids.get(key) if key else None
+        if known is None and (wrong := self._wrong_last(stream, subject, head)):
+            self._answer(client, f"PUB probe of {KINDS[name]}", reply, wrong)
+            return
         if known is None:
             stream.last += 1
             known = stream.ids[key] = stream.last
@@ -272,6 +272,8 @@ class ScriptedJetStream:
         self._deliver(name)
 
     def _wrong_last(self, stream: Stream, subject: str, head: dict[str, str]) -> dict[str, Any]:
+        if "Nats-Expected-Last-Msg-Id" in head:
+            return _error(400, 10070, "wrong last msg ID")
         if "Nats-Expected-Last-Subject-Sequence" not in head:
             return {}
         last = max((seq for seq, each in stream.messages.items() if each.subject == subject), default=0)

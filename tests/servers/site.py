@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class Site:
         name: str = "depot-7",
         token: str = "",
         expire_s: float = 3600.0,
+        ttl_s: Mapping[str, float] | None = None,
         clock: Clock | None = None,
         **limits: Any,
     ):
@@ -78,7 +79,7 @@ class Site:
         self.alerts = AlertStore(self.db)
         self.evidence = EvidenceStore(self.db)
         self.meter = Meter(self.db, "run")
-        self.outbox = Outbox(self.db, expire_s)
+        self.outbox = Outbox(self.db, expire_s, ttl_s)
         self.deps = UplinkDeps(
             outbox=self.outbox,
             queue=SendQueue(OutboxQueue(self.db)),
@@ -119,6 +120,7 @@ class Site:
         label: str = "person",
         ready: bool = True,
         box: object = (0.3, 0.3, 0.6, 0.9),
+        zone: str = "yard",
     ) -> str:
         """Raise alert number `n` and make its question ready; returns the escalation's id."""
         now = self.clock.now()
@@ -126,7 +128,7 @@ class Site:
             camera="gate", id=f"alert-{n}", rules=("intruder",), severity=severity, t_start=now, t_end=None,
             tracks=(n,), labels=(label,), score=0.8, run="r1",
         )  # fmt: skip
-        event = Event(camera="gate", rule="intruder", kind="enter", track=n, label=label, t=now, score=0.8, zone="yard")
+        event = Event(camera="gate", rule="intruder", kind="enter", track=n, label=label, t=now, score=0.8, zone=zone)
         escalation = build_escalation(alert, event, RULE, site=self.name, now=now, model="m")
         self.alerts.apply(
             AlertChange("opened", alert, event), escalation=escalation, priority=wire.PRIORITY_OF[severity]

@@ -102,16 +102,17 @@ class NotifyingSite:
             assert not self._thread.is_alive()
             self._thread = None
 
-    def alert(self, name: str = "a1", *, asked: bool = False, camera: str = "yard") -> None:
-        """Something happens now."""
+    def alert(self, name: str = "a1", *, asked: bool = False, camera: str = "yard", incident: str = "") -> None:
+        """Something happens now. incident: the first alert of the incident that it belongs to."""
         change = opened(name, t=self.clock.now(), camera=camera)
-        self.write(change, asked=asked)
+        self.write(change, asked=asked, incident=incident)
 
-    def write(self, change: AlertChange, *, asked: bool = False) -> tuple[NewNotice, ...]:
+    def write(self, change: AlertChange, *, asked: bool = False, incident: str = "") -> tuple[NewNotice, ...]:
         notices = self.planner.plan(change, self.clock.now())
         name = change.alert.id
         ask = sample_escalation(f"q-{name}", of=name, t=self.clock.now(), camera=change.alert.camera) if asked else None
-        self.alerts.apply(change, escalation=ask, priority="normal" if asked else "", notices=notices)
+        self.alerts.apply(change, escalation=ask, priority="normal" if asked else "", notices=notices,
+                          incident=incident)  # fmt: skip
         self.notifier.wake()
         return notices
 

@@ -271,6 +271,22 @@ def test_the_same_again_is_quiet_for_a_while(tmp_path: Path) -> None:
         assert [each.body["alert"] for each in phone.taken] == ["a1", "a3", "a4"]
 
 
+def test_an_incident_over_two_cameras_is_one_message_while_that_one_stands(tmp_path: Path) -> None:
+    """The second alert is told when it is graver, and when the first turns out to be nothing."""
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
+        site.alert("a1", asked=True)
+        site.becomes("told", "a1")
+        site.alert("a2", camera="gate", incident="a1")
+        assert site.becomes("quiet", "a2").reason == "Told already: one incident with an alert of yard"
+        site.alert("b1", camera="gate")
+        site.becomes("told", "b1")
+        site.verdict("rejected", "a1")
+        site.becomes("told", "a2")
+        assert [(each.body["alert"], each.body["standing"]) for each in phone.taken] == [
+            ("a1", "unverified"), ("b1", "edge"), ("a1", "withdrawn"), ("a2", "edge"),
+        ]  # fmt: skip
+
+
 def test_what_privacy_forbids_never_leaves_also_when_it_is_forbidden_later(tmp_path: Path) -> None:
     with Receiver(503) as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
         site.forbidden.add("gate")

@@ -108,13 +108,15 @@ viewer camera:
   GET /api/v1/cameras/{name}/timeline; GET /api/v1/cameras/{name}/why; GET /api/v1/cameras/{name}/why/replay/{job}
   GET /cameras/{name}; GET /cameras/{name}/timeline; GET /cameras/{name}/why
 viewer alert:
-  GET /alerts/{alert_id}; GET /api/v1/alerts/{alert_id}; GET,HEAD /api/v1/alerts/{alert_id}/evidence/{name}
+  GET /alerts/{alert_id}; GET /api/v1/alerts/{alert_id}; GET /api/v1/analyze/{alert_id}
+  GET,HEAD /api/v1/alerts/{alert_id}/evidence/{name}
   GET /api/v1/alerts/{alert_id}/rendition; GET /api/v1/alerts/{alert_id}/rendition.mp4
   GET /fragments/alerts/{alert_id}
 viewer health:
   GET /api/v1/health/events/{event}; GET /fragments/health/{event}
 reviewer own:
   POST /api/v1/alerts/delete; POST /api/v1/alerts/restore; POST /api/v1/alerts/review
+  POST /api/v1/analyze
 reviewer camera:
   DELETE /api/v1/cameras/{name}/jobs/{job}; POST /api/v1/cameras/{name}/pause; GET,POST /api/v1/cameras/{name}/ptz
   POST /api/v1/cameras/{name}/why/replay
@@ -141,7 +143,7 @@ admin site:
   DELETE /api/v1/tokens/{token}; GET,POST /api/v1/users; DELETE,POST /api/v1/users/{user}; GET /cameras/new
   GET /cameras/{name}/edit; GET /cameras/{name}/settings; GET /cameras/{name}/trials; GET /cameras/{name}/trials/{trial}
   POST /fragments/setup/discover; POST /fragments/setup/onvif; POST /fragments/setup/probe; GET /settings
-  GET /settings/{form}; GET /system; GET /users
+  GET /settings/adjoining; GET /settings/{form}; GET /system; GET /users
 """
 
 

@@ -58,7 +58,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("appliance.dashboard.metrics_api", "cloud_worker.metrics"),
     "pycocotools": ("appliance.lab.evaluate.detection_figures",),
     "pydantic": ("appliance.cli", "appliance.replay", "appliance.scenario",
-        "appliance.backup", "appliance.base.broker_config", "appliance.config", "appliance.base.config_model",
+        "appliance.backup", "appliance.base.analyze_protocol", "appliance.base.broker_config",
+        "appliance.bundle", "appliance.config", "appliance.base.config_model",
         "appliance.dashboard", "appliance.web", "appliance.detect", "appliance.base.detector_config",
         "appliance.explain",
         "appliance.ingest", "appliance.base.json_lines", "appliance.keep", "appliance.lab", "appliance.router",
@@ -84,7 +85,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 # What the worker in the cloud may use of the appliance, indirectly too: the wire, the detector, plain parts.
-WORKER_MAY_USE = {"base", "broker", "detect", "sandbox", "types", "version", "web", "wire"}
+WORKER_MAY_USE = {"base", "broker", "bundle", "detect", "sandbox", "types", "version", "web", "wire"}
 
 
 # Modules that know the whole site file. Every other part takes the sections or values that it reads.

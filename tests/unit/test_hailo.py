@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from appliance.base.detector_config import DetectorConfig, HailoConfig
 from appliance.base.errors import ModelError
+from appliance.bundle import manifest
 from appliance.cli import main
 from appliance.dashboard.recording_jobs import model_places
 from appliance.detect import detector, hailo_runtime, hef_file, model_files, yolo_detr_ssd_heads
@@ -150,7 +151,7 @@ def test_a_name_is_the_network_that_was_compiled_for_the_device_with_its_bundle(
     with pytest.raises(ModelError, match=r"several devices \(yard\.hailo8\.hef, yard\.hailo8l\.hef\): name the file"):
         model_files.find_compiled_model("yard", (tmp_path,))
     assert model_files.find_compiled_model("yard.hailo8.hef", (tmp_path,)).path.name == "yard.hailo8.hef"
-    sha256 = model_files.sha256_of(compiled)
+    sha256 = manifest.sha256_of(compiled)
     (tmp_path / "models.toml").write_text(
         f'[gate]\nfile = "yard.hailo8l.hef"\nsha256 = "{sha256}"\nlicence = "MIT"\n'
         'labels = ["person"]\ninput = [1, 1]\n'

@@ -9,9 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance.base.errors import DetectorError
+from appliance.bundle.manifest import ModelEntry
 from appliance.cli.site_check import LOAD_MAX, DetectorLoad, better_models, measure_load
 from appliance.config import CameraConfig
-from appliance.detect.model_files import ModelBundle, model_bundles
+from appliance.detect.model_files import model_bundles
 from appliance.types import Detections
 
 
@@ -22,9 +23,9 @@ def camera(*labels: str, fps: float = 5.0, enabled: bool = True) -> CameraConfig
     return CameraConfig.model_validate(settings)
 
 
-def bundle(cost: float, **unseen: float) -> ModelBundle:
+def bundle(cost: float, **unseen: float) -> ModelEntry:
     known = {"file": "x.onnx", "sha256": "0" * 64, "licence": "Apache-2.0", "labels": "coco-80", "input": (416, 416)}
-    return ModelBundle.model_validate({**known, "cost": cost, "unseen": unseen})
+    return ModelEntry.model_validate({**known, "cost": cost, "unseen": unseen})
 
 
 BUNDLES = {

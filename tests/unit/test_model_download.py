@@ -16,9 +16,10 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.base.errors import ModelError, PreconditionError
+from appliance.bundle.manifest import ModelEntry, sha256_of
 from appliance.cli import main
 from appliance.detect.model_download import ModelDownload, part_file
-from appliance.detect.model_files import ModelBundle, find_model
+from appliance.detect.model_files import find_model
 from tests.servers.file_server import FileServer, file_server
 
 CONTENT = bytes(range(256)) * 4000  # a megabyte
@@ -38,9 +39,9 @@ note = "finds people in yards"
 """
 
 
-def bundle(**other: object) -> ModelBundle:
+def bundle(**other: object) -> ModelEntry:
     known = {"file": NAME, "url": "", "sha256": SHA256, "licence": "MIT", "labels": ("person",), "input": (416, 416)}
-    return ModelBundle.model_validate({**known, **other})
+    return ModelEntry.model_validate({**known, **other})
 
 
 @pytest.fixture
@@ -156,8 +157,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from appliance.detect.model_download import ModelDownload
-from appliance.detect.model_files import ModelBundle
-bundle = ModelBundle.model_validate_json(sys.argv[1])
+from appliance.detect.model_files import ModelEntry
+bundle = ModelEntry.model_validate_json(sys.argv[1])
 def die(done, whole):
     if done > 500_000:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -239,7 +240,7 @@ def test_every_network_of_the_repository_names_its_licence_size_and_pinned_sourc
 
 @pytest.mark.shared
 def test_the_catalogue_s_hashes_are_those_of_the_reference_networks(shared_data: Path) -> None:
-    from appliance.detect.model_files import model_bundles, sha256_of
+    from appliance.detect.model_files import model_bundles
 
     compared = 0
     for name, each in model_bundles().items():

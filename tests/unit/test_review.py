@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock, day_bounds, local_day
 from appliance.dashboard.app import create_app
 from appliance.store import migrations
+from appliance.store.alert_rows import write_incident
 from appliance.store.alert_search import AlertQuery, select_alerts
 from appliance.store.deletions import newest_deletions
 from appliance.store.health_events import HealthEventStore
@@ -149,7 +150,7 @@ class TestFinding:
         for wanted, index in (
             (AlertQuery(), "alert_time"), (AlertQuery(verdict="unsure"), "alert_verdict"),
             (AlertQuery(review="reviewed"), "alert_review"), (AlertQuery(severity="info"), "alert_severity"),
-            (AlertQuery(label="dog"), "sqlite_autoindex_alert_1"),
+            (AlertQuery(label="dog"), "sqlite_autoindex_alert_1"), (AlertQuery(folded=True), "alert_incident"),
         ):  # fmt: skip
             with site.db.read() as connection:
                 found = select_alerts(connection, wanted)
@@ -186,6 +187,26 @@ class TestManyAtOnce:
                 ("review", "reviewed", "false_alarm"), ("review", "", "reviewed"),
             ]  # fmt: skip
             assert "What people did with it" in client.get(f"/alerts/{name}").text
+
+    def test_an_incident_is_one_card_one_count_and_one_review(self, site: Site, client: TestClient) -> None:
+        """What stands otherwise keeps its review, and a filter for one camera shows that camera's part."""
+        for name, camera in (("a", "gate"), ("b", "dock"), ("c", "gate")):
+            site.raise_alert(name, T0 + ord(name), camera=camera, ask=False)
+            with site.db.transaction() as connection:
+                write_incident(connection, name, "a")
+        shown = client.get("/").text
+        assert [name for name in "abc" if f'id="a-{name}"' in shown] == ["a"]
+        assert "1 to review" in shown
+        assert 'id="a-b"' in client.get("/?camera=dock").text
+        assert client.get("/fragments/alerts/b").status_code == 204
+        first = client.get("/api/v1/alerts/a").json()["alert"]
+        assert (first["incident"], [each["id"] for each in first["parts"]]) == ("a", ["b", "c"])
+        client.post("/api/v1/alerts/c/review", json={"review": "false_alarm"})
+        client.post("/api/v1/alerts/a/review", json={"review": "reviewed"})
+        assert (ids(client, "review=reviewed"), ids(client, "review=false_alarm")) == (["b", "a"], ["c"])
+        assert "All reviewed" in client.get("/").text
+        client.post("/api/v1/alerts/delete", json={"ids": ["a"], "reason": ""})
+        assert ids(client, "") == ["c"], "what stood otherwise is not deleted with it"
 
     @pytest.mark.parametrize("asked", [[], ["x"] * 101, ["x" * 129], [""]])
     def test_is_bounded(self, client: TestClient, asked: list[str]) -> None:

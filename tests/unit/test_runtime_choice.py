@@ -166,6 +166,28 @@ def test_what_multiplies_bf16_is_known_without_loading_a_library(tmp_path: Path)
         assert runtime_choice.openvino_multiplies_bf16() == openvino_multiplies_bf16()
 
 
+def test_openvinos_integers_are_left_out_where_their_sums_saturate(
+    place: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "cpuinfo"
+    for flags, wanted in (("avx2", False), ("avx2 avx512f", False), ("avx2 avx_vnni", True), ("avx512_vnni", True)):
+        info.write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+        assert model_files.cpu_sums_int8(info, "x86_64") == wanted
+    assert model_files.cpu_sums_int8(info, "aarch64")
+    place(AS_GOOD)
+    monkeypatch.setattr(runtime_choice, "installed_version", lambda backend: "1" if backend != "tensorrt" else "")
+    asked = SETTINGS.model_copy(update={"backend": "auto", "device": "cpu"})
+    for sums in (True, False):
+        monkeypatch.setattr(model_files, "cpu_sums_int8", lambda sums=sums: sums)
+        ways = runtime_choice.candidates_for(asked)
+        assert RuntimeCandidate("onnx", "int8") in ways
+        assert (RuntimeCandidate("openvino", "int8") in ways) == sums
+    row = next(each for each in runtime_choice.runtime_options(asked, None) if each.way == "openvino int8")
+    assert (row.state, row.reason.partition(";")[0]) == (
+        "left out", "its sums of 8-bit products saturate on a CPU without VNNI",
+    )  # fmt: skip
+
+
 def a_box(root: Path, *files: str) -> Path:
     """Where /proc, /dev and /sys have these files; of Intel's PCI devices, too."""
     for each in files:

@@ -8,8 +8,9 @@ import pytest
 
 from appliance.base.errors import ModelError
 from appliance.base.json_lines import decode_log, encode_log
+from appliance.bundle.manifest import checked_lines
 from appliance.detect import model_files
-from appliance.detect.model_files import REFERENCE, checked_lines, lines_from_metadata, to_common_scale
+from appliance.detect.model_files import REFERENCE, lines_from_metadata, to_common_scale
 from appliance.rules.certainty import TrackCertainty, calibrated
 from appliance.rules.engine import RulesEngine
 from appliance.types import Box, FrameBoxes

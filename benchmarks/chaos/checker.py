@@ -1,0 +1,201 @@
+"""Reads the history of a run and proves that each escalation was answered once, in order, in time, and paid for once.
+
+    python -m benchmarks.chaos.checker HISTORY.jsonl          # exit code 1: it found something
+
+A finding is a contradiction between events that were written by different parts. Faults alone are none: a worker that
+is killed between its answer and its verdict pays again, a verdict that is late still counts, and two copies of a
+verdict are one as long as the site applies one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.chaos.history import HistoryEvent, read_history
+
+Kind = Literal["lost", "doubled", "order", "late", "money"]
+LIVE_S = 120.0  # the promise of order holds for what is this young (docs/uplink.md)
+OVERTAKEN_MAX = 16  # by less urgent ones: two rounds of the eight send workers, which had begun with them
+CLOCK_S = 0.001  # SQLite's clock tells milliseconds, the broker's nanoseconds
+_RANK = {"high": 0, "normal": 1, "low": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One contradiction: its kind, the escalation or alert, and a sentence."""
+
+    kind: Kind
+    name: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.name}: {self.sentence}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promises:
+    """The limits that a run was made with. Seconds.
+
+    deadline_s: by priority, from raised until a verdict, or until people are told that there is none; without a
+    priority it is not checked. end_t: when the run was over; None: with its last event. settled: all of it was waited
+    for, so that nothing may be open.
+    """
+
+    deadline_s: Mapping[str, float] = field(default_factory=dict)
+    end_t: float | None = None
+    settled: bool = True
+
+
+@dataclass(slots=True)
+class _Story:
+    """The events of one escalation by kind, each in the order of the history."""
+
+    name: str
+    events: dict[str, list[HistoryEvent]] = field(default_factory=lambda: defaultdict(list))
+
+    def of(self, *kinds: str) -> list[HistoryEvent]:
+        return [event for kind in kinds for event in self.events.get(kind, ())]
+
+    @property
+    def ends(self) -> list[HistoryEvent]:
+        return [event for event in self.of("applied", "state") if event.what == "applied" or event.value == "expired"]
+
+
+def check(history: Iterable[HistoryEvent], promises: Promises = Promises()) -> list[Finding]:
+    """Return all contradictions of a history."""
+    events = list(history)
+    stories: dict[str, _Story] = {}
+    for event in events:
+        if event.escalation:
+            stories.setdefault(event.escalation, _Story(event.escalation)).events[event.what].append(event)
+    end_t = promises.end_t if promises.end_t is not None else max((event.t for event in events), default=0.0)
+    found = list(_alerts(events))
+    for story in stories.values():
+        found += _once(story, promises)
+        found += _order(story)
+        found += _deadline(story, promises, end_t)
+        found += _money(story)
+    return found + list(_urgency(stories.values()))
+
+
+def _alerts(events: Sequence[HistoryEvent]) -> Iterator[Finding]:
+    """Each alert that was flagged has its escalation, and its verdict changes once."""
+    raised = {event.alert for event in events if event.what == "raised"}
+    for event in events:
+        if event.what == "flagged" and event.alert not in raised:
+            yield Finding("lost", event.alert, "it was flagged, and has no escalation")
+    changes: dict[str, list[str]] = defaultdict(list)
+    for event in events:
+        if event.what == "changed":
+            changes[event.alert].append(event.value)
+    for alert, values in changes.items():
+        if len(values) > 1:
+            yield Finding("doubled", alert, f"its verdict changed {len(values)} times: {', '.join(values)}")
+
+
+def _once(story: _Story, promises: Promises) -> Iterator[Finding]:
+    applied = story.of("applied")
+    if not story.of("raised"):
+        yield Finding("doubled", story.name, "nobody raised it, and it has events")
+    if not story.ends and promises.settled:
+        yield Finding("lost", story.name, "it has no verdict, and nobody was told that there is none")
+    if len(applied) > 1:
+        yield Finding("doubled", story.name, f"a verdict was applied {len(applied)} times")
+    decisions = {event.value for event in (*applied, *story.of("completed"))}
+    if len(decisions) > 1:
+        yield Finding("doubled", story.name, f"what was decided changed: {', '.join(sorted(decisions))}")
+    stored = {event.value for event in story.of("stored") if event.part != "need"}
+    if applied and stored and applied[0].value not in stored:
+        said = ", ".join(sorted(stored))
+        yield Finding("doubled", story.name, f"{applied[0].value} was applied, and the broker holds {said}")
+    if stored and not applied and promises.settled:
+        yield Finding("lost", story.name, "the broker holds a verdict that the site did not apply")
+
+
+def _order(story: _Story) -> Iterator[Finding]:
+    """Nothing is over before it began, and nothing goes on after its end."""
+    stored, applied = story.of("stored"), story.of("applied")
+    for event in story.of("acked"):
+        if not any(each.t <= event.t + CLOCK_S for each in stored if each.part != "decision"):
+            yield Finding("order", story.name, "its escalation was acknowledged before its verdict was stored")
+    for event in applied:
+        if stored and min(each.t for each in stored) > event.t + CLOCK_S:
+            yield Finding("order", story.name, "the site applied a verdict before the broker had stored one")
+    states = [event for event in story.of("applied", "state") if event.what == "applied" or event.value != "settled"]
+    states.sort(key=lambda event: event.t)
+    for before, after in pairwise(states):
+        if before.what == "applied" and after.what == "state":
+            yield Finding("order", story.name, f"it turned {after.value} after its verdict was applied")
+    steps = [event.step for event in story.of("state") if event.value == "ready"]
+    if any(after not in (before, before + 1) for before, after in pairwise(steps)):
+        yield Finding("order", story.name, f"its steps were sent in the order {steps}")
+
+
+def _deadline(story: _Story, promises: Promises, end_t: float) -> Iterator[Finding]:
+    for raised in story.of("raised")[:1]:
+        limit_s = promises.deadline_s.get(raised.priority, float("inf"))
+        over_s = min((event.t for event in story.ends), default=end_t) - raised.t - limit_s
+        if over_s > 0:
+            yield Finding("late", story.name, f"nothing was told for {limit_s:g} s and {over_s:.1f} s")
+
+
+def _money(story: _Story) -> Iterator[Finding]:
+    """No call begins once its answer is stored in the same region, nor twice by one worker that had an answer."""
+    answered: dict[tuple[int, str], float] = {}
+    for event in sorted(story.of("answered"), key=lambda event: event.t):
+        answered.setdefault((event.step, event.where), event.t)
+    under_way: dict[tuple[int, str], int] = defaultdict(int)
+    for event in sorted(story.of("asked", "answered", "failed"), key=lambda event: event.t):
+        key = (event.step, event.where)
+        if event.what != "asked":
+            under_way[key] -= 1
+            continue
+        if event.where and under_way[key] > 0:
+            yield Finding("money", story.name, "one worker asked the engine twice at a time")
+        under_way[key] += 1
+        if event.where and answered.get(key, event.t) < event.t:
+            yield Finding("money", story.name, "a worker asked again for what it had been answered")
+        stored = [each for each in story.of("stored") if each.part != "decision" and each.region == event.region]
+        if any(each.step == event.step and each.t + CLOCK_S < event.t for each in stored):
+            yield Finding("money", story.name, "the engine was asked after the verdict had been stored")
+
+
+def _urgency(stories: Iterable[_Story]) -> Iterator[Finding]:
+    """No escalation is overtaken by many less urgent ones that were ready after it."""
+    sends: list[tuple[float, float, int, str]] = []
+    for story in stories:
+        raised, states = story.of("raised"), story.of("state")
+        ready = next((event.t for event in states if event.value == "ready"), None)
+        sent = next((event.t for event in states if event.value == "sent"), None)
+        if raised and ready is not None and sent is not None and sent - raised[0].t < LIVE_S:
+            sends.append((sent, ready, _RANK.get(raised[0].priority, 0), story.name))
+    for sent, ready, rank, name in sends:
+        over = sum(other < sent and since > ready and below > rank for other, since, below, _ in sends)
+        if over > OVERTAKEN_MAX:
+            yield Finding("order", name, f"{over} less urgent ones that were ready after it were sent before it")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.chaos.checker", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("history", type=Path)
+    parser.add_argument("--deadline", type=float, metavar="S", help="from raised until a verdict, or a word on it")
+    chosen = parser.parse_args(arguments)
+    events = list(read_history(chosen.history))
+    limits = dict.fromkeys(_RANK, chosen.deadline) if chosen.deadline is not None else {}
+    found = check(events, Promises(deadline_s=limits))
+    print(*found, f"{len(events)} events, {len(found)} contradictions", sep="\n")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

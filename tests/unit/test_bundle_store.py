@@ -1,0 +1,81 @@
+"""Installed bundles and the pointers to them: what may be put in force, and what is gone back to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance.base.errors import ModelError, PreconditionError
+from appliance.bundle.bundle_store import BundleStore, InForce
+from appliance.bundle.manifest import BundleManifest, BundleRef, ModelEntry, whole_file
+
+
+def bundle(version: str, data: bytes, name: str = "night") -> BundleManifest:
+    file = whole_file(data)
+    entry = ModelEntry(file="night.onnx", sha256=file.sha256, licence="Apache-2.0", labels=("person",), input=(64, 64))
+    return BundleManifest(name=name, version=version, entries={name: entry}, files={"night.onnx": file})
+
+
+def install(store: BundleStore, version: str, data: bytes = b"") -> BundleRef:
+    data = data or version.encode()
+    manifest = bundle(version, data)
+    store.add(manifest, manifest.to_bytes(), lambda folder: (folder / "night.onnx").write_bytes(data) and None)
+    return manifest.ref
+
+
+def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
+    ref = install(BundleStore(tmp_path), "1")
+    assert BundleStore(tmp_path).check(ref) == bundle("1", b"1")
+    assert BundleRef.parse(str(ref)) == ref
+    with pytest.raises(ModelError, match="NAME@VERSION"):
+        BundleRef.parse("../../etc@1")
+
+
+def test_the_way_back_is_the_last_one_that_was_proven(tmp_path: Path) -> None:
+    store = BundleStore(tmp_path)
+    first, second, third = (install(store, each) for each in "123")
+    store.put_in_force(first)
+    store.put_in_force(second, state="probation")
+    store.put_in_force(third, state="probation")
+    assert store.in_force().of("gate") == InForce(third, first, "probation")
+    assert store.roll_back() == InForce(first)
+    store.put_in_force(second, state="probation")
+    store.settle(proven=True)
+    store.put_in_force(third, "gate", state="probation")
+    assert store.in_force().of("gate") == InForce(third, second, "probation")
+    store.quarantine(third, "hung while it was loaded")
+    assert store.in_force().of("gate") == InForce(second)
+    assert store.in_force().of("yard") == InForce(second, first)
+    with pytest.raises(PreconditionError, match="hung while"):
+        store.put_in_force(third)
+
+
+def test_what_is_pinned_or_in_force_stays(tmp_path: Path) -> None:
+    store = BundleStore(tmp_path)
+    first, second = install(store, "1"), install(store, "2")
+    store.put_in_force(first)
+    store.settle(pinned=True)
+    with pytest.raises(PreconditionError, match="pinned"):
+        store.put_in_force(second)
+    with pytest.raises(PreconditionError, match="in force"):
+        store.remove(first)
+    store.remove(second)
+    assert set(store.installed()) == {first}
+
+
+def test_a_damaged_bundle_is_not_put_in_force_and_is_installed_again(tmp_path: Path) -> None:
+    store = BundleStore(tmp_path)
+    ref = install(store, "1")
+    (store.folder(ref) / "night.onnx").write_bytes(b"something else")
+    with pytest.raises(ModelError, match="damaged"):
+        store.put_in_force(ref)
+    install(store, "1")
+    store.put_in_force(ref)
+    with pytest.raises(ModelError, match="never changes"):
+        install(store, "1", b"another network under the same version")
+    with pytest.raises(ModelError, match="not the file"):
+        store.add(
+            bundle("2", b"2"), bundle("2", b"2").to_bytes(), lambda to: (to / "night.onnx").write_bytes(b"3") and None
+        )
+    assert set(store.installed()) == {ref}
