@@ -124,7 +124,7 @@ class AlertRow:
     Attributes:
         delivery: how far the newest escalation got; None: there is none.
         still, clip: the state of that evidence; None: not planned.
-        still_box: where the flagged object is in the still, which may show an earlier view than `best`; None: not known.
+        still_box: where the flagged object is in the still, which may show an earlier view than `best`; None: unknown.
         verdict, judge, verdict_confidence: the verdict that counts, who gave it, and how sure that says to be.
         edge, edge_confidence: of the appliance's own re-check; None: there is none. A person's or a language model's
             `verdict` counts above it, a detector's does not.
