@@ -48,6 +48,12 @@ SENTENCES: tuple[str, ...] = (
     "Somebody is not notified",
     "Certificate runs out",
     "Detection does not start",
+    "Alerts are right less often",
+    "alerts on this site are right less often: {now} of the last {n}, {before} before (network {network})",
+    "alerts of {name} are right less often: {now} of the last {n}, {before} before (network {network})",
+    "alerts between {from} and {to} o'clock are right less often: "
+    "{now} of the last {n}, {before} before (network {network})",
+    "the scores of {name} have fallen: {now} are as weak as {before} were (network {network})",
     "the disk is nearly full: less than {n} MB are free, so recording pauses",
     "the disk is read-only: nothing can be recorded or stored",
     "the disk refuses writes: {why}",

@@ -34,6 +34,8 @@ from appliance.core.site_faults import Neighbours, SiteFaults
 from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
+from appliance.health.disk_watch import DiskWatch
+from appliance.health.drift import READ_EVERY_S, DriftMonitor
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps
 from appliance.notify.health_notices import SystemStatus
@@ -81,6 +83,7 @@ class LastingParts:
     """For the dashboard: reads the recording; copies stretches for playing, which may take long; encodes them."""
     log: LogRing
     monitor: ApplianceMonitor
+    disk: DiskWatch
     restarts: ServiceRestarts
     image_detector: ImageDetector
 
@@ -139,6 +142,7 @@ class BackgroundServices:
         self._recheck = RecheckService(config.second_look, router, db, stores.meter, clock, supervisor.send, sources)
         rings = StorageLimits.of(config.storage, cameras).rings
         before_s = max(decisions.alerts.pre_roll_s, decisions.escalation.span_s)
+        self._drift = DriftMonitor(db)
         self.preroll = PrerollRing(db, root, rings, before_s=before_s, after_s=decisions.alerts.post_roll_s)
         self.services = self._services()
         self.core_settings = self._core_settings()
@@ -154,6 +158,7 @@ class BackgroundServices:
         return (
             periodic_service("retention", RETENTION_EVERY_S, retention.run_once, lasting.clock),
             periodic_service("ring", RING_EVERY_S, self.preroll.run_once, lasting.clock),
+            periodic_service("drift", READ_EVERY_S, self._drift.run_once, lasting.clock),
             Service("evidence", evidence.run, partial(stop_all, evidence.stop, self._reader.close)),
             Service("rechecks", self._recheck.run, self._recheck.stop),
             *(
@@ -196,8 +201,10 @@ class BackgroundServices:
 
         def own() -> Mapping[HealthKind, str]:
             refused = lasting.backlog.refused
-            disk = lasting.monitor.disk.fault or (f"the database cannot be written: {refused}" if refused else "")
-            return {**lasting.monitor.faults(), "service": lasting.restarts.fault, "disk": disk}
+            disk = lasting.disk.fault or (f"the database cannot be written: {refused}" if refused else "")
+            return {
+                **lasting.monitor.faults(), "service": lasting.restarts.fault, "disk": disk, "drift": self._drift.fault,
+            }  # fmt: skip
 
         return SiteFaults(own, neighbours, self._config.decisions.health.ignore, lasting.clock)
 
