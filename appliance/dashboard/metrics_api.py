@@ -53,7 +53,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_packets_unrecorded_total": ("Video packets that could not be kept: the disk was full.", "camera"),
     "vedette_frames_examined_total": ("Frames that the detector looked at.", "camera"),
     "vedette_frames_unexamined_total": ("Frames due for an inference that did not get one.", "camera"),
-    "vedette_frames_unexamined_by_reason_total": ("Frames that did not get their inference, and why.", "camera", "reason"),
+    "vedette_frames_unexamined_by_reason_total": (
+        "Frames without their inference, by reason.",
+        "camera",
+        "reason",
+    ),
     "vedette_looks_retried_total": ("Inferences asked for again because the detector failed.", "camera"),
     "vedette_hardware_decoder_failures_total": ("Times that a hardware decoder failed.", "camera"),
     "vedette_second_looks_total": (

@@ -73,7 +73,7 @@ vedette_uplink_bytes_total counter camera
 vedette_health_events_total counter camera,kind
     Times that something was not as it should be.
 vedette_frames_unexamined_by_reason_total counter camera,reason
-    Frames that did not get their inference, and why.
+    Frames without their inference, by reason.
 vedette_second_looks_total counter camera,outcome
     Rechecks of the appliance: rechecked, unsure, failed, retried, missed (no time), late (cloud was faster).
 vedette_stage_seconds histogram le,stage
