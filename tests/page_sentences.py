@@ -214,6 +214,7 @@ SENTENCES: tuple[str, ...] = (
     "chose the profile",
     "deleted alerts",
     "ended a session",
+    "asked about pictures",
     "escalated",
     "kept",
     "made a token",

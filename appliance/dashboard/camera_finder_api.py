@@ -15,7 +15,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import SourceError
 from appliance.config import CameraConfig
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
-from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, model_bundles
+from appliance.detect.model_files import AUTO_MODEL, model_bundles, named_model
 from appliance.onvif.camera_client import OnvifCamera, StreamProfile, choose_streams, clock_advice, inspect_camera
 from appliance.onvif.discovery import FoundCamera, discover_cameras
 from appliance.onvif.soap_client import OnvifAddress, is_same_host
@@ -157,7 +157,7 @@ class CameraFinder:
 
 def network_side(model: str) -> int:
     """Return the longer side, in pixels, of the detector's input."""
-    bundle = model_bundles().get(OWN_MODEL if model == AUTO_MODEL else model)
+    bundle = model_bundles().get(named_model(model))
     return max(bundle.input) if bundle else SIDE_USUAL
 
 
