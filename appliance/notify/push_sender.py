@@ -14,7 +14,8 @@ from appliance.notify.http_sender import HttpPoster, HttpRequest, tls_verificati
 from appliance.notify.message import NotificationMessage, SendResult, is_good_news
 from appliance.notify.push_crypto import encrypt
 from appliance.notify.push_means import PushMeans
-from appliance.store.push_subscriptions import PushSubscription
+from appliance.store.push_subscriptions import PushSubscription, PushWish
+from appliance.types import SEVERITIES
 
 TTL_S = 4 * 3600  # for which the push service keeps it for a browser that is off
 MESSAGES_REMEMBERED = 200  # ids of messages, so that an update replaces what a phone shows
@@ -56,6 +57,10 @@ class PushSender:
         ]  # fmt: skip
         if not wanted:
             return SendResult(ok=False, refused=True, error="no browser has subscribed that may see this camera")
+        wishes = {} if message.test else self._means.subscriptions.wishes()
+        wanted = [each for each in wanted if self._wants(wishes.get(each.user), message)]
+        if not wanted:
+            return SendResult(ok=False, refused=True, error="Nobody wants to be told of it at this hour")
         taken, payload, sent = self._taken.setdefault(message.message_id, set()), _payload(message), 0
         failed: list[SendResult] = []
         for each in wanted:
@@ -85,6 +90,15 @@ class PushSender:
             sent=sent,
             seconds=self._clock.monotonic() - began,
         )
+
+    def _wants(self, wish: PushWish | None, message: NotificationMessage) -> bool:
+        if wish is None:
+            return True
+        if wish.urgent and message.severity == "alert":
+            return True
+        if wish.quiet_hours and self._means.in_hours(wish.quiet_hours, self._clock.now()):
+            return False
+        return SEVERITIES.index(message.severity) >= SEVERITIES.index(wish.severity)
 
     async def close(self) -> None:
         await self._poster.close()
