@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.base import yamlfile
-from appliance.base.broker_config import BrokerConfig
+from appliance.base.broker_config import BrokerAddress, BrokerConfig, BrokerUrl
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
 from appliance.wire import PRICE_MAX, TEXT_CHARS_MAX
@@ -20,7 +20,16 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class NatsConfig(BrokerConfig):
-    url: Annotated[str, Field(min_length=1, repr=False)] = "nats://127.0.0.1:4222"
+    """The broker of this worker's region, or the servers of its cluster."""
+
+    url: BrokerUrl = "nats://127.0.0.1:4222"
+
+    @field_validator("urls")
+    @classmethod
+    def _one_region(cls, urls: tuple[BrokerAddress, ...]) -> tuple[BrokerAddress, ...]:
+        if len({each.region for each in urls}) > 1:
+            raise ValueError("a worker serves one region: name the servers of its cluster, and run a worker for each")
+        return urls
 
 
 class StreamsConfig(ConfigModel):
@@ -92,6 +101,34 @@ class StatusConfig(ConfigModel):
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
 
 
+class ApiToken(ConfigModel):
+    """A caller of /api/v1/analyze. cameras: whose pictures it may send, empty: of all; gpu_s_day: of the judge."""
+
+    name: Name
+    token: Annotated[SecretStr, Field(min_length=12)]
+    site: Name = "api"
+    cameras: tuple[str, ...] = ()
+    per_minute: Annotated[int, Field(ge=1, le=6000)] = 30
+    gpu_s_day: Annotated[float, Field(gt=0)] | None = None
+
+
+class ApiConfig(ConfigModel):
+    """Where the worker takes pictures over HTTP, and from whom. concurrency: items at a time, beside `worker`'s."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    concurrency: Annotated[int, Field(ge=1, le=64)] = 2
+    tokens: Annotated[tuple[ApiToken, ...], Field(max_length=256)] = ()
+
+    @model_validator(mode="after")
+    def _guarded(self) -> ApiConfig:
+        if self.port is not None and not self.tokens:
+            raise ValueError('needs a token: `tokens: [{name: hall, token: "${API_TOKEN}"}]` (openssl rand -hex 16)')
+        if len({each.name for each in self.tokens}) < len(self.tokens):
+            raise ValueError("two tokens have the same name")
+        return self
+
+
 class PoolConfig(ConfigModel):
     """The facts that the worker announces about itself to the sites (docs/worker.md).
 
@@ -144,6 +181,7 @@ class WorkerConfig(ConfigModel):
     worker: HandlingConfig = HandlingConfig()
     pool: PoolConfig = PoolConfig()
     status: StatusConfig = StatusConfig()
+    api: ApiConfig = ApiConfig()
     archive: ArchiveConfig = ArchiveConfig()
 
     @field_validator("engine", mode="before")

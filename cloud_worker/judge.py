@@ -123,7 +123,7 @@ class Judge:
     def __init__(self, engine: Engine, worker: str, clock: Clock, decoder: MediaDecoder = IN_PROCESS) -> None:
         """Take `decoder` for what sites send; this process decodes only what is our own (tests, benchmarks)."""
         self._engine = engine
-        self._decoder = decoder
+        self.decoder = decoder
         self.worker = worker
         self._clock = clock
 
@@ -146,7 +146,7 @@ class Judge:
                 lost.append(error)
         absent = sum(isinstance(each, MediaAbsent) for each in lost)
         return JudgeCase(
-            escalation=escalation, files=tuple(files), lost=tuple(map(str, lost)), absent=absent, decoder=self._decoder
+            escalation=escalation, files=tuple(files), lost=tuple(map(str, lost)), absent=absent, decoder=self.decoder
         )
 
     async def verdict(self, case: JudgeCase, timings: Timings = Timings()) -> Verdict:

@@ -16,6 +16,7 @@ from appliance.base.errors import EngineError, UplinkError
 from appliance.base.telemetry import LogThrottle
 from appliance.broker import NATS_ERRORS, NatsLink, broker_errors, end_tasks, until_set
 from cloud_worker import stream_setup
+from cloud_worker.analyze_server import AnalyzeServer
 from cloud_worker.config import WorkerConfig
 from cloud_worker.escalation_handler import PUBLISH_S_MAX, ArchivePort, EscalationHandler, NullArchive
 from cloud_worker.fair_queue import BacklogMonitor, ConcurrencySlots, FairQueue, SiteQueue
@@ -73,6 +74,10 @@ class Worker:
         self._reported: set[str] = set()
         self._throttle = LogThrottle(logger, clock)
         self.status = StatusServer(config.status, self.metrics.text, self.unready)
+        self.api = AnalyzeServer(
+            config.api, lambda case: self._handler.breaker.call(lambda: judge.verdict(case)), self.unready,
+            self._announcer.price, judge.decoder, clock,
+        )  # fmt: skip
         self._add_gauges()
 
     @property
@@ -101,6 +106,7 @@ class Worker:
     async def run(self) -> None:
         """Work until `stop()`. Raise MissingDependency when the port for /metrics is taken."""
         await self.status.start()
+        await self.api.start()
         keepers = [
             asyncio.create_task(self._link.run(), name="link"),
             asyncio.create_task(self._report_progress(), name="beat"),
@@ -117,6 +123,7 @@ class Worker:
             await self._drain()
         finally:
             self.status.close()
+            self.api.close()
             await end_tasks(*keepers, *self._tasks)
             await asyncio.to_thread(self._archive.close, ARCHIVE_DRAIN_S if self._stop.is_set() else 0.0)
             logger.info("ended: %s", self.counts)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nats.aio.client import Client
@@ -24,6 +24,7 @@ JUDGE_S_FIRST = 1.0  # seconds of a verdict, until the first one tells
 _PRICE_CHARS_MAX = 64  # a float and a currency
 REQUEST_BYTES_MAX = 8192  # a GET of Prometheus has under 1 kB
 REQUEST_S_MAX = 5.0  # Prometheus gives up after 10 s by itself
+BODY_BYTES_S_MIN = 64 * 1024  # bytes a second of a body; slower is cut off
 CLIENTS_MAX = 64  # scrapers and probes; more is a mistake or an attack
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -83,11 +84,11 @@ class PoolAnnouncer:
             slots=self._slots,
             judge_s=min(self._metrics.judge_s_mean() or JUDGE_S_FIRST, 3600.0),
             cold_start_s=0.0 if ready else max(0.0, left_s),
-            gpu_hour=self._price(),
+            gpu_hour=self.price(),
             ttl_s=min(300.0, self._settings.every_s * LIVES),
         )
 
-    def _price(self) -> float | None:
+    def price(self) -> float | None:
         """Return the price in the file, which a watcher of the spot market keeps up to date, or the fixed one."""
         if self._settings.gpu_hour_file is None:
             return self._settings.gpu_hour
@@ -106,38 +107,56 @@ class PoolAnnouncer:
 
 
 @dataclass(frozen=True, slots=True)
-class StatusAnswer:
+class HttpRequest:
+    """A request. headers: by their names in lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
     status: str
     body: bytes
+    type: str = _TEXT
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class StatusServer:
-    """Owner of a listening socket. One request a connection; slow readers are cut off.
+class HttpServer:
+    """Owner of a listening socket. One request a connection; slow readers are cut off."""
 
-    metrics, unready: asked at each request; `unready` returns why escalations are not taken, empty when they are.
-    """
-
-    def __init__(self, settings: StatusConfig, metrics: Callable[[], bytes], unready: Callable[[], str]) -> None:
-        self._settings = settings
-        self._metrics = metrics
-        self._unready = unready
+    def __init__(
+        self,
+        host: str,
+        port: int | None,
+        key: str,
+        handle: Callable[[HttpRequest], Awaitable[HttpAnswer]],
+        *,
+        body_bytes_max: int = 0,
+        request_s: float = REQUEST_S_MAX,
+    ) -> None:
+        """key: of the file, which names the port; port None: nothing is served."""
+        self._host, self._wanted, self._key, self._handle = host, port, key, handle
+        self._body_bytes_max, self._request_s = body_bytes_max, request_s
         self._clients = 0
         self._server: asyncio.Server | None = None
         self.port = 0
 
     async def start(self) -> None:
         """Listen, if the file says where. Raise MissingDependency when the port is taken."""
-        host, port = self._settings.host, self._settings.port
+        host, port = self._host, self._wanted
         if port is None:
             return
         try:
             self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
         except OSError as error:
-            raise MissingDependency(f"status.port: {host}:{port} cannot be listened on ({error.strerror})") from None
+            raise MissingDependency(f"{self._key}: {host}:{port} cannot be listened on ({error.strerror})") from None
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Stop listening; requests under way are answered, within REQUEST_S_MAX."""
+        """Stop listening; requests under way are answered, within the time of a request."""
         if self._server is not None:
             self._server.close()
 
@@ -145,7 +164,7 @@ class StatusServer:
         self._clients += 1
         try:
             if self._clients <= CLIENTS_MAX:
-                await asyncio.wait_for(self._exchange(reader, writer), REQUEST_S_MAX)
+                await asyncio.wait_for(self._exchange(reader, writer), self._request_s)
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             pass
         finally:
@@ -155,25 +174,48 @@ class StatusServer:
                 await asyncio.wait_for(writer.wait_closed(), 1.0)
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        method, path, *_ = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-        answer = self._answer(method, path.split("?")[0])
+        """Answer one request. Raise ValueError for one that cannot be read."""
+        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip().split("\r\n")
+        method, path, *_ = first.split(" ")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = int(headers.get("content-length", "0")) if self._body_bytes_max else 0
+        if 0 <= length <= self._body_bytes_max:
+            if headers.get("expect", "").lower() == "100-continue":
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            body = await asyncio.wait_for(reader.readexactly(length), REQUEST_S_MAX + length / BODY_BYTES_S_MIN)
+            answer = await self._handle(HttpRequest(method, path.split("?")[0], headers, body))
+        else:
+            answer = HttpAnswer("413 Content Too Large", f"at most {self._body_bytes_max} bytes\n".encode())
+        more = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
         head = (
-            f"HTTP/1.1 {answer.status}\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(answer.body)}\r\n"
-            "Connection: close\r\nCache-Control: no-store\r\n\r\n"
+            f"HTTP/1.1 {answer.status}\r\nContent-Type: {answer.type}\r\nContent-Length: {len(answer.body)}\r\n"
+            f"{more}Connection: close\r\nCache-Control: no-store\r\n\r\n"
         )
         writer.write(head.encode() + (b"" if method == "HEAD" else answer.body))
         await writer.drain()
 
-    def _answer(self, method: str, path: str) -> StatusAnswer:
-        if method not in {"GET", "HEAD"}:
-            return StatusAnswer("405 Method Not Allowed", b"only GET\n")
-        if path == "/metrics":
-            return StatusAnswer("200 OK", self._metrics())
-        if path == "/healthz":
-            return StatusAnswer("200 OK", b"ok\n")
-        if path == "/readyz":
+
+class StatusServer(HttpServer):
+    """Serves /metrics, /healthz and /readyz.
+
+    metrics, unready: asked at each request; `unready` returns why escalations are not taken, empty when they are.
+    """
+
+    def __init__(self, settings: StatusConfig, metrics: Callable[[], bytes], unready: Callable[[], str]) -> None:
+        super().__init__(settings.host, settings.port, "status.port", self._answered)
+        self._metrics = metrics
+        self._unready = unready
+
+    async def _answered(self, request: HttpRequest) -> HttpAnswer:
+        if request.method not in {"GET", "HEAD"}:
+            return HttpAnswer("405 Method Not Allowed", b"only GET\n")
+        if request.path == "/metrics":
+            return HttpAnswer("200 OK", self._metrics())
+        if request.path == "/healthz":
+            return HttpAnswer("200 OK", b"ok\n")
+        if request.path == "/readyz":
             why = self._unready()
             if why:
-                return StatusAnswer("503 Service Unavailable", f"{why}\n".encode())
-            return StatusAnswer("200 OK", b"ready\n")
-        return StatusAnswer("404 Not Found", b"/metrics, /healthz, /readyz\n")
+                return HttpAnswer("503 Service Unavailable", f"{why}\n".encode())
+            return HttpAnswer("200 OK", b"ready\n")
+        return HttpAnswer("404 Not Found", b"/metrics, /healthz, /readyz\n")

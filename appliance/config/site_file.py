@@ -170,6 +170,7 @@ class DashboardConfig(ConfigModel):
     second_factor: tuple[Literal["viewer", "reviewer", "admin"], ...] = ()
     certificate: Path | None = None
     certificate_key: Path | None = None
+    analyze_per_minute: Annotated[int, Field(ge=0, le=6000)] = 30
 
     @model_validator(mode="after")
     def _pair(self) -> DashboardConfig:

@@ -37,6 +37,7 @@ from appliance.dashboard.setup_api import new_setup_code
 from appliance.health.disk_watch import DiskWatch
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
+from appliance.recheck.service import ImageDetector
 from appliance.settings.settings_service import SettingsService
 from appliance.store.cameras import NOT_RUNNING, CameraStore
 from appliance.store.database import Database
@@ -299,6 +300,7 @@ def build(
         log,
         monitor,
         ServiceRestarts(clock),
+        ImageDetector(supervisor.send),
     )
     background = BackgroundServices(_background_config(config), lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
@@ -362,7 +364,7 @@ def _build_dashboard(
     app = create_app(
         StoredSite(lasting.db, lasting.stores.meter, lasting.root, lasting.clock),
         config.for_dashboard(),
-        media=MediaReaders(*lasting.readers),
+        media=MediaReaders(*lasting.readers, detect=lasting.image_detector.detect),
         probes=background.dashboard_probes,
         settings=settings,
         setup_code=setup_code,

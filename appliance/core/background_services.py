@@ -41,7 +41,7 @@ from appliance.notify.health_notices import SystemStatus
 from appliance.notify.message import MessageBuilder
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
-from appliance.recheck.service import RecheckService, StatusSources
+from appliance.recheck.service import ImageDetector, RecheckService, StatusSources
 from appliance.router.router_maintenance import SystemLoadMonitor
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at
@@ -83,6 +83,7 @@ class LastingParts:
     log: LogRing
     monitor: ApplianceMonitor
     restarts: ServiceRestarts
+    image_detector: ImageDetector
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class BackgroundServices:
             pool=(lambda: uplink.pool) if uplink else None,
             offload=lambda: lasting.monitor.shed.offload,
         )
-        listener = _CoreListener(self._evidence, self._notifier, self._recheck)
+        listener = _CoreListener(self._evidence, self._notifier, self._recheck, lasting.image_detector)
         deps = CoreDeps(lasting.stores, lasting.clock, listener, system_load.read, self._site_faults().read)
         return core_settings(config, self._config.notify, self._arming, self._context, deps)
 
@@ -317,6 +318,7 @@ class _CoreListener(CoreListener):
     evidence: EvidenceMaker
     notifier: Notifier | None
     recheck: RecheckService
+    image_detector: ImageDetector
 
     def alert_stored(self) -> None:
         self.evidence.wake()
@@ -328,7 +330,8 @@ class _CoreListener(CoreListener):
             self.notifier.notify_unstored(alert, notices, reason)
 
     def recheck_answered(self, result: RecheckResult) -> None:
-        self.recheck.receive(result)
+        if not self.image_detector.receive(result):
+            self.recheck.receive(result)
 
 
 def _user_sees(users: UserStore, user: str, camera: str) -> bool:

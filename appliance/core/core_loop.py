@@ -11,7 +11,7 @@ from appliance import wire
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable
 from appliance.core.core_settings import CameraContext, CoreSettings, CoreStores
-from appliance.router.escalation_planner import RequestAnswer
+from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
 from appliance.store.meter import DecodeStatus, Metric, MetricName
 from appliance.store.rows import alert_of
 from appliance.store.write_backlog import WriteBacklog
@@ -254,6 +254,24 @@ class Core:
         logger.info("alert %s is escalated: %s", alert.id, plan.route.reason)
         return RequestAnswer(True, plan.route.reason)
 
+    def _ask_requested(self, asked: ApiEscalation) -> RequestAnswer:
+        """Escalate a question that came through the API, as the router decides; what is refused leaves no row."""
+        camera = self._settings.cameras.get(asked.camera)
+        if camera is None or self._settings.maintenance is None:
+            return RequestAnswer(False, "this site has no uplink" if camera else "this camera is not watched")
+        if self._backlog.waiting:
+            return RequestAnswer(False, "the database cannot be written now")
+        plan = camera.planner.ask(asked, self._clock.now())
+        if plan.escalation is None:
+            return RequestAnswer(False, plan.route.reason, plan.route)
+        escalation = _complete(plan.escalation, self._settings.language)
+        try:
+            self._stores.api_escalations.add(escalation, asked.images, plan.route)
+        except StoreUnavailable as error:
+            return RequestAnswer(False, str(error))
+        self._settings.listener.alert_stored()
+        return RequestAnswer(True, plan.route.reason, plan.route)
+
     def _escalate_late(self, alert: Alert, escalation: wire.Escalation, route: Route) -> None:
         """Ask about an alert that was stored without an escalation."""
         self._backlog.write(
@@ -273,7 +291,7 @@ class Core:
         for camera in self._settings.cameras.values():
             self._flush(camera)
             self._commit(camera, camera.pipeline.tick(self._camera_now(camera)))
-        self._stores.requests.answer_all(self._escalate_requested)
+        self._stores.requests.answer_all(self._escalate_requested, self._ask_requested)
         if self._settings.maintenance is not None and not self._backlog.waiting:
             self._settings.maintenance.run_once(self._backlog.write)
             if self._clock.monotonic() >= self._rechecks_at:

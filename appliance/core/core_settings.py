@@ -19,6 +19,7 @@ from appliance.router.track_stats import RecentEscalations, restore_recent
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at, off_peak_in_s
 from appliance.store.alerts import AlertStore
+from appliance.store.api_escalations import ApiEscalationStore
 from appliance.store.arming import ArmingStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -125,6 +126,7 @@ class CoreStores:
     health: HealthEventStore
     silent: SilentFrameStore
     arming: ArmingStore
+    api_escalations: ApiEscalationStore
     displaced: Callable[[], str]
     """Why the database is not where it was opened; '': it is."""
     requests: EscalationRequests = field(default_factory=EscalationRequests)
@@ -142,6 +144,7 @@ class CoreStores:
             HealthEventStore(db),
             SilentFrameStore(db),
             ArmingStore(db),
+            ApiEscalationStore(db),
             lambda: db.displaced,
         )
 

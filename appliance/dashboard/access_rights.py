@@ -83,6 +83,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", f"{API}/system"): _ADMIN,
     ("GET", f"{API}/system/log"): _ADMIN,
     ("GET", f"{API}/system/diagnostics.zip"): Right("admin", "site", "took diagnostics"),
+    ("POST", f"{API}/analyze"): Right("reviewer", "own", "asked about pictures"),  # it spends a camera's money
+    ("GET", f"{API}/analyze/{{alert_id}}"): _ALERT,
     ("GET", f"{API}/alerts"): _OWN,
     ("GET", f"{API}/alerts/{{alert_id}}"): _ALERT,
     ("POST", f"{API}/alerts/{{alert_id}}/review"): Right("reviewer", "alert", "reviewed"),

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, cast
 
 from fastapi import Depends, FastAPI
 
+from appliance.base import analyze_protocol
 from appliance.base.clock import Clock
 from appliance.config import DashboardConfig, DashboardSections
 from appliance.dashboard import (
     account_api,
     alerts_api,
     alerts_page,
+    analyze_api,
     arming_api,
     backup_api,
     camera_setup_api,
@@ -67,8 +69,8 @@ if TYPE_CHECKING:
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 APIS = (
-    account_api, alerts_api, arming_api, backup_api, camera_setup_api, cameras_api, cascade_api, events_api,
-    false_alarms_api, headroom_api, health_api, live_api, manifest_api, metrics_api, notify_api, ptz_api,
+    account_api, alerts_api, analyze_api, arming_api, backup_api, camera_setup_api, cameras_api, cascade_api,
+    events_api, false_alarms_api, headroom_api, health_api, live_api, manifest_api, metrics_api, notify_api, ptz_api,
     recordings_api, savings_api, scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api,
     system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
@@ -84,6 +86,7 @@ PATHS = PathRules(
     body_bytes_max={
         UPLOAD: 1024 * 1024,  # a piece of a backup
         "/api/v1/settings": 256 * 1024,  # a camera's section with all its zones
+        analyze_protocol.PATH: analyze_protocol.BODY_BYTES_MAX,
     },
     uploads=frozenset({UPLOAD}),
 )

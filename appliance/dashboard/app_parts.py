@@ -13,6 +13,7 @@ from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, may
 from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
 from appliance.dashboard.alerts_page import AlertPageView
+from appliance.dashboard.analyze_api import AnalyzeCallers, AnalyzeSettings, ImageAnalyzer
 from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.camera_setup_api import CameraFinder, CameraProber
 from appliance.dashboard.cameras_api import CameraReader
@@ -37,6 +38,8 @@ from appliance.dashboard.system_api import SystemReader
 from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.trials_api import SettingsTrials, TrialStore
 from appliance.dashboard.why_api import WhyReader
+from appliance.evidence.privacy import PrivacyRules
+from appliance.evidence.uploads import UploadReader
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.rules.arming import Arming
 from appliance.settings.settings_service import SettingsService
@@ -109,6 +112,7 @@ class DashboardParts:
         header = config.dashboard.user_header.lower()
         self.ignored_headers = Counter(dict.fromkeys((*FORWARDED, *filter(None, [header])), 0))
         self._prober, self._camera_of = CameraProber(clock), CameraOf(self._alerts, self._health_events)
+        self._detect, self._callers = media.detect, AnalyzeCallers(clock)
         self._editable = settings is not None
         self._settings = SettingsPart(settings, certificate)
         self._backups = SiteBackups(root, self._settings, clock)
@@ -130,6 +134,8 @@ class DashboardParts:
             has_uplink=probes.link is not None,
         )  # fmt: skip
         self.hub.notes = lambda: health_reader.notes
+        privacy = PrivacyRules(decisions.site, cameras, local_weekday_minute)
+        asked = AnalyzeSettings(decisions, config.dashboard.analyze_per_minute, config.costs.currency, privacy)
         limits = StorageLimits.of(config.storage, cameras)
         storage = StorageReportCache(self._db, self._root, limits)
         self._cuts.keep_free = limits.free_bytes_wanted
@@ -151,6 +157,10 @@ class DashboardParts:
             headroom,
             SavingsReader(self._meter, self._cameras, cameras),
             CascadeReader(self._db, probes),
+            ImageAnalyzer(
+                asked, self._alerts, UploadReader(self._root, self._reader, decisions.escalation), self._detect, probes,
+                self._clock, self._callers,
+            ),
             CostReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             HistoryReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             ScenarioExporter(

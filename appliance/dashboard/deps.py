@@ -22,13 +22,13 @@ from appliance.notify.delivery import TargetStatus
 from appliance.notify.push_means import PushMeans
 from appliance.notify.snooze_links import SnoozeLinks
 from appliance.router.calibration import Calibration
-from appliance.router.escalation_planner import RequestAnswer
+from appliance.router.escalation_planner import ApiEscalation, RequestAnswer
 from appliance.rules.arming import Arming
 from appliance.sensors.appliance_sensors import SensorStatus
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
-from appliance.types import FrameBoxes, HealthKind
+from appliance.types import FrameBoxes, HealthKind, RecheckResult
 from appliance.uplink.pool_monitor import PoolState
 from appliance.web.auth import TemplatesPart
 from appliance.web.dependencies import provided
@@ -69,13 +69,15 @@ class StoredSite:
 class MediaReaders:
     """The readers of the recording: one for pictures, another for stretches, which may take long, one that encodes.
 
-    cutter, converter None: the first one. cut: of live pictures; None: by `reader`.
+    cutter, converter None: the first one. cut: of live pictures; None: by `reader`. detect: finds objects in JPEG
+    pictures of a camera; None: nothing does.
     """
 
     reader: RecordingReader = READ_DIRECTLY
     cutter: RecordingReader | None = None
     converter: RecordingReader | None = None
     cut: CutSnapshot | None = None
+    detect: Callable[[str, Sequence[bytes]], RecheckResult] | None = None
 
 
 READ_HERE = MediaReaders()
@@ -92,7 +94,8 @@ class CoreProbes:
     link: the uplink now. health: the ingest process now. targets: the notification targets now. mqtt: the broker of
     home automation now. rebaseline: called with a camera and a kind of fault when a person confirms that the view is
     right as it is. calibration: what the router has learnt. pool: the workers as they announce themselves. escalate:
-    requests the escalation of an alert, and answers within seconds; None: there is no uplink. arming: which rules
+    requests the escalation of an alert, or of a question with its pictures, and answers within seconds; None: there is
+    no uplink. arming: which rules
     report now, and how to change it; None: made anew of the store. log: the newest lines of a level and above. boxes:
     those of a camera's last examined frames, also of frames not yet in the store. snooze_links: those in messages.
     push: the browsers that are notified. sensors: what they read now. shedding: what is done less of. health_events:
@@ -106,7 +109,7 @@ class CoreProbes:
     rebaseline: Callable[[str, HealthKind], object] | None = None
     calibration: Callable[[], Calibration] | None = None
     pool: Callable[[], PoolState] | None = None
-    escalate: Callable[[str], RequestAnswer] | None = None
+    escalate: Callable[[str | ApiEscalation], RequestAnswer] | None = None
     boxes: Callable[[str], Sequence[FrameBoxes]] = _no_boxes
     arming: Arming | None = None
     log: Callable[[LogLevel, int], Sequence[LogLine]] | None = None

@@ -94,6 +94,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_storage_deleted_files_total": ("Files deleted, by class and reason.", "class", "reason"),
     "vedette_storage_deleted_bytes_total": ("Bytes deleted, by class and reason.", "class", "reason"),
     "vedette_link_up": ("1 while the uplink is connected.",),
+    "vedette_link_region": ("1 for the region of the broker that is connected.", "region"),
+    "vedette_link_failovers_total": ("Times that the link went to another region.",),
     "vedette_breaker_state": ("1 for the state: open while the cloud does not answer.", "state"),
     "vedette_breaker_trips_total": ("Times that the cloud stopped answering.",),
     "vedette_ingest_up": ("1 while the ingest process runs.",),
@@ -291,6 +293,9 @@ class ApplianceCollector:
         if self.probes.link is not None:
             link = self.probes.link()
             yield "vedette_link_up", [((), link.up)]
+            if link.region:
+                yield "vedette_link_region", [((link.region,), link.up)]
+            yield "vedette_link_failovers_total", [((), link.failovers)]
             states = ("closed", "open", "half_open")
             yield "vedette_breaker_state", [((state,), link.breaker == state) for state in states]
             yield "vedette_breaker_trips_total", [((), link.trips)]

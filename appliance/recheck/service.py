@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from uuid import uuid4
 
 from appliance.base.clock import Clock
 from appliance.base.errors import StoreUnavailable
@@ -46,6 +50,7 @@ ANSWER_S = 30.0  # the ingest process must have answered
 EVERY_S = 1.0  # a re-check waits for seconds anyway (`after_s`)
 OPEN_MAX = 64  # alerts looked through in one run
 LOST = "the ingest process ended meanwhile"
+IMAGES_S_MAX = 10.0  # an idle detector takes a tenth of a second each; one that re-checks an alert, some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,3 +273,37 @@ def _candidate(unverified: UnverifiedAlert, now: float) -> RecheckCandidate:
         wait=unverified.wait,
         refused=unverified.refused,
     )
+
+
+class ImageDetector:
+    """Has the ingest process detect in pictures that did not come from a camera. Any thread may ask.
+
+    State: the questions under way, by id.
+    """
+
+    def __init__(self, send: Callable[[RecheckCommand], bool]) -> None:
+        self._send = send
+        self._waiting: dict[str, Future[RecheckResult]] = {}
+
+    def detect(self, camera: str, images: Sequence[bytes]) -> RecheckResult:
+        """Return what JPEG pictures show, one sighting each; a failure is a result with its reason."""
+        name = f"picture.{uuid4().hex}"
+        answer: Future[RecheckResult] = Future()
+        self._waiting[name] = answer
+        coded = tuple(base64.b64encode(each).decode() for each in images)
+        command = RecheckCommand(id=name, camera=camera, glimpses=(), footage=(), images=coded)
+        try:
+            if not self._send(command):
+                return RecheckResult(id=name, camera=camera, error="the ingest process does not run")
+            return answer.result(IMAGES_S_MAX)
+        except FutureTimeout:
+            return RecheckResult(id=name, camera=camera, error="the detector was too busy to look")
+        finally:
+            self._waiting.pop(name, None)
+
+    def receive(self, result: RecheckResult) -> bool:
+        """Take an answer of the ingest process; False: it answers a re-check of an alert. Any thread; never waits."""
+        waiting = self._waiting.get(result.id)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(result)
+        return result.id.startswith("picture.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import logging
 import os
@@ -42,6 +43,8 @@ NICE = 10  # of the worker's thread: recording and live detection come first
 CONTEXT = 2.5  # side of the close-up in longer sides of the box
 SHARE = 0.7  # of the network's input that the close-up takes, so that the object takes 0.28 of it
 SIDE_MIN = 96  # pixels of the camera's frame
+IMAGES_MAX = 8  # of one command; each costs an inference
+WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 
 Image = NDArray[np.uint8]
 Region = tuple[int, int, int, int]
@@ -162,7 +165,7 @@ class RecheckWorker:
         began = self._clock.monotonic()
         try:
             detector = self._detector = self._detector or self._load_detector()
-            crops = self._check(detector, command)
+            crops = _detect_in(detector, command.images) if command.images else self._check(detector, command)
         except VedetteError as error:
             return _failed(command, str(error))
         except Exception as error:  # the top of this thread's loop: recording and live detection go on
@@ -194,6 +197,21 @@ class RecheckWorker:
 
     def _segment(self, footage: FootageSpan) -> RecordedSegment:
         return RecordedSegment(inside(self._root, footage.path, SEGMENTS), footage.t_start, footage.t_end)
+
+
+def _detect_in(detector: ObjectDetector, images: Sequence[str]) -> tuple[CropResult, ...]:
+    """Return what whole pictures show; `t` is the number of each. Raise EvidenceError for one that is none."""
+    found = []
+    for n, each in enumerate(images[:IMAGES_MAX]):
+        image = cv2.imdecode(np.frombuffer(base64.b64decode(each), np.uint8), cv2.IMREAD_COLOR)
+        if image is None:
+            raise EvidenceError("a picture cannot be read")
+        height, width = image.shape[:2]
+        region = (0, 0, width, height)
+        seen = detector.detect([close_up(np.asarray(image, np.uint8), region, detector.preferred_size(width, height))])
+        objects = found_objects(seen[0], detector.labels, region, (width, height))
+        found.append(CropResult(t=float(n), box=WHOLE, found=objects))
+    return tuple(found)
 
 
 def _check_crop(detector: ObjectDetector, crop: CropRequest, still: Still) -> CropResult:

@@ -49,8 +49,33 @@ _CLAIM = {
 TRACKS_JUDGED_MAX = 4  # the newest; a crowd's alert is no more real for its tenth member
 OPEN_MAX = 64  # a camera has one open alert at a time; more are those of a caller that ends none
 _DIGITS, _MONEY_DIGITS = 4, 6  # decimals in the row of the decision
+API_RULE = "api"  # stands for the rule of what was asked through the API
 WAITING_MAX = 16  # a person asks for one at a time
 ANSWER_S = 5.0  # the core looks once a second
+
+
+@dataclass(frozen=True, slots=True)
+class ApiEscalation:
+    """A question about pictures that came through the API; the core decides about it as about an alert.
+
+    id: of the row, as of an alert. label, score: what the appliance itself detected, 0: nothing. images: what would be
+    sent, each with its path below the storage folder; all are on disk. requested: a person or program wants the cloud
+    model's answer, whatever the router thinks it worth.
+    """
+
+    id: str
+    camera: str
+    label: str
+    text: str
+    score: float
+    t: float
+    images: tuple[tuple[wire.MediaRef, str], ...]
+    requested: bool
+    model: str = ""
+
+    @property
+    def bytes(self) -> int:
+        return sum(ref.bytes for ref, _ in self.images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +223,40 @@ class EscalationPlanner:
         escalation = build_escalation(alert, event, rule, site=self._context.site, model=self._model, now=now)
         return RoutePlan(replace(route, question=escalation.question), event, escalation)
 
+    def ask(self, asked: ApiEscalation, now: float) -> RoutePlan:
+        """Return a plan for a question that came with its pictures."""
+        event = Event(
+            camera=self._camera, rule=API_RULE, kind="enter", track=-1, label=asked.label, t=asked.t,
+            score=asked.score,
+        )  # fmt: skip
+        alert = Alert(
+            camera=self._camera, id=asked.id, rules=(API_RULE,), severity="warning", t_start=asked.t,
+            t_end=asked.t, tracks=(),
+        )  # fmt: skip
+        context = self._context
+        cost = context.budget.cost(context.bytes_[0] + asked.bytes, self._camera, "frames")
+        case = RouterCase(
+            alert=asked.id, rule=API_RULE, escalate=True, uplink=context.uplink, now=now,
+            inputs=self._inputs(alert, event, API_RULE, now, own_words=bool(asked.text)),
+            costs=(cost,) * len(EVIDENCE_STEPS), limits=context.budget.limits(now), requested=asked.requested,
+        )  # fmt: skip
+        decision = decide(case, context.settings)
+        route = replace(self._route(alert, event, decision, case.inputs), evidence="frames")
+        if not decision.ask:
+            return RoutePlan(route, event)
+        if decision.when == "now":
+            context.budget.spend(decision.cost, now)
+        escalation = wire.Escalation(
+            id=escalation_id(context.site, asked.id), site=context.site, camera=self._camera, alert=asked.id,
+            rule=API_RULE, kind="other", label=asked.label, severity="warning",
+            question=asked.text or f"Is there a {asked.label} in this picture?", t=asked.t, created_t=now,
+            score=asked.score, model=asked.model,
+        )  # fmt: skip
+        return RoutePlan(replace(route, question=escalation.question), event, escalation)
+
     def _decide(self, alert: Alert, open_: _Open, now: float) -> RoutePlan | None:
         before, rule, event = open_.decision, self._rules[open_.event.rule], open_.event
-        case = self._case(alert, rule, self._inputs(alert, event, rule, now), now)
+        case = self._case(alert, rule, self._inputs(alert, event, rule.name, now, own_words=bool(rule.ask)), now)
         decision = decide(case, self._context.settings)
         if before is not None and not _changes(before, decision):
             return None
@@ -257,7 +313,7 @@ class EscalationPlanner:
             money=round(cost.money, _MONEY_DIGITS),
         )
 
-    def _inputs(self, alert: Alert, event: Event, rule: Rule, now: float) -> RouteInputs:
+    def _inputs(self, alert: Alert, event: Event, rule: str, now: float, *, own_words: bool) -> RouteInputs:
         tracks = self._tracks_of(alert, event)
         subject = self._subject(event, tracks)
         load = self._context.system_load
@@ -267,7 +323,7 @@ class EscalationPlanner:
         return RouteInputs(
             label=event.label,
             severity=alert.severity,
-            own_question=bool(rule.ask),
+            own_question=own_words,
             privacy=self._context.privacy(event),
             score=subject.stability.score,
             spread=subject.stability.spread,
@@ -277,7 +333,7 @@ class EscalationPlanner:
             chance=round(subject.chance.p, _DIGITS),
             chance_n=subject.chance.n,
             chance_min=round(subject.chance.p_min, _DIGITS),
-            repeat=bool(tracks) and all(self._recent.is_repeat(rule.name, alert.severity, seen) for seen in tracks),
+            repeat=bool(tracks) and all(self._recent.is_repeat(rule, alert.severity, seen) for seen in tracks),
             link_up=load.link_up,
             queue_age_s=load.queue_age_s,
             load=load.load,
@@ -379,10 +435,11 @@ def _changes(before: RouterDecision, decision: RouterDecision) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RequestAnswer:
-    """Answer to a request to escalate an alert: yes (now, or once there is a budget) or no, and why."""
+    """Answer to a request to escalate: yes (now, or once there is a budget) or no, and why; route: as decided."""
 
     accepted: bool
     reason: str
+    route: Route | None = None
 
 
 class EscalationRequests:
@@ -392,14 +449,14 @@ class EscalationRequests:
     """
 
     def __init__(self, answer_s: float = ANSWER_S) -> None:
-        self._waiting: queue.Queue[tuple[str, Future[RequestAnswer]]] = queue.Queue(WAITING_MAX)
+        self._waiting: queue.Queue[tuple[str | ApiEscalation, Future[RequestAnswer]]] = queue.Queue(WAITING_MAX)
         self._answer_s = answer_s
 
-    def ask(self, alert: str) -> RequestAnswer:
-        """Ask for the escalation of an alert, and wait for the answer."""
+    def ask(self, what: str | ApiEscalation) -> RequestAnswer:
+        """Ask for the escalation of an alert, or of a question with its pictures, and wait for the answer."""
         answer: Future[RequestAnswer] = Future()
         try:
-            self._waiting.put_nowait((alert, answer))
+            self._waiting.put_nowait((what, answer))
             return answer.result(self._answer_s)
         except queue.Full:
             return RequestAnswer(False, "too many are asked for at once")
@@ -407,9 +464,11 @@ class EscalationRequests:
             answer.cancel()
             return RequestAnswer(False, "the appliance is too busy to decide; try again")
 
-    def answer_all(self, decide: Callable[[str], RequestAnswer]) -> None:
+    def answer_all(
+        self, decide: Callable[[str], RequestAnswer], decide_api: Callable[[ApiEscalation], RequestAnswer]
+    ) -> None:
         """Decide about all that wait."""
         for _ in range(self._waiting.qsize()):
-            alert, answer = self._waiting.get_nowait()
+            what, answer = self._waiting.get_nowait()
             if answer.set_running_or_notify_cancel():  # else whoever asked has gone
-                answer.set_result(decide(alert))
+                answer.set_result(decide(what) if isinstance(what, str) else decide_api(what))

@@ -204,7 +204,7 @@ class DecisionStore:
         """Return the use of the uplink and the judge since the times `day_t` and `month_t`; `day` names the former.
 
         Bytes are those on the uplink as the meter has them; an escalation that is still to be sent counts as it was
-        expected to. GPU seconds are the judge's own. Raise StoreError.
+        expected to, or with its images, where no alert is behind it. GPU seconds are the judge's own. Raise StoreError.
         """
         with self._db.read() as connection:
             sent = connection.execute(
@@ -221,9 +221,10 @@ class DecisionStore:
                 (day_t, min(day_t, month_t)),
             ).fetchone()
             due = connection.execute(
-                f"""SELECT total(iif(escalation.state = 'sent', 0, max(0, decision.bytes - bytes_sent))) AS bytes,
-                          total(decision.gpu_s) AS gpu_s
-                   FROM (SELECT * FROM escalation WHERE {RELEASED}) AS escalation JOIN decision ON decision.id =
+                f"""SELECT total(iif(escalation.state = 'sent', 0, max(0, coalesce(decision.bytes, (SELECT
+                              sum(json_extract(ref, '$.bytes')) FROM media WHERE media.escalation = escalation.id),
+                              0) - bytes_sent))) AS bytes, total(decision.gpu_s) AS gpu_s
+                   FROM (SELECT * FROM escalation WHERE {RELEASED}) AS escalation LEFT JOIN decision ON decision.id =
                        (SELECT max(id) FROM decision WHERE alert = escalation.alert AND moment <> 'never')""",
                 (),
             ).fetchone()

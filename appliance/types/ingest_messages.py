@@ -32,7 +32,7 @@ class RecheckCommand:
     """To the ingest process: re-check one alert's object. id: comes back with the result.
 
     label, enough: if the first crop shows this label at its place with a score of `enough` or more, the others are not
-    examined; above 1, all are.
+    examined; above 1, all are. images: JPEG as base64, in which all is detected instead; a result each.
     """
 
     type: Literal["second_look"] = "second_look"
@@ -42,6 +42,7 @@ class RecheckCommand:
     footage: tuple[FootageSpan, ...]
     label: str = ""
     enough: float = 2.0
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,13 +109,15 @@ viewer camera:
   GET /api/v1/cameras/{name}/timeline; GET /api/v1/cameras/{name}/why; GET /api/v1/cameras/{name}/why/replay/{job}
   GET /cameras/{name}; GET /cameras/{name}/timeline; GET /cameras/{name}/why
 viewer alert:
-  GET /alerts/{alert_id}; GET /api/v1/alerts/{alert_id}; GET,HEAD /api/v1/alerts/{alert_id}/evidence/{name}
+  GET /alerts/{alert_id}; GET /api/v1/alerts/{alert_id}; GET /api/v1/analyze/{alert_id}
+  GET,HEAD /api/v1/alerts/{alert_id}/evidence/{name}
   GET /api/v1/alerts/{alert_id}/rendition; GET /api/v1/alerts/{alert_id}/rendition.mp4
   GET /fragments/alerts/{alert_id}
 viewer health:
   GET /api/v1/health/events/{event}; GET /fragments/health/{event}
 reviewer own:
   POST /api/v1/alerts/delete; POST /api/v1/alerts/restore; POST /api/v1/alerts/review
+  POST /api/v1/analyze
 reviewer camera:
   DELETE /api/v1/cameras/{name}/jobs/{job}; POST /api/v1/cameras/{name}/pause; GET,POST /api/v1/cameras/{name}/ptz
   POST /api/v1/cameras/{name}/why/replay

@@ -110,7 +110,10 @@ def test_without_an_uplink_and_without_an_answer_it_is_refused(make: Make) -> No
         last = idle.ask("a")
     assert last.reason == "too many are asked for at once"
     asked: list[str] = []
-    idle.answer_all(lambda alert: asked.append(alert) or RequestAnswer(True, ""))  # type: ignore[func-returns-value]
+    idle.answer_all(
+        lambda alert: asked.append(alert) or RequestAnswer(True, ""),  # type: ignore[func-returns-value]
+        lambda question: RequestAnswer(False, "none was asked"),
+    )
     assert asked == [], "who asked has gone"
 
 
@@ -121,7 +124,7 @@ def test_the_api_says_why_not_and_notes_who_did(tmp_path: Path) -> None:
     app = create_app(
         StoredSite(made.db, made.meter, made.root, made.clock),
         made.config.for_dashboard(),
-        probes=CoreProbes(escalate=lambda alert: answers[alert]),
+        probes=CoreProbes(escalate=lambda alert: answers[str(alert)]),
     )
     with TestClient(app, base_url="http://127.0.0.1:8080") as client:
         assert 'id="escalate"' in client.get("/alerts/kept").text

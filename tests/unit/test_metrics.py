@@ -114,6 +114,10 @@ vedette_storage_disk_free_bytes gauge -
     Bytes that are free on the disk of storage.dir.
 vedette_link_up gauge -
     1 while the uplink is connected.
+vedette_link_region gauge region
+    1 for the region of the broker that is connected.
+vedette_link_failovers_total counter -
+    Times that the link went to another region.
 vedette_breaker_state gauge state
     1 for the state: open while the cloud does not answer.
 vedette_breaker_trips_total counter -
@@ -228,7 +232,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with site.db.transaction() as connection:
         ledger.write(connection)
     probes = CoreProbes(
-        link=lambda: LinkState(up=True, since=0.0, breaker="half_open", trips=51),
+        link=lambda: LinkState(up=True, since=0.0, breaker="half_open", trips=51, region="eu", failovers=50),
         health=lambda: SystemHealth(
             ingest_running=True, ingest_starts=52, detector_ms=17.5, queue=53, rss_bytes=54_000_000, load=0.75,
             age_p95_ms=120.0,
@@ -321,6 +325,8 @@ vedette_mqtt_dropped_total 56
 vedette_storage_deleted_files_total{class="continuous",reason="age"} 1
 vedette_storage_deleted_bytes_total{class="continuous",reason="age"} 1000
 vedette_link_up 1
+vedette_link_region{region="eu"} 1
+vedette_link_failovers_total 50
 vedette_breaker_state{state="closed"} 0
 vedette_breaker_state{state="open"} 0
 vedette_breaker_state{state="half_open"} 1

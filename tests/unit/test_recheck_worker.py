@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.errors import DetectorError
 from appliance.base.json_lines import decode_command, decode_ingest, encode_command, encode_ingest
 from appliance.inference.inference_worker import IdleDetector, InferenceWorker
+from appliance.recheck.service import ImageDetector
 from appliance.recheck.worker import (
     CONTEXT,
     WAITING_MAX,
@@ -54,13 +57,13 @@ class ScriptedDetector:
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return 416, 416 * height // width
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         assert self.gate.wait(60)
-        self.seen += pictures
+        self.seen += images
         if self.error:
             raise DetectorError(self.error)
         box = np.array([[0.3, 0.3, 0.5, 0.7]], np.float32)
-        return [Detections(box, np.array([0.8], np.float32), np.array([0], np.int32)) for _ in pictures]
+        return [Detections(box, np.array([0.8], np.float32), np.array([0], np.int32)) for _ in images]
 
 
 def command_for(*frames: int, path: str = PATH) -> RecheckCommand:
@@ -223,7 +226,7 @@ def test_without_a_result_in_time_detection_fails() -> None:
 
 def test_a_bug_of_a_model_is_resultsas_a_failure() -> None:
     class Bug(ScriptedDetector):
-        def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
             raise RuntimeError("bug")
 
     idle, heard = IdleDetector(Bug()), []
@@ -250,3 +253,30 @@ def test_a_bug_of_a_model_is_resultsas_a_failure() -> None:
 @pytest.mark.parametrize("command", [command_for(180), RebaselineCommand(camera="gate", kind="moved")])
 def test_commands_cross_the_channel_whole(command: Command) -> None:
     assert decode_command(encode_command(command)) == command
+
+
+def test_pictures_of_a_command_are_detected_in_whole_and_one_that_is_none_is_a_reason(tmp_path: Path) -> None:
+    eye, answers = ScriptedDetector(), list[RecheckResult]()
+    worker = RecheckWorker(tmp_path, lambda: eye, answers.append, SystemClock())
+    drawn = base64.b64encode(cv2.imencode(".jpg", np.full((240, 320, 3), 99, np.uint8))[1].tobytes()).decode()
+    command = RecheckCommand(id="picture.1", camera="gate", glimpses=(), footage=(), images=(drawn, drawn))
+    assert decode_command(encode_command(command)) == command
+    found = worker.recheck(command)
+    assert [each.shape for each in eye.seen] == [(312, 416, 3)] * 2
+    assert [(each.t, each.found[0].box) for each in found.sightings] == [(n, (0.3, 0.3, 0.5, 0.7)) for n in (0.0, 1.0)]
+    broken = worker.recheck(replace(command, images=(base64.b64encode(b"none").decode(),)))
+    assert (broken.error, broken.sightings) == ("a picture cannot be read", ())
+
+
+def test_an_answer_finds_who_asked_and_a_process_that_is_gone_is_said() -> None:
+    sent: list[RecheckCommand] = []
+
+    def send(command: RecheckCommand) -> bool:
+        sent.append(command)
+        return asking.receive(RecheckResult(id=command.id, camera=command.camera, model="eye"))
+
+    asking = ImageDetector(send)
+    assert asking.detect("gate", [b"jpeg"]).model == "eye"
+    assert sent[0].images == (base64.b64encode(b"jpeg").decode(),)
+    assert not asking.receive(RecheckResult(id="a1.1", camera="gate")), "that one is for the re-checks of alerts"
+    assert ImageDetector(lambda command: False).detect("gate", []).error == "the ingest process does not run"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -73,6 +74,7 @@ def keys_in(value: object) -> set[str]:
 def test_the_example_shows_every_key_of_both_engines() -> None:
     first, second = yaml.safe_load(EXAMPLE.read_text()), yaml.safe_load(uncommented())
     shown = keys_in(first) | keys_in(second)
+    shown |= set(re.findall(r"[{ ](\w+): ", next(line for line in EXAMPLE.open() if "tokens:" in line)))
     assert keys_of(config.WorkerConfig) <= shown
     assert yamlfile.loads(uncommented(), config.WorkerConfig).engine.kind == "openai"
 

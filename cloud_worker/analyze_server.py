@@ -1,0 +1,162 @@
+"""`POST /api/v1/analyze` of a worker: pictures and a question over HTTP, answered at once by the engine.
+
+Without a broker there is no router here: whoever has a token has decided to ask. A token names its site and cameras,
+how many items a minute it may send and how many seconds of the judge it may take a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from appliance.base.analyze_protocol import (
+    BODY_BYTES_MAX,
+    PATH,
+    AnalyzeAnswer,
+    AnalyzeAnswers,
+    AnalyzeCost,
+    AnalyzeItem,
+    AnalyzeRequest,
+    RequestRate,
+    judged,
+    media_kind,
+)
+from appliance.base.clock import Clock, local_day
+from appliance.base.errors import EngineError
+from appliance.base.json_lines import first_problem
+from appliance.wire import Escalation, MediaRef, Verdict
+from cloud_worker.config import ApiConfig, ApiToken
+from cloud_worker.images import MediaDecoder
+from cloud_worker.judge import JudgeCase
+from cloud_worker.media_fetch import EvidenceFile, chunks_of
+from cloud_worker.worker_status import HttpAnswer, HttpRequest, HttpServer
+
+REQUEST_S_MAX = 300.0  # eight items of a slow model
+HOUR_S = 3600.0  # seconds
+_PROBLEM = "application/problem+json"
+
+
+class AnalyzeServer(HttpServer):
+    """Owner of a listening socket, of the tokens' rates, and of what each took of the judge today."""
+
+    def __init__(
+        self,
+        settings: ApiConfig,
+        judge: Callable[[JudgeCase], Awaitable[Verdict]],
+        unready: Callable[[], str],
+        gpu_hour: Callable[[], float | None],
+        decoder: MediaDecoder,
+        clock: Clock,
+    ) -> None:
+        """Take `judge`, which answers a case; `unready`, which says why none is answered; and the price of an hour."""
+        super().__init__(
+            settings.host, settings.port, "api.port", self._answered, body_bytes_max=BODY_BYTES_MAX,
+            request_s=REQUEST_S_MAX,
+        )  # fmt: skip
+        self._settings = settings
+        self._judge, self._unready, self._gpu_hour = judge, unready, gpu_hour
+        self._decoder = decoder
+        self._clock = clock
+        self._rate = RequestRate(clock.monotonic)
+        self._turn = asyncio.Semaphore(settings.concurrency)
+        self._spent: dict[tuple[str, str], float] = {}
+
+    async def _answered(self, request: HttpRequest) -> HttpAnswer:
+        if request.path != PATH:
+            return _problem("404 Not Found", f"only POST {PATH}")
+        if request.method != "POST":
+            return _problem("405 Method Not Allowed", f"only POST {PATH}")
+        token = self._token(request.headers.get("authorization", ""))
+        if token is None:
+            return _problem("401 Unauthorized", "Send a token of the worker file as a bearer.")
+        try:
+            asked = AnalyzeRequest.model_validate_json(request.body)
+        except ValidationError as error:
+            return _problem("422 Unprocessable Content", first_problem(error))
+        refused = self._refused(token, asked)
+        if refused is not None:
+            return refused
+        items = [await self._answer(token, each) for each in asked.items]
+        return HttpAnswer("200 OK", AnalyzeAnswers(items=items).model_dump_json().encode(), "application/json")
+
+    def _token(self, header: str) -> ApiToken | None:
+        """Find the token; every one is compared, in constant time."""
+        scheme, _, given = header.partition(" ")
+        digest = hashlib.sha256(given.strip().encode()).digest()
+        found = [
+            each
+            for each in self._settings.tokens
+            if hmac.compare_digest(hashlib.sha256(each.token.get_secret_value().encode()).digest(), digest)
+        ]
+        return found[0] if found and scheme.lower() == "bearer" else None
+
+    def _refused(self, token: ApiToken, asked: AnalyzeRequest) -> HttpAnswer | None:
+        foreign = next((each.camera for each in asked.items if token.cameras and each.camera not in token.cameras), "")
+        if foreign:
+            return _problem("404 Not Found", f"There is no camera {foreign} among those of this token.")
+        if why := self._unready():
+            return _problem("503 Service Unavailable", f"Nothing is judged now: {why}", 10)
+        wait_s = self._rate.take(token.name, len(asked.items), token.per_minute)
+        if wait_s:
+            text = f"This token may send {token.per_minute} items a minute (api.tokens.{token.name}.per_minute)."
+            return _problem("429 Too Many Requests", text, int(wait_s) + 1)
+        today = (local_day(self._clock.now()), token.name)
+        self._spent = {each: seconds for each, seconds in self._spent.items() if each[0] == today[0]}
+        if token.gpu_s_day is not None and self._spent.get(today, 0.0) >= token.gpu_s_day:
+            return _problem("429 Too Many Requests", f"api.tokens.{token.name}.gpu_s_day is spent for today.", 3600)
+        return None
+
+    async def _answer(self, token: ApiToken, item: AnalyzeItem) -> AnalyzeAnswer:
+        kind = media_kind(item.media)
+        mime = "image/webp" if item.media.startswith(b"RIFF") else "image/jpeg"
+        reason = ""
+        if kind is None or item.media.startswith(b"\x89PNG"):
+            reason = "media is no JPEG, WebP or MP4"
+        elif item.tier == "edge":
+            reason = "a worker has no tier edge: ask the appliance"
+        elif not (item.question or item.label):
+            reason = "there is no question and no label"
+        if reason:
+            return AnalyzeAnswer(camera=item.camera, status="refused", reason=f"{reason[0].upper()}{reason[1:]}.")
+        now, digest = self._clock.now(), hashlib.sha256(item.media).hexdigest()
+        t = now if item.t is None else item.t
+        clip = kind == "clip"
+        ref = MediaRef(
+            id=digest[:32], kind="clip" if clip else "frame", mime="video/mp4" if clip else mime,  # type: ignore[arg-type]
+            bytes=len(item.media), sha256=digest, chunks=chunks_of(len(item.media)), t=t,
+        )  # fmt: skip
+        name = f"ask-{uuid4().hex[:16]}"
+        escalation = Escalation(
+            id=name, site=token.site, camera=item.camera, alert=name, rule="api", kind="other", label=item.label,
+            severity="warning", question=item.question or f"Is there a {item.label} in this picture?", t=t,
+            created_t=now, media=(ref,),
+        )  # fmt: skip
+        case = JudgeCase(escalation=escalation, files=(EvidenceFile(ref, item.media),), decoder=self._decoder)
+        try:
+            async with self._turn:
+                verdict = await self._judge(case)
+        except EngineError as error:
+            return AnalyzeAnswer(camera=item.camera, status="refused", reason=str(error))
+        return self._charged(token, verdict).model_copy(update={"camera": item.camera})
+
+    def _charged(self, token: ApiToken, verdict: Verdict) -> AnalyzeAnswer:
+        key = (local_day(self._clock.now()), token.name)
+        self._spent[key] = self._spent.get(key, 0.0) + verdict.seconds
+        cost = AnalyzeCost(
+            money=round(verdict.seconds / HOUR_S * (self._gpu_hour() or 0.0), 6), gpu_s=verdict.seconds,
+            tokens_in=verdict.tokens_in, tokens_out=verdict.tokens_out,
+        )  # fmt: skip
+        return judged(verdict, cost)
+
+
+def _problem(status: str, detail: str, retry_s: int = 0) -> HttpAnswer:
+    code, _, title = status.partition(" ")
+    body = {"type": "about:blank", "title": title, "status": int(code), "detail": detail}
+    headers = {"Retry-After": str(retry_s)} if retry_s else {}
+    return HttpAnswer(status, json.dumps(body).encode(), _PROBLEM, headers)

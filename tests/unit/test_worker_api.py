@@ -1,0 +1,114 @@
+"""The worker's `POST /api/v1/analyze`: real sockets, a real engine behind a server that speaks OpenAI's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import cv2
+import httpx
+import numpy as np
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from appliance.base.clock import SystemClock
+from cloud_worker.analyze_server import AnalyzeServer
+from cloud_worker.config import ApiConfig, ApiToken, OpenAiEngine
+from cloud_worker.engines.openai_vlm import OpenAiVlm
+from cloud_worker.images import IN_PROCESS
+from cloud_worker.judge import Judge
+from tests.servers.openai_stub import KEY, MODEL, OpenAiStub
+
+TOKEN = "a token of twelve"
+PICTURE = base64.b64encode(cv2.imencode(".jpg", np.full((64, 64, 3), 90, np.uint8))[1].tobytes()).decode()
+ITEM = {"camera": "gate", "media": PICTURE, "question": "Is the gate open?"}
+
+
+@contextlib.contextmanager
+def served(stub: OpenAiStub, unready: str = "", **limits: Any) -> Iterator[httpx.Client]:
+    token = ApiToken(name="hall", token=SecretStr(TOKEN), site="depot-7", cameras=("gate",), **limits)
+    engine = OpenAiEngine(kind="openai", url=stub.url, model=MODEL, api_key=SecretStr(KEY))
+    started, over = threading.Event(), asyncio.Event()
+    ports: list[int] = []
+
+    async def main() -> None:
+        clock = SystemClock()
+        vlm = OpenAiVlm(engine, clock)
+        judge = Judge(vlm, "w1", clock)
+        server = AnalyzeServer(
+            ApiConfig(port=0, tokens=(token,)), judge.verdict, lambda: unready, lambda: 3600.0, IN_PROCESS, clock
+        )
+        await server.start()
+        ports.append(server.port)
+        loops.append(asyncio.get_running_loop())
+        started.set()
+        await over.wait()
+        server.close()
+        await vlm.close()
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    assert started.wait(30)
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}", headers=bearer, timeout=60) as client:
+            yield client
+    finally:
+        loops[0].call_soon_threadsafe(over.set)
+        thread.join(30)
+
+
+@pytest.fixture
+def stub() -> Iterator[OpenAiStub]:
+    made = OpenAiStub().start()
+    yield made
+    made.stop()
+
+
+def ask(client: httpx.Client, *items: dict[str, Any]) -> httpx.Response:
+    return client.post("/api/v1/analyze", json={"items": items})
+
+
+def test_a_question_is_answered_at_once_with_its_cost_and_what_is_refused_says_why(stub: OpenAiStub) -> None:
+    with served(stub) as client:
+        answer = ask(client, ITEM, {**ITEM, "tier": "edge"}, {**ITEM, "media": base64.b64encode(b"none").decode()})
+        yes, edge, none = answer.json()["items"]
+    assert answer.status_code == 200
+    assert (yes["status"], yes["tier"], yes["answer"], yes["judge"], yes["confidence"]) == (
+        "answered", "cloud", "yes", "vlm", 0.9,
+    )  # fmt: skip
+    assert yes["cost"]["money"] == pytest.approx(yes["cost"]["gpu_s"], abs=1e-4), "an hour costs 3,600"
+    assert (edge["status"], edge["reason"]) == ("refused", "A worker has no tier edge: ask the appliance.")
+    assert (none["status"], none["reason"]) == ("refused", "Media is no JPEG, WebP or MP4.")
+    assert "Is the gate open?" in str(stub.requests[0]["messages"])
+
+
+def test_tokens_cameras_rates_and_budgets_hold(stub: OpenAiStub) -> None:
+    with served(stub, per_minute=2, gpu_s_day=0.0001) as client:
+        assert ask(client, {**ITEM, "camera": "attic"}).status_code == 404
+        assert (
+            client.post("/api/v1/analyze", json={"items": [ITEM]}, headers={"Authorization": "Bearer no"}).status_code
+            == 401
+        )
+        assert client.post("/api/v1/analyze", json={"items": []}).status_code == 422
+        assert client.get("/api/v1/analyze").status_code == 405
+        assert client.post("/else", json={}).status_code == 404
+        assert ask(client, ITEM).status_code == 200
+        spent = ask(client, ITEM)
+        assert (spent.status_code, "gpu_s_day is spent" in spent.json()["detail"]) == (429, True)
+        fast = ask(client, ITEM)
+        assert (fast.status_code, "2 items a minute" in fast.json()["detail"]) == (429, True)
+        assert int(fast.headers["Retry-After"]) > 1
+    assert len(stub.requests) == 1
+    with served(stub, unready="not connected") as client:
+        assert ask(client, ITEM).json()["detail"] == "Nothing is judged now: not connected"
+
+
+def test_a_port_without_a_token_is_refused() -> None:
+    with pytest.raises(ValidationError, match="needs a token"):
+        ApiConfig(port=0)
