@@ -90,7 +90,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def test_each_person_says_when_and_of_what_they_are_told(site: Site) -> None:
     for user in ("anna", "max", "eva"):
-        UserStore(site.db).add(UserRow(name=user, role="viewer", cameras=None, password="x"))
+        UserStore(site.db).add(UserRow(name=user, role="admin", cameras=None, password="x"))
         site.subscribe(user, user)
     now = datetime.fromtimestamp(T0).astimezone()
     quiet = f"{now - timedelta(hours=1):%H:%M}-{now + timedelta(hours=1):%H:%M}"
