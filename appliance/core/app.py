@@ -157,7 +157,8 @@ class Appliance:
         )
         memory = periodic_service("memory", TRIM_EVERY_S, trim_heaps, lasting.clock)
         sensors = periodic_service("sensors", READ_EVERY_S, lasting.monitor.run_once, lasting.clock)
-        services = [meter, memory, sensors, *self._background.services]
+        disk = periodic_service("disk", READ_EVERY_S, lasting.disk.run_once, lasting.clock)
+        services = [meter, memory, sensors, disk, *self._background.services]
         if dashboard is not None:
             services.append(
                 Service(
@@ -204,7 +205,7 @@ class Appliance:
     def _configure_monitor(self) -> None:
         config, monitor = self.config, self._lasting.monitor
         monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
-        monitor.disk.configure(config.storage.disk_free_min_mb * 1_000_000)
+        self._lasting.disk.configure(config.storage.disk_free_min_mb * 1_000_000)
 
     def _shed_memory(self, shed: LoadShedding) -> None:
         """Release what can be read again when the step of memory changes. Called by the monitor's thread."""
@@ -288,7 +289,7 @@ def build(
     readers = SandboxedReader(root, limits), SandboxedReader(root, limits), SandboxedReader(root, limits)
     live = partial(_count_live, stores.cameras)
     disk = DiskWatch(root, config.storage.disk_free_min_mb * 1_000_000, clock)
-    monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, disk, config.detector.hailo)
+    monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
     lasting = LastingParts(
         db,
         root,
@@ -299,6 +300,7 @@ def build(
         readers,
         log,
         monitor,
+        disk,
         ServiceRestarts(clock),
         ImageDetector(supervisor.send),
     )

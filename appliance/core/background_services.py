@@ -35,6 +35,7 @@ from appliance.core.site_faults import Neighbours, SiteFaults
 from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
+from appliance.health.disk_watch import DiskWatch
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps
 from appliance.notify.health_notices import SystemStatus
@@ -82,6 +83,7 @@ class LastingParts:
     """For the dashboard: reads the recording; copies stretches for playing, which may take long; encodes them."""
     log: LogRing
     monitor: ApplianceMonitor
+    disk: DiskWatch
     restarts: ServiceRestarts
     image_detector: ImageDetector
 
@@ -197,7 +199,7 @@ class BackgroundServices:
 
         def own() -> Mapping[HealthKind, str]:
             refused = lasting.backlog.refused
-            disk = lasting.monitor.disk.fault or (f"the database cannot be written: {refused}" if refused else "")
+            disk = lasting.disk.fault or (f"the database cannot be written: {refused}" if refused else "")
             return {**lasting.monitor.faults(), "service": lasting.restarts.fault, "disk": disk}
 
         return SiteFaults(own, neighbours, self._config.decisions.health.ignore, lasting.clock)

@@ -1,7 +1,8 @@
 """Decides when an alert is re-checked on the appliance, which object at which moments, and what verdict follows. Pure.
 
-A re-check answers "is there such an object at this place?", and nothing more. Finding it confirms the alert; not
-finding it makes the appliance unsure, and never withdraws the alert: a network that misses a person may do so twice.
+A re-check answers "is there such an object at this place?", and nothing more. If so, the alert is
+rechecked, which confirms nothing; if not, the appliance is unsure, and the alert stays: a network that misses a person
+may do so twice.
 """
 
 from __future__ import annotations
