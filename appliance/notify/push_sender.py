@@ -14,7 +14,7 @@ from appliance.notify.http_sender import HttpPoster, HttpRequest, tls_verificati
 from appliance.notify.message import NotificationMessage, SendResult, is_good_news
 from appliance.notify.push_crypto import encrypt
 from appliance.notify.push_means import PushMeans
-from appliance.store.push_subscriptions import PushSubscription, PushWish
+from appliance.store.push_subscriptions import PushPreference, PushSubscription
 from appliance.types import SEVERITIES
 
 TTL_S = 4 * 3600  # for which the push service keeps it for a browser that is off
@@ -57,8 +57,8 @@ class PushSender:
         ]  # fmt: skip
         if not wanted:
             return SendResult(ok=False, refused=True, error="no browser has subscribed that may see this camera")
-        wishes = {} if message.test else self._means.subscriptions.wishes()
-        wanted = [each for each in wanted if self._wants(wishes.get(each.user), message)]
+        preferences = {} if message.test else self._means.subscriptions.preferences()
+        wanted = [each for each in wanted if self._wants(preferences.get(each.user), message)]
         if not wanted:
             return SendResult(ok=False, refused=True, error="Nobody wants to be told of it at this hour")
         taken, payload, sent = self._taken.setdefault(message.message_id, set()), _payload(message), 0
@@ -91,14 +91,14 @@ class PushSender:
             seconds=self._clock.monotonic() - began,
         )
 
-    def _wants(self, wish: PushWish | None, message: NotificationMessage) -> bool:
-        if wish is None:
+    def _wants(self, preference: PushPreference | None, message: NotificationMessage) -> bool:
+        if preference is None:
             return True
-        if wish.urgent and message.severity == "alert":
+        if preference.urgent and message.severity == "alert":
             return True
-        if wish.quiet_hours and self._means.in_hours(wish.quiet_hours, self._clock.now()):
+        if preference.quiet_hours and self._means.in_hours(preference.quiet_hours, self._clock.now()):
             return False
-        return SEVERITIES.index(message.severity) >= SEVERITIES.index(wish.severity)
+        return SEVERITIES.index(message.severity) >= SEVERITIES.index(preference.severity)
 
     async def close(self) -> None:
         await self._poster.close()

@@ -31,7 +31,7 @@ class PushSubscription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushWish:
+class PushPreference:
     """What a person wants to be told on their browsers; what their target is not told of, they are not either.
 
     severity: the least grave one. quiet_hours: `HH:MM-HH:MM` in the appliance's time zone, '': none. urgent: alerts of
@@ -78,21 +78,21 @@ class PushSubscriptionStore:
             if count > SUBSCRIPTIONS_MAX:
                 raise UsageError(f"{SUBSCRIPTIONS_MAX} browsers are notified already: take one off the list")
 
-    def wishes(self) -> dict[str, PushWish]:
-        """Return the wishes of all who have any, by user."""
-        rows = self._db.rows("SELECT * FROM push_wish")
+    def preferences(self) -> dict[str, PushPreference]:
+        """Return the preferences of all who have any, by user."""
+        rows = self._db.rows("SELECT * FROM push_preference")
         return {
-            row["user"]: PushWish(
+            row["user"]: PushPreference(
                 severity=row["severity"], quiet_hours=row["quiet_hours"], urgent=bool(row["urgent"])
             )
             for row in rows
         }  # fmt: skip
 
-    def put_wish(self, user: str, wish: PushWish) -> None:
-        """Replace the wishes of a person."""
+    def put_preference(self, user: str, preference: PushPreference) -> None:
+        """Replace the preferences of a person."""
         self._db.execute(
-            "INSERT OR REPLACE INTO push_wish VALUES (?, ?, ?, ?)",
-            (user, wish.severity, wish.quiet_hours, int(wish.urgent)),
+            "INSERT OR REPLACE INTO push_preference VALUES (?, ?, ?, ?)",
+            (user, preference.severity, preference.quiet_hours, int(preference.urgent)),
         )
 
     def remove(self, subscription_id: str, user: str | None = None) -> bool:

@@ -168,7 +168,7 @@ def test_a_browser_subscribes_and_is_taken_off(made: Fixture) -> None:
         "key": "",
         "target": "",
         "browsers": [],
-        "wishes": {"severity": "info", "quiet_hours": "", "urgent": False},
+        "preferences": {"severity": "info", "quiet_hours": "", "urgent": False},
     }
     assert made.http.get("/api/v1/push").json() == nobody
     browser = PushedBrowser()

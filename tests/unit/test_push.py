@@ -24,7 +24,7 @@ from appliance.notify.push_crypto import PLAIN_BYTES_MAX, encrypt
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.push_sender import PushSender
 from appliance.store.database import Database
-from appliance.store.push_subscriptions import PER_USER_MAX, PushSubscription, PushSubscriptionStore, PushWish
+from appliance.store.push_subscriptions import PER_USER_MAX, PushPreference, PushSubscription, PushSubscriptionStore
 from appliance.store.users import UserStore
 from appliance.types.accounts import UserRow
 from tests.servers.push_service import PushedBrowser, PushService
@@ -94,9 +94,9 @@ def test_each_person_says_when_and_of_what_they_are_told(site: Site) -> None:
         site.subscribe(user, user)
     now = datetime.fromtimestamp(T0).astimezone()
     quiet = f"{now - timedelta(hours=1):%H:%M}-{now + timedelta(hours=1):%H:%M}"
-    site.store.put_wish("anna", PushWish(severity="warning", quiet_hours=quiet, urgent=True))
-    site.store.put_wish("max", PushWish(quiet_hours=quiet))
-    site.store.put_wish("eva", PushWish(severity="alert"))
+    site.store.put_preference("anna", PushPreference(severity="warning", quiet_hours=quiet, urgent=True))
+    site.store.put_preference("max", PushPreference(quiet_hours=quiet))
+    site.store.put_preference("eva", PushPreference(severity="alert"))
     site.send()
     assert [each.path for each in site.service.pushed] == ["/send/anna", "/send/eva"]
     result = site.send(replace(MESSAGE, id="n2", severity="warning"))
