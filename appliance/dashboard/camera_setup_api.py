@@ -23,7 +23,7 @@ from appliance.dashboard.deps import DatabasePart, StorageRoot
 from appliance.dashboard.openapi import media
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, SettingsReport, settings_problems, user_of
-from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, model_bundles
+from appliance.detect.model_files import AUTO_MODEL, model_bundles, named_model
 from appliance.ingest.probe_process import CameraReport, ProbeFailed, probe_camera
 from appliance.onvif.camera_client import (
     OnvifCamera,
@@ -654,7 +654,7 @@ class CameraFinder:
 
 def network_side(model: str) -> int:
     """Return the longer side, in pixels, of the detector's input."""
-    bundle = model_bundles().get(OWN_MODEL if model == AUTO_MODEL else model)
+    bundle = model_bundles().get(named_model(model))
     return max(bundle.input) if bundle else SIDE_USUAL
 
 

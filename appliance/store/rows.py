@@ -170,6 +170,7 @@ class AlertRow:
     first_event: FirstEvent | None = None
     incident: str = ""
     parts: tuple[IncidentPart, ...] = ()
+    model: str = ""
 
     @property
     def standing(self) -> Standing:

@@ -98,6 +98,7 @@ viewer own:
   GET /cameras
   GET /fragments/troubles; GET /live; GET /notify; GET /timeline
 viewer site:
+  GET /agreement; GET /api/v1/agreement
   GET /api/v1/cascade; GET /api/v1/costs; GET /api/v1/costs.csv; GET /api/v1/costs/history; GET /api/v1/headroom
   GET /api/v1/savings; GET /api/v1/savings.csv; GET /api/v1/savings/history; GET /api/v1/scenarios
   GET /api/v1/scenarios/{name}/clip.mp4; GET /api/v1/storage; GET /metrics; GET /savings; GET /scenarios

@@ -1,4 +1,4 @@
--- Schema 20: when and of what a person wants to be told on their browsers.
+-- Schema 21: when and of what a person wants to be told on their browsers.
 
 CREATE TABLE push_preference (
     user        TEXT PRIMARY KEY,         -- '': the owner without a user
