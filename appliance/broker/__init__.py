@@ -7,12 +7,14 @@ first connect behaves differently from the later ones. Here a lost connection is
 
 from __future__ import annotations
 
+from appliance.broker.broker_choice import BrokerChoice
 from appliance.broker.nats_connection import NATS_ERRORS, LinkState, broker_errors, complaint
 from appliance.broker.nats_link import NatsLink, end_tasks, until_set
 from appliance.broker.site_consumer import check_site_consumer, make_site_consumer, site_consumer_name
 
 __all__ = [
     "NATS_ERRORS",
+    "BrokerChoice",
     "LinkState",
     "NatsLink",
     "broker_errors",

@@ -83,6 +83,7 @@ class LinkState:
     Ethernet, attempts that failed), never too little; resent: of wire, what TCP sent again.
     breaker: closed (the cloud answers), open (it does not, and escalations wait) or half_open (one of them is tried);
     breaker_since, breaker_why, trips: since when, why, and how often it opened.
+    region: of the broker, "" where the file names none; failovers: how often the region changed.
     """
 
     up: bool
@@ -98,27 +99,31 @@ class LinkState:
     breaker_since: float = 0.0
     breaker_why: str = ""
     trips: int = 0
+    region: str = ""
+    failovers: int = 0
 
 
 class WireByteCounter:
-    """State: what earlier connections carried; what the present one did is added at each reading of its socket."""
+    """State: what earlier connections carried; what the present one did is added at each reading of its socket.
 
-    def __init__(self, host: str) -> None:
-        """host: whose name is looked up for each connection."""
-        self._host = host
+    host: whose name is looked up for the next connection.
+    """
+
+    def __init__(self) -> None:
+        self.host = ""
         self._totals = (0, 0)
         self._wire = WireBytes()
 
     def opened(self) -> None:
         """Note that a connection was made."""
-        self._wire += dns_lookup_bytes(self._host)
+        self._wire += dns_lookup_bytes(self.host)
 
     def connect_failed(self, seconds: float, cause: Exception | None, state: LinkState) -> LinkState:
         """Note an attempt that took so long and failed; return `state` with the bytes that it cost."""
         unanswered = isinstance(cause, (ConnectionRefusedError, socket.gaierror, asyncio.TimeoutError)) or (
             isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError)
         )
-        self._wire += failed_connect_bytes(seconds, self._host, answered=not unanswered)
+        self._wire += failed_connect_bytes(seconds, self.host, answered=not unanswered)
         return replace(state, wire=self._wire.bytes, resent=self._wire.resent)
 
     def read(self, client: Client, tcp: socket.socket | None, state: LinkState, *, ended: bool = False) -> LinkState:

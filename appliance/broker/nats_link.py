@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 from nats.aio.client import Client
 
 from appliance.base.backoff import Backoff
-from appliance.base.broker_config import BrokerConfig
+from appliance.base.broker_config import BrokerAddress, BrokerConfig
 from appliance.base.clock import Clock
 from appliance.base.errors import UplinkError
+from appliance.broker.broker_choice import BrokerChoice
 from appliance.broker.nats_connection import (
     PING_INTERVAL_S,
     ConnectFailed,
@@ -28,6 +29,7 @@ from appliance.broker.nats_connection import (
 
 CANCEL_RETRY_S = 3.0  # longer than closing a connection takes
 _HEALTHY_AFTER_S = 10.0  # a connection that lasted this long resets the backoff
+FAILBACK_S = 300.0  # of a link that is not told
 _SAMPLE_S = 1.0  # between two readings of the socket's counters
 
 
@@ -70,13 +72,30 @@ Result = TypeVar("Result")
 class NatsLink:
     """Owner of one NATS connection and of the one task that `run()` is.
 
-    State: `state`, for any thread. Invariant: `client()` hands out a connection that was up a moment ago; a caller that
-    holds it when it dies gets UplinkError, or a nats error to translate, and calls `client()` again.
+    State: `state`, for any thread; of several brokers, which one it is at (`BrokerChoice`). Invariant: `client()` hands
+    out a connection that was up a moment ago; a caller that holds it when it dies gets UplinkError, or a nats error to
+    translate, and calls `client()` again.
     """
 
-    def __init__(self, address: BrokerConfig, name: str, clock: Clock, *, inbox: str = "_INBOX") -> None:
-        """inbox: prefix of the subjects for replies; one of its own lets the broker keep others from listening."""
-        self._address = address
+    def __init__(
+        self,
+        address: BrokerConfig,
+        name: str,
+        clock: Clock,
+        *,
+        inbox: str = "_INBOX",
+        choice: BrokerChoice | None = None,
+        serves: Callable[[Client], Awaitable[None]] | None = None,
+    ) -> None:
+        """inbox: prefix of the subjects for replies; one of its own lets the broker keep others from listening.
+
+        choice: which of several brokers; None: in order, without a pause. serves: raises UplinkError where a broker
+        answers and is of no use; None: that it answers is enough.
+        """
+        self._brokers = address
+        self._choice = choice or BrokerChoice(address.addresses, 0.0, FAILBACK_S, clock)
+        self._serves = serves
+        self._address = self._chosen()
         self._inbox = inbox
         self._name = name
         self._clock = clock
@@ -85,7 +104,9 @@ class NatsLink:
         self._up = asyncio.Event()
         self._down = asyncio.Event()
         self._loss_task: asyncio.Task[Literal[True]] | None = None
-        self._byte_counter = WireByteCounter(urlsplit(address.url).hostname or "")
+        self._connection: NatsConnection | None = None
+        self._leaving: Literal["returns", "abandons"] | None = None
+        self._byte_counter = WireByteCounter()
         self._reported = ""
         self.state = LinkState(up=False, since=clock.now(), error="not connected yet")
 
@@ -97,6 +118,7 @@ class NatsLink:
                 await self.run_once()
             except UplinkError as error:
                 self._report_down(str(error))
+                self._next_broker()
             if self._clock.monotonic() - started > _HEALTHY_AFTER_S:
                 self._backoff.reset()
             await asyncio.sleep(self._backoff.next_s())
@@ -106,7 +128,9 @@ class NatsLink:
         connection = await self._connect()
         client, tcp = connection.client, connection.socket()
         watchdog = asyncio.create_task(self._ping(connection), name="watchdog of the link")
+        looking = asyncio.create_task(self._look_for_better(connection), name="probe of a better region")
         try:
+            self._connection = connection
             self._report_up(client)
             while not connection.dead:
                 self.state = self._byte_counter.read(client, tcp, self.state)
@@ -114,7 +138,8 @@ class NatsLink:
                     await asyncio.wait_for(connection.lost.wait(), _SAMPLE_S)
             raise UplinkError(self._why(connection.error, "the connection was lost"))
         finally:
-            await end_tasks(watchdog)
+            await end_tasks(watchdog, looking)
+            self._connection = None
             self._up.clear()
             self._down.set()
             self._client = None
@@ -131,6 +156,55 @@ class NatsLink:
         while not connection.dead:
             await asyncio.sleep(PING_INTERVAL_S)
             await connection.ping()
+
+    async def _look_for_better(self, connection: NatsConnection) -> None:
+        """Probe the regions that come first, while the link is in another one; return to one that has lasted."""
+        while self._choice.better():
+            await asyncio.sleep(self._choice.probe_every_s)
+            answered: list[str] = []
+            for each in self._choice.better():
+                if each.region not in answered and await self._answers(each):
+                    answered.append(each.region)
+            if self._choice.probed(answered):
+                self._leave(connection, f"back to the region {self._choice.region}", "returns")
+                return
+
+    async def _answers(self, broker: BrokerAddress) -> bool:
+        probe = NatsConnection()
+        try:
+            await probe.open(self._brokers.model_copy(update={"url": broker.url}), f"{self._name} probe", self._inbox)
+            if self._serves is not None:
+                await self._serves(probe.client)
+            return True
+        except (ConnectFailed, UplinkError):
+            return False
+        finally:
+            await probe.close()
+
+    def abandon(self, why: str) -> bool:
+        """Leave a broker that answers and is of no use, for another region; False: there is no other."""
+        if not self._choice.has_other_region or self._connection is None:
+            return False
+        self._leave(self._connection, why, "abandons")
+        return True
+
+    def _leave(self, connection: NatsConnection, why: str, how: Literal["returns", "abandons"]) -> None:
+        self._leaving = how
+        connection.error = UplinkError(why)
+        connection.lost.set()
+
+    def _next_broker(self) -> None:
+        """After a connection or an attempt: the next server, or the next region, which is logged."""
+        how, self._leaving = self._leaving, None
+        before = self._choice.region
+        if how != "returns" and self._choice.failed(at_once=how == "abandons"):
+            logger.warning("the region %s is away: escalations go to the region %s", before, self._choice.region)
+        if how is not None or before != self._choice.region:
+            self._backoff.reset()
+        self._address = self._chosen()
+
+    def _chosen(self) -> BrokerConfig:
+        return self._brokers.model_copy(update={"url": self._choice.address.url})
 
     @property
     def connected(self) -> Client | None:
@@ -166,6 +240,7 @@ class NatsLink:
 
     async def _connect(self) -> NatsConnection:
         connection, began = NatsConnection(), self._clock.monotonic()
+        self._byte_counter.host = urlsplit(self._address.url).hostname or ""
         try:
             await connection.open(self._address, self._name, self._inbox)
         except ConnectFailed as error:
@@ -178,7 +253,11 @@ class NatsLink:
         self._client = client
         self._down.clear()
         self._reported = ""
-        self.state = replace(self.state, up=True, since=self._clock.now(), error="", connects=self.state.connects + 1)
+        self._choice.connected()
+        self.state = replace(
+            self.state, up=True, since=self._clock.now(), error="", connects=self.state.connects + 1,
+            region=self._choice.region, failovers=self._choice.failovers,
+        )  # fmt: skip
         self._up.set()
         logger.info("connected to the broker at %s (nats-server %s)", self._address, server_version(client))
 

@@ -40,7 +40,7 @@ from appliance.config import CameraConfig, SiteConfig
 from appliance.config.secrets_file import secrets_exposed, secrets_path
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
-from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, model_bundles
+from appliance.detect.model_files import model_bundles, named_model
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.runtime_choice import RuntimeOption, runtime_options, table_lines
 from appliance.detect.variant_measurement import variant_advice
@@ -114,7 +114,7 @@ def better_models(
 
     They are compared on images that none was tuned to. Empty if the network in use was never measured that way.
     """
-    own = bundles.get(OWN_MODEL if model == AUTO_MODEL else model)
+    own = bundles.get(named_model(model))
     if own is None or not own.cost:
         return []
     kinds = _kinds(own, cameras)
@@ -205,7 +205,7 @@ def _findings(site: SiteConfig, lines: Lines, options: Sequence[RuntimeOption], 
         yield from (_camera(each) for each in answers)
         yield from _together(answers, loads)
         if site.uplink is not None:
-            yield _broker(site.uplink.url)
+            yield from (_broker(each.url) for each in site.uplink.addresses)
     if site.uplink is None:
         leaving = ["notifications"] if any(each.enabled and not each.local for each in site.notify.values()) else []
         if site.mqtt is not None and site.mqtt.enabled and not site.mqtt.local:
@@ -260,9 +260,10 @@ def exposures(site: SiteConfig, site_file: Path) -> Iterator[Finding]:
         )  # fmt: skip
     if uplink is None or not uplink.secrets or uplink.tls_ca is not None:
         return
-    parts = urlsplit(uplink.url)
-    if parts.scheme in {"nats", "ws"} and parts.hostname not in {"127.0.0.1", "localhost", "::1"}:
-        yield Finding("uplink.url", "warning", f"its secret crosses the network to {uplink} in the clear: use tls://")
+    for parts in (urlsplit(each.url) for each in uplink.addresses):
+        if parts.scheme in {"nats", "ws"} and parts.hostname not in {"127.0.0.1", "localhost", "::1"}:
+            text = f"its secret crosses the network to {parts.hostname} in the clear: use tls://"
+            yield Finding("uplink.url", "warning", text)
 
 
 def _storage(folder: Path) -> Finding:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from appliance.base.broker_config import BrokerConfig
+from appliance.base.broker_config import REGION, BrokerAddress, BrokerConfig
 from appliance.base.config_model import ConfigModel
 from appliance.config.values import Amount, Schedule, Seconds, Share, VerdictSeverityConfig
 from appliance.types import EvidenceStep, Severity
@@ -94,3 +94,20 @@ class UplinkConfig(BrokerConfig):
     outbox_mb_max: Annotated[float, Field(gt=0)] = 2048.0
     ttl_hours: TtlHoursConfig = TtlHoursConfig()
     silent_s: Annotated[float, Field(ge=5, le=86400)] = 300.0
+    residency: tuple[Annotated[str, Field(pattern=REGION)], ...] = ()
+    failover_s: Annotated[float, Field(ge=1, le=3600)] = 15.0
+    failback_s: Annotated[float, Field(ge=1, le=86400)] = 300.0
+
+    @model_validator(mode="after")
+    def _allowed_region(self) -> UplinkConfig:
+        regions = {each.region for each in self.urls}
+        if self.residency and not regions.intersection(self.residency):
+            known = f"they are in {', '.join(sorted(regions))}" if regions else "uplink.url names no region: use urls"
+            raise ValueError(f"residency allows {', '.join(self.residency)}, and no broker is there: {known}")
+        return self
+
+    @property
+    def addresses(self) -> tuple[BrokerAddress, ...]:
+        """The brokers that may be connected to, in order: never one in a region that `residency` does not name."""
+        allowed = [each for each in super().addresses if not self.residency or each.region in self.residency]
+        return tuple(allowed)

@@ -34,6 +34,8 @@ from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, StoredSite
 from appliance.dashboard.setup_api import new_setup_code
+from appliance.detect.bundle_maker import adopt_network
+from appliance.detect.model_files import pull_folder
 from appliance.health.disk_watch import DiskWatch
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
@@ -157,7 +159,8 @@ class Appliance:
         )
         memory = periodic_service("memory", TRIM_EVERY_S, trim_heaps, lasting.clock)
         sensors = periodic_service("sensors", READ_EVERY_S, lasting.monitor.run_once, lasting.clock)
-        services = [meter, memory, sensors, *self._background.services]
+        disk = periodic_service("disk", READ_EVERY_S, lasting.disk.run_once, lasting.clock)
+        services = [meter, memory, sensors, disk, *self._background.services]
         if dashboard is not None:
             services.append(
                 Service(
@@ -193,7 +196,12 @@ class Appliance:
         return waiting
 
     def warm_up(self) -> None:
-        """Do what would make the first page late; call it when the services run."""
+        """Do what would make the first page late, and keep the network in use; call it when the services run."""
+        try:
+            if pull_folder().is_dir() and (kept := adopt_network(self.config.detector.model)):
+                logger.info("the network in use is kept as %s", kept)
+        except UsageError as error:
+            logger.warning("the network in use is not kept as a bundle: %s", error)
         if self._dashboard is None:
             return
         try:
@@ -204,7 +212,7 @@ class Appliance:
     def _configure_monitor(self) -> None:
         config, monitor = self.config, self._lasting.monitor
         monitor.configure(config.load_shedding, config.health.ignore, self._shed_memory)
-        monitor.disk.configure(config.storage.disk_free_min_mb * 1_000_000)
+        self._lasting.disk.configure(config.storage.disk_free_min_mb * 1_000_000)
 
     def _shed_memory(self, shed: LoadShedding) -> None:
         """Release what can be read again when the step of memory changes. Called by the monitor's thread."""
@@ -288,7 +296,7 @@ def build(
     readers = SandboxedReader(root, limits), SandboxedReader(root, limits), SandboxedReader(root, limits)
     live = partial(_count_live, stores.cameras)
     disk = DiskWatch(root, config.storage.disk_free_min_mb * 1_000_000, clock)
-    monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, disk, config.detector.hailo)
+    monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
     lasting = LastingParts(
         db,
         root,
@@ -299,6 +307,7 @@ def build(
         readers,
         log,
         monitor,
+        disk,
         ServiceRestarts(clock),
         ImageDetector(supervisor.send),
     )

@@ -19,7 +19,6 @@ from appliance.config import LoadSheddingConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.deps import SystemHealth
 from appliance.detect.hailo_bindings import python_with_bindings, start_helper
-from appliance.health.disk_watch import DiskWatch
 from appliance.health.load_shedding import NOTHING_SHED, LoadShedder, LoadShedding
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.rules.arming import Arming
@@ -63,7 +62,6 @@ class ApplianceMonitor:
         clock: Clock,
         cameras: Callable[[], int],
         ingest: IngestLink,
-        disk: DiskWatch,
         hailo: HailoConfig | None = None,
     ) -> None:
         """root: see `ApplianceSensors.found`. cameras: how many run now. hailo: of the detector."""
@@ -71,7 +69,6 @@ class ApplianceMonitor:
         self._clock = clock
         self._cameras = cameras
         self._ingest = ingest
-        self.disk = disk
         self._sensors, self._memory = (
             ApplianceSensors.found(root, partial(_hailo_helper, hailo or HailoConfig())),
             MemorySensor(root),
@@ -103,7 +100,6 @@ class ApplianceMonitor:
         return {kind: reason for kind, reason in self.shed.faults.items() if kind not in self._ignored}
 
     def run_once(self) -> None:
-        self.disk.run_once()
         reading, at = self._sensors.read(), self._clock.monotonic()
         used = self._energy.add(reading.energy, at)
         self.status = SensorStatus(reading, self._memory.read(), used.watts if used is not None else None)

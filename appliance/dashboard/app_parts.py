@@ -11,11 +11,13 @@ from fastapi import FastAPI
 from appliance.base.clock import local_weekday_minute
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, ViewLog, may
+from appliance.dashboard.agreement_api import AgreementReader
 from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
 from appliance.dashboard.alerts_page import AlertPageView
 from appliance.dashboard.analyze_api import AnalyzeCallers, AnalyzeSettings, ImageAnalyzer
 from appliance.dashboard.backup_api import SiteBackups
-from appliance.dashboard.camera_setup_api import CameraFinder, CameraProber
+from appliance.dashboard.camera_finder_api import CameraFinder
+from appliance.dashboard.camera_setup_api import CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
 from appliance.dashboard.deps import CoreProbes, MediaReaders, StorageRoot, StoredSite
@@ -41,6 +43,7 @@ from appliance.dashboard.trials_api import SettingsTrials, TrialStore
 from appliance.dashboard.why_api import WhyReader
 from appliance.evidence.privacy import PrivacyRules
 from appliance.evidence.uploads import UploadReader
+from appliance.health.drift import DriftMonitor
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.rules.arming import Arming
 from appliance.settings.settings_service import SettingsService
@@ -94,6 +97,7 @@ class DashboardParts:
         db, meter, root, clock, reader = stored.db, stored.meter, stored.root, stored.clock, media.reader
         self._db, self._meter, self._root, self._clock, self._reader = db, meter, root, clock, reader
         self._alerts, self._cameras, self._health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
+        self._drift = DriftMonitor(db)
         self._segments, self._boxes, self._arming = SegmentStore(db), BoxStore(db), ArmingStore(db)
         changes = changes_of(db.rev, self._alerts, self._cameras, self._health_events)
         self.hub = StreamHub(db.rev, changes, clock)
@@ -166,6 +170,7 @@ class DashboardParts:
                 asked, self._alerts, UploadReader(self._root, self._reader, decisions.escalation), self._detect, probes,
                 self._clock, self._callers,
             ),
+            AgreementReader(self._alerts, self._drift.report),
             CostReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             HistoryReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             ScenarioExporter(

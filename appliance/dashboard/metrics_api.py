@@ -43,8 +43,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_camera_decoding": ("1 for what of its pictures is decoded.", "camera", "decoding"),
     "vedette_camera_decoder": ("1 for what decodes it: software, or a kind of hardware.", "camera", "decoder"),
     "vedette_camera_behind_seconds": ("How late its packets are read from the socket.", "camera"),
-    "vedette_camera_promised_fps": ("Looks a second that were due, over the last seconds.", "camera"),
-    "vedette_camera_examined_fps": ("Looks a second that came, over the last seconds.", "camera"),
+    "vedette_camera_promised_fps": ("Inferences a second that were due, over the last seconds.", "camera"),
+    "vedette_camera_examined_fps": ("Inferences a second that came, over the last seconds.", "camera"),
     "vedette_camera_packets_total": ("Video packets received.", "camera"),
     "vedette_camera_bytes_total": ("Bytes received from the camera.", "camera", "counted"),
     "vedette_camera_reconnects_total": ("Times that a camera was connected to again.", "camera"),
@@ -52,12 +52,16 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_packets_skipped_total": ("Video packets that were not decoded: nothing spoke for it.", "camera"),
     "vedette_packets_unrecorded_total": ("Video packets that could not be kept: the disk was full.", "camera"),
     "vedette_frames_examined_total": ("Frames that the detector looked at.", "camera"),
-    "vedette_frames_unexamined_total": ("Frames due for a look that did not get one.", "camera"),
-    "vedette_frames_unexamined_by_reason_total": ("Frames that did not get their look, and why.", "camera", "reason"),
-    "vedette_looks_retried_total": ("Looks asked for again because the detector failed.", "camera"),
+    "vedette_frames_unexamined_total": ("Frames due for an inference that did not get one.", "camera"),
+    "vedette_frames_unexamined_by_reason_total": (
+        "Frames without their inference, by reason.",
+        "camera",
+        "reason",
+    ),
+    "vedette_looks_retried_total": ("Inferences asked for again because the detector failed.", "camera"),
     "vedette_hardware_decoder_failures_total": ("Times that a hardware decoder failed.", "camera"),
     "vedette_second_looks_total": (
-        "Second looks of the appliance: rechecked, unsure, failed, retried, missed (no time), late (cloud was faster).",
+        "Rechecks of the appliance: rechecked, unsure, failed, retried, missed (no time), late (cloud was faster).",
         "camera",
         "outcome",
     ),
@@ -94,13 +98,15 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_storage_deleted_files_total": ("Files deleted, by class and reason.", "class", "reason"),
     "vedette_storage_deleted_bytes_total": ("Bytes deleted, by class and reason.", "class", "reason"),
     "vedette_link_up": ("1 while the uplink is connected.",),
+    "vedette_link_region": ("1 for the region of the broker that is connected.", "region"),
+    "vedette_link_failovers_total": ("Times that the link went to another region.",),
     "vedette_breaker_state": ("1 for the state: open while the cloud does not answer.", "state"),
     "vedette_breaker_trips_total": ("Times that the cloud stopped answering.",),
     "vedette_ingest_up": ("1 while the ingest process runs.",),
     "vedette_ingest_starts_total": ("Starts of the ingest process.",),
     "vedette_ingest_rss_bytes": ("Memory of the ingest process.",),
-    "vedette_detector_ms": ("Milliseconds that one look takes.",),
-    "vedette_detector_queue": ("Frames that wait for a look.",),
+    "vedette_detector_ms": ("Milliseconds that one inference takes.",),
+    "vedette_detector_queue": ("Frames that wait for an inference.",),
     "vedette_detector_load": ("Share of the time the detector is at work.",),
     "vedette_frame_age_recent_seconds": (
         "Age of frames when the tracker hears of them, over the last seconds.",
@@ -112,7 +118,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_box_memory_available_bytes": ("Memory that programs could still get.",),
     "vedette_box_memory_stalled_ratio": ("Share of the last ten seconds in which a task waited for memory.",),
     "vedette_load_shedding_step": (
-        "What is shed. heat: 1 fewer looks, 2 smaller pictures, 3 offload; memory: 1 caches, 2 rings; 0 nothing.",
+        "What is shed. heat: 1 fewer inferences, 2 smaller pictures, 3 offload; memory: 1 caches, 2 rings; 0 nothing.",
         "against",
     ),
     "vedette_energy_joules_total": ("Joules that the appliance drew, by where they were measured.", "source"),
@@ -291,6 +297,9 @@ class ApplianceCollector:
         if self.probes.link is not None:
             link = self.probes.link()
             yield "vedette_link_up", [((), link.up)]
+            if link.region:
+                yield "vedette_link_region", [((link.region,), link.up)]
+            yield "vedette_link_failovers_total", [((), link.failovers)]
             states = ("closed", "open", "half_open")
             yield "vedette_breaker_state", [((state,), link.breaker == state) for state in states]
             yield "vedette_breaker_trips_total", [((), link.trips)]

@@ -18,8 +18,8 @@ SLOW_PROBES = 2  # one after the other: a single slow write is what a disk that 
 class DiskWatch:
     """Tries the disk now and then by a small write that is flushed.
 
-    State: what the last probe found, and since when a write has not returned. Owner: the thread that calls `run_once`;
-    `fault` may be read by any, also while a write hangs.
+    State: what the last probe found, and since when a write has not returned. Owner: the thread that calls `run_once`,
+    which does nothing else; `fault` may be read by any, also while a write hangs.
     """
 
     def __init__(self, root: Path, free_min_bytes: float, clock: Clock) -> None:

@@ -137,7 +137,7 @@ class CameraQueue(Generic[Item]):
             waiting = self._late[0] if self._late else self._newest
             if waiting is None:
                 return None
-            # A frame may wait half as long as the pause before it: a tenth of a second where five a second are
+            # A frame may wait half as long as the pause before it: a fifth of a second where five a second are
             # examined, two where the heartbeat comes every 4 s.
             pause_s = self._every_s if self._late else max(self._every_s, self._pause_s / 2)
             since, frame = waiting.since, waiting.frame

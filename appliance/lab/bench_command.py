@@ -16,6 +16,7 @@ from appliance.base.child_modules import BENCH
 from appliance.base.console import CommandProgress, text_console
 from appliance.base.detector_config import DetectorConfig
 from appliance.detect import model_files, runtime_choice
+from appliance.detect.accelerators import accelerators
 from appliance.detect.detector import locate, with_device
 from appliance.version import version
 
@@ -75,7 +76,7 @@ def bench_command(options: BenchOptions) -> int:
 def ways_to_run(model: str) -> Iterator[DetectorConfig]:
     """Yield the settings of each backend whose package is installed: its precisions on the CPU, then its other devices.
 
-    A Hailo device comes last.
+    TensorRT is named wherever NVIDIA's driver is. A Hailo device comes last.
     """
     if model == model_files.HOG_MODEL:
         yield DetectorConfig(model=model)
@@ -83,8 +84,10 @@ def ways_to_run(model: str) -> Iterator[DetectorConfig]:
     if model.endswith(".hef"):
         yield _settings(model, "hailo")
         return
+    has_nvidia = any(each.kind == "cuda" for each in accelerators())
     for backend, precisions in PRECISIONS.items():
-        if not runtime_choice.installed_version(backend):
+        missing = not runtime_choice.installed_version(backend)
+        if missing and not (backend == "tensorrt" and has_nvidia):  # its refusal says what to install
             continue
         yield from (_settings(model, backend, precision=each) for each in precisions)
         yield from (_settings(model, backend, device=each) for each in DEVICES[backend])

@@ -1,7 +1,8 @@
 """Decides when an alert is re-checked on the appliance, which object at which moments, and what verdict follows. Pure.
 
-A re-check answers "is there such an object at this place?", and nothing more. Finding it confirms the alert; not
-finding it makes the appliance unsure, and never withdraws the alert: a network that misses a person may do so twice.
+A re-check answers "is there such an object at this place?", and nothing more. If so, the alert is
+rechecked, which confirms nothing; if not, the appliance is unsure, and the alert stays: a network that misses a person
+may do so twice.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ DOWN_S = 3.0  # a link that has been down for less may be just connecting
 LOAD_MAX = 1.5  # running tasks per core, where router.load_max says nothing
 SCORE_MIN = 0.5  # from which a crop counts as showing the object
 SHARE_MIN = 0.5  # of the crops that must show it
-ENOUGH = 0.6  # of the best crop, to spare the others: 237 of 258 true alerts have it (docs/second_look.md)
+ENOUGH = 0.6  # of the best crop, to spare the others: 237 of 258 true alerts have it (docs/recheck.md)
 _DIGITS = 3  # decimals of a score in logs
 
 Blocker = Literal["", "ingest", "detector", "box", "rate"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ RESEND_LAST_S = 6 * 3600.0  # an escalation that the broker refused for hours is
 _ROWID_MAX = 2**63 - 1  # SQLite's largest rowid
 _CLOCK_STEP_SEEN_S = 30.0  # what was written this short a time ago was written by the clock as it is now
 STEP_S_MIN = 60.0  # two clocks of one machine drift apart by less than this between two starts
+_REGION = "uplink_region"
+_REGION_BYTES = 7  # of a digest: a whole number that SQLite stores
 _BOOT, _APART = "clock_boot", "clock_apart_ms"
 PUBLISHED: tuple[Delivery, ...] = ("ready", "sent")  # a publisher may be at work on it
 DROPPABLE: tuple[Delivery, ...] = ("deferred", "ready")  # with their evidence made, and not sent
@@ -193,6 +196,20 @@ class OutboxStore:
             )
             for media in lost:
                 self.set_chunks_acked(media, 0)
+
+    def move_to_region(self, region: str) -> int:
+        """Note where the link is; when that is news, what was sent is to be sent again. Return how many that are."""
+        number = int.from_bytes(hashlib.sha256(region.encode()).digest()[:_REGION_BYTES], "big")
+        with self._db.transaction() as connection:
+            row = connection.execute("SELECT value FROM counter WHERE name = ?", (_REGION,)).fetchone()
+            if row is not None and row["value"] == number:
+                return 0
+            connection.execute(
+                "INSERT INTO counter VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", (_REGION, number)
+            )
+            if row is None:
+                return 0
+            return connection.execute("UPDATE escalation SET state = 'ready' WHERE state = 'sent'").rowcount
 
     def drop_medium(self, row: EscalationRow, media: MediaRow, error: str) -> None:
         """Send the escalation without a file that cannot be read any more; `error` says why."""

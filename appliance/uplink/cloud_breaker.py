@@ -42,6 +42,17 @@ class CloudBreaker:
         return self._silent and (self.state.name == "open" or self._tried)
 
     @property
+    def silent(self) -> bool:
+        """No worker answers, although the broker does."""
+        return self._silent
+
+    def region_left(self) -> None:
+        """Record that other workers, in another region, are asked from here on."""
+        self._silent = self._tried = False
+        self._verdict_at = self._clock.monotonic()
+        self._circuit.close()
+
+    @property
     def one_at_a_time(self) -> bool:
         return not self._circuit.is_closed()
 

@@ -20,6 +20,8 @@ from appliance.broker import NatsLink, broker_errors, complaint, end_tasks
 from appliance.store.rows import MediaRow
 from appliance.wire import (
     CHUNK_BYTES,
+    PRIORITIES,
+    STREAM_ESCALATION,
     STREAM_MEDIA,
     Escalation,
     MediaRef,
@@ -174,6 +176,18 @@ async def _check_room(jetstream: JetStreamContext, stream: str, size: int) -> No
     bytes_max = info.config.max_bytes or -1
     if 0 < bytes_max < info.state.bytes + size and info.config.discard == DiscardPolicy.NEW:
         raise UplinkError(f"the stream {stream} is full ({info.state.bytes} of {bytes_max} bytes)")
+
+
+async def check_serving(site: str, client: Client) -> None:
+    """Raise UplinkError unless the stream of escalations has a leader, by a message that it must refuse."""
+    jetstream = client.jetstream(timeout=STREAM_INFO_S_MAX)
+    with broker_errors("its streams do not answer"):
+        try:
+            subject, headers = escalation_subject(site, PRIORITIES[-1]), {_EXPECTED_LAST: _NEVER_LAST}
+            await jetstream.publish(subject, b"", stream=STREAM_ESCALATION, headers=headers)
+        except nats.js.errors.APIError as error:
+            if error.err_code != _WRONG_LAST:
+                raise
 
 
 async def _is_stored(jetstream: JetStreamContext, site: str, media: MediaRow) -> bool:

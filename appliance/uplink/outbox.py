@@ -145,6 +145,15 @@ class Outbox:
         """Send a sent escalation again, after the media in `lost`, which the broker no longer has."""
         self._store.reopen(row, lost)
 
+    def region_changed(self, region: str) -> int:
+        """Send what has no verdict again, as the link is in another region; return how many escalations that are.
+
+        Media that this region's broker lacks follow by themselves (OutboxCheck). The region is remembered in the same
+        transaction: after a restart it is known where everything was sent.
+        """
+        with self._db.transaction():
+            return self._store.move_to_region(region)
+
     def media_lost(self, row: EscalationRow, media: MediaRow, reason: str) -> None:
         """Send the escalation without a file that cannot be read any more, with the reason."""
         with self._db.transaction():

@@ -8,19 +8,20 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, ClockStepDetector
 from appliance.base.errors import StoreUnavailable, UplinkError, lacks_files
 from appliance.base.service_loop import ServiceLoop
-from appliance.broker import LinkState, NatsLink, end_tasks
+from appliance.broker import BrokerChoice, LinkState, NatsLink, end_tasks
 from appliance.config import UplinkConfig
 from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
 from appliance.uplink.cloud_breaker import CloudBreaker
-from appliance.uplink.jetstream_publisher import JetStreamPublisher
+from appliance.uplink.jetstream_publisher import JetStreamPublisher, check_serving
 from appliance.uplink.outbox import CommitBatcher, Outbox, OutboxQuota
 from appliance.uplink.pool_monitor import PoolMonitor, PoolState
 from appliance.uplink.rate_limiter import RateLimiter
@@ -76,7 +77,15 @@ class UplinkService:
 
         changed: called when an alert has a verdict. egress_policy: decides what may leave; None: everything may.
         """
-        self._link = NatsLink(settings, f"vedette {site}", clock, inbox=f"_INBOX.{site}")
+        choice = BrokerChoice(settings.addresses, settings.failover_s, settings.failback_s, clock)
+        self._link = NatsLink(
+            settings,
+            f"vedette {site}",
+            clock,
+            inbox=f"_INBOX.{site}",
+            choice=choice,
+            serves=partial(check_serving, site),
+        )
         self._sending = UplinkLoop(settings, self._link, deps, clock, egress_policy or AllowAll())
         self._verdicts = VerdictConsumer(
             self._link, site, deps.alerts, deps.commits, clock, changed, self._sending.verdict_received
@@ -171,6 +180,8 @@ class UplinkLoop:
         self._outbox = outbox
         self._clock = clock
         self._publisher = JetStreamPublisher(link)
+        self._commits = deps.commits
+        self._region = ""
         self._limiter = RateLimiter(settings, deps.meter, clock, lambda: link.state)
         self._quota = OutboxQuota(outbox, deps.root, settings.outbox_mb_max, deps.meter)
         self.breaker = CloudBreaker(settings.silent_s, clock)
@@ -189,6 +200,8 @@ class UplinkLoop:
         )
         self._reported = ""
         self._writable = True
+        self._failover_s = settings.failover_s
+        self._useless_at: float | None = None
         self._steps = ClockStepDetector(clock)
         self._step_s = 0.0
         self._began = False
@@ -212,8 +225,10 @@ class UplinkLoop:
             try:
                 self._upkeep()
                 if await self._has_link():
+                    await self._follow_region()
                     await self.run_once()
                     self._restarted()
+                    self._useless_at = None
                     backoff.reset()
                     await self._workers.pause(POLL_S)
             except StoreUnavailable as error:
@@ -228,6 +243,7 @@ class UplinkLoop:
             except UplinkError as error:
                 self._waits(str(error))
                 self.breaker.publish_failed(str(error))
+                self._leave_useless(str(error))
                 await asyncio.sleep(backoff.next_s())
 
     async def run_once(self) -> int:
@@ -271,10 +287,34 @@ class UplinkLoop:
             self.breaker.link_restored()
         return True
 
+    async def _follow_region(self) -> None:
+        """In another region nothing is known of what was sent: it goes again, and so does evidence that is not there.
+
+        What the region that was left has in hand may be answered, and paid for, there as well; the first one counts.
+        """
+        region = self._link.state.region
+        if region and region != self._region:
+            count = await self._commits.commit(lambda: self._outbox.region_changed(region))
+            self._region = region
+            if count:
+                logger.warning("%d escalations without a verdict go to the region %s, too", count, region)
+
+    def _leave_useless(self, why: str) -> None:
+        """Leave a region that answers and takes nothing for failover_s: its cluster has no majority, say."""
+        now = self._clock.monotonic()
+        if self._link.connected is None:
+            self._useless_at = None
+        elif self._useless_at is None:
+            self._useless_at = now
+        elif now - self._useless_at >= self._failover_s and self._link.abandon(why):
+            self._useless_at = None
+
     def _upkeep(self) -> None:
         """Do the work that is due now and then, link or not."""
         self._follow_clock()
         self.breaker.check_silence(self._outbox.queue.unanswered_s(self._clock.now()))
+        if self.breaker.state.name == "open" and self.breaker.silent and self._link.abandon(self.breaker.state.why):
+            self.breaker.region_left()
         now = self._clock.monotonic()
         if now >= self._expire_at:
             self._outbox.expire(self._clock.now())

@@ -147,7 +147,7 @@ def _deadline(story: _Story, promises: Promises, end_t: float) -> Iterator[Findi
 
 
 def _money(story: _Story) -> Iterator[Finding]:
-    """No call begins once its answer is stored, nor twice by one worker that had an answer."""
+    """No call begins once its answer is stored in the same region, nor twice by one worker that had an answer."""
     answered: dict[tuple[int, str], float] = {}
     for event in sorted(story.of("answered"), key=lambda event: event.t):
         answered.setdefault((event.step, event.where), event.t)
@@ -162,7 +162,8 @@ def _money(story: _Story) -> Iterator[Finding]:
         under_way[key] += 1
         if event.where and answered.get(key, event.t) < event.t:
             yield Finding("money", story.name, "a worker asked again for what it had been answered")
-        if any(each.step == event.step and each.t + CLOCK_S < event.t for each in story.of("stored")):
+        stored = [each for each in story.of("stored") if each.part != "decision" and each.region == event.region]
+        if any(each.step == event.step and each.t + CLOCK_S < event.t for each in stored):
             yield Finding("money", story.name, "the engine was asked after the verdict had been stored")
 
 

@@ -63,7 +63,7 @@ _TRIGGERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEvent:
-    """One event. t: UTC seconds, by the clock of the one machine on which all ran. where: the worker, or the region."""
+    """One event. t: UTC seconds, by the clock of the one machine on which all ran. where: the worker."""
 
     t: float
     what: What
@@ -74,6 +74,7 @@ class HistoryEvent:
     value: str = ""
     part: str = ""
     where: str = ""
+    region: str = ""
 
 
 def write_history(path: Path, events: Iterable[HistoryEvent]) -> None:
@@ -109,7 +110,7 @@ def site_events(connection: sqlite3.Connection) -> list[HistoryEvent]:
     return [HistoryEvent(**dict(zip(names, row, strict=True))) for row in rows]
 
 
-async def broker_events(client: Client, site: str, where: str = "") -> list[HistoryEvent]:
+async def broker_events(client: Client, site: str, region: str = "") -> list[HistoryEvent]:
     """Return every verdict on this site that the broker holds, in the stream's order."""
     jetstream = client.jetstream()
     subject, found = wire.verdict_subject(site), []
@@ -122,7 +123,7 @@ async def broker_events(client: Client, site: str, where: str = "") -> list[Hist
         part = "need" if verdict.need is not None else "decision" if verdict.provisional else ""
         stored = HistoryEvent(
             t=message.metadata.timestamp.timestamp(), what="stored", escalation=verdict.escalation, alert=verdict.alert,
-            step=verdict.step or 0, value=verdict.decision, part=part, where=where,
+            step=verdict.step or 0, value=verdict.decision, part=part, region=region,
         )  # fmt: skip
         found.append(stored)
     await subscription.unsubscribe()

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.ports import quiet_port
 from tests.support.waiting import until
 
 START_S_MAX = 15.0
@@ -138,3 +139,33 @@ class NatsServer:
                 return probe.recv(4) == b"INFO"
         except OSError:
             return False
+
+
+class NatsCluster:
+    """Servers that share their streams, one region; a JetStream cluster needs three."""
+
+    def __init__(self, binary: NatsBinary, folder: Path, name: str, size: int = 3) -> None:
+        ports = [quiet_port() for _ in range(size)]
+        routes = ", ".join(f"nats://127.0.0.1:{port}" for port in ports)
+        self.servers = []
+        for n, port in enumerate(ports):
+            cluster = f"cluster {{ name: {name}, listen: 127.0.0.1:{port}, routes: [{routes}] }}"
+            self.servers.append(NatsServer(binary, folder / f"{name}{n}", extra=f"server_name: {name}{n}\n{cluster}"))
+        self.name = name
+
+    def start(self) -> NatsCluster:
+        for each in self.servers:
+            each.start()
+        return self
+
+    def kill(self) -> None:
+        for each in self.servers:
+            each.kill()
+
+    def stop(self) -> None:
+        for each in self.servers:
+            each.stop()
+
+    @property
+    def urls(self) -> list[str]:
+        return [each.url for each in self.servers]

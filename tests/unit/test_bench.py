@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from appliance.base.clock import ManualClock
 from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import VedetteError
 from appliance.cli import main
-from appliance.detect import runtime_choice
+from appliance.detect import detector, runtime_choice
+from appliance.detect.accelerators import Accelerator
 from appliance.detect.network_detector import NetworkDetector
 from appliance.lab import bench_command, bench_measurement
 from appliance.lab.bench_command import BenchRow
@@ -91,6 +93,18 @@ def test_the_column_end_to_end_says_the_two_figures_in_the_order_of_its_caption(
     assert "from scaled frames / from decoded 720p" in " ".join(said.split())
     assert "91% / 42%" in said
     assert said.splitlines()[-1].count("91% / 42% end to end") >= 1
+
+
+def test_tensorrt_is_named_where_nvidias_driver_is_and_its_package_is_not(
+    network: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_choice, "installed_version", lambda backend: "1" if backend == "onnx" else "")
+    for here in ((), (Accelerator("cuda", "/dev/nvidia0"),)):
+        monkeypatch.setattr(bench_command, "accelerators", lambda here=here: here)
+        ways = [each for each in bench_command.ways_to_run(network) if each.backend == "tensorrt"]
+        assert bool(ways) == bool(here)
+    with pytest.raises(VedetteError, match="tensorrt"):
+        detector.load(ways[0])
 
 
 def test_where_nothing_runs_the_exit_code_says_so(

@@ -15,7 +15,6 @@ from appliance.core.appliance_monitor import ApplianceMonitor
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
-from appliance.health.disk_watch import DiskWatch
 from appliance.health.load_shedding import LoadShedding, SheddingStep
 from appliance.savings.bytes_saved import EnergyAccount
 from appliance.sensors.appliance_sensors import ApplianceSensors, SensorStatus
@@ -48,9 +47,7 @@ def test_the_heat_of_a_hailo_chip_is_asked_with_the_python_that_the_detector_has
     settings = HailoConfig(python=str(FakeDevice(tmp_path).python))
     clock, db = ManualClock(), Database(tmp_path / "vedette.db", ManualClock())
     ingest = IngestSupervisor(config_of().for_ingest(), clock)
-    monitor = ApplianceMonitor(
-        tmp_path, Meter(db, "core"), clock, lambda: 0, ingest, DiskWatch(tmp_path, 0, clock), settings
-    )
+    monitor = ApplianceMonitor(tmp_path, Meter(db, "core"), clock, lambda: 0, ingest, settings)
 
     def hottest() -> Temperature | None:
         monitor.run_once()
@@ -111,7 +108,7 @@ def test_the_monitor_counts_what_was_drawn_and_for_how_many_cameras(tmp_path: Pa
         tmp_path, {f"{zone}/name": "package-0", f"{zone}/energy_uj": "0", f"{zone}/max_energy_range_uj": "9" * 9}
     )
     ingest = IngestSupervisor(config_of().for_ingest(), clock)
-    monitor = ApplianceMonitor(tmp_path, meter, clock, lambda: 2, ingest, DiskWatch(tmp_path, 0, clock))
+    monitor = ApplianceMonitor(tmp_path, meter, clock, lambda: 2, ingest)
     assert EnergyAccount.of(meter.totals("start")) is None
     for joules in (0, 7.5, 15, 22.5, 30):
         write_files(tmp_path, {f"{zone}/energy_uj": f"{joules * 1e6:.0f}"})

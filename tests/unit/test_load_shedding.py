@@ -17,7 +17,6 @@ from appliance.base.json_lines import decode_command, encode_command
 from appliance.base.machine import Temperature
 from appliance.config import LoadSheddingConfig, SiteConfig
 from appliance.core.appliance_monitor import ApplianceMonitor
-from appliance.health.disk_watch import DiskWatch
 from appliance.health.load_shedding import LoadShedder, LoadShedding
 from appliance.ingest.channel import IngestChannel
 from appliance.ingest.process import IngestProcess
@@ -181,7 +180,7 @@ def test_the_monitor_tells_ingest_and_tells_a_new_one_again(tmp_path: Path) -> N
     clock, ingest, shed = ManualClock(), Ingest(), []
     db = Database(tmp_path / "vedette.db", clock)
     sensor_files.memory(tmp_path, available_mb=2000)
-    monitor = ApplianceMonitor(tmp_path, Meter(db, "core"), clock, lambda: 1, ingest, DiskWatch(tmp_path, 0, clock))
+    monitor = ApplianceMonitor(tmp_path, Meter(db, "core"), clock, lambda: 1, ingest)
     settings = LoadSheddingConfig(hold_s=0)
     monitor.configure(settings, ("memory",), shed.append)
 
@@ -192,7 +191,7 @@ def test_the_monitor_tells_ingest_and_tells_a_new_one_again(tmp_path: Path) -> N
     look()
     assert ingest.told == [], "there is nothing to say"
     sensor_files.write_files(tmp_path, {"sys/class/thermal/thermal_zone0/temp": "85000", "proc/x": ""})
-    monitor = ApplianceMonitor(tmp_path, Meter(db, "core"), clock, lambda: 1, ingest, DiskWatch(tmp_path, 0, clock))
+    monitor = ApplianceMonitor(tmp_path, Meter(db, "core"), clock, lambda: 1, ingest)
     monitor.configure(settings, ("memory",), shed.append)
     ingest.runs = False
     look()

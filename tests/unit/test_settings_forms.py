@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = yaml.safe_load((ROOT / "deploy" / "vedette.example.yaml").read_text())
 IN_THE_FILE = {
     "decode.ffmpeg": "a program", "detector.hailo.python": "a program",
-    "storage.dir": "a folder", "storage.preroll_dir": "a folder", "sensors.root": "a folder",
+    "storage.*dir": "a folder", "sensors.root": "a folder", "uplink.urls": "pairs of an address and its region",
     "dashboard.certificate*": "files with a key", "uplink.credentials": "a file with a key",
     "uplink.nkey": "a file with a key", "*.tls_*": "files with a key",
     "dashboard.enabled": "without it there is no page to switch it on again",

@@ -53,7 +53,19 @@ def test_build_makes_every_service_and_starts_none(
     threads = threading.active_count()
     appliance = build(site(**sections), tmp_path, db, clock, ServiceGroup())
     names = [service.name for service in appliance.services]
-    assert names == ["meter", "memory", "sensors", "retention", "ring", "evidence", "rechecks", *between, "core"]
+    assert names == [
+        "meter",
+        "memory",
+        "sensors",
+        "disk",
+        "retention",
+        "ring",
+        "drift",
+        "evidence",
+        "rechecks",
+        *between,
+        "core",
+    ]
     assert threading.active_count() == threads
     assert appliance.stores.cameras.all() == []
     recover(site(**sections), tmp_path, appliance.stores, clock, recover_segment)

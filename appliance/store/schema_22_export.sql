@@ -1,4 +1,4 @@
--- Schema 20: clips made for somebody outside, and the link to one that ends; the camera in the access log; erasures.
+-- Schema 22: clips made for somebody outside, and the link to one that ends; the camera in the access log; erasures.
 
 CREATE TABLE export (                     -- a row outlives its files: it says who took what out of the site
     id         TEXT PRIMARY KEY,

@@ -1,0 +1,104 @@
+"""Which of several brokers is connected to: in order, another region when one is away, and back when it has lasted.
+
+The servers of one region are a cluster: they share their streams, and whichever answers is right. A region is left when
+it was away, or refused, for `failover_s`, and is returned to when it has answered without a gap for `failback_s`. When
+it is left again within that time after a return, the next return takes twice as long, up to FAILBACK_S_MAX: a broker
+that flaps must not make the site flap.
+
+Regions hold no copies of each other's streams: sourced and mirrored streams stay behind, or lose messages, after a cut
+(nats-server issues 7530, 6468, 3207). The outbox has everything, and sends it to whichever region it is at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from appliance.base.broker_config import BrokerAddress
+from appliance.base.clock import Clock
+
+FAILBACK_S_MAX = 6 * 3600.0
+
+
+class BrokerChoice:
+    """State: the present region and server, since when it is away, and for how long a better one has answered.
+
+    Owner: one event loop. Invariant: an address is one of `addresses`; what residency forbids is not among them.
+    """
+
+    def __init__(self, addresses: Sequence[BrokerAddress], failover_s: float, failback_s: float, clock: Clock) -> None:
+        self._regions: dict[str, list[BrokerAddress]] = {}
+        for each in addresses:
+            self._regions.setdefault(each.region, []).append(each)
+        self._order = list(self._regions)
+        self._clock = clock
+        self._failover_s = failover_s
+        self._failback_s = self._failback_first_s = failback_s
+        self._server = 0
+        self._away_at: float | None = None
+        self._up_at: float | None = None
+        self._tried = 0
+        self._begun_at = clock.monotonic()
+        self._returned = False
+        self._answers_since: dict[str, float] = {}
+        self.region = self._order[0]
+        self.failovers = 0
+
+    @property
+    def address(self) -> BrokerAddress:
+        """The server to connect to now."""
+        servers = self._regions[self.region]
+        return servers[self._server % len(servers)]
+
+    @property
+    def has_other_region(self) -> bool:
+        return len(self._order) > 1
+
+    @property
+    def probe_every_s(self) -> float:
+        """The pause between two looks at a better region: it is seen some times before it is trusted."""
+        return min(30.0, self._failback_first_s / 4)
+
+    def connected(self) -> None:
+        """Note that there is a connection. The region stays away if that does not last."""
+        self._up_at = self._clock.monotonic()
+
+    def failed(self, *, at_once: bool = False) -> bool:
+        """Note that the present server does not serve any more; return True if another region is next.
+
+        at_once: the region was of no use for long enough, although it answers.
+        """
+        now, up_at, self._up_at = self._clock.monotonic(), self._up_at, None
+        if self._away_at is None or (up_at is not None and now - up_at >= self._failover_s):
+            self._away_at, self._tried = now, 0
+        self._tried += 1
+        self._server += 1
+        tried_all = self._tried >= len(self._regions[self.region]) and now - self._away_at >= self._failover_s
+        if not self.has_other_region or not (at_once or tried_all):
+            return False
+        flaps = self._returned and now - self._begun_at < self._failback_s
+        self._failback_s = min(2 * self._failback_s, FAILBACK_S_MAX) if flaps else self._failback_first_s
+        self._returned = False
+        self._move(self._order[(self._order.index(self.region) + 1) % len(self._order)])
+        return True
+
+    def better(self) -> list[BrokerAddress]:
+        """Return the servers of the regions that come before the present one, in order."""
+        before = self._order[: self._order.index(self.region)]
+        return [each for region in before for each in self._regions[region]]
+
+    def probed(self, answered: Sequence[str]) -> bool:
+        """Note which better regions answer; return True if the first of them is to be returned to, and is next."""
+        now = self._clock.monotonic()
+        self._answers_since = {region: self._answers_since.get(region, now) for region in answered}
+        for region in self._order[: self._order.index(self.region)]:
+            if now - self._answers_since.get(region, now) >= self._failback_s:
+                self._answers_since.clear()
+                self._returned = True
+                self._move(region)
+                return True
+        return False
+
+    def _move(self, region: str) -> None:
+        self.region, self._server, self._tried, self._away_at = region, 0, 0, None
+        self._begun_at = self._clock.monotonic()
+        self.failovers += 1
