@@ -42,6 +42,8 @@ SENTENCES: tuple[str, ...] = (
     "let browsers be notified",
     "Told already: one incident with an alert of {camera}",
     "adjoining zones",
+    "set when their browsers are told",
+    "Nobody wants to be told of it at this hour",
     "Not recorded",
     "Cloud not reached",
     "MQTT broker not reached",

@@ -138,6 +138,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{API}/notify/{{target}}/test"): Right("admin", "site", "sent a test message"),
     ("GET", f"{API}/push"): _OWN,
     ("POST", f"{API}/push"): Right("viewer", "own", "subscribed a browser"),
+    ("POST", f"{API}/push/preferences"): Right("viewer", "own", "set when their browsers are told"),
     ("POST", f"{API}/push/target"): Right("admin", "site", "let browsers be notified"),
     ("POST", f"{API}/push/{{browser}}/test"): _OWN,
     ("DELETE", f"{API}/push/{{browser}}"): Right("viewer", "own", "unsubscribed a browser"),

@@ -22,6 +22,7 @@ from appliance.dashboard import (
     analyze_api,
     arming_api,
     backup_api,
+    camera_finder_api,
     camera_setup_api,
     cameras_api,
     cameras_page,
@@ -70,10 +71,10 @@ if TYPE_CHECKING:
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 APIS = (
-    account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, camera_setup_api, cameras_api,
-    cascade_api, events_api, false_alarms_api, headroom_api, health_api, live_api, manifest_api, metrics_api,
-    notify_api, ptz_api, recordings_api, savings_api, scenarios_api, session_api, settings_api, setup_api, snooze_api,
-    storage_api, system_api, timeline_api, trials_api, users_api, why_api,
+    account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, camera_finder_api,
+    camera_setup_api, cameras_api, cascade_api, events_api, false_alarms_api, headroom_api, health_api, live_api,
+    manifest_api, metrics_api, notify_api, ptz_api, recordings_api, savings_api, scenarios_api, session_api,
+    settings_api, setup_api, snooze_api, storage_api, system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
 PAGES = (
     alerts_page, cameras_page, live_page, notify_page, snooze_page, system_page, timeline_page, users_page, why_page,

@@ -16,7 +16,8 @@ from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
 from appliance.dashboard.alerts_page import AlertPageView
 from appliance.dashboard.analyze_api import AnalyzeCallers, AnalyzeSettings, ImageAnalyzer
 from appliance.dashboard.backup_api import SiteBackups
-from appliance.dashboard.camera_setup_api import CameraFinder, CameraProber
+from appliance.dashboard.camera_finder_api import CameraFinder
+from appliance.dashboard.camera_setup_api import CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
 from appliance.dashboard.deps import CoreProbes, MediaReaders, StorageRoot, StoredSite

@@ -94,7 +94,8 @@ viewer own:
   GET /api/v1/live; GET /api/v1/me; POST /api/v1/me/password; POST /api/v1/me/second-factor
   POST /api/v1/me/second-factor/confirm; GET /api/v1/me/second-factor/qr.svg; POST /api/v1/me/second-factor/remove
   GET /api/v1/me/sessions; DELETE /api/v1/me/sessions/{session}; GET,POST /api/v1/push
-  DELETE /api/v1/push/{browser}; POST /api/v1/push/{browser}/test; GET /api/v1/stream; GET /cameras
+  DELETE /api/v1/push/{browser}; POST /api/v1/push/{browser}/test; POST /api/v1/push/preferences; GET /api/v1/stream
+  GET /cameras
   GET /fragments/troubles; GET /live; GET /notify; GET /timeline
 viewer site:
   GET /agreement; GET /api/v1/agreement
