@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.base.child_modules import LLAMA_SERVER
 from appliance.base.clock import Clock
 from appliance.base.errors import MissingDependency, UsageError
 from appliance.base.machine import memory_bytes
@@ -118,7 +119,7 @@ def find_server() -> tuple[str, ...] | None:
     if named:
         return (named,)
     has_package = importlib.util.find_spec("llama_cpp") is not None
-    return (sys.executable, "-m", "llama_cpp.server") if has_package else None
+    return (sys.executable, "-m", LLAMA_SERVER) if has_package else None
 
 
 def server_command(
@@ -128,14 +129,14 @@ def server_command(
 
     Raise UsageError where the Python package is to download: it takes files.
     """
-    if "llama_cpp.server" in begin:
+    if LLAMA_SERVER in begin:
         if files is None:
             raise UsageError("the package llama-cpp-python takes files: give --file MODEL.gguf --mmproj MMPROJ.gguf")
         return (
             *begin, "--host", "127.0.0.1", "--port", str(port), "--model", str(files[0]), "--clip_model_path",
             str(files[1]), "--model_alias", model.name, "--n_ctx", str(CONTEXT_TOKENS),
         )  # fmt: skip
-    weights = ("-hf", model.repository) if files is None else ("-m", str(files[0]), "--mmproj", str(files[1]))
+    weights = ("-hf", model.repository) if files is None else ("--model", str(files[0]), "--mmproj", str(files[1]))
     return (
         *begin, "--host", "127.0.0.1", "--port", str(port), *weights, "--alias", model.name, "--ctx-size",
         str(CONTEXT_TOKENS), "--parallel", "2",
