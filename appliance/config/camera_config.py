@@ -26,12 +26,16 @@ class QuotaConfig(ConfigModel):
 
 
 class CameraQuotaConfig(ConfigModel):
-    """The limits of one camera; None: the site's hours and pre-roll, and no limit of its own in bytes."""
+    """The limits of one camera; None: the site's hours and pre-roll, and no limit of its own in bytes.
+
+    zone_days: by zone, how long what happened in it is kept; the least of them bounds the continuous recording, too.
+    """
 
     continuous_hours: Annotated[float | None, Field(gt=0, le=24 * 3650)] = None
     continuous_gb: Gigabytes | None = None
     evidence_gb: Gigabytes | None = None
     preroll_mb: PrerollMb | None = None
+    zone_days: dict[str, Annotated[float, Field(gt=0, le=3650)]] = {}
 
 
 class StorageConfig(ConfigModel):
@@ -287,6 +291,8 @@ class CameraConfig(ConfigModel):
                 )
         for zone in self.privacy.mask:
             _must_exist("zone", zone, tuple(self.zones), "privacy.mask")
+        for zone in self.quota.zone_days:
+            _must_exist("zone", zone, tuple(self.zones), "quota.zone_days")
         for never in self.privacy.never:
             for zone in never.zones:
                 _must_exist("zone", zone, tuple(self.zones), "privacy.never")
