@@ -286,7 +286,10 @@ def check_change(part: Settings, db: DatabasePart, wanted: ChangeSettings) -> Se
     """Return what a change would do and cost, without doing it. 422 names every fault of what the file would be."""
     with settings_problems():
         found = part.service.propose(wanted.parsed(), wanted.base)
-        return SettingsDiff(diff=found.diff, cost=tuple(cost_of(db, part.service.running.config, found.after.config)))
+        return SettingsDiff(
+            diff=found.diff,
+            cost=tuple(cost_of(db, *(each.config.for_dashboard() for each in (part.service.running, found.after)))),
+        )
 
 
 @router.post("/try")
@@ -346,10 +349,10 @@ def version_diff(part: Settings, db: DatabasePart, number: int, against: int | N
         if against is not None:
             return SettingsDiff(diff=diff)
         try:
-            then = service.version_config(number)
+            then = service.version_config(number).for_dashboard()
         except ConfigError as error:  # of another release, or with a variable that is gone
             return SettingsDiff(diff=diff, cost=tuple(error.problems))
-        return SettingsDiff(diff=diff, cost=tuple(cost_of(db, service.running.config, then)))
+        return SettingsDiff(diff=diff, cost=tuple(cost_of(db, service.running.config.for_dashboard(), then)))
 
 
 @router.post("/versions/{number}/restore")

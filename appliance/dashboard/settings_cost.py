@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.config import SiteConfig
+from appliance.config import DashboardSections
 from appliance.store.database import Database
 from appliance.store.quotas import StorageLimits, StorageUsage, WriteRates, read_usage, read_write_rates
 from appliance.store.retention import evidence_beyond, recording_beyond
@@ -14,9 +14,9 @@ from appliance.web.texts import gettext as _
 SAME = 0.02  # of the room that recording takes: less is no change that a person would see
 
 
-def cost_of(db: Database, before: SiteConfig, after: SiteConfig) -> list[str]:
+def cost_of(db: Database, before: DashboardSections, after: DashboardSections) -> list[str]:
     """Return what the change deletes at once and what room and looks it takes. Raise StoreError."""
-    old, new = (StorageLimits.of(each.storage, each.cameras) for each in (before, after))
+    old, new = (StorageLimits.of(each.storage, each.decisions.cameras) for each in (before, after))
     found = list(_looks(before, after))
     if old == new:
         return found
@@ -60,9 +60,11 @@ def _room(old: StorageLimits, new: StorageLimits, rates: WriteRates) -> Iterator
             yield _("That is more than there may be: the oldest recording goes before its time.")
 
 
-def _looks(before: SiteConfig, after: SiteConfig) -> Iterator[str]:
+def _looks(before: DashboardSections, after: DashboardSections) -> Iterator[str]:
     """Say how often the detector looks where that changes."""
-    old, new = (sum(each.detect.fps for each in config.cameras.values() if each.enabled) for config in (before, after))
+    old, new = (
+        sum(each.detect.fps for each in config.decisions.cameras.values() if each.enabled) for config in (before, after)
+    )
     if old != new and old:
         text = _("While something moves everywhere, the detector looks {new} times a second instead of {old} times.")
         yield text.format(new=f"{new:g}", old=f"{old:g}")
