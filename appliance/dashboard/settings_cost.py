@@ -17,7 +17,7 @@ SAME = 0.02  # of the room that recording takes: less is no change that a person
 def cost_of(db: Database, before: DashboardSections, after: DashboardSections) -> list[str]:
     """Return what the change deletes at once and what room and looks it takes. Raise StoreError."""
     old, new = (StorageLimits.of(each.storage, each.decisions.cameras) for each in (before, after))
-    found = list(_looks(before, after))
+    found = list(_inferences(before, after))
     if old == new:
         return found
     with db.read() as connection:
@@ -60,7 +60,7 @@ def _room(old: StorageLimits, new: StorageLimits, rates: WriteRates) -> Iterator
             yield _("That is more than there may be: the oldest recording goes before its time.")
 
 
-def _looks(before: DashboardSections, after: DashboardSections) -> Iterator[str]:
+def _inferences(before: DashboardSections, after: DashboardSections) -> Iterator[str]:
     """Say how often the detector looks where that changes."""
     old, new = (
         sum(each.detect.fps for each in config.decisions.cameras.values() if each.enabled) for config in (before, after)
