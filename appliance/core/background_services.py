@@ -16,6 +16,7 @@ from appliance.config import (
     DecisionConfig,
     MqttConfig,
     RecheckConfig,
+    Schedule,
     StorageConfig,
     Target,
     UplinkConfig,
@@ -35,6 +36,7 @@ from appliance.dashboard.deps import CoreProbes
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
 from appliance.health.disk_watch import DiskWatch
+from appliance.health.drift import READ_EVERY_S, DriftMonitor
 from appliance.media.recording_reader import SandboxedReader
 from appliance.notify.delivery import LoopSignal, NotifierDeps
 from appliance.notify.health_notices import SystemStatus
@@ -130,7 +132,7 @@ class BackgroundServices:
         )
         self._links = SnoozeLinks(root, config.public_url, UsedLinkStore(db))
         sees, contact = partial(_user_sees, UserStore(db)), _contact(config.public_url)
-        self._push = PushMeans(VapidKey(root), PushSubscriptionStore(db), sees, contact)
+        self._push = PushMeans(VapidKey(root), PushSubscriptionStore(db), sees, contact, in_hours=_in_hours)
         self._reader = SandboxedReader(root)  # not the dashboard's: a long clip must not keep the live view waiting
         self._notifier = self._build_notifier()
         self._publisher = self._build_mqtt()
@@ -141,6 +143,7 @@ class BackgroundServices:
         self._recheck = RecheckService(config.second_look, router, db, stores.meter, clock, supervisor.send, sources)
         rings = StorageLimits.of(config.storage, cameras).rings
         before_s = max(decisions.alerts.pre_roll_s, decisions.escalation.span_s)
+        self._drift = DriftMonitor(db)
         self.preroll = PrerollRing(db, root, rings, before_s=before_s, after_s=decisions.alerts.post_roll_s)
         self.services = self._services()
         self.core_settings = self._core_settings()
@@ -156,6 +159,7 @@ class BackgroundServices:
         return (
             periodic_service("retention", RETENTION_EVERY_S, retention.run_once, lasting.clock),
             periodic_service("ring", RING_EVERY_S, self.preroll.run_once, lasting.clock),
+            periodic_service("drift", READ_EVERY_S, self._drift.run_once, lasting.clock),
             Service("evidence", evidence.run, partial(stop_all, evidence.stop, self._reader.close)),
             Service("rechecks", self._recheck.run, self._recheck.stop),
             *(
@@ -199,7 +203,9 @@ class BackgroundServices:
         def own() -> Mapping[HealthKind, str]:
             refused = lasting.backlog.refused
             disk = lasting.disk.fault or (f"the database cannot be written: {refused}" if refused else "")
-            return {**lasting.monitor.faults(), "service": lasting.restarts.fault, "disk": disk}
+            return {
+                **lasting.monitor.faults(), "service": lasting.restarts.fault, "disk": disk, "drift": self._drift.fault,
+            }  # fmt: skip
 
         return SiteFaults(own, neighbours, self._config.decisions.health.ignore, lasting.clock)
 
@@ -339,6 +345,11 @@ def _user_sees(users: UserStore, user: str, camera: str) -> bool:
     """Return True if the user may see the camera; '' is the owner without a user."""
     row = users.users().get(user)
     return not user or (row is not None and row.enabled and (row.cameras is None or camera in row.cameras))
+
+
+def _in_hours(hours: str, t: float) -> bool:
+    """Return True if the time (UTC seconds) falls into hours such as `22:00-06:00` of the site."""
+    return armed_at(Schedule(hours=(hours,)), local_weekday_minute)(t)
 
 
 def _contact(public_url: str) -> str:

@@ -39,7 +39,7 @@ HELP: dict[HealthKind, tuple[str, str]] = {
     "service": _SYSTEM, "detector": _SYSTEM, "fallback": _SYSTEM, "model": _SYSTEM, "decoder": _SYSTEM,
     "clock": _SYSTEM, "uplink": (N_("Settings of the link"), "/settings"), "mqtt": (N_("Settings"), "/settings"),
     "certificate": (N_("Settings"), "/settings"), "notify": (N_("Notifications"), "/notify"),
-    "overloaded": (N_("What the detector has left"), "/cameras"),
+    "overloaded": (N_("What the detector has left"), "/cameras"), "drift": (N_("Look at the alerts"), "/agreement"),
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
 from appliance.base.telemetry import LOG_LEVELS
 from appliance.dashboard import savings_api, scenarios_api, storage_api
 from appliance.dashboard.access_rights import may
+from appliance.dashboard.agreement_api import AgreementPart
 from appliance.dashboard.backup_api import Backups
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
@@ -113,6 +114,12 @@ def storage_page(rev: Rev, templates: TemplatesPart, cache: StoragePart) -> HTML
 def scenarios_page(rev: Rev, templates: TemplatesPart, exporter: Exporter) -> HTMLResponse:
     """Return the page of alerts that were kept to prove changes on."""
     return templates.page("scenarios.html", here="/scenarios", rev=rev, kept=scenarios_api.listed(exporter))
+
+
+@router.get("/agreement")
+def agreement_page(rev: Rev, templates: TemplatesPart, reader: AgreementPart) -> HTMLResponse:
+    """Return the page with the alerts that are wrong since a fall began, and how often alerts are right."""
+    return templates.page("agreement.html", here="/scenarios", rev=rev, found=reader.report())
 
 
 @dataclass(frozen=True, slots=True)

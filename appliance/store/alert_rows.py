@@ -63,6 +63,10 @@ def _mutable(alert: Alert) -> dict[str, object]:
 def _insert_alert(connection: sqlite3.Connection, alert: Alert, now: float) -> None:
     fields = _mutable(alert) | {"id": alert.id, "camera": alert.camera, "run": alert.run, "created_t": now, "rev": 0}
     insert(connection, "alert", fields)
+    connection.execute(
+        "UPDATE alert SET model = coalesce((SELECT model FROM camera WHERE name = alert.camera), '') WHERE id = ?",
+        (alert.id,),
+    )
     connection.executemany(
         "INSERT INTO evidence (alert, kind, state) VALUES (?, ?, 'waiting')",
         [(alert.id, kind) for kind in ("still", "clip", "boxes")],

@@ -52,11 +52,12 @@ HealthKind = Literal[
     "notify",
     "certificate",
     "model",
+    "drift",
 ]
 HEALTH_KINDS: tuple[HealthKind, ...] = (
     "stalled", "frozen", "black", "covered", "moved", "clock", "offset", "detector", "decoder", "unexamined",
     "overloaded", "database", "fallback", "hot", "memory", "service", "disk", "unrecorded", "uplink", "mqtt", "notify",
-    "certificate", "model",
+    "certificate", "model", "drift",
 )  # fmt: skip
 HEALTH_TITLES: dict[HealthKind, str] = {
     "stalled": "No picture comes",
@@ -82,9 +83,10 @@ HEALTH_TITLES: dict[HealthKind, str] = {
     "notify": "Somebody is not notified",
     "certificate": "Certificate runs out",
     "model": "Detection does not start",
+    "drift": "Alerts are right less often",
 }
-OF_NEIGHBOURS: frozenset[HealthKind] = frozenset({"uplink", "mqtt", "notify", "certificate"})
-"""Faults of what the appliance talks to: all cameras are watched all the same."""
+OF_NEIGHBOURS: frozenset[HealthKind] = frozenset({"uplink", "mqtt", "notify", "certificate", "drift"})
+"""Faults of what the appliance talks to, and of the network's judgement: all cameras are watched all the same."""
 PAUSED = "recording is paused"
 """How the reason of a gap begins in which pictures came and could not be recorded."""
 SCHEMA = 1  # of the ingest channel and the replay log

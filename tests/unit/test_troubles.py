@@ -14,10 +14,9 @@ import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.broker import LinkState
-from appliance.core.site_faults import HOLD_S, Neighbours, SiteFaults
+from appliance.core.site_faults import HOLD_S, Neighbours, SiteFaults, expires_t
 from appliance.health import disk_watch
 from appliance.health.disk_watch import PROBE, PROBE_EVERY_S, SLOW_S, DiskWatch
-from appliance.health.expiry import expires_t
 from appliance.media.live_memory import live_memory
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus

@@ -60,6 +60,7 @@ def test_build_makes_every_service_and_starts_none(
         "disk",
         "retention",
         "ring",
+        "drift",
         "evidence",
         "rechecks",
         *between,

@@ -1,0 +1,134 @@
+"""`/api/v1/agreement`: how often alerts are right, by network, camera, hour and label; what fell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends
+
+from appliance.dashboard.schemas import API, AlertItem, ApiModel
+from appliance.health.drift import FALL, HOURS, DriftReport, DriftScope, Fall
+from appliance.router.calibration import error_bound, recall_low
+from appliance.store.agreement import AnsweredAlert
+from appliance.store.alerts import AlertStore
+from appliance.web.dependencies import provided
+
+GROUPS_MAX = 64  # of each kind, those with most answers
+SHOWN_MAX = 12  # alerts of a fall, the newest
+
+router = APIRouter(tags=["agreement"])
+GroupBy = Literal["site", "network", "camera", "label", "hours"]
+
+
+class AgreementGroup(ApiModel):
+    """Alerts of a network, a camera, a label or six hours of the day; `site`: all.
+
+    judged: of how many somebody said whether they were right; right: how many were; share_low, share_high: with 95 %
+    confidence each the share of right ones is no lower, no higher. expected: mean chance of all these alerts as the
+    router took it, without any answer; null: there was none. by_people, by_judge: answers of each; both: alerts that
+    both answered about, alike: those about which they agree.
+    """
+
+    by: GroupBy
+    name: str
+    alerts: int
+    judged: int
+    right: int
+    share_low: float | None
+    share_high: float | None
+    expected: float | None
+    by_people: int
+    by_judge: int
+    both: int
+    alike: int
+
+
+class FallItem(ApiModel):
+    """A fall that lasts; `alerts`: the wrong ones since it began, the newest first. See `health.drift.Fall`."""
+
+    scope: DriftScope
+    name: str
+    usual: float
+    now: float
+    answers: int
+    began_t: float
+    noticed_t: float
+    text: str
+    alerts: list[AlertItem]
+
+
+class AgreementReport(ApiModel):
+    """How often alerts of the last months are right.
+
+    fall: the least fall that is told. days_to_tell: days in the mean until a fall of the whole site would be told at
+    `answers_day` answers a day; null: too few are known.
+    """
+
+    groups: list[AgreementGroup]
+    falls: list[FallItem]
+    fall: float
+    answers_day: float
+    days_to_tell: float | None
+
+
+class AgreementReader:
+    """Reads what people and judges said of the alerts. Any thread may call."""
+
+    def __init__(self, alerts: AlertStore, report: Callable[[], DriftReport]) -> None:
+        self._alerts = alerts
+        self._report = report
+
+    def report(self) -> AgreementReport:
+        """Return the report. Raise StoreError."""
+        found = self._report()
+        return AgreementReport(
+            groups=groups_of(found.alerts), falls=[self._item(each) for each in found.falls], fall=FALL,
+            answers_day=round(found.answers_day, 2),
+            days_to_tell=None if found.days_to_tell is None else round(found.days_to_tell, 1),
+        )  # fmt: skip
+
+    def _item(self, fall: Fall) -> FallItem:
+        details = [self._alerts.get(alert) for alert in reversed(fall.alerts[-SHOWN_MAX:])]
+        shown = [AlertItem.of(each.alert) for each in details if each is not None]
+        return FallItem.of_row(fall, text=str(fall), alerts=shown)
+
+
+def groups_of(alerts: Sequence[AnsweredAlert]) -> list[AgreementGroup]:
+    """Return all of them, then by network, camera, label and hours; of each kind those with most answers first."""
+    found: dict[tuple[GroupBy, str], list[AnsweredAlert]] = {}
+    for each in alerts:
+        keys: list[tuple[GroupBy, str]] = [
+            ("site", ""), ("network", each.model), ("camera", each.camera), ("label", each.label),
+            ("hours", HOURS[each.hour // 6]),
+        ]  # fmt: skip
+        for key in keys:
+            found.setdefault(key, []).append(each)
+    groups = [_group(by, name, rows) for (by, name), rows in found.items()]
+    kinds: tuple[GroupBy, ...] = ("site", "network", "camera", "label", "hours")
+    by_kind = (sorted((each for each in groups if each.by == by), key=lambda each: -each.judged) for by in kinds)
+    return [each for kind in by_kind for each in kind[:GROUPS_MAX]]
+
+
+def _group(by: GroupBy, name: str, rows: Sequence[AnsweredAlert]) -> AgreementGroup:
+    answers = [each.real for each in rows if each.real is not None]
+    chances = [each.chance for each in rows if each.chance is not None]
+    both = [each.person == each.judge for each in rows if each.person is not None and each.judge is not None]
+    n, right = len(answers), sum(answers)
+    return AgreementGroup(
+        by=by, name=name, alerts=len(rows), judged=n, right=right,
+        share_low=round(recall_low(right, n), 4) if n else None,
+        share_high=round(error_bound(right, n), 4) if n else None,
+        expected=round(sum(chances) / len(chances), 4) if chances else None,
+        by_people=sum(each.person is not None for each in rows), by_judge=sum(each.judge is not None for each in rows),
+        both=len(both), alike=sum(both),
+    )  # fmt: skip
+
+
+AgreementPart = Annotated[AgreementReader, Depends(provided(AgreementReader))]
+
+
+@router.get(f"{API}/agreement")
+def agreement(reader: AgreementPart) -> AgreementReport:
+    """Return how often people and language models call alerts right, and which shares have fallen."""
+    return reader.report()
