@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,8 @@ STEPS_MAX = 3  # messages that one escalation may take: the first, and two more 
 # Of escalations and verdicts. 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …; 3 added the versions
 # of the sides: Verdict.worker_version, answer_schema, and what the worker keeps: Verdict.looks, archive; 4 says who
 # judged: Verdict.kind, the decision `rechecked`, and in which language: Escalation.language; 5 lets the decision come
-# before its reason: Verdict.provisional, and counts what the model server had cached: Verdict.tokens_cached.
+# before its reason: Verdict.provisional, counts what the model server had cached: Verdict.tokens_cached, and says which
+# of several engines answered: Verdict.answered_by, fallback.
 WIRE_SCHEMA = 5
 RECHECKED_SCHEMA = 4  # a site of an older schema does not know this decision
 PROVISIONAL_SCHEMA = 5  # a site of an older schema would keep the sentence that stands for the reason
@@ -216,6 +218,7 @@ class Verdict(_WireModel):
     is `unsure` then, which is how a site that does not know of `need` takes it). step: which step was judged; None: an
     older worker. provisional: decision, confidence and support are final, and the reason is still being written: it
     follows in a second verdict on the same escalation. tokens_cached: of tokens_in, what the model server had cached.
+    answered_by: of several engines, the name of the one that answered; fallback: how many better ones did not.
     """
 
     schema_version: Version = WIRE_SCHEMA
@@ -244,6 +247,8 @@ class Verdict(_WireModel):
     archive: Annotated[tuple[ArchiveLink, ...], Field(max_length=MEDIA_PER_ESCALATION_MAX + 1)] = ()
     provisional: bool = False
     tokens_cached: Count = 0
+    answered_by: Text = ""
+    fallback: Annotated[int, Field(ge=0, le=64)] = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -338,6 +343,32 @@ def escalation_message_id(escalation: Escalation) -> str:
     escalation for a double and drop it.
     """
     return message_id(escalation.site, hashlib.sha256(escalation.to_json()).hexdigest()[:_DIGEST_CHARS])
+
+
+TRACEPARENT = "traceparent"
+"""The header of an escalation and of its verdicts that says which trace they are of (W3C Trace Context)."""
+_TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})")
+
+
+def traceparent_of(escalation: Escalation) -> str:
+    """Return the context in which a step is sent: one trace an escalation, the same however often it is sent."""
+    trace = hashlib.sha256(f"{escalation.site}/{escalation.id}".encode()).hexdigest()[:32]
+    return _traceparent(trace, f"{escalation.id}/{escalation.step}", "01")
+
+
+def traceparent_after(before: str, span: str) -> str:
+    """Return the context of what follows `before` in the same trace; '' where that is no context."""
+    found = _TRACEPARENT.fullmatch(before)
+    return _traceparent(found[1], f"{before}/{span}", found[2]) if found else ""
+
+
+def _traceparent(trace: str, span: str, flags: str) -> str:
+    return f"00-{trace}-{hashlib.sha256(span.encode()).hexdigest()[:16]}-{flags}"
+
+
+def escalation_headers(escalation: Escalation) -> dict[str, str]:
+    """Return the headers of an escalation's message. The id makes a repeated one harmless."""
+    return {"Nats-Msg-Id": escalation_message_id(escalation), TRACEPARENT: traceparent_of(escalation)}
 
 
 def verdict_message_id(verdict: Verdict) -> str:

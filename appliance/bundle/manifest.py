@@ -81,6 +81,7 @@ class ModelEntry(ConfigModel):
     note: str = ""  # what a person should know before choosing it
     cost: Annotated[float, Field(ge=0)] = 0.0  # CPU time of an inference against vedette-nano; 0: not measured
     calibration: Annotated[dict[str, tuple[float, float]], AfterValidator(checked_lines)] = {}  # see ScoreLines
+    recall: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}  # found at a score of 0.5, on the judging set
     unseen: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}  # AP50 on images that none was tuned to, by view_class
 
 

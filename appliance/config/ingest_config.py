@@ -8,7 +8,8 @@ from pydantic import ConfigDict, Field
 
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
-from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig, StorageConfig
+from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig
+from appliance.config.storage_config import StorageConfig
 from appliance.config.values import Share
 from appliance.types import HealthKind
 
@@ -30,7 +31,7 @@ class HealthConfig(ConfigModel):
 
 
 class RecheckConfig(ConfigModel):
-    """When and how the appliance re-checks an alert itself while the cloud does not answer. See docs/second_look.md.
+    """When and how the appliance re-checks an alert itself while the cloud does not answer. See docs/recheck.md.
 
     after_s: when a verdict is late; detector_load_max: the share of the time in which the detector may be at work;
     model: another network for it, None: the one of `detector`.
