@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -349,6 +350,32 @@ def escalation_message_id(escalation: Escalation) -> str:
     escalation for a double and drop it.
     """
     return message_id(escalation.site, hashlib.sha256(escalation.to_json()).hexdigest()[:_DIGEST_CHARS])
+
+
+TRACEPARENT = "traceparent"
+"""The header of an escalation and of its verdicts that says which trace they are of (W3C Trace Context)."""
+_TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})")
+
+
+def traceparent_of(escalation: Escalation) -> str:
+    """Return the context in which a step is sent: one trace an escalation, the same however often it is sent."""
+    trace = hashlib.sha256(f"{escalation.site}/{escalation.id}".encode()).hexdigest()[:32]
+    return _traceparent(trace, f"{escalation.id}/{escalation.step}", "01")
+
+
+def traceparent_after(before: str, span: str) -> str:
+    """Return the context of what follows `before` in the same trace; '' where that is no context."""
+    found = _TRACEPARENT.fullmatch(before)
+    return _traceparent(found[1], f"{before}/{span}", found[2]) if found else ""
+
+
+def _traceparent(trace: str, span: str, flags: str) -> str:
+    return f"00-{trace}-{hashlib.sha256(span.encode()).hexdigest()[:16]}-{flags}"
+
+
+def escalation_headers(escalation: Escalation) -> dict[str, str]:
+    """Return the headers of an escalation's message. The id makes a repeated one harmless."""
+    return {"Nats-Msg-Id": escalation_message_id(escalation), TRACEPARENT: traceparent_of(escalation)}
 
 
 def verdict_message_id(verdict: Verdict) -> str:

@@ -26,10 +26,13 @@ from appliance.wire import (
     STEPS_MAX,
     STREAM_VERDICT,
     TEXT_CHARS_MAX,
+    TRACEPARENT,
     ArchiveLink,
     Escalation,
     Verdict,
     answer_message_ids,
+    traceparent_after,
+    traceparent_of,
     verdict_message_id,
     verdict_subject,
     wanted_subject,
@@ -188,7 +191,7 @@ class EscalationHandler:
             self._metrics.repeated.inc()
             if known.stored:
                 with contextlib.suppress(VerdictRefused):  # it is among the dead letters
-                    await self._publish(known.verdict)
+                    await self._publish(known.verdict, _trace(delivery, escalation))
                 await delivery.ack()
             else:
                 await self._finish(delivery, escalation, known, key)
@@ -225,6 +228,7 @@ class EscalationHandler:
             link_s=max(0.0, stored_t - escalation.created_t), queue_s=max(0.0, self._clock.now() - stored_t)
         )
         case, fetch_s = await self._fetch(escalation)
+        case = replace(case, traceparent=_trace(delivery, escalation))
         timings, since = replace(timings, fetch_s=fetch_s), self._clock.monotonic()
         while True:
             try:
@@ -288,7 +292,7 @@ class EscalationHandler:
         if escalation.schema_version < PROVISIONAL_SCHEMA:
             return False
         try:
-            await self._publish(first, self._clock.monotonic())
+            await self._publish(first, _trace(delivery, escalation), self._clock.monotonic())
             self._time_decision(delivery)
             return True
         except (UplinkError, VerdictRefused) as error:
@@ -334,21 +338,21 @@ class EscalationHandler:
 
         `key`: under which the handler remembers that all is stored.
         """
-        judged_at = self._clock.monotonic()
+        judged_at, trace = self._clock.monotonic(), _trace(delivery, escalation)
         verdict = outcome.verdict
         if outcome.case is not None:
             links = self._archive.links(outcome.case, verdict)
             verdict = verdict.model_copy(update={"archive": links})
         dead = outcome.dead
         try:
-            await self._publish(verdict, judged_at)
+            await self._publish(verdict, trace, judged_at)
         except VerdictRefused as error:
             verdict, dead = (
                 self._judge.unsure(escalation, "The answer was too long for the broker."),
                 ("fault", str(error)),
             )
             with contextlib.suppress(VerdictRefused):  # then the site asks again, and is told by the dead letter
-                await self._publish(verdict)
+                await self._publish(verdict, trace)
         if dead is not None:
             await self._dead_letter(delivery, *dead)
         took_s = self._clock.monotonic() - judged_at
@@ -362,10 +366,13 @@ class EscalationHandler:
             self._archive.put(outcome.case, stored)
         if key is not None:
             self._remember(key, HandlerOutcome(outcome.verdict, stored=True))
+        logger.info("escalation %s: %s, %s", escalation.id, verdict.decision, trace)
         await delivery.ack()
 
-    async def _publish(self, verdict: Verdict, judged_at: float | None = None) -> None:
+    async def _publish(self, verdict: Verdict, trace: str, judged_at: float | None = None) -> None:
         """Store the verdict with the broker, waiting for a connection if there is none.
+
+        trace: of its escalation, as this worker goes on with it.
 
         Raise UplinkError, or VerdictRefused when trying again would be in vain.
         """
@@ -373,7 +380,7 @@ class EscalationHandler:
         if judged_at is not None:
             timings = {**verdict.timings, "publish": round(self._clock.monotonic() - judged_at, 4)}
             verdict = verdict.model_copy(update={"timings": timings})
-        headers = {"Nats-Msg-Id": verdict_message_id(verdict)}
+        headers = {"Nats-Msg-Id": verdict_message_id(verdict), TRACEPARENT: trace}
         subject, body = verdict_subject(verdict.site), verdict.to_json()
         with broker_errors("a verdict could not be stored, and is sent again"):
             try:
@@ -472,6 +479,14 @@ def parse_escalation(delivery: Delivery) -> Escalation:
     if _site_of(delivery) != escalation.site:
         raise WireError(f"site: a message on {delivery.subject} says it is from another site")
     return escalation
+
+
+def _trace(delivery: Delivery, escalation: Escalation) -> str:
+    """Return the trace context of the work on a delivery; that of a message without one follows from its ids."""
+    own = f"{escalation.id}/{escalation.step}/judge"
+    return traceparent_after(delivery.headers.get(TRACEPARENT, ""), own) or traceparent_after(
+        traceparent_of(escalation), own
+    )
 
 
 def _site_of(delivery: Delivery) -> str:

@@ -504,6 +504,35 @@ Exit code 0: done, or ready. 1: the database or the disk. 2: it is no backup of 
 
 
 APPLIANCE.command(
+    "judge",
+    "which language model fits this machine, what it costs; start it",
+    """\
+Say which small open vision-language model fits this machine, how long it takes for an answer and what that costs, by
+arithmetic; with --start run llama.cpp's server with it, at the lowest priority, until Ctrl-C.
+
+  vedette judge
+  vedette judge --start
+  vedette judge --start --model smolvlm2-2.2b --port 8000
+  vedette judge --start --file model.gguf --mmproj mmproj.gguf
+
+The server is $VEDETTE_LLAMA_SERVER, `llama-server` on the PATH, or the Python package llama-cpp-python[server].
+llama-server downloads the model, some GB, from Hugging Face unless --file names one. `vedette demo` finds the server by
+itself; docs/worker.md says how an appliance judges by itself.
+Exit code 0: done. 1: no model fits, or the server failed. 2: wrong use.
+""",
+    switch("--start", help="start the server, try it, and keep it running"),
+    option("--model", metavar="NAME", help="one of the table; else the largest that fits and answers in a minute"),
+    option(
+        "--port", type=whole_number_between(1, 65535, "port"), default=8000, metavar="N", help="of the server (8000)"
+    ),
+    option("--file", type=Path, metavar="GGUF", help="a model that is here, instead of a download"),
+    option("--mmproj", type=Path, metavar="GGUF", help="its image encoder"),
+    json_switch(),
+    run="appliance.cli.judge_command:judge_command",
+)
+
+
+APPLIANCE.command(
     "demo",
     "try everything on this machine, with footage that is included",
     """\
@@ -515,8 +544,9 @@ the appliance, a NATS server, a cloud worker, and the dashboard.
   vedette demo --camera rtsp://viewer:secret@192.168.1.20/sub
   vedette demo --vlm http://127.0.0.1:8000
 
-Without --vlm the cloud worker rechecks alerts with a detector: it can reject or doubt an alert, but not confirm it.
-deploy/vlm/README.md has a small vision-language model for any computer; a key for it goes into VLM_API_KEY.
+Without --vlm the demo looks for a model server on this machine (`vedette judge --start` runs one). If there is none, or
+with `--vlm none`, the cloud worker rechecks alerts with a detector: it can reject or doubt, but not confirm. A key goes
+into VLM_API_KEY.
 
 Ctrl-C stops everything.
 """,
@@ -530,7 +560,9 @@ Ctrl-C stops everything.
         help="use this rtsp:// camera (repeatable)",
     ),
     option("--model", metavar="M", help="detector model: auto, a name, a path to an .onnx, or builtin:hog"),
-    option("--vlm", metavar="URL", help="the judge: a vision-language model's OpenAI-compatible server"),
+    option(
+        "--vlm", metavar="URL", help="the judge: a vision-language model's OpenAI-compatible server; none: a detector"
+    ),
     option("--vlm-model", metavar="NAME", help="its model, when the server has several"),
     option(
         "--port",

@@ -26,7 +26,7 @@ from appliance.uplink.jetstream_publisher import (
 from appliance.uplink.outbox import CommitBatcher, Outbox
 from appliance.uplink.rate_limiter import RateLimiter
 from appliance.uplink.send_queue import QueuedEscalation, SendQueue
-from appliance.wire import CHUNK_BYTES, PRIORITIES, STREAM_ESCALATION, STREAM_MEDIA, Escalation
+from appliance.wire import CHUNK_BYTES, PRIORITIES, STREAM_ESCALATION, STREAM_MEDIA, TRACEPARENT, Escalation
 
 CHECKED_MAX = 4096  # escalations of one connection of which it is known that the broker has their chunks
 FLIGHT_BYTES_MAX = CHUNK_BYTES + 1024  # one chunk with its headers
@@ -384,6 +384,7 @@ class EscalationSender:
             return 0
         await self._record_sent(row, size)
         self._breaker.escalation_stored()
+        logger.info("escalation %s is with the broker, %s", row.id, outgoing.message.headers[TRACEPARENT])
         return 1
 
     async def resend(self, row: EscalationRow, message: NatsMessage) -> int:
