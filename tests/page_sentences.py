@@ -258,6 +258,7 @@ SENTENCES: tuple[str, ...] = (
     "ended a link",
     "opened a link",
     "whoever has the link",
+    "erased a span",
     "asked about pictures",
     "nothing is recorded in this time",
     "the recording holds no frame of this time that can be decoded",

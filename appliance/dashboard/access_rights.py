@@ -226,6 +226,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", f"{API}/access-log"): _ADMIN,
     ("GET", f"{API}/access-log.csv"): _ADMIN,
     ("GET", "/access"): _ADMIN,
+    ("POST", f"{API}/cameras/{{name}}/erase"): Right("admin", "camera", "erased a span"),
+    ("GET", f"{API}/erasures"): _ADMIN,
 }
 
 

@@ -33,7 +33,7 @@ from appliance.dashboard.settings_api import (
     editable_settings,
     installed_networks,
 )
-from appliance.dashboard.settings_forms import fields_of, forms
+from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
 from appliance.types import Review
 from appliance.web.auth import TemplatesPart
@@ -91,7 +91,8 @@ def camera_settings_page(rev: Rev, templates: TemplatesPart, settings: Settings,
     return templates.page(
         "camera_settings.html", here="/cameras", rev=rev, id=name, camera=camera, streams=shown, vendors=VENDORS,
         has_password=bool(shown.pop("password")), digest=service.running.digest, form=form,
-        fields=fields_of(form, config, written, (), name), others=sorted(set(config.cameras) - {name}),
+        fields=fields_of(form, config, written, (), name), zone_fields=zone_fields(config, name),
+        others=sorted(set(config.cameras) - {name}),
     )  # fmt: skip
 
 

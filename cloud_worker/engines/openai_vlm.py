@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, redact
 from appliance.types import JudgeKind
-from appliance.wire import NO_REASON, Escalation, FrameSupport, Need
+from appliance.wire import NO_REASON, TRACEPARENT, Escalation, FrameSupport, Need
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.images import ShownImage, encode_jpeg, select_images
 from cloud_worker.judge import JudgeCase, Opinion
@@ -114,10 +114,10 @@ class OpenAiVlm:
         if not found.shown:
             reason = f"No picture could be shown to the model: {found.lost[0]}."
             return Opinion(decision="unsure", reason=reason, more=True, prompt=prompt_version(case.escalation)), False
-        request = _AskedCase(found.shown, preprocess_s, case.escalation)
+        request = _AskedCase(found.shown, preprocess_s, case.escalation, case.traceparent)
         if self._settings.answer_order == "decision_first":
             return await self._ask_streamed(request), found.more
-        status, body = await self._post(self._request(request))
+        status, body = await self._post(self._request(request), trace=request.traceparent)
         return self._opinion(status, body, request), found.more
 
     async def _ask_streamed(self, asked: _AskedCase) -> Opinion:
@@ -126,7 +126,9 @@ class OpenAiVlm:
         An `unsure` is never early: more evidence, or a second look, may follow from the whole answer.
         """
         stream = ChatStream(lambda text: self._early(text, asked))
-        whole = asyncio.create_task(self._post(self._request(asked), stream.feed), name="streamed answer")
+        whole = asyncio.create_task(
+            self._post(self._request(asked), stream.feed, asked.traceparent), name="streamed answer"
+        )
         decided = asyncio.create_task(stream.decided.wait())
         try:
             await asyncio.wait({whole, decided}, return_when=asyncio.FIRST_COMPLETED)
@@ -197,10 +199,12 @@ class OpenAiVlm:
             request["stream_options"] = {"include_usage": True}
         return json.dumps(request).encode()
 
-    async def _post(self, request: bytes, feed: Callable[[bytes], None] = lambda part: None) -> tuple[int, bytes]:
+    async def _post(
+        self, request: bytes, feed: Callable[[bytes], None] = lambda part: None, trace: str = ""
+    ) -> tuple[int, bytes]:
         """Return (status, body) of an answer that is about the escalation; `feed` gets its parts as they come."""
         try:
-            response, body = await asyncio.wait_for(self._exchange(request, feed), self._settings.timeout_s)
+            response, body = await asyncio.wait_for(self._exchange(request, feed, trace), self._settings.timeout_s)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise EngineUnavailable(f"{self._where}: the model server cannot be reached ({_cause(error)})") from None
         except (httpx.TimeoutException, asyncio.TimeoutError):
@@ -214,8 +218,12 @@ class OpenAiVlm:
             raise EngineError(f"{self._where}: {_complaint(response.status_code, body)}")
         return response.status_code, body
 
-    async def _exchange(self, request: bytes, feed: Callable[[bytes], None]) -> tuple[httpx.Response, bytes]:
+    async def _exchange(
+        self, request: bytes, feed: Callable[[bytes], None], trace: str
+    ) -> tuple[httpx.Response, bytes]:
         url, headers = f"{self._settings.url}/chat/completions", {"Content-Type": "application/json"}
+        if trace:
+            headers[TRACEPARENT] = trace
         async with self._http.stream("POST", url, content=request, headers=headers) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise EngineError(f"{self._where}: the answer is compressed, which was not asked for")
@@ -268,40 +276,58 @@ class OpenAiVlm:
 
 @dataclass(frozen=True, slots=True)
 class _AskedCase:
-    """The images that the model is shown, what it took to make them, and the escalation."""
+    """The images that the model is shown, what it took to make them, the escalation and its trace."""
 
     shown: Sequence[ShownImage]
     preprocess_s: float
     escalation: Escalation
+    traceparent: str = ""
 
 
 class ChatStream:
-    """Reads a streamed completion as it comes, until its decision is known (server-sent events, one chunk a line).
+    """Reads a streamed completion as it comes (server-sent events, one chunk a line), also one that is whole.
 
-    State: the answer's text so far, and a line that is not whole yet. The answer as a whole is read at its end, by
-    `read_completion`.
+    State: the chunks so far, and a line that is not whole yet. `decided` is set once the text so far holds a decision.
     """
 
-    def __init__(self, decide: Callable[[str], VlmAnswer | None]) -> None:
+    def __init__(self, decide: Callable[[str], VlmAnswer | None] = lambda text: None) -> None:
         self._decide = decide
         self._line = bytearray()
         self._text = ""
+        self._chunks: list[_Chunk] = []
         self.decision: VlmAnswer | None = None
         self.decided = asyncio.Event()
 
     def feed(self, part: bytes) -> None:
         """Take the next bytes of the body."""
-        if self.decision is not None:
-            return
         *lines, rest = (bytes(self._line) + part).split(b"\n")
         self._line = bytearray(rest)
         for line in lines:
-            chunk = _chunk(line)
-            if chunk is not None and chunk.choices:
-                self._text += chunk.choices[0].delta.content or ""
-        self.decision = self._decide(self._text)
-        if self.decision is not None:
-            self.decided.set()
+            self._take(line)
+        if self.decision is None:
+            self.decision = self._decide(self._text)
+            if self.decision is not None:
+                self.decided.set()
+
+    def completion(self) -> Completion:
+        """Return the answer, at its end. One without a finish reason was cut off."""
+        self._take(bytes(self._line))
+        self._line.clear()
+        choices = [each.choices[0] for each in self._chunks if each.choices]
+        message = _Message(
+            content=self._text,
+            tool_calls=next((each.delta.tool_calls for each in choices if each.delta.tool_calls), None),
+            refusal=next((each.delta.refusal for each in choices if each.delta.refusal), None),
+        )
+        finish = next((each.finish_reason for each in reversed(choices) if each.finish_reason), "cut")
+        usage = next((each.usage for each in reversed(self._chunks) if each.usage), None)
+        return Completion(choices=[_Choice(message=message, finish_reason=finish)] if choices else [], usage=usage)
+
+    def _take(self, line: bytes) -> None:
+        chunk = _chunk(line)
+        if chunk is not None:
+            self._chunks.append(chunk)
+            self._text += (chunk.choices[0].delta.content or "") if chunk.choices else ""
 
 
 class _Lenient(BaseModel):
@@ -365,25 +391,15 @@ def _chunk(line: bytes) -> _Chunk | None:
 
 
 def read_completion(body: bytes) -> Completion | None:
-    """Read a reply that is whole, streamed or not; None: it is no chat completion.
-
-    A stream that ended without a finish reason was cut off.
-    """
+    """Read a reply that is whole, streamed or not; None: it is no chat completion."""
     if not body.lstrip().startswith(b"data:"):
         try:
             return Completion.model_validate_json(body)
         except ValidationError:
             return None
-    chunks = [chunk for line in body.split(b"\n") if (chunk := _chunk(line)) is not None]
-    choices = [each.choices[0] for each in chunks if each.choices]
-    message = _Message(
-        content="".join(each.delta.content or "" for each in choices),
-        tool_calls=next((each.delta.tool_calls for each in choices if each.delta.tool_calls), None),
-        refusal=next((each.delta.refusal for each in choices if each.delta.refusal), None),
-    )
-    finish = next((each.finish_reason for each in reversed(choices) if each.finish_reason), "cut")
-    usage = next((each.usage for each in reversed(chunks) if each.usage), None)
-    return Completion(choices=[_Choice(message=message, finish_reason=finish)] if choices else [], usage=usage)
+    stream = ChatStream()
+    stream.feed(body)
+    return stream.completion()
 
 
 def read_answer(

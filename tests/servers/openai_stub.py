@@ -106,6 +106,7 @@ class OpenAiStub:
         self.asked_t: list[float] = []
         self.complaints: list[str] = []
         self.trials = 0
+        self.traces: list[str] = []
         self._over = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         app = FastAPI()
@@ -148,6 +149,7 @@ class OpenAiStub:
         else:
             self._inspect(body, images)
             self.requests.append(body)
+            self.traces.append(request.headers.get("traceparent", ""))
             self.asked_t.append(time.time())
         return await self._answer(self._mode_of(body), streamed=body["stream"])
 

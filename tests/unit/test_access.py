@@ -125,6 +125,8 @@ reviewer own:
 reviewer camera:
   DELETE /api/v1/cameras/{name}/jobs/{job}; POST /api/v1/cameras/{name}/pause; GET,POST /api/v1/cameras/{name}/ptz
   POST /api/v1/cameras/{name}/why/replay; POST /api/v1/cameras/{name}/export
+admin camera:
+  POST /api/v1/cameras/{name}/erase
 reviewer alert:
   POST /api/v1/alerts/{alert_id}/escalate; POST /api/v1/alerts/{alert_id}/keep; POST /api/v1/alerts/{alert_id}/note
   POST /api/v1/alerts/{alert_id}/review; POST /api/v1/alerts/{alert_id}/export
@@ -134,6 +136,7 @@ reviewer site:
   POST /api/v1/arming; DELETE /api/v1/scenarios/{name}
 admin site:
   POST /api/v1/push/target
+  GET /api/v1/erasures
   GET /access; GET /api/v1/access-log; GET /api/v1/access-log.csv
   GET,POST /api/v1/backups; DELETE,GET /api/v1/backups/{backup}
   GET,POST /api/v1/cameras/{name}/trials; DELETE,GET /api/v1/cameras/{name}/trials/{trial}; GET /api/v1/notify
