@@ -19,7 +19,7 @@ from appliance.mqtt.broker_session import BrokerSession, ReceivedMessage
 from appliance.mqtt.discovery import OFF, ON, ONLINE, Topics, discovery_messages
 from appliance.mqtt.site_state import (
     AlertMessages,
-    WatchedCamera,
+    CameraZones,
     arming_states,
     camera_problem,
     json_body,
@@ -244,7 +244,7 @@ class MqttPublisher:
         }
         self._messages = AlertMessages(mqtt, site, public_url, cameras, deps.privacy, deps.alerts)
         self._topics = Topics(mqtt, site)
-        self._cameras = {name: WatchedCamera(name, camera) for name, camera in cameras.items()}
+        self._cameras = {name: CameraZones(name, camera) for name, camera in cameras.items()}
         self._states: dict[str, bytes] = {}
         self._camera_of: dict[str, str] = {}
         self._stills: dict[str, EvidenceRow] = {}

@@ -105,7 +105,7 @@ class AlertMessages:
         return None if piece is None or piece.state != "ready" else piece
 
 
-class WatchedCamera:
+class CameraZones:
     """One camera: who is in which zone, and when it was last examined. Owner: the publisher's thread."""
 
     def __init__(self, name: str, config: CameraConfig) -> None:
