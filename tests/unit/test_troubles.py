@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,10 @@ def test_the_sentence_of_the_day_says_that_all_recorded_or_which_did_not(tmp_pat
         served.live(camera, T0)
         served.record(camera, T0)
     with served.client() as client:
+        since = datetime.fromtimestamp(T0).astimezone()
+        assert f"All 2 cameras have recorded since {since:%H:%M}." in client.get("/").text, "it is a first day"
+        for camera in ("gate", "dock"):
+            served.record(camera, since.replace(hour=0, minute=0, second=0).timestamp() - 4)
         assert "All 2 cameras recorded all day." in client.get("/").text
         served.cameras.gap(Gap(camera="dock", t_start=T0 + 20, t_end=None, reason="recording is paused: no room"))
         assert "Not recorded today: dock (1 min 20 s)." in client.get("/").text
