@@ -151,20 +151,20 @@ class OpenAiVlm:
     async def _reason(self, early: VlmAnswer, first: Opinion, asked: _AskedCase) -> Opinion:
         """Return the opinion with its reason, by a second request that shares all before its last line."""
         counts = {"tokens_in": 0, "tokens_out": 0, "tokens_cached": 0}
-        told: VlmAnswer | str
+        given: VlmAnswer | str
         try:
             request = self._request(asked, reason_request(early.decision))
             status, body = await self._post(request, trace=asked.traceparent)
             completion = read_completion(body) if status == 200 else None
             counts = counts if completion is None else completion.tokens()
-            told = read_reason(completion, len(asked.shown), asked.escalation.language, early)
+            given = read_reason(completion, len(asked.shown), asked.escalation.language, early)
         except EngineError as error:
-            told = str(error)
-        if isinstance(told, str):
-            logger.info("%s: the reason of a decision did not come: %s", asked.escalation.id, told)
-            told = early.model_copy(update={"reason": NO_REASON})
+            given = str(error)
+        if isinstance(given, str):
+            logger.info("%s: the reason of a decision did not come: %s", asked.escalation.id, given)
+            given = early.model_copy(update={"reason": NO_REASON})
         sums = {name: getattr(first, name) + count for name, count in counts.items()}
-        return replace(self._believed(told, asked), **sums)
+        return replace(self._believed(given, asked), **sums)
 
     async def _ask_streamed(self, asked: _AskedCase) -> Opinion:
         """Return the opinion once its decision is known; `rest` then brings the reason. Raise as `judge`.
@@ -369,10 +369,10 @@ def read_reason(completion: Completion | None, images: int, language: str, early
     if choice.finish_reason != "stop":
         return _unfinished(choice)
     try:
-        told = ReasonAnswer.model_validate_json(choice.message.content or "")
+        given = ReasonAnswer.model_validate_json(choice.message.content or "")
     except ValidationError as error:
         return _not_valid(choice.message.content or "", error)
-    answer = told.of(early.decision, early.confidence)
+    answer = given.of(early.decision, early.confidence)
     return _contradiction(answer, images, language) or answer
 
 
