@@ -32,7 +32,7 @@ from appliance.core.core_settings import (
 )
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.site_faults import ClockWatch, Neighbours, SiteFaults, UpdateWatch
-from appliance.dashboard.deps import CoreProbes
+from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
 from appliance.health.disk_watch import DiskWatch
@@ -221,7 +221,9 @@ class BackgroundServices:
             health=self._probes.health,
             targets=lambda: notifier.statuses if notifier else (),
             mqtt=(lambda: publisher.status) if publisher else None,
-            rebaseline=lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
+            orders=IngestOrders(
+                lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)), supervisor.restart
+            ),
             calibration=lambda: self._context.calibration,
             pool=(lambda: uplink.pool) if uplink else None,
             escalate=stores.requests.ask if uplink else None,
