@@ -36,6 +36,11 @@ SENTENCES: tuple[str, ...] = (
     "Black picture",
     "Covered or out of focus",
     "Camera moved",
+    "Clock of the appliance is off",
+    "Update failed",
+    "the clock of the appliance stands before what is recorded already, and nothing sets it: let it reach a "
+    "time server (timedatectl set-ntp true)",
+    "the update to {version} did not start, so the version before is in force again",
     "Clock jumped",
     "Streams apart in time",
     "Disk short or failing",

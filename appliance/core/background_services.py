@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.base.clock import Clock, local_weekday_minute
+from appliance.base.clock import Clock, is_synchronised, local_weekday_minute
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceRestarts, periodic_service
 from appliance.config import (
@@ -31,7 +31,7 @@ from appliance.core.core_settings import (
     router_context,
 )
 from appliance.core.ingest_supervisor import IngestSupervisor
-from appliance.core.site_faults import Neighbours, SiteFaults
+from appliance.core.site_faults import ClockWatch, Neighbours, SiteFaults, UpdateWatch
 from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
@@ -200,11 +200,15 @@ class BackgroundServices:
             expiring={what: path for what, path in files.items() if path is not None},
         )
 
+        watch = ClockWatch(lasting.stores.segments.newest_t, is_synchronised, lasting.clock)
+        update = UpdateWatch(lasting.root, lasting.clock)
+
         def own() -> Mapping[HealthKind, str]:
             refused = lasting.backlog.refused
             disk = lasting.disk.fault or (f"the database cannot be written: {refused}" if refused else "")
             return {
                 **lasting.monitor.faults(), "service": lasting.restarts.fault, "disk": disk, "drift": self._drift.fault,
+                "time": watch.fault, "update": update.fault,
             }  # fmt: skip
 
         return SiteFaults(own, neighbours, self._config.decisions.health.ignore, lasting.clock)

@@ -40,6 +40,7 @@ HELP: dict[HealthKind, tuple[str, str]] = {
     "clock": _SYSTEM, "uplink": (N_("Settings of the link"), "/settings"), "mqtt": (N_("Settings"), "/settings"),
     "certificate": (N_("Settings"), "/settings"), "notify": (N_("Notifications"), "/notify"),
     "overloaded": (N_("What the detector has left"), "/cameras"), "drift": (N_("Look at the alerts"), "/agreement"),
+    "time": _SYSTEM, "update": _SYSTEM,
 }  # fmt: skip
 
 
