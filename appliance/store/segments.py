@@ -80,6 +80,11 @@ class SegmentStore:
         )
         return None if row is None else read_segment(row)
 
+    def newest_t(self) -> float | None:
+        """Return the latest moment of any recording; None: there is none."""
+        row = self._db.row("SELECT max(t_end) AS t FROM segment")
+        return None if row is None else row["t"]
+
     def recorded_since(self, camera: str, t: float) -> float | None:
         """Return when recording of a camera began, `t` where that was before it; None: it never did.
 
