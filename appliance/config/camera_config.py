@@ -254,6 +254,8 @@ class CameraConfig(ConfigModel):
                 )
         for zone in self.privacy.mask:
             _must_exist("zone", zone, tuple(self.zones), "privacy.mask")
+        for zone in self.quota.zone_days:
+            _must_exist("zone", zone, tuple(self.zones), "quota.zone_days")
         for never in self.privacy.never:
             for zone in never.zones:
                 _must_exist("zone", zone, tuple(self.zones), "privacy.never")

@@ -22,12 +22,16 @@ class QuotaConfig(ConfigModel):
 
 
 class CameraQuotaConfig(ConfigModel):
-    """The limits of one camera; None: the site's hours and pre-roll, and no limit of its own in bytes."""
+    """The limits of one camera; None: the site's hours and pre-roll, and no limit of its own in bytes.
+
+    zone_days: by zone, how long what happened in it is kept; the least of them bounds the continuous recording, too.
+    """
 
     continuous_hours: Annotated[float | None, Field(gt=0, le=24 * 3650)] = None
     continuous_gb: Gigabytes | None = None
     evidence_gb: Gigabytes | None = None
     preroll_mb: PrerollMb | None = None
+    zone_days: dict[str, Annotated[float, Field(gt=0, le=3650)]] = {}
 
 
 class StorageConfig(ConfigModel):
