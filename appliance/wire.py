@@ -19,7 +19,8 @@ STEPS_MAX = 3  # messages that one escalation may take: the first, and two more 
 # Of escalations and verdicts. 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …; 3 added the versions
 # of the sides: Verdict.worker_version, answer_schema, and what the worker keeps: Verdict.looks, archive; 4 says who
 # judged: Verdict.kind, the decision `rechecked`, and in which language: Escalation.language; 5 lets the decision come
-# before its reason: Verdict.provisional, and counts what the model server had cached: Verdict.tokens_cached.
+# before its reason: Verdict.provisional, counts what the model server had cached: Verdict.tokens_cached, and says which
+# of several engines answered: Verdict.answered_by, fallback.
 WIRE_SCHEMA = 5
 RECHECKED_SCHEMA = 4  # a site of an older schema does not know this decision
 PROVISIONAL_SCHEMA = 5  # a site of an older schema would keep the sentence that stands for the reason
@@ -216,6 +217,7 @@ class Verdict(_WireModel):
     is `unsure` then, which is how a site that does not know of `need` takes it). step: which step was judged; None: an
     older worker. provisional: decision, confidence and support are final, and the reason is still being written: it
     follows in a second verdict on the same escalation. tokens_cached: of tokens_in, what the model server had cached.
+    answered_by: of several engines, the name of the one that answered; fallback: how many better ones did not.
     """
 
     schema_version: Version = WIRE_SCHEMA
@@ -244,6 +246,8 @@ class Verdict(_WireModel):
     archive: Annotated[tuple[ArchiveLink, ...], Field(max_length=MEDIA_PER_ESCALATION_MAX + 1)] = ()
     provisional: bool = False
     tokens_cached: Count = 0
+    answered_by: Text = ""
+    fallback: Annotated[int, Field(ge=0, le=64)] = 0
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ Footage is analysed at 5 fps by detector and tracker as live; every 3 s of a per
 most frames its box meets a true person (IoU above 0.4). False: in none does it (0.2 at most). Others are left
 out. Empty: the boxes of a true one, moved to an empty place; at most `moved` of them a clip. Each is rechecked by the
 code that the appliance runs, from the file. CONTEXT, SHARE and SCORE_MIN were chosen on the rendered clips
-(docs/second_look.md), nothing on PETS.
+(docs/recheck.md), nothing on PETS.
 
 Brier: the mean square of confidence minus truth, with the prior probability beside it. CPU: of this process, decoding
 included.

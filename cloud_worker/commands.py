@@ -22,6 +22,7 @@ from appliance.detect.detector import UpscalingDetector
 from cloud_worker import dead_letter_store, stream_setup
 from cloud_worker.config import EngineConfig, RedetectEngine, WorkerConfig
 from cloud_worker.dead_letter_store import DeadLetter
+from cloud_worker.engines.engine_pool import EnginePool
 from cloud_worker.engines.redetect import UNSURE_SHARE, Redetect
 from cloud_worker.escalation_handler import ArchivePort, NullArchive
 from cloud_worker.images import SandboxDecoder
@@ -45,9 +46,9 @@ class Findings:
 async def run(settings: WorkerConfig, clock: Clock) -> None:
     """Work until SIGTERM or SIGINT."""
     remove_identifiers()
-    engine = build_engine(settings.engine, clock)
-    name = settings.worker.name or f"{socket.gethostname()[:40]}-{os.getpid()}"
     metrics = WorkerMetrics()
+    engine = build_judge(settings, clock, metrics)
+    name = settings.worker.name or f"{socket.gethostname()[:40]}-{os.getpid()}"
     archive = build_archive(settings, clock, metrics)
     link = NatsLink(settings.nats, f"vedette-worker {name}", clock)
     decoder = SandboxDecoder()
@@ -74,7 +75,7 @@ async def check(settings: WorkerConfig, clock: Clock) -> Findings:
     except UplinkError as error:
         findings.problems.append(str(error))
     await _check_archive(settings, clock, findings)
-    engine = build_engine(settings.engine, clock)
+    engine = build_judge(settings, clock, WorkerMetrics())
     try:
         findings.good.append(await engine.check())
     except EngineError as error:
@@ -122,6 +123,19 @@ def build_engine(settings: EngineConfig, clock: Clock) -> EnginePort:
     except ModuleNotFoundError as error:
         raise MissingDependency(f"the engine openai needs {error.name}: pip install 'vedette[cloud]'") from None
     return openai_vlm.OpenAiVlm(settings, clock)
+
+
+def build_judge(settings: WorkerConfig, clock: Clock, metrics: WorkerMetrics) -> EnginePort:
+    """Return the engine, or the pool of them, that the worker file asks for. Raise ModelError, MissingDependency."""
+    if not settings.engines:
+        return build_engine(settings.engine, clock)
+    engines = [(each, build_engine(each.engine, clock)) for each in settings.engines]
+    pool = EnginePool(
+        engines, settings.fallback, clock, lambda name, outcome: metrics.calls.labels(name, outcome).inc()
+    )
+    for each in pool.engines:
+        metrics.add_engine(each.name, lambda each=each: each.state)  # type: ignore[misc]
+    return pool
 
 
 def build_archive(settings: WorkerConfig, clock: Clock, metrics: WorkerMetrics) -> ArchivePort:

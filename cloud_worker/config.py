@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.base import yamlfile
-from appliance.base.broker_config import BrokerAddress, BrokerConfig, BrokerUrl
+from appliance.base.broker_config import REGION, BrokerAddress, BrokerConfig, BrokerUrl
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
-from appliance.wire import PRICE_MAX, TEXT_CHARS_MAX
+from appliance.wire import PRICE_MAX, TEXT_CHARS_MAX, Need
 from cloud_worker.prompt import AnswerOrder
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -79,6 +79,46 @@ class OpenAiEngine(ConfigModel):
 
 
 EngineConfig = Annotated[RedetectEngine | OpenAiEngine, Field(discriminator="kind")]
+
+
+class PooledEngineConfig(ConfigModel):
+    """One of several engines. Those of a lower order are asked first; price: of one judgement, in your currency.
+
+    evidence: the kinds that it may be asked about; null: all that it can look at. region: where it is.
+    """
+
+    name: Name
+    engine: EngineConfig
+    order: Annotated[int, Field(ge=0, le=16)] = 0
+    weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    price: Annotated[float, Field(ge=0, le=PRICE_MAX)] = 0.0
+    region: Annotated[str, Field(pattern=REGION)] | None = None
+    evidence: tuple[Need, ...] | None = None
+
+
+class FallbackConfig(ConfigModel):
+    """How several engines stand in for each other (docs/worker.md)."""
+
+    residency: tuple[Annotated[str, Field(pattern=REGION)], ...] = ()
+    patience_s: Annotated[float, Field(ge=0, le=86400)] = 30.0
+    probe_s: Annotated[float, Field(ge=0.1, le=3600)] = 30.0
+    hedge_hour_max: Annotated[float, Field(ge=0, le=PRICE_MAX)] = 0.0
+
+
+class SpotConfig(ConfigModel):
+    """Notice of the cloud that this machine's spot capacity is taken back, and how long it leaves."""
+
+    kind: Literal["none", "aws", "gcp", "azure"] = "none"
+    url: Annotated[str | None, Field(repr=False)] = None
+    every_s: Annotated[float, Field(ge=0.1, le=60)] = 5.0
+    grace_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
+
+    @field_validator("url")
+    @classmethod
+    def _scheme(cls, url: str | None) -> str | None:
+        if url is not None and not _is_http(url):
+            raise ValueError("must be an address such as http://169.254.169.254")
+        return None if url is None else url.rstrip("/")
 
 
 class HandlingConfig(ConfigModel):
@@ -178,11 +218,36 @@ class WorkerConfig(ConfigModel):
     nats: NatsConfig = NatsConfig()
     streams: StreamsConfig = StreamsConfig()
     engine: Annotated[EngineConfig, Field(validate_default=True)] = None  # type: ignore[assignment]  # refused in words
+    engines: Annotated[tuple[PooledEngineConfig, ...], Field(max_length=16)] = ()
+    fallback: FallbackConfig = FallbackConfig()
+    spot: SpotConfig = SpotConfig()
     worker: HandlingConfig = HandlingConfig()
     pool: PoolConfig = PoolConfig()
     status: StatusConfig = StatusConfig()
     api: ApiConfig = ApiConfig()
     archive: ArchiveConfig = ArchiveConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_engine(cls, data: Any) -> Any:
+        """Take the first of `engines` where `engine` is left out."""
+        given = data.get("engines") if isinstance(data, dict) else None
+        first = given[0] if isinstance(given, (list, tuple)) and given else None
+        if isinstance(first, dict) and "engine" in first and "engine" not in data:
+            return {**data, "engine": first["engine"]}
+        return data
+
+    @model_validator(mode="after")
+    def _distinct_and_allowed(self) -> WorkerConfig:
+        names = [each.name for each in self.engines]
+        if len(set(names)) < len(names):
+            raise ValueError("engines: two have the same name, and each needs one of its own")
+        allowed = self.fallback.residency
+        abroad = [each.name for each in self.engines if allowed and each.region not in allowed]
+        if abroad:
+            text = f"fallback.residency allows {', '.join(allowed)}: take out {', '.join(abroad)}, or write the region"
+            raise ValueError(text)
+        return self
 
     @field_validator("engine", mode="before")
     @classmethod

@@ -60,8 +60,9 @@ class Opinion:
     The token counts are 0 when it uses none. `preprocess_s` is part of the time it took. `more`: the answer is `unsure`
     because of the images it was shown, so that more evidence may settle it. `looks` is how often the model was asked.
     `prompt` is the version of the prompt, when it differs from case to case. `tokens_cached`: of those read, what the
-    server had cached. `rest`: the reason is still being written, and this brings the whole opinion, of the same
-    decision; it never raises, and is cancelled by whoever does not want it.
+    server had cached. `by`, `answered_by`, `fallback`: of several engines, which one answered, its name in the worker
+    file, and how many better ones did not. `rest`: the reason is still being written, and this brings the whole
+    opinion, of the same decision; it never raises, and is cancelled by whoever does not want it.
     """
 
     decision: Decision
@@ -76,6 +77,9 @@ class Opinion:
     prompt: str = ""
     tokens_cached: int = 0
     rest: asyncio.Task[Opinion] | None = None
+    by: Engine | None = None
+    answered_by: str = ""
+    fallback: int = 0
 
 
 class Engine(Protocol):
@@ -202,15 +206,16 @@ class Judge:
         return next((kind for kind in escalation.can if kind in self._engine.uses), None)
 
     def _verdict(self, escalation: Escalation, opinion: Opinion, seconds: float, stages: dict[str, float]) -> Verdict:
+        engine = opinion.by or self._engine
         facts = {
             "escalation": escalation.id,
             "site": escalation.site,
             "alert": escalation.alert,
-            "kind": self._engine.kind,
-            "engine": self._engine.name,
-            "model": self._engine.model,
-            "prompt_version": opinion.prompt or self._engine.prompt_version,
-            "answer_schema": self._engine.answer_schema,
+            "kind": engine.kind,
+            "engine": engine.name,
+            "model": engine.model,
+            "prompt_version": opinion.prompt or engine.prompt_version,
+            "answer_schema": engine.answer_schema,
             "worker_version": version(),
             "looks": opinion.looks,
             "seconds": round(seconds, 4),
@@ -218,6 +223,8 @@ class Judge:
             "tokens_in": opinion.tokens_in,
             "tokens_out": opinion.tokens_out,
             "tokens_cached": opinion.tokens_cached,
+            "answered_by": opinion.answered_by,
+            "fallback": opinion.fallback,
             "provisional": opinion.rest is not None,
             "worker": self.worker,
             "judged_t": self._clock.now(),

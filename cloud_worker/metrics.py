@@ -15,6 +15,7 @@ from appliance.wire import PRIORITIES, Escalation, Verdict
 STAGES = ("link", "queue", "fetch", "preprocess", "decision", "model", "publish")
 SERIES_MAX = 500  # of verdicts by version: a site names its own model, so that the labels have no bound of their own
 OTHER = "other"
+ENGINE_STATES = ("up", "cold", "away")
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # its `…_created` series are none of ours
 _WHOLE_BOUND = re.compile(rb'(le="\d+)\.0"')
@@ -63,6 +64,11 @@ class WorkerMetrics:
         self.refused = self._counter("refused", "Messages that are no escalations.")
         self.given_up = self._counter("given_up", "Escalations that were ended without a judgement.")
         self.dead = self._counter("dead_letters", "Escalations put among the dead letters.", "kind")
+        self.calls = self._counter("engine_calls", "Calls of the engines, by outcome.", "engine", "outcome")
+        self.states = Gauge(
+            "vedette_worker_engine_state", "1 for the state of an engine: up, cold or away.", ("engine", "state"),
+            registry=self._registry,
+        )  # fmt: skip
         self.archived = self._counter("archived", "Objects for the archive, by result.", "result")
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
@@ -74,6 +80,11 @@ class WorkerMetrics:
         gauge = Gauge(f"vedette_worker_{name}", text, ("priority",), registry=self._registry)
         for priority in PRIORITIES:
             gauge.labels(priority).set_function(partial(read, priority))
+
+    def add_engine(self, name: str, state: Callable[[], str]) -> None:
+        """Add an engine, whose state is read when the metrics are read."""
+        for each in ENGINE_STATES:
+            self.states.labels(name, each).set_function(partial(_is_state, state, each))
 
     def record_verdict(self, escalation: Escalation, verdict: Verdict, priority: str) -> None:
         """Count a verdict that was made and stored."""
@@ -141,6 +152,10 @@ class WorkerCounts:
             given_up=total(metrics.given_up),
             dead=total(metrics.dead),
         )
+
+
+def _is_state(read: Callable[[], str], state: str) -> float:
+    return float(read() == state)
 
 
 def total(counter: Counter) -> int:

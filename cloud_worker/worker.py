@@ -22,6 +22,7 @@ from cloud_worker.escalation_handler import PUBLISH_S_MAX, ArchivePort, Escalati
 from cloud_worker.fair_queue import BacklogMonitor, ConcurrencySlots, FairQueue, SiteQueue
 from cloud_worker.judge import Judge
 from cloud_worker.metrics import WorkerCounts, WorkerMetrics
+from cloud_worker.spot_watch import SpotWatch
 from cloud_worker.stream_setup import Delivery, NoConsumer, pull_next
 from cloud_worker.worker_status import PoolAnnouncer, StatusServer
 
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 PULL_PAUSE_S = 1.0  # after a pull that the broker refused; the sweep comes as often
 ARCHIVE_DRAIN_S = 10.0  # uploads may finish for so long after the last verdict; a pod's grace period holds it
+LEAVE_S = 5.0  # of the grace that spot capacity leaves, to give back what is not finished and to end
 REPORTED_MAX = 1000  # sentences logged once; a bound for what hostile messages make
 
 
@@ -68,6 +70,8 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._judging: dict[asyncio.Task[None], Delivery] = {}
         self._stop = asyncio.Event()
+        self._drain_s = config.worker.drain_s
+        self._spot = SpotWatch(config.spot, clock, self.drain_within) if config.spot.kind != "none" else None
         self._ack_wait_s = config.worker.ack_wait_s
         self._sooner = asyncio.Event()
         self._warm = False
@@ -103,6 +107,12 @@ class Worker:
         """Take no more escalations, finish those at hand, and let `run()` return."""
         self._stop.set()
 
+    def drain_within(self, seconds: float) -> None:
+        """Stop because this machine is taken back: be gone in so many seconds, whatever `drain_s` allows."""
+        self._drain_s = min(self._drain_s, max(0.0, seconds - LEAVE_S))
+        logger.warning("this machine is taken back in %.0f s: %d escalations in hand", seconds, self.judging)
+        self.stop()
+
     async def run(self) -> None:
         """Work until `stop()`. Raise MissingDependency when the port for /metrics is taken."""
         await self.status.start()
@@ -111,6 +121,8 @@ class Worker:
             asyncio.create_task(self._link.run(), name="link"),
             asyncio.create_task(self._report_progress(), name="beat"),
         ]
+        if self._spot is not None:
+            keepers.append(asyncio.create_task(self._spot.run(), name="notice of the spot market"))
         backoff = Backoff(0.5, 5.0)
         try:
             while not self._stop.is_set():
@@ -241,9 +253,11 @@ class Worker:
 
     async def _drain(self) -> None:
         """Let what is being judged finish for a while, and give back the rest."""
+        if self._link.connected is not None:
+            await self._announcer.announce(self._link.connected)  # the sites know at once that it takes no more
         if self._tasks:
             logger.info("finishing %d escalations", len(self._judging))
-            await asyncio.wait(list(self._tasks), timeout=self._config.drain_s)
+            await asyncio.wait(list(self._tasks), timeout=self._drain_s)
         left = dict(self._judging)
         await end_tasks(*self._tasks)
         for delivery in left.values():

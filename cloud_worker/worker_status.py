@@ -66,12 +66,16 @@ class PoolAnnouncer:
     async def run(self, client: Client) -> None:
         """Announce for as long as the connection lasts, or until cancelled."""
         while True:
-            try:
-                with broker_errors("the worker could not be announced"):
-                    await client.publish(POOL_SUBJECT, self.status().to_json())
-            except UplinkError as error:  # the connection's own task says that it is lost
-                self._log.report(error)
+            await self.announce(client)
             await asyncio.sleep(self._settings.every_s)
+
+    async def announce(self, client: Client) -> None:
+        """Announce the worker as it is now, once."""
+        try:
+            with broker_errors("the worker could not be announced"):
+                await client.publish(POOL_SUBJECT, self.status().to_json())
+        except UplinkError as error:  # the connection's own task says that it is lost
+            self._log.report(error)
 
     def status(self) -> PoolStatus:
         """Return the worker's status as it is now."""

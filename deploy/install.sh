@@ -5,7 +5,7 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-install.sh VERB [OPTIONS]      as root; the box (CPU, Intel, NVIDIA, Jetson, Raspberry Pi, Hailo) is found out
+install.sh VERB [OPTIONS]      as root; the kind of appliance (CPU, Intel, NVIDIA, Jetson, Raspberry Pi, Hailo) is found out
 
   install    user, /opt/vedette/VERSION, /etc/vedette, /var/lib/vedette, units, device rules; starts it
   upgrade    another version beside this one; the database is copied; what does not become ready is undone
@@ -16,8 +16,8 @@ install.sh VERB [OPTIONS]      as root; the box (CPU, Intel, NVIDIA, Jetson, Ras
   --from SOURCE    wheel, folder of the source or URL of a wheel (default: the repository in which this script lies)
   --sha256 HEX     of that wheel, which is refused if it is another
   --worker         the cloud worker instead of the appliance
-  --box KIND       cpu, intel, nvidia, jetson or pi, instead of what is found
-  --extras A,B     of the package, instead of those for the box ('': none)
+  --appliance KIND cpu, intel, nvidia, jetson or pi, instead of what is found
+  --extras A,B     of the package, instead of those for the appliance ('': none)
   --listen H:P     at the first installation: where the dashboard listens (default 0.0.0.0:8080)
   --wait SECONDS   how long a version may take until it is ready (default 180)
   --python PATH    of 3.10 to 3.13 (default: the system's)
@@ -45,7 +45,7 @@ vendor_among() {  # vendor_among ID FILE...: one of the files holds this PCI ven
   return 1
 }
 
-find_box() {
+find_kind() {
   model=''
   [ -r "$root/proc/device-tree/model" ] && model=$(tr -d '\000' <"$root/proc/device-tree/model")
   case $model in
@@ -64,7 +64,7 @@ find_box() {
 
 has_hailo() { [ -e "$root/dev/hailo0" ] || vendor_among 0x1e60 "$root"/sys/bus/pci/devices/*/vendor; }
 
-extras_for() {  # what the package brings for a box; Hailo's and Jetson's libraries are the system's
+extras_for() {  # what the package brings for a kind of appliance; Hailo's and Jetson's libraries are the system's
   case $1 in
     intel) echo openvino ;;
     nvidia) if [ "$(cuda_of nvidia)" = 13 ]; then echo gpu,nvml; else echo nvml; fi ;;  # onnxruntime-gpu is for CUDA 13
@@ -146,7 +146,7 @@ build_version() {  # $opt/$version with everything in it; what a kill left half 
   [ -e "$place/.whole" ] && return 0
   run rm -rf "$place"
   site_packages=''
-  [ "$box" = jetson ] && site_packages=--system-site-packages  # TensorRT comes with JetPack, for its Python only
+  [ "$kind" = jetson ] && site_packages=--system-site-packages  # TensorRT comes with JetPack, for its Python only
   # shellcheck disable=SC2086
   run "$interpreter" -m venv $site_packages "$place"
   pip="$place/bin/python -m pip --disable-pip-version-check --no-input install -q"
@@ -166,12 +166,12 @@ build_version() {  # $opt/$version with everything in it; what a kill left half 
     else run $pip "$wheel${named:+[$named]}"; fi
   }
   if [ "$unit" = vedette ]; then
-    case $box in
+    case $kind in
       jetson) card=jetson ;;  # TensorRT is JetPack's
       nvidia) card=tensorrt ;;
       *) card='' ;;
     esac
-    [ -z "$card" ] || [ "$(cuda_of "$box")" = 13 ] || card=$card-cu12
+    [ -z "$card" ] || [ "$(cuda_of "$kind")" = 13 ] || card=$card-cu12
     # TensorRT's libraries are no wheels on the usual index: their build fetches NVIDIA's, which a closed site cannot reach.
     # shellcheck disable=SC2086
     [ -z "$card" ] || run $pip "$wheel[$card]" || say "no vedette[$card]: detector.backend tensorrt will refuse to start"
@@ -211,7 +211,7 @@ put_files() {  # put_files VERSION: units, device rules and commands are those o
   put 0755 "$files/install.sh" "$root/usr/local/sbin/vedette-install"
   put 0644 "$files/systemd/$unit.service" "$root/etc/systemd/system/$unit.service"
   if [ "$unit" = vedette ]; then
-    put 0644 "$files/systemd/accelerator.d/$box.conf" "$root/etc/systemd/system/vedette.service.d/50-accelerator.conf"
+    put 0644 "$files/systemd/accelerator.d/$kind.conf" "$root/etc/systemd/system/vedette.service.d/50-accelerator.conf"
   fi
   for each in vedette vedette-worker; do
     run mkdir -p "$root/usr/local/bin"
@@ -316,7 +316,7 @@ prepare() {
   apt_install python3-venv
   interpreter=$(find_python)
   # shellcheck disable=SC2046
-  apt_install $(packages_for "$box")
+  apt_install $(packages_for "$kind")
   get_wheel
 }
 
@@ -327,16 +327,16 @@ interrupted() {
 choices() {  # what was chosen at the installation holds for later versions
   chosen=$opt/choices
   if [ -r "$chosen" ]; then
-    read -r known_box known_unit known_extras <"$chosen" || true
-    [ -n "$box" ] || box=$known_box
+    read -r known_kind known_unit known_extras <"$chosen" || true
+    [ -n "$kind" ] || kind=$known_kind
     [ -n "$unit" ] || unit=$known_unit
     [ "$unit" = "$known_unit" ] || die "$known_unit is installed here: one of the two a machine, the other in a container"
     [ "$extras" != unset ] || extras=$known_extras
   fi
-  [ -n "$box" ] || box=$(find_box)
-  case $box in cpu | intel | nvidia | jetson | pi) ;; *) die "--box is cpu, intel, nvidia, jetson or pi, and not $box" ;; esac
+  [ -n "$kind" ] || kind=$(find_kind)
+  case $kind in cpu | intel | nvidia | jetson | pi) ;; *) die "--appliance is cpu, intel, nvidia, jetson or pi, and not $kind" ;; esac
   unit=${unit:-vedette}
-  [ "$extras" != unset ] || { if [ "$unit" = vedette ]; then extras=$(extras_for "$box"); else extras=cloud,s3; fi; }
+  [ "$extras" != unset ] || { if [ "$unit" = vedette ]; then extras=$(extras_for "$kind"); else extras=cloud,s3; fi; }
 }
 
 do_install() {
@@ -344,12 +344,12 @@ do_install() {
   current=$(read_link current)
   prepare
   [ -z "$current" ] || [ "$current" = "$version" ] || die "$current is installed: \`upgrade\` brings another version and can go back"
-  say "Vedette $version for $box, in $opt/$version"
+  say "Vedette $version for $kind, in $opt/$version"
   build_version
   put_files "$version"
   make_user
   make_folders
-  [ -n "$dry" ] || echo "$box $unit $extras" >"$opt/choices"
+  [ -n "$dry" ] || echo "$kind $unit $extras" >"$opt/choices"
   point current "$version"
   reload
   # shellcheck disable=SC2086
@@ -473,7 +473,7 @@ do_status() {
   load_owner
   current=$(read_link current)
   [ -n "$current" ] || { say 'not installed'; return 1; }
-  say "version $current, before it $(read_link previous | grep . || echo none); box $box"
+  say "version $current, before it $(read_link previous | grep . || echo none), appliance $kind"
   [ ! -e "$opt/changing" ] || say "cut off: $(cat "$opt/changing"); \`vedette-install rollback\` goes back"
   [ -z "$systemctl" ] || is_running || { say "$unit does not run"; return 1; }
   [ "$unit" = vedette ] || return 0
@@ -502,16 +502,16 @@ do_uninstall() {
 }
 
 main() {
-  root='' dry='' from='' sha256='' box='' extras=unset listen=0.0.0.0:8080 wait_s=180 python='' apt=1 start=1 purge=''
+  root='' dry='' from='' sha256='' kind='' extras=unset listen=0.0.0.0:8080 wait_s=180 python='' apt=1 start=1 purge=''
   systemctl=unset unit='' undo='' owner='' kept='' files=''
   [ $# -gt 0 ] || { usage >&2; exit 2; }
   verb=$1; shift
   while [ $# -gt 0 ]; do
     case $1 in
-      --from | --sha256 | --box | --extras | --listen | --wait | --python | --root | --systemctl)
+      --from | --sha256 | --appliance | --box | --extras | --listen | --wait | --python | --root | --systemctl)
         [ $# -gt 1 ] || die "$1 wants a value"
         case $1 in
-          --from) from=$2 ;; --sha256) sha256=$2 ;; --box) box=$2 ;; --extras) extras=$2 ;; --listen) listen=$2 ;;
+          --from) from=$2 ;; --sha256) sha256=$2 ;; --appliance | --box) kind=$2 ;; --extras) extras=$2 ;; --listen) listen=$2 ;;
           --wait) wait_s=$2 ;; --python) python=$2 ;; --root) root=${2%/} ;; --systemctl) systemctl=$2 ;;
         esac
         shift 2 ;;

@@ -20,6 +20,8 @@ MEDIA_FUNCTIONS: Final = "appliance.media.sandboxed_functions"
 """Runs inside a sandbox: stills, clips and pictures of recorded video."""
 JOB_FUNCTIONS: Final = "appliance.scenario.sandboxed_jobs"
 """Runs inside a sandbox: what a person asks the dashboard to do with the recording."""
+LLAMA_SERVER: Final = "llama_cpp.server"
+"""Of the package llama-cpp-python, where somebody has installed it; `vedette judge` starts it."""
 BENCH: Final = "appliance.lab.bench_measurement"
 """Started by `vedette bench` only."""
 

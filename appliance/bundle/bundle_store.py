@@ -222,18 +222,8 @@ class BundleStore:
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
         """Hold the lock of the folder while something is changed. Raise PreconditionError: the disk refuses."""
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise PreconditionError(f"{self.root} cannot be written: {error.strerror}; see $VEDETTE_MODELS") from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with locked(self.root):
             yield
-        except OSError as error:
-            raise PreconditionError(f"{self.root}: {error.strerror or error}") from None
-        finally:
-            os.close(handle)
 
     def _before(self, slot: InForce, table: InForceTable) -> InForce | None:
         before = slot.before
@@ -300,6 +290,25 @@ def _with_slot(table: InForceTable, camera: str, slot: InForce | None) -> InForc
         return replace(table, everywhere=slot)
     cameras = {name: each for name, each in table.cameras.items() if name != camera}
     return replace(table, cameras=cameras if slot is None else {**cameras, camera: slot})
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of `folder`, which is made. Raise PreconditionError: the disk refuses, or another one holds it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise PreconditionError(f"{folder} cannot be written: {error.strerror}; see $VEDETTE_MODELS") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    except BlockingIOError:
+        raise PreconditionError(f"another process is at work in {folder}: wait for it") from None
+    except OSError as error:
+        raise PreconditionError(f"{folder}: {error.strerror or error}") from None
+    finally:
+        os.close(handle)
 
 
 def _flush(path: Path) -> None:

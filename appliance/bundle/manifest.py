@@ -21,7 +21,7 @@ from appliance.base.detector_config import HeadName, Precision
 from appliance.base.errors import ModelError
 
 MANIFEST_FILE = "manifest.json"
-MANIFEST_BYTES_MAX = 1 << 20  # one with three files and their stages takes 6 KB
+MANIFEST_BYTES_MAX = 1 << 20  # one with three files and their stages takes 20 KB
 FILE_BYTES_MAX = 1 << 30  # what is larger is no detector
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 VERSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
@@ -81,6 +81,7 @@ class ModelEntry(ConfigModel):
     note: str = ""  # what a person should know before choosing it
     cost: Annotated[float, Field(ge=0)] = 0.0  # CPU time of an inference against vedette-nano; 0: not measured
     calibration: Annotated[dict[str, tuple[float, float]], AfterValidator(checked_lines)] = {}  # see ScoreLines
+    recall: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}  # found at a score of 0.5, on the judging set
     unseen: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}  # AP50 on images that none was tuned to, by view_class
 
 
@@ -195,7 +196,19 @@ class BundleManifest(ConfigModel):
 
     def to_bytes(self) -> bytes:
         """Write out manifest.json."""
-        return (self.model_dump_json(indent=1, exclude_defaults=True) + "\n").encode()
+        return (self.model_dump_json(exclude_defaults=True) + "\n").encode()
+
+
+def version_order(version: str) -> list[tuple[int, str]]:
+    """Return what versions are sorted by: numbers in them count as numbers."""
+    return [(int(each), "") if each.isdigit() else (-1, each) for each in re.split(r"(\d+)", version) if each]
+
+
+def check_minimum(manifest: BundleManifest, vedette: str) -> None:
+    """Raise ModelError if this version of Vedette is older than the bundle needs. vedette: "": not known."""
+    wanted = manifest.minimum.version
+    if wanted and vedette and version_order(vedette) < version_order(wanted):
+        raise ModelError(f"{manifest.ref} needs Vedette {wanted}, this is {vedette}: upgrade it first")
 
 
 def parse_manifest(data: bytes, source: str) -> BundleManifest:

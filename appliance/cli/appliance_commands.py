@@ -199,6 +199,127 @@ Exit code 0: all match. 1: one is not, or a named one is not here. 2: wrong use.
 )
 
 
+_CAMERA = option("--camera", default="", metavar="NAME", help="only this camera")
+
+APPLIANCE.command(
+    "models install",
+    "install a signed bundle, and perhaps put it in force",
+    """\
+Install a version of a network that a publisher signed (docs/models.md). Bytes that are here already, such as those of
+the same network with another head, are not fetched again; a download that was cut goes on where it stopped. The first
+time, --from and --root say whom to trust; the appliance keeps both.
+
+  vedette models install night@3 --from oci://ghcr.io/example/models --root root.json
+  vedette models install night --use                     # the newest version, for all cameras
+  vedette models install night@3 --use --camera gate
+
+ADDRESS is oci://HOST/NAME (a registry), https://…, s3://BUCKET/PREFIX, or a folder. What is not signed by those whom
+this appliance trusts, older than what was seen, or expired is refused, and nothing is changed.
+
+Exit code 0: installed. 2: it is not (with the reason).
+""",
+    option("name", metavar="NAME[@VERSION]", help="without a version: the newest that is on offer"),
+    option("--from", dest="address", default="", metavar="ADDRESS", help="where to fetch it"),
+    option("--root", type=Path, metavar="FILE", help="the publisher's root.json: trust it from now on"),
+    option("--use", action="store_true", help="put it in force"),
+    _CAMERA,
+    json_switch("a JSON object instead of text"),
+    run="appliance.cli.bundle_commands:install_command",
+)
+
+
+APPLIANCE.command(
+    "models rollback",
+    "go back to the bundle that was in force before",
+    """\
+Put in force what was before: the last bundle that had proven itself, else what comes with Vedette.
+
+  vedette models rollback
+  vedette models rollback --camera gate
+
+Exit code 0: done. 2: nothing was put in force.
+""",
+    _CAMERA,
+    json_switch("a JSON object instead of text"),
+    run="appliance.cli.bundle_commands:rollback_command",
+)
+
+
+APPLIANCE.command(
+    "models pin",
+    "let no other bundle take the place of the one in force",
+    """\
+Pin the bundle in force: neither an update nor a trial replaces it, until --off.
+
+  vedette models pin
+  vedette models pin --off --camera gate
+
+Exit code 0: done. 2: nothing was put in force.
+""",
+    option("--off", action="store_true", help="let it be replaced again"),
+    _CAMERA,
+    json_switch("a JSON object instead of text"),
+    run="appliance.cli.bundle_commands:pin_command",
+)
+
+
+APPLIANCE.command(
+    "models export",
+    "write a network that is here as the folder of a bundle",
+    """\
+Write a folder with the manifest, the files and the card of a network: a copy to keep, or what `publish` signs.
+
+  vedette models export vedette-nano nano-8 --version 8
+
+Exit code 0: written. 2: it is not (with the reason).
+""",
+    option("name", metavar="NAME", help="as `vedette models list` says, or NAME@VERSION of an installed bundle"),
+    option("folder", type=Path, metavar="DIR", help="a new folder"),
+    option("--version", default="", metavar="VERSION", help="default: after the hash of its file"),
+    json_switch("a JSON object instead of text"),
+    run="appliance.cli.bundle_commands:export_command",
+)
+
+
+APPLIANCE.command(
+    "models prune",
+    "remove the bundles that nothing uses",
+    """\
+Remove every installed bundle that is neither in force for any camera nor what would be gone back to, and what is left
+of cut downloads. The networks that come with Vedette or were pulled stay.
+
+  vedette models prune
+""",
+    json_switch("a JSON object instead of text"),
+    run="appliance.cli.bundle_commands:prune_command",
+)
+
+
+APPLIANCE.command(
+    "models publish",
+    "sign bundles into a repository (for publishers)",
+    """\
+Sign the folders of bundles into a repository: a folder, to be copied to any web server or bucket, or pushed into a
+registry. Without a bundle, all is signed anew; do that every month, since signatures expire.
+
+  vedette models publish --new --repository repository --keys keys
+  vedette models publish nano-8 --repository repository --keys keys
+  vedette models publish --rotate targets --repository repository --keys keys
+  vedette models publish nano-9 --repository repository --keys keys --push oci://registry.lan/models
+
+Exit code 0: signed. 2: it is not (with the reason).
+""",
+    option("bundles", nargs="*", metavar="DIR", help="as `vedette models export` writes them"),
+    option("--repository", type=Path, required=True, metavar="DIR", help="the repository"),
+    option("--keys", type=Path, required=True, metavar="DIR", help="the private keys (PEM)"),
+    option("--new", action="store_true", help="make the keys and an empty repository first"),
+    option("--rotate", choices=("root", "targets", "snapshot", "timestamp"), help="replace a key of this role"),
+    option("--push", default="", metavar="ADDRESS", help="then copy it into this registry"),
+    json_switch("a JSON object instead of text"),
+    run="appliance.cli.bundle_commands:publish_command",
+)
+
+
 APPLIANCE.command(
     "users",
     "list, add and change the users of the dashboard",
@@ -383,6 +504,35 @@ Exit code 0: done, or ready. 1: the database or the disk. 2: it is no backup of 
 
 
 APPLIANCE.command(
+    "judge",
+    "which language model fits this machine, what it costs; start it",
+    """\
+Say which small open vision-language model fits this machine, how long it takes for an answer and what that costs, by
+arithmetic; with --start run llama.cpp's server with it, at the lowest priority, until Ctrl-C.
+
+  vedette judge
+  vedette judge --start
+  vedette judge --start --model smolvlm2-2.2b --port 8000
+  vedette judge --start --file model.gguf --mmproj mmproj.gguf
+
+The server is $VEDETTE_LLAMA_SERVER, `llama-server` on the PATH, or the Python package llama-cpp-python[server].
+llama-server downloads the model, some GB, from Hugging Face unless --file names one. `vedette demo` finds the server by
+itself; docs/worker.md says how an appliance judges by itself.
+Exit code 0: done. 1: no model fits, or the server failed. 2: wrong use.
+""",
+    switch("--start", help="start the server, try it, and keep it running"),
+    option("--model", metavar="NAME", help="one of the table; else the largest that fits and answers in a minute"),
+    option(
+        "--port", type=whole_number_between(1, 65535, "port"), default=8000, metavar="N", help="of the server (8000)"
+    ),
+    option("--file", type=Path, metavar="GGUF", help="a model that is here, instead of a download"),
+    option("--mmproj", type=Path, metavar="GGUF", help="its image encoder"),
+    json_switch(),
+    run="appliance.cli.judge_command:judge_command",
+)
+
+
+APPLIANCE.command(
     "demo",
     "try everything on this machine, with footage that is included",
     """\
@@ -394,8 +544,9 @@ the appliance, a NATS server, a cloud worker, and the dashboard.
   vedette demo --camera rtsp://viewer:secret@192.168.1.20/sub
   vedette demo --vlm http://127.0.0.1:8000
 
-Without --vlm the cloud worker rechecks alerts with a detector: it can reject or doubt an alert, but not confirm it.
-deploy/vlm/README.md has a small vision-language model for any computer; a key for it goes into VLM_API_KEY.
+Without --vlm the demo looks for a model server on this machine (`vedette judge --start` runs one). If there is none, or
+with `--vlm none`, the cloud worker rechecks alerts with a detector: it can reject or doubt, but not confirm. A key goes
+into VLM_API_KEY.
 
 Ctrl-C stops everything.
 """,
@@ -409,7 +560,9 @@ Ctrl-C stops everything.
         help="use this rtsp:// camera (repeatable)",
     ),
     option("--model", metavar="M", help="detector model: auto, a name, a path to an .onnx, or builtin:hog"),
-    option("--vlm", metavar="URL", help="the judge: a vision-language model's OpenAI-compatible server"),
+    option(
+        "--vlm", metavar="URL", help="the judge: a vision-language model's OpenAI-compatible server; none: a detector"
+    ),
     option("--vlm-model", metavar="NAME", help="its model, when the server has several"),
     option(
         "--port",

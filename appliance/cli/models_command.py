@@ -12,9 +12,9 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedCo
 
 from appliance.base.console import CommandProgress
 from appliance.base.errors import ModelError, UsageError
-from appliance.bundle.manifest import ModelEntry
+from appliance.bundle.manifest import BundleManifest, BundleRef, ModelEntry
 from appliance.detect.model_download import ModelDownload, ModelStatus, model_status
-from appliance.detect.model_files import model_bundles, model_folders, pull_folder
+from appliance.detect.model_files import bundle_store, model_bundles, model_folders, pull_folder
 
 _STATES = {
     "bundled": "comes with Vedette",
@@ -22,14 +22,17 @@ _STATES = {
     "partial": "download not finished",
     "absent": "not here",
     "damaged": "DAMAGED",
+    "hash missing": "hash missing",
 }
 
 
 def list_command(*, as_json: bool) -> int:
     """Print every network with size, licence, state and what was measured of it. Returns 0."""
     found = _status(model_bundles())
+    store = bundle_store()
+    installed = store.installed()
     if as_json:
-        print(json.dumps([_json(each) for each in found], indent=1))
+        print(json.dumps([{**_json(each), "versions": _versions(each.name, installed)} for each in found], indent=1))
         return 0
     for each in found:
         bundle = each.bundle
@@ -41,6 +44,17 @@ def list_command(*, as_json: bool) -> int:
             print(f"{'':20} {bundle.note}")
     if any(each.state in ("absent", "partial") for each in found):
         print("\nvedette models pull NAME downloads one; detector: {model: NAME} in the site file uses it.")
+    if installed:
+        print("\nInstalled versions:")
+    table = store.in_force()
+    slots = {camera or "all cameras": slot for camera, slot in {"": table.everywhere, **table.cameras}.items() if slot}
+    for ref, manifest in installed.items():
+        uses = [
+            f"in force for {who}, {slot.state}{', pinned' if slot.pinned else ''}" if slot.bundle == ref
+            else f"before, for {who}" for who, slot in slots.items() if ref in (slot.bundle, slot.before)
+        ]  # fmt: skip
+        uses += [f"quarantined: {table.quarantined[ref]}"] if ref in table.quarantined else []
+        print(f"{ref!s:32} {manifest.total_bytes / 1e6:6.1f} MB  {'; '.join(uses)}")
     return 0
 
 
@@ -89,6 +103,10 @@ def verify_command(names: Sequence[str], *, as_json: bool) -> int:
             if each.state == "damaged":
                 print(f"{'':20} delete the file, then: vedette models pull {each.name}")
     return 0 if all(each.state in ("bundled", "ready") for each in found) else 1
+
+
+def _versions(name: str, installed: Mapping[BundleRef, BundleManifest]) -> list[str]:
+    return [ref.version for ref in installed if ref.name == name]
 
 
 def _status(bundles: Mapping[str, ModelEntry]) -> list[ModelStatus]:

@@ -40,7 +40,7 @@ from appliance.config import CameraConfig, SiteConfig
 from appliance.config.secrets_file import secrets_exposed, secrets_path
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
-from appliance.detect.model_files import AUTO_MODEL, OWN_MODEL, model_bundles
+from appliance.detect.model_files import model_bundles, named_model
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.runtime_choice import RuntimeOption, runtime_options, table_lines
 from appliance.detect.variant_measurement import variant_advice
@@ -114,7 +114,7 @@ def better_models(
 
     They are compared on images that none was tuned to. Empty if the network in use was never measured that way.
     """
-    own = bundles.get(OWN_MODEL if model == AUTO_MODEL else model)
+    own = bundles.get(named_model(model))
     if own is None or not own.cost:
         return []
     kinds = _kinds(own, cameras)

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from appliance.config.site_file import DashboardSections as DashboardSections
     from appliance.config.site_file import DecisionConfig as DecisionConfig
     from appliance.config.site_file import EdgeCostConfig as EdgeCostConfig
+    from appliance.config.site_file import JudgeCostConfig as JudgeCostConfig
     from appliance.config.site_file import LoadSheddingConfig as LoadSheddingConfig
     from appliance.config.site_file import ReplaySections as ReplaySections
     from appliance.config.site_file import SensorsConfig as SensorsConfig
@@ -99,7 +100,8 @@ _HOMES = {
     ),
     "appliance.config.site_file": (
         "AdjoiningConfig AlertsConfig CloudCostConfig CostsConfig DashboardConfig DashboardSections DecisionConfig "
-        "EdgeCostConfig LoadSheddingConfig ReplaySections SensorsConfig SiteConfig SiteIdentity load loads of_cameras"
+        "EdgeCostConfig JudgeCostConfig LoadSheddingConfig ReplaySections SensorsConfig SiteConfig "
+        "SiteIdentity load loads of_cameras"
     ),
     "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint Title id_of",
     "appliance.base.detector_config": "DetectorConfig",

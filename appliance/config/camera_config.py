@@ -42,6 +42,7 @@ class StorageConfig(ConfigModel):
     evidence_days: Annotated[float, Field(gt=0, le=3650)] = 30.0
     size_max_gb: Annotated[float, Field(gt=0)] = 50.0
     disk_free_min_mb: Annotated[float, Field(ge=0)] = 500.0
+    access_log_days: Annotated[float, Field(gt=0, le=3650)] = 180.0
     quota: QuotaConfig = QuotaConfig()
     preroll_dir: Path | None = None
 

@@ -30,7 +30,7 @@ class HealthConfig(ConfigModel):
 
 
 class RecheckConfig(ConfigModel):
-    """When and how the appliance re-checks an alert itself while the cloud does not answer. See docs/second_look.md.
+    """When and how the appliance re-checks an alert itself while the cloud does not answer. See docs/recheck.md.
 
     after_s: when a verdict is late; detector_load_max: the share of the time in which the detector may be at work;
     model: another network for it, None: the one of `detector`.

@@ -32,6 +32,7 @@ TOKEN_LENGTH_MIN = 12  # 12 random letters and digits have 71 bits
 CAMERAS_MAX = 256  # a file with 20,000 was checked for a minute, and no appliance decodes 256
 ADJOINING_MAX = 64  # pairs of zones; eight cameras around a house have some twelve
 PASSAGE_AREA_MAX = 0.5  # share of the picture: a zone of nearly all of it says nothing about where somebody left
+_GB = "1 GB by mobile network in the UK, 2023, by cable.co.uk (237 countries: Israel 0.02, USA 6.00)"
 _PI_NODE = "a Raspberry Pi 5 as a node in a shop, early 2026: 150 over 3 years, 5 a month for its connection"
 
 
@@ -52,7 +53,8 @@ class EdgeCostConfig(ConfigModel):
 class CloudCostConfig(ConfigModel):
     """The costs of sending every main stream to the cloud and of running the detector there.
 
-    gpu_use: the share of its paid hours in which the GPU works; uplink_gb: None: escalation.prices.uplink_gb.
+    gpu_use: the share of its paid hours in which the GPU works. uplink_gb: also of what escalations send; where
+    escalation.prices.uplink_gb is named and this is not, that one; None: always that one.
     """
 
     gpu_hour: Annotated[Amount, Field(description="an NVIDIA L4 on demand, RunPod by deploybase.ai, 2026")] = 0.44
@@ -60,7 +62,15 @@ class CloudCostConfig(ConfigModel):
         float, Field(gt=0, description="one in 10 ms on an L4, early 2026: an upper bound of its time")
     ] = 360_000.0
     gpu_use: Annotated[float, Field(gt=0, le=1, description="never idle; at 0.1 an inference costs ten times")] = 1.0
-    uplink_gb: Annotated[Amount | None, Field(description="as escalation.prices.uplink_gb")] = None
+    uplink_gb: Annotated[Amount | None, Field(description=_GB)] = 0.62
+
+
+class JudgeCostConfig(ConfigModel):
+    """The prices of the judge's GPU, for spot beside reserved. warm_hours_day: it is kept on for, used or not."""
+
+    spot_hour: Annotated[Amount, Field(description="an H100 on the spot market, early 2026")] = 0.80
+    reserved_hour: Annotated[Amount, Field(description="an H100, early 2026; an H200 3.69")] = 2.01
+    warm_hours_day: Annotated[float, Field(ge=0, le=24, description="always: a cold model takes a minute")] = 24.0
 
 
 class CostsConfig(ConfigModel):
@@ -69,6 +79,7 @@ class CostsConfig(ConfigModel):
     currency: Annotated[str, Field(min_length=1, max_length=8, description="that of the defaults")] = "USD"
     edge: EdgeCostConfig = EdgeCostConfig()
     cloud: CloudCostConfig = CloudCostConfig()
+    judge: JudgeCostConfig = JudgeCostConfig()
 
 
 class LoadSheddingConfig(ConfigModel):

@@ -34,6 +34,8 @@ from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, StoredSite
 from appliance.dashboard.setup_api import new_setup_code
+from appliance.detect.bundle_maker import adopt_network
+from appliance.detect.model_files import pull_folder
 from appliance.health.disk_watch import DiskWatch
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
@@ -194,7 +196,12 @@ class Appliance:
         return waiting
 
     def warm_up(self) -> None:
-        """Do what would make the first page late; call it when the services run."""
+        """Do what would make the first page late, and keep the network in use; call it when the services run."""
+        try:
+            if pull_folder().is_dir() and (kept := adopt_network(self.config.detector.model)):
+                logger.info("the network in use is kept as %s", kept)
+        except UsageError as error:
+            logger.warning("the network in use is not kept as a bundle: %s", error)
         if self._dashboard is None:
             return
         try:

@@ -16,6 +16,7 @@ from appliance.config import (
     DecisionConfig,
     MqttConfig,
     RecheckConfig,
+    Schedule,
     StorageConfig,
     Target,
     UplinkConfig,
@@ -131,7 +132,7 @@ class BackgroundServices:
         )
         self._links = SnoozeLinks(root, config.public_url, UsedLinkStore(db))
         sees, contact = partial(_user_sees, UserStore(db)), _contact(config.public_url)
-        self._push = PushMeans(VapidKey(root), PushSubscriptionStore(db), sees, contact)
+        self._push = PushMeans(VapidKey(root), PushSubscriptionStore(db), sees, contact, in_hours=_in_hours)
         self._reader = SandboxedReader(root)  # not the dashboard's: a long clip must not keep the live view waiting
         self._notifier = self._build_notifier()
         self._publisher = self._build_mqtt()
@@ -344,6 +345,11 @@ def _user_sees(users: UserStore, user: str, camera: str) -> bool:
     """Return True if the user may see the camera; '' is the owner without a user."""
     row = users.users().get(user)
     return not user or (row is not None and row.enabled and (row.cameras is None or camera in row.cameras))
+
+
+def _in_hours(hours: str, t: float) -> bool:
+    """Return True if the time (UTC seconds) falls into hours such as `22:00-06:00` of the site."""
+    return armed_at(Schedule(hours=(hours,)), local_weekday_minute)(t)
 
 
 def _contact(public_url: str) -> str:

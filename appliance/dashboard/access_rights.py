@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -34,14 +35,20 @@ _WHERE = {"camera": "name", "alert": "alert_id", "health": "event"}
 class Right:
     """The right that a route requires.
 
-    role None: the route is open to everybody. logged: the word for the access log; '': none.
+    role None: the route is open to everybody. logged: the word for the access log; '': none. viewed: the word for a
+    look at what a camera saw, which is logged once in `VIEW_EVERY_S`.
     """
 
     role: Role | None
     shows: Shows = "site"
     logged: str = ""
+    viewed: str = ""
 
 
+VIEW_EVERY_S = 600.0  # of one person, address and camera: a player asks for a recording in many parts
+VIEWS_MAX = 4096  # remembered; the oldest is logged again
+WATCHED_CLIP, WATCHED_RECORDING = "watched a clip", "watched the recording"
+SAW_STILLS, WATCHED_LIVE = "saw pictures of alerts", "watched live"
 _OPEN = Right(None, "own")
 _OWN, _SITE = Right("viewer", "own"), Right("viewer")
 _CAMERA, _ALERT, _HEALTH = Right("viewer", "camera"), Right("viewer", "alert"), Right("viewer", "health")
@@ -94,17 +101,27 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{API}/alerts/delete"): Right("reviewer", "own", "deleted alerts"),
     ("POST", f"{API}/alerts/restore"): Right("reviewer", "own", "restored alerts"),
     ("POST", f"{API}/alerts/{{alert_id}}/escalate"): Right("reviewer", "alert", "escalated"),
-    ("GET", f"{API}/alerts/{{alert_id}}/evidence/{{name}}"): _ALERT,
+    ("GET", f"{API}/alerts/{{alert_id}}/evidence/{{name}}"): Right("viewer", "alert", viewed=WATCHED_CLIP),
+    ("POST", f"{API}/alerts/{{alert_id}}/export"): Right("reviewer", "alert", "exported"),
+    ("POST", f"{API}/cameras/{{name}}/export"): Right("reviewer", "camera", "exported"),
+    ("GET", f"{API}/exports"): Right("reviewer", "own"),
+    ("GET", f"{API}/exports/{{export}}"): Right("reviewer", "own"),
+    ("GET", f"{API}/exports/{{export}}/export.zip"): Right("reviewer", "own", "downloaded an export"),
+    ("DELETE", f"{API}/exports/{{export}}"): Right("reviewer", "own", "deleted an export"),
+    ("POST", f"{API}/exports/{{export}}/link"): Right("reviewer", "own", "made a link"),
+    ("DELETE", f"{API}/exports/{{export}}/link"): Right("reviewer", "own", "ended a link"),
+    ("GET", "/shared/{token}"): _OPEN,  # the link is for one clip, ends, and is logged when it is opened
+    ("GET", "/shared/{token}/clip.mp4"): _OPEN,
     ("HEAD", f"{API}/alerts/{{alert_id}}/evidence/{{name}}"): _ALERT,
-    ("GET", f"{API}/alerts/{{alert_id}}/rendition"): _ALERT,
-    ("GET", f"{API}/alerts/{{alert_id}}/rendition.mp4"): _ALERT,
+    ("GET", f"{API}/alerts/{{alert_id}}/rendition"): Right("viewer", "alert", viewed=WATCHED_CLIP),
+    ("GET", f"{API}/alerts/{{alert_id}}/rendition.mp4"): Right("viewer", "alert", viewed=WATCHED_CLIP),
     ("POST", f"{API}/alerts/{{alert_id}}/keep"): Right("reviewer", "alert", "kept"),
     ("GET", f"{API}/scenarios"): _SITE,
     ("DELETE", f"{API}/scenarios/{{name}}"): Right("reviewer", "site", "deleted"),
-    ("GET", f"{API}/scenarios/{{name}}/clip.mp4"): _SITE,
+    ("GET", f"{API}/scenarios/{{name}}/clip.mp4"): Right("viewer", "site", viewed="watched a kept scenario"),
     ("GET", f"{API}/cameras"): _OWN,
     ("GET", f"{API}/cameras/{{name}}"): _CAMERA,
-    ("GET", f"{API}/cameras/{{name}}/picture"): _CAMERA,
+    ("GET", f"{API}/cameras/{{name}}/picture"): Right("viewer", "camera", viewed=WATCHED_LIVE),
     ("GET", f"{API}/cameras/{{name}}/proposals"): _CAMERA,
     ("GET", f"{API}/cameras/{{name}}/boxes"): _CAMERA,
     ("GET", f"{API}/cameras/{{name}}/timeline"): _CAMERA,
@@ -119,9 +136,9 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{API}/cameras/{{name}}/trials"): Right("admin", "site", "tried settings on the recording"),
     ("GET", f"{API}/cameras/{{name}}/trials/{{trial}}"): _ADMIN,
     ("DELETE", f"{API}/cameras/{{name}}/trials/{{trial}}"): Right("admin", "site", "deleted a trial"),
-    ("GET", f"{API}/cameras/{{name}}/frame"): _CAMERA,
-    ("GET", f"{API}/cameras/{{name}}/recording"): _CAMERA,
-    ("GET", f"{API}/cameras/{{name}}/recording.mp4"): _CAMERA,
+    ("GET", f"{API}/cameras/{{name}}/frame"): Right("viewer", "camera", viewed=WATCHED_RECORDING),
+    ("GET", f"{API}/cameras/{{name}}/recording"): Right("viewer", "camera", viewed=WATCHED_RECORDING),
+    ("GET", f"{API}/cameras/{{name}}/recording.mp4"): Right("viewer", "camera", viewed=WATCHED_RECORDING),
     ("HEAD", f"{API}/cameras/{{name}}/recording.mp4"): _CAMERA,
     ("GET", f"{API}/cameras/{{name}}/ptz"): Right("reviewer", "camera"),
     ("POST", f"{API}/cameras/{{name}}/ptz"): Right("reviewer", "camera"),  # logged by itself, once a movement
@@ -138,12 +155,13 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{API}/notify/{{target}}/test"): Right("admin", "site", "sent a test message"),
     ("GET", f"{API}/push"): _OWN,
     ("POST", f"{API}/push"): Right("viewer", "own", "subscribed a browser"),
+    ("POST", f"{API}/push/preferences"): Right("viewer", "own", "set when their browsers are told"),
     ("POST", f"{API}/push/target"): Right("admin", "site", "let browsers be notified"),
     ("POST", f"{API}/push/{{browser}}/test"): _OWN,
     ("DELETE", f"{API}/push/{{browser}}"): Right("viewer", "own", "unsubscribed a browser"),
     ("POST", f"{API}/cameras/{{name}}/pause"): Right("reviewer", "camera", "paused"),
     ("GET", f"{API}/stream"): _OWN,
-    ("GET", f"{API}/live"): _OWN,
+    ("GET", f"{API}/live"): Right("viewer", "own", viewed=WATCHED_LIVE),
     ("GET", f"{API}/health/events"): _OWN,
     ("GET", f"{API}/health/events/{{event}}"): _HEALTH,
     ("POST", f"{API}/health/events/{{event}}/seen"): Right("reviewer", "health", "seen"),
@@ -206,6 +224,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{API}/tokens"): Right("admin", "site", "made a token"),
     ("DELETE", f"{API}/tokens/{{token}}"): Right("admin", "site", "revoked a token"),
     ("GET", f"{API}/access-log"): _ADMIN,
+    ("GET", f"{API}/access-log.csv"): _ADMIN,
+    ("GET", "/access"): _ADMIN,
 }
 
 
@@ -235,11 +255,41 @@ class CameraOf:
         return event.camera if event else None
 
 
+class ViewLog:
+    """Writes who looked at what into the access log, a look that goes on once in `VIEW_EVERY_S`.
+
+    State: when each look was last written. Any thread may call.
+    """
+
+    def __init__(self, log: AccessLog) -> None:
+        self._log = log
+        self._written: OrderedDict[tuple[str, ...], float] = OrderedDict()
+
+    def note(self, who: str, address: str, what: str, about: str, camera: str) -> None:
+        """Write a look, unless the same one was written a moment ago. Raise StoreError."""
+        key, now = (who, address, what, about, camera), self._log.now
+        if 0 <= now - self._written.get(key, -VIEW_EVERY_S) < VIEW_EVERY_S:
+            return
+        self._log.write(who, address, what, about, camera)
+        self._written[key] = now
+        self._written.move_to_end(key)
+        while len(self._written) > VIEWS_MAX:
+            self._written.popitem(last=False)
+
+
+def tell_view(
+    request: Request, *, what: str | None = None, about: str | None = None, cameras: Sequence[str] = ()
+) -> None:
+    """Say what a handler shows, where the table of rights cannot: None: as it says there; what '': nothing."""
+    request.state.view = (what, about, tuple(cameras))
+
+
 async def authorise(
     request: Request,
     access: Annotated[Access, Depends(provided(Access))],
     cameras: Annotated[CameraOf, Depends(provided(CameraOf))],
     log: Annotated[AccessLog, Depends(provided(AccessLog))],
+    views: Annotated[ViewLog, Depends(provided(ViewLog))],
 ) -> AsyncIterator[None]:
     """Refuse what the visitor may not do, before the handler runs, and log a change after it.
 
@@ -264,9 +314,26 @@ async def authorise(
         if camera is None or not who.sees(camera):
             raise Problem(404, "There is nothing of that name among your cameras.")
     yield
-    if right.logged:
-        about = getattr(request.state, "about", "") or about or ", ".join(map(str, request.path_params.values()))
-        try:
-            await asyncio.to_thread(log.write, who.name, address_of(request.scope), right.logged, about)
-        except StoreError as error:
-            logger.warning("a change by %s is not in the access log: %s", who.name or "the owner", error)
+    try:
+        if right.logged:
+            camera = getattr(request.state, "camera", "")
+            if not camera and right.shows in ("camera", "alert"):
+                camera = await asyncio.to_thread(cameras.find, right.shows, about) or ""
+            about = getattr(request.state, "about", "") or about or ", ".join(map(str, request.path_params.values()))
+            await asyncio.to_thread(log.write, who.name, address_of(request.scope), right.logged, about, camera)
+        if right.viewed:
+            await asyncio.to_thread(_note_view, request, right, about, cameras, views)
+    except StoreError as error:
+        logger.warning("an act of %s is not in the access log: %s", who.name or "the owner", error)
+
+
+def _note_view(request: Request, right: Right, about: str, cameras: CameraOf, views: ViewLog) -> None:
+    what, shown, seen = getattr(request.state, "view", (None, None, ()))
+    if what == "":
+        return
+    if not seen:
+        seen = (cameras.find(right.shows, about) or "",) if right.shows in ("camera", "alert") else ("",)
+    if shown is None:
+        shown = about if right.shows != "camera" else ""
+    for camera in seen:
+        views.note(visitor().name, address_of(request.scope), what or right.viewed, shown, camera)

@@ -107,7 +107,7 @@ class AlertFilter:
         self.chosen: dict[str, str] = {**asked.model_dump(by_alias=True), "text": text}
         self.wanted = AlertQuery(
             camera=asked.camera or None, severity=asked.severity or None, review=asked.review or None,
-            verdict=asked.verdict or None, from_t=_time_of("from", asked.begin, 0), to_t=_time_of("to", asked.end, 1),
+            verdict=asked.verdict or None, from_t=time_of("from", asked.begin, 0), to_t=time_of("to", asked.end, 1),
             zone=asked.zone or None, label=asked.label or None, rule=asked.rule or None, text=text or None,
         )  # fmt: skip
 
@@ -132,7 +132,7 @@ class AlertFilter:
         return bool(self.query.keys() - {"camera", "from", "to"})
 
 
-def _time_of(name: str, text: str, end: int) -> float | None:
+def time_of(name: str, text: str, end: int) -> float | None:
     """UTC seconds; end: 0 the beginning of a day, 1 its end. None: any. Raises Problem."""
     if not text:
         return None

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import FileResponse, Response
 
+from appliance.dashboard.access_rights import SAW_STILLS, tell_view
 from appliance.dashboard.alert_reader import PAGE_LENGTH, AlertWithNotices, Before, Filtered, Reader, why_not
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.openapi import media
@@ -79,6 +80,8 @@ def evidence_file(
     row = detail.piece(_KINDS[name])
     if row is None or row.state != "ready":
         raise Problem(404, why_not(row))
+    if name != "clip.mp4":  # a list shows many pictures: they are one look at the camera
+        tell_view(request, what=SAW_STILLS if name == "still.jpg" else "", about="")
     etag = f'"{row.sha256 or f"{row.bytes}-{row.t_end}"}"'
     return kept_file(request, alerts.file(row), etag, _TYPES[name])
 

@@ -28,6 +28,7 @@ from appliance.dashboard.alert_reader import (
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import CoreProbes, DatabasePart, Page
+from appliance.dashboard.exports_api import missed_people
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
 from appliance.dashboard.notify_api import Context, may_subscribe
@@ -476,4 +477,5 @@ def alert_page(
     if detail.alert.review == "false_alarm" and settings.is_editable and may("GET", "/cameras/{name}/edit"):
         learnt = [each for each in alarms.proposals(detail.alert.camera) if alert_id in each.alarms]
     keep = scenarios_api.panel(exporter, detail)
-    return page("alert.html", keep=keep, proposals=learnt, **view.values(detail, db.clock.now()))
+    missed = missed_people(db, detail.alert.camera)
+    return page("alert.html", keep=keep, proposals=learnt, missed=missed, **view.values(detail, db.clock.now()))

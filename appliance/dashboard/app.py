@@ -15,6 +15,8 @@ from appliance.base import analyze_protocol
 from appliance.base.clock import Clock
 from appliance.config import DashboardConfig, DashboardSections
 from appliance.dashboard import (
+    access_log_api,
+    access_page,
     account_api,
     agreement_api,
     alerts_api,
@@ -22,11 +24,13 @@ from appliance.dashboard import (
     analyze_api,
     arming_api,
     backup_api,
+    camera_finder_api,
     camera_setup_api,
     cameras_api,
     cameras_page,
     cascade_api,
     events_api,
+    exports_api,
     false_alarms_api,
     headroom_api,
     health_api,
@@ -70,20 +74,23 @@ if TYPE_CHECKING:
     from appliance.web.tls import ServerCertificate  # cryptography: 9 MB, only where it speaks HTTPS
 
 APIS = (
-    account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, camera_setup_api, cameras_api,
-    cascade_api, events_api, false_alarms_api, headroom_api, health_api, live_api, manifest_api, metrics_api,
-    notify_api, ptz_api, recordings_api, savings_api, scenarios_api, session_api, settings_api, setup_api, snooze_api,
-    storage_api, system_api, timeline_api, trials_api, users_api, why_api,
+    access_log_api, account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, camera_finder_api,
+    camera_setup_api, cameras_api, cascade_api, events_api, exports_api, false_alarms_api, headroom_api, health_api,
+    live_api, manifest_api, metrics_api, notify_api, ptz_api, recordings_api, savings_api, scenarios_api, session_api,
+    settings_api, setup_api, snooze_api, storage_api, system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
 PAGES = (
-    alerts_page, cameras_page, live_page, notify_page, snooze_page, system_page, timeline_page, users_page, why_page,
+    access_page, alerts_page, cameras_page, live_page, notify_page, snooze_page, system_page, timeline_page,
+    users_page, why_page,
 )  # fmt: skip
-ROUTERS = (*(each.router for each in (*APIS, *PAGES)), recordings_api.alert_router)
+ROUTERS = (
+    *(each.router for each in (*APIS, *PAGES)), recordings_api.alert_router, exports_api.shared_router,
+)  # fmt: skip
 
 UPLOAD = "/api/v1/restore/upload"
 PATHS = PathRules(
     open=PathRules().open | {"/manifest.webmanifest", "/sw.js"},
-    open_below=("/static/", "/snooze/"),  # the links of messages are signed, each for one act
+    open_below=("/static/", "/snooze/", "/shared/"),  # links: signed for one act, or for one clip until they end
     body_bytes_max={
         UPLOAD: 1024 * 1024,  # a piece of a backup
         "/api/v1/settings": 256 * 1024,  # a camera's section with all its zones

@@ -10,18 +10,20 @@ from fastapi import FastAPI
 
 from appliance.base.clock import local_weekday_minute
 from appliance.config import DashboardSections
-from appliance.dashboard.access_rights import CameraOf, may
+from appliance.dashboard.access_rights import CameraOf, ViewLog, may
 from appliance.dashboard.agreement_api import AgreementReader
 from appliance.dashboard.alert_reader import AlertCountCache, AlertReader
 from appliance.dashboard.alerts_page import AlertPageView
 from appliance.dashboard.analyze_api import AnalyzeCallers, AnalyzeSettings, ImageAnalyzer
 from appliance.dashboard.backup_api import SiteBackups
-from appliance.dashboard.camera_setup_api import CameraFinder, CameraProber
+from appliance.dashboard.camera_finder_api import CameraFinder
+from appliance.dashboard.camera_setup_api import CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
 from appliance.dashboard.deps import CoreProbes, MediaReaders, StorageRoot, StoredSite
 from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.events_api import changes_of
+from appliance.dashboard.exports import ClipExporter
 from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
@@ -73,7 +75,7 @@ NAVIGATION = Navigation(
     (
         ("/savings", N_("Savings")), ("/scenarios", N_("Scenarios")), ("/storage", N_("Storage")),
         ("/notify", N_("Notifications")), ("/settings", N_("Settings")), ("/users", N_("Users")),
-        ("/system", N_("System")),
+        ("/access", N_("Who looked")), ("/system", N_("System")),
     ),
 )  # fmt: skip
 
@@ -111,6 +113,8 @@ class DashboardParts:
         self._cuts = RecordingCuts(self._segments, root, media.cutter or reader, clock)
         self.ptz, self._finder = PtzControl(clock), CameraFinder(clock)
         self._renditions = Renditions(self._cuts, root, media.converter or reader, clock)
+        self._exporter = ClipExporter(db, root, media.converter or reader, self._cuts, clock)
+        self._views = ViewLog(self._access_log)
         self.jobs, self._trials = RecordingJobs(root.absolute(), clock), TrialStore(root)
         header = config.dashboard.user_header.lower()
         self.ignored_headers = Counter(dict.fromkeys((*FORWARDED, *filter(None, [header])), 0))
@@ -145,6 +149,7 @@ class DashboardParts:
         self.ptz.cameras = self._finder.cameras = cameras
         self._finder.model = decisions.detector.model
         self.live.newest_boxes = probes.boxes
+        self._exporter.cameras, self._exporter.public_url = cameras, config.dashboard.public_url.rstrip("/")
         undo_s = config.storage.undo_delete_hours * 3600
         alert_reader = AlertReader(
             self._alerts, ReviewStore(self._db), NoticeStore(self._db), self._root, self._clock, undo_s=undo_s
@@ -152,7 +157,8 @@ class DashboardParts:
         headroom = HeadroomReader(cameras, self._meter, self._health_events, probes)
         readers = (health_reader, headroom, storage, self._cameras, self._meter)
         provide(
-            app, self._db, StorageRoot(self._root), templates, self.access, self._access_log, self._camera_of, self.hub,
+            app, self._db, StorageRoot(self._root), templates, self.access, self._access_log, self._views,
+            self._camera_of, self.hub, self._exporter,
             self.live, probes, self._snapshots, self.frames, self._cuts, self._renditions, storage,
             self._alert_counts, alert_reader, health_reader,
             CameraReader(self._cameras, self._segments, self._boxes, self._meter, cameras),

@@ -14,10 +14,9 @@ from appliance.dashboard import headroom_api
 from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_reader import AlertFilter, AlertFilterQuery, AlertReader, Reader
 from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
+from appliance.dashboard.camera_finder_api import AskCamera, Finder
 from appliance.dashboard.camera_setup_api import (
     VENDORS,
-    AskCamera,
-    Finder,
     Prober,
     TryCamera,
     stored_streams,

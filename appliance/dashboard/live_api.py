@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import StreamingResponse
 
+from appliance.dashboard.access_rights import tell_view
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.event_stream import TooManyViewers, ViewerResponse
 from appliance.dashboard.live_feed import LiveHub
@@ -49,4 +50,5 @@ async def live_video(
         )
     except TooManyViewers as error:
         raise Problem(503, sentence(error), {"Retry-After": "10"}) from None
+    tell_view(request, cameras=list(dict.fromkeys(camera)))
     return ViewerResponse(viewer, MEDIA_TYPE)

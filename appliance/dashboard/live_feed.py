@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.1  # between two looks at the end of a file
 STORE_EVERY_S = 0.25  # between two questions for a newer file and for boxes
 BOXES_BACK_S = 4.0  # of those who join, and of those who write late
+BOXES_BEFORE_S = 1.0  # before the first picture: live_buffer.js shows a box so long after its frame (STALE_S)
 RING_BYTES_MAX = 32 * 1024 * 1024  # of a camera: 20 s of 12 Mbit/s
 PIECES_MAX = 1024  # fragments kept of a camera: 8 minutes of 0.5 s
 TURN_BYTES_MAX = 512 * 1024  # of a camera, before the next one's turn and the next question whether they still may
@@ -238,7 +239,10 @@ class LiveFeed:
         if joins:
             while self._pieces:
                 self._drop_oldest()
-        self._push(await asyncio.to_thread(reader.newest if joins else reader.read))
+        fragments = await asyncio.to_thread(reader.newest if joins else reader.read)
+        self._push(fragments)
+        if joins and fragments:  # a viewer begins at this key frame: boxes that were sent before it are lost to it
+            self._boxes_t = fragments[0].t - BOXES_BEFORE_S
 
     def _new_boxes(self) -> bytes:
         """In a thread: what was stored since the last call, as JSON; b'': nothing."""

@@ -24,7 +24,7 @@ from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter, Metric, MetricName
-from appliance.store.push_subscriptions import PushSubscription
+from appliance.store.push_subscriptions import PushPreference, PushSubscription
 from appliance.types import HEALTH_TITLES, SEVERITIES, HealthKind, Severity
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
@@ -171,12 +171,34 @@ class BrowserItem(ApiModel):
     created_t: float
 
 
+class PreferenceItem(ApiModel):
+    """What the visitor wants to be told on their browsers: severities from this one on, and not at these hours.
+
+    urgent: severity alert comes at any hour.
+    """
+
+    severity: Severity = "info"
+    quiet_hours: str = ""
+    urgent: bool = False
+
+
 class BrowserList(ApiModel):
-    """key: for `applicationServerKey`; '': this site notifies no browsers. browsers: the visitor's own."""
+    """key: for `applicationServerKey`; '': this site notifies no browsers. browsers, preferences: the visitor's own."""
 
     key: str
     target: str
     browsers: list[BrowserItem]
+    preferences: PreferenceItem = PreferenceItem()
+
+
+class SavePreferences(BaseModel):
+    """What a person wants to be told, on all of their browsers."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    severity: Severity
+    quiet_hours: Hours = ""
+    urgent: bool = False
 
 
 class NewPushTarget(BaseModel):
@@ -312,10 +334,20 @@ def browsers_of(context: NotifyContext) -> BrowserList:
     if context.probes.push is None or not context.push_target:
         return BrowserList(key="", target="", browsers=[])
     own = [each for each in context.push.subscriptions.all() if each.user == visitor().name]
+    preference = context.push.subscriptions.preferences().get(visitor().name, PushPreference())
     return BrowserList(
         key=context.push.key.public, target=context.push_target,
         browsers=[BrowserItem(id=each.id, user=each.user, label=each.label, created_t=each.created_t) for each in own],
+        preferences=PreferenceItem.of_row(preference),
     )  # fmt: skip
+
+
+@router.post("/push/preferences")
+def save_preferences(context: Context, wanted: SavePreferences) -> BrowserList:
+    """Set from which severity on, and at which hours not, the visitor's browsers are told."""
+    preference = PushPreference(severity=wanted.severity, quiet_hours=wanted.quiet_hours, urgent=wanted.urgent)
+    context.push.subscriptions.put_preference(visitor().name, preference)
+    return browsers_of(context)
 
 
 @router.post("/push/target")

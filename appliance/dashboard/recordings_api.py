@@ -19,6 +19,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 from appliance.base.clock import iso_utc
 from appliance.base.errors import EvidenceError
+from appliance.dashboard.access_rights import tell_view
 from appliance.dashboard.alert_reader import Reader
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.openapi import media
@@ -191,6 +192,8 @@ async def recording_file(
         if made is None:
             raise Problem(404, "This stretch is not converted; ask for it by /recording?codec=h264 first.")
         path, etag = made.path, made.etag
+    if asked.download:
+        tell_view(request, what="downloaded a recording", about=f"{iso_utc(asked.t0)} to {iso_utc(asked.t1)}")
     note = cut.clip.note.encode("ascii", "replace").decode()
     headers = {"X-Recording-Start": f"{cut.clip.t_start!r}", "X-Recording-Note": note}
     stamp = iso_utc(cut.clip.t_start)[:19].replace("-", "").replace(":", "")

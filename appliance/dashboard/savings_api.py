@@ -17,11 +17,13 @@ from appliance.config import CameraConfig, CostsConfig, PricesConfig
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.savings.bytes_saved import SavingsAccount, account_for
 from appliance.savings.costs import (
+    DAY_H,
     MILLION,
     Bill,
     has_prices,
     price_each,
     price_idle,
+    price_offers,
     price_span,
     price_work,
     uplink_gb_to_cloud,
@@ -29,7 +31,7 @@ from appliance.savings.costs import (
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import HOUR_S, HOURS_KEPT, Meter, MeterTotal, Metric, MetricName, PeriodTotals, Since
-from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache
+from appliance.store.verdict_stats import DailyJudgeWork, EngineWork, JudgeWorkCache
 from appliance.web.charts import ChartBar, ChartLine, bar_chart, line_chart
 from appliance.web.dependencies import provided
 from appliance.web.templating import money, size
@@ -194,10 +196,34 @@ class CostComparison(ApiModel):
     asking_prices: list[PriceItem]
 
 
+class EngineCost(ApiModel):
+    """The verdicts of one engine and model. gpu_s: seconds of the judge; money: without idle GPU."""
+
+    engine: str
+    model: str
+    verdicts: int
+    gpu_s: float
+    gpu_s_each: float | None
+    money: MoneyItem
+    money_each: float | None
+
+
+class GpuOfferItem(ApiModel):
+    """The judge's GPU, spot or reserved, over the hours of the comparison. idle_hours: kept warm, unused."""
+
+    kind: str
+    hour: float
+    hours: float
+    idle_hours: float
+    total: float
+    per_verdict: float | None
+
+
 class CostReport(ApiModel):
     """priced: the site file names a price of asking. per_verdict: idle GPU included; null: there was no verdict.
 
-    comparison: null until the appliance has run for a second.
+    comparison: null until the appliance has run for a second. engines: the busiest first. offers: the same work on a
+    spot GPU and on a reserved one, at the prices of `costs.judge`.
     """
 
     priced: bool
@@ -206,6 +232,8 @@ class CostReport(ApiModel):
     per_verdict: float | None
     days: list[DayCost]
     comparison: CostComparison | None
+    engines: list[EngineCost]
+    offers: list[GpuOfferItem]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,14 +303,32 @@ class CostReader:
             found.append(
                 DayCost(day=day, cameras=[self._camera(each) for each in works], money=MoneyItem.model_validate(money))
             )
+        comparison = self._compare(rows, whole, local_day(since_t))
         return CostReport(
             priced=has_prices(self.prices),
             verdicts=verdicts,
             money=MoneyItem.model_validate(whole),
             per_verdict=whole.total / verdicts if verdicts else None,
             days=found,
-            comparison=self._compare(rows, whole, local_day(since_t)),
+            comparison=comparison,
+            engines=[self._engine(each) for each in self.work.engines(since_t)],
+            offers=self._offers(rows, verdicts, comparison.hours if comparison else 0.0),
         )
+
+    def _offers(self, rows: Sequence[DailyJudgeWork], verdicts: int, hours: float) -> list[GpuOfferItem]:
+        if not verdicts or not hours:
+            return []
+        found = price_offers(sum(row.judge_s for row in rows), verdicts, hours / DAY_H, self.costs.judge)
+        return [GpuOfferItem.model_validate(each) for each in found]
+
+    def _engine(self, work: EngineWork) -> EngineCost:
+        money = price_work(work, self.prices)
+        n = work.verdicts or None
+        return EngineCost(
+            engine=work.engine, model=work.model, verdicts=work.verdicts, gpu_s=round(work.judge_s, 3),
+            gpu_s_each=round(work.judge_s / n, 3) if n else None, money=MoneyItem.model_validate(money),
+            money_each=money.total / n if n else None,
+        )  # fmt: skip
 
     def _compare(self, rows: Sequence[DailyJudgeWork], asked: Bill, first_day: str) -> CostComparison | None:
         totals = self.meter.totals_since_day(first_day)
@@ -326,13 +372,13 @@ def _asking_items(prices: PricesConfig) -> list[PriceItem]:
 
 def _price_items(costs: CostsConfig, prices: PricesConfig) -> list[PriceItem]:
     found, uplink_gb = [], uplink_gb_to_cloud(prices, costs)
-    for name, section in (("edge", costs.edge), ("cloud", costs.cloud)):
+    for name, section in (("edge", costs.edge), ("cloud", costs.cloud), ("judge", costs.judge)):
         for key, field in type(section).model_fields.items():
             value = getattr(section, key)
             found.append(
                 PriceItem(
                     key=f"costs.{name}.{key}",
-                    value=uplink_gb if value is None else value,
+                    value=uplink_gb if key == "uplink_gb" else value,
                     default=key not in section.model_fields_set,
                     source=field.description or "",
                 )

@@ -76,7 +76,8 @@ class IncidentPartItem(ApiModel):
 class AlertItem(ApiModel):
     """An alert as lists show it. Times are UTC seconds; `t_end` null while it lasts; links null until ready.
 
-    `best_box`: where the flagged object was in its best view, of which the still is cut; null: not known.
+    `best_box`: where the flagged object was in its best view; `still_box`: where it is in the still, which is cut again
+    only for a clearly better view; null: not known.
     `delivery` null: the alert was settled on the edge, without an escalation. `standing`: edge (not escalated),
     unverified (escalated, no verdict yet, or none came), and then confirmed, rechecked (a detector found it again),
     withdrawn (rejected firmly), doubted (rejected otherwise) or unsure. `judge`: who gave `verdict`; null: there is
@@ -97,6 +98,7 @@ class AlertItem(ApiModel):
     tracks: tuple[int, ...]
     score: float
     best_box: Box | None
+    still_box: Box | None = None
     t_start: float
     t_end: float | None
     end_reason: str

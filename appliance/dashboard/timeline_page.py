@@ -9,7 +9,8 @@ from starlette.responses import HTMLResponse
 
 from appliance.dashboard.arming_api import Armed, ArmingReport
 from appliance.dashboard.cameras_api import Cameras
-from appliance.dashboard.deps import Rev
+from appliance.dashboard.deps import DatabasePart, Rev
+from appliance.dashboard.exports_api import missed_people
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import Problem
 
@@ -22,6 +23,7 @@ def timeline_page(
     templates: TemplatesPart,
     cameras: Cameras,
     arming: Armed,
+    db: DatabasePart,
     camera: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
     """One day of every camera, `camera` being the one whose recording is shown."""
@@ -29,18 +31,18 @@ def timeline_page(
     chosen = camera if camera in names else next(iter(names), "")
     return templates.page(
         "timeline.html", here="/timeline", rev=rev, camera="", cameras=names, chosen=chosen,
-        pauses=ArmingReport.of(arming).pauses,
+        pauses=ArmingReport.of(arming).pauses, missed=missed_people(db, chosen),
     )  # fmt: skip
 
 
 @router.get("/cameras/{name}/timeline")
 def camera_timeline_page(
-    rev: Rev, templates: TemplatesPart, cameras: Cameras, arming: Armed, name: str
+    rev: Rev, templates: TemplatesPart, cameras: Cameras, arming: Armed, db: DatabasePart, name: str
 ) -> HTMLResponse:
     """One day of a camera; the script reads the moment from `?t=`."""
     if name not in {each.name for each in cameras.items()}:
         raise Problem(404, "There is no such camera in the site file.")
     return templates.page(
         "timeline.html", here="/timeline", rev=rev, camera=name, cameras=[name], chosen=name,
-        pauses=ArmingReport.of(arming, name).pauses,
+        pauses=ArmingReport.of(arming, name).pauses, missed=missed_people(db, name),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`/api/v1/users`, sessions, tokens of programs and the access log: who may use this dashboard, and who did."""
+"""`/api/v1/users`, sessions and tokens of programs: who may use this dashboard."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import AfterValidator, Field, SecretStr
 
 from appliance.base.errors import UsageError
 from appliance.base.passwords import hashed
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
-from appliance.store.users import AccessLog
 from appliance.types.accounts import Role, UserRow, same_name
 from appliance.web.auth import Access, AccessPart
-from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
 from appliance.web.visitor import visitor
 
-LOG_SHOWN = 100  # rows on the page; store.access_log.ROWS_MAX are kept
+LOG_SHOWN = 20  # rows on the page; the page Who looked has them all
 
 router = APIRouter(prefix=API, tags=["users"])
 
@@ -69,16 +67,6 @@ class NewToken(TokenItem):
     """token: to be sent as a bearer; it is shown this once."""
 
     token: str
-
-
-class AccessLogItem(ApiModel):
-    """A login or a change. who: a user, `token NAME`, or '' for the owner without a user."""
-
-    t: float
-    who: str
-    address: str
-    what: str
-    about: str
 
 
 class AddUser(RequestModel):
@@ -264,11 +252,3 @@ def revoke_token(access: AccessPart, token: str) -> list[TokenItem]:
     with refusals(access):
         access.store.remove_token(token)
     return tokens_of(access)
-
-
-@router.get("/access-log")
-def access_log(
-    log: Annotated[AccessLog, Depends(provided(AccessLog))], limit: Annotated[int, Query(ge=1, le=1000)] = LOG_SHOWN
-) -> list[AccessLogItem]:
-    """Return the last logins and changes, newest first."""
-    return [AccessLogItem.model_validate(row) for row in log.newest(limit)]

@@ -22,6 +22,8 @@ import yaml
 from appliance.base.errors import MissingDependency, UsageError, redact
 
 RECIPE = "deploy/vlm/README.md says how to start one"
+LOCAL_PORTS = (8000, 8080, 8081, 1234, 11434, 30000)  # vLLM, llama.cpp (twice), LM Studio, Ollama, SGLang
+LOCAL_CONNECT_S = 0.5  # to a port of this machine
 CONNECT_S = 5.0  # lost SYNs are repeated after 1 and 3 s
 TRIAL_S = 180.0  # a small model on a slow CPU may take that long for its first picture
 ANSWER_BYTES_MAX = 1024 * 1024  # a list of models has some kB
@@ -80,6 +82,26 @@ def probe_vlm(url: str, model: str | None, key: str = "", *, trial_s: float = TR
             f"it must be a vision-language model, with llama.cpp one that was given its --mmproj; {RECIPE}"
         )
     return VlmServer(server.url, name)
+
+
+def find_local_vlm(model: str | None, ports: Sequence[int] = LOCAL_PORTS) -> tuple[VlmServer | None, str]:
+    """Look for a server on this machine's usual ports; return it, or None and what was found instead, in words.
+
+    The first that answers about an image is taken. No key is sent: nobody knows yet who listens there.
+    """
+    found = []
+    for port in ports:
+        with socket.socket() as probe:
+            probe.settimeout(LOCAL_CONNECT_S)
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                continue
+        try:
+            return probe_vlm(f"http://127.0.0.1:{port}", model), ""
+        except UsageError as error:
+            text = str(error).removeprefix("--vlm ").removesuffix(f"; {RECIPE}")
+            if "no OpenAI-compatible server" not in text:  # some other program's port
+                found.append(text)
+    return None, "; ".join(found)
 
 
 def _with_path(url: str) -> str:
@@ -255,6 +277,7 @@ def _is_free(host: str, port: int) -> bool:
 
 SITE = "demo"
 VLM_KEY = "VLM_API_KEY"
+NO_VLM = "none"
 # Two pictures a question and no second look: what a laptop answers in a while, a GPU answers at once.
 _SMALL_COMPUTER = {"images_max": 2, "image_side_max": 512, "second_look": False, "timeout_s": 300}
 DETECTOR = "auto"

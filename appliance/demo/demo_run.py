@@ -27,11 +27,13 @@ from appliance.base.errors import MissingDependency, SourceRefused, UsageError, 
 from appliance.demo import demo_config
 from appliance.demo.demo_config import (
     DASHBOARD_PORT,
+    NO_VLM,
     VLM_KEY,
     DemoCamera,
     VlmServer,
     dashboard_port,
     find_clips,
+    find_local_vlm,
     find_nats_server,
     free_port,
     lock_data_folder,
@@ -353,7 +355,7 @@ def _dies_with(parent: int) -> Callable[[], None]:
 
 DETECTOR_JUDGES = (
     "Judged by a detector that looks again: it can reject or doubt, not confirm. A real model: "
-    "make demo VLM=http://127.0.0.1:8000 (deploy/vlm/README.md)."
+    "vedette judge says which fits this machine and starts it; the demo then finds it by itself."
 )
 
 
@@ -368,7 +370,7 @@ class DemoOptions:
     open_browser: bool = True
     seconds: float | None = None  # stop by itself so long after the dashboard is up
     model: str | None = None
-    vlm: str | None = None  # a language model's server; None: a detector judges
+    vlm: str | None = None  # a language model's server; None: one of this machine; NO_VLM: a detector judges
     vlm_model: str | None = None  # None: the only one that the server has
     as_json: bool = False
 
@@ -393,6 +395,7 @@ def make_plan(options: DemoOptions, data: Path, console: DemoConsole) -> DemoPla
     """Find what is needed, write the configuration files, and plan how each program is started. Raises UsageError."""
     nats = find_nats_server()
     vlm, judge = _judge(options, console)
+    with_key = bool(os.environ.get(VLM_KEY)) and options.vlm is not None
     rtsp_port = None if options.cameras else free_port()
     cameras, rtsp = _cameras(options, data, rtsp_port, console)
     port = dashboard_port(options.port)
@@ -402,9 +405,7 @@ def make_plan(options: DemoOptions, data: Path, console: DemoConsole) -> DemoPla
     model = _model(options.model)
     address = f"nats://127.0.0.1:{nats_port}"
     site_path = _write(data / "demo.yaml", demo_config.site_file(data, cameras, address, port, model))
-    worker_path = _write(
-        data / "worker.yaml", demo_config.worker_file(address, model, vlm, with_key=bool(os.environ.get(VLM_KEY)))
-    )
+    worker_path = _write(data / "worker.yaml", demo_config.worker_file(address, model, vlm, with_key=with_key))
     nats_path = _write(data / "nats.conf", demo_config.nats_file(data, nats_port))
     secrets = {camera.variable: camera.password for camera in cameras if camera.password}
     python = sys.executable
@@ -419,9 +420,17 @@ def make_plan(options: DemoOptions, data: Path, console: DemoConsole) -> DemoPla
 
 def _judge(options: DemoOptions, console: DemoConsole) -> tuple[VlmServer | None, str]:
     """Return the language model's server, which has answered, and one line on what judges. Raise UsageError."""
+    if options.vlm == NO_VLM:
+        return None, DETECTOR_JUDGES
     if options.vlm is None:
+        found, why = find_local_vlm(options.vlm_model)
+        if found is not None:
+            console.emit("judge", f"found a model server on this machine: {found.model} at {found.url}", url=found.url)
+            return found, f"Judged by the vision-language model {found.model} at {found.url}."
         if options.vlm_model is not None:
-            raise UsageError("--vlm-model needs --vlm: the address of the server that has the model")
+            raise UsageError(f"--vlm-model needs --vlm: no server on this machine has it{f' ({why})' if why else ''}")
+        if why:
+            console.emit("judge", f"a server on this machine is not used: {why}")
         return None, DETECTOR_JUDGES
     console.emit("probe", f"asking the model at {options.vlm} a trial question ...", url=options.vlm)
     vlm = probe_vlm(options.vlm, options.vlm_model, os.environ.get(VLM_KEY, ""))

@@ -187,7 +187,7 @@ def locate(settings: DetectorConfig) -> ModelFile | None:
         raise ModelError(
             f"detector.backend {backend} does not run {settings.model}: set backend to auto, or another model"
         )
-    model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
+    model = model_files.named_model(settings.model)
     if backend == "hailo":
         _must_suit_hailo(settings)
         return model_files.find_compiled_model(model)

@@ -28,7 +28,7 @@ ROOM_BYTES = 64 << 20  # to leave free on the disk
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are there and the size of the whole (0: unknown)."""
-FileState = Literal["bundled", "ready", "partial", "absent", "damaged"]
+FileState = Literal["bundled", "ready", "partial", "absent", "damaged", "hash missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class ModelStatus:
 
 def model_status(name: str, bundle: ModelEntry, folders: tuple[Path, ...], target: Path) -> ModelStatus:
     """Where the file of `bundle` is and whether it is the right one. Reads the whole file."""
+    if not bundle.sha256:
+        return ModelStatus(name, bundle, "hash missing", target / bundle.file)
     found = next((folder / bundle.file for folder in folders if (folder / bundle.file).is_file()), None)
     if found is None:
         partial = part_file(target, bundle).is_file()
@@ -78,6 +80,11 @@ class ModelDownload:
         target = self._folder / bundle.file
         if target.is_file() and sha256_of(target) == bundle.sha256:
             return target
+        if not bundle.sha256:
+            raise ModelError(
+                f"{bundle.file} is not pulled: hash missing, since nobody could check one against the file"
+            )
+
         source = url or bundle.url
         if not source:
             raise ModelError(f"{bundle.file} comes with Vedette and is nowhere to be downloaded: install Vedette again")

@@ -15,7 +15,18 @@ from pydantic import ValidationError
 
 from appliance.base.detector_config import HeadName, Precision
 from appliance.base.errors import ModelError
-from appliance.bundle.manifest import SCORE_KINDS, ModelEntry, ScoreLines, checked_lines, sha256_of
+from appliance.bundle.bundle_store import STORE_FOLDER, BundleStore
+from appliance.bundle.manifest import (
+    MANIFEST_FILE,
+    SCORE_KINDS,
+    BundleManifest,
+    BundleRef,
+    ModelEntry,
+    ScoreLines,
+    checked_lines,
+    read_manifest,
+    sha256_of,
+)  # fmt: skip
 from appliance.detect import hef_file
 from appliance.detect.class_labels import COCO_80
 
@@ -122,10 +133,12 @@ _PACKAGED = frozenset((Path(__file__).parents[2].resolve() / "models", Path(__fi
 def model_folders() -> tuple[Path, ...]:
     """Return the folders of models.
 
-    They are $VEDETTE_MODELS, ./models, models/ of the repository, the wheel's own, and what this user has pulled.
+    They are $VEDETTE_MODELS, the bundle in force, ./models, models/ of the repository, the wheel's own, and what this
+    user has pulled.
     """
     named = os.environ.get("VEDETTE_MODELS")
     places = [Path(named)] if named else []
+    places += [in_force] if (in_force := _bundle_in_force()) else []
     places += [Path("models"), Path(__file__).parents[2] / "models", Path(__file__).parent / "models"]
     places += [user] if (user := _user_folder()) else []
     return tuple(dict.fromkeys(place.resolve() for place in places))
@@ -138,6 +151,53 @@ def pull_folder() -> Path:
     """
     named = os.environ.get("VEDETTE_MODELS")
     return (Path(named) if named else _user_folder() or Path("models")).resolve()
+
+
+def bundle_store() -> BundleStore:
+    """Return the bundles that are installed for this user."""
+    return BundleStore(pull_folder() / STORE_FOLDER)
+
+
+def _bundle_in_force() -> Path | None:
+    """Return the folder of the bundle that all cameras have; None: none, or its pointer cannot be read."""
+    store = bundle_store()
+    try:
+        slot = store.in_force().everywhere
+    except ModelError as error:
+        log.warning("%s", error)
+        return None
+    return store.folder(slot.bundle) if slot is not None else None
+
+
+def named_model(model: str, places: tuple[Path, ...] | None = None) -> str:
+    """Return the name that `detector.model` stands for; `auto` is the bundle in force, else vedette-nano."""
+    if model != AUTO_MODEL:
+        return model
+    found = (_bundle_in(place) for place in (model_folders() if places is None else places))
+    return next((manifest.name for manifest in found if manifest is not None), OWN_MODEL)
+
+
+def _bundle_in(place: Path) -> BundleManifest | None:
+    """Return the manifest of the bundle whose folder `place` is; None: it is none, or it cannot be read."""
+    if not (place / MANIFEST_FILE).is_file():
+        return None
+    try:
+        return read_manifest(place)
+    except ModelError as error:
+        log.warning("%s", error)
+        return None
+
+
+def of_version(model: str, places: tuple[Path, ...]) -> tuple[str, tuple[Path, ...]]:
+    """Return the name in `NAME@VERSION`, and the folders with that bundle's first. Raise ModelError: not installed."""
+    if "@" not in model or "/" in model:
+        return model, places
+    ref = BundleRef.parse(model)
+    there = next((place for place in places if (found := _bundle_in(place)) and found.ref == ref), None)
+    if there is None:
+        bundle_store().manifest(ref)
+        there = bundle_store().folder(ref)
+    return ref.name, (there, *(place for place in places if place != there and _bundle_in(place) is None))
 
 
 def _user_folder() -> Path | None:
@@ -158,12 +218,17 @@ def model_bundles() -> dict[str, ModelEntry]:
 def present_models(places: tuple[Path, ...] | None = None) -> dict[str, ModelEntry]:
     """Return the networks of every models.toml whose file is here, by name; the file is not read. Raise ModelError."""
     places = model_folders() if places is None else places
-    return {name: bundle for name, bundle in sorted(_bundles(places).items()) if _file_of(bundle, places)}
+    return {name: bundle for name, bundle in sorted(_bundles(places).items()) if file_of(bundle, places)}
 
 
 def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Precision = "auto") -> ModelFile:
-    """Return the file for `model` in `precision`. Raise ModelError that names the folders searched and the remedy."""
-    places = model_folders() if places is None else places
+    """Return the file for `model` in `precision`. Raise ModelError that names the folders searched and the remedy.
+
+    model: a path, a file name, the name of a network, which is the version in force, or `NAME@VERSION`. Where the files
+    of the bundle in force are damaged or gone, what comes with Vedette stands in for it, and the log says so.
+    """
+    explicit = "@" in model
+    model, places = of_version(model, model_folders() if places is None else places)
     if precision == "fp16":
         raise ModelError(
             f"{model}: ONNX Runtime runs a file in the precision it was exported in; "
@@ -174,7 +239,14 @@ def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Pr
             raise ModelError(f"{model}: detector.precision {precision} needs a model of models.toml that has it")
         return _recognised(_file(model, places), places)
     bundles = _bundles(places)
-    return _present(*_variant(model, precision, bundles, places), places)
+    try:
+        return _present(*_variant(model, precision, bundles, places), places)
+    except ModelError as error:
+        others = tuple(place for place in places if _bundle_in(place) is None)
+        if explicit or others == places or model not in _bundles(others):
+            raise
+        log.error("what comes with Vedette stands in for the bundle in force: %s", error)
+        return _present(*_variant(model, precision, _bundles(others), others), others)
 
 
 def find_compiled_model(model: str, places: tuple[Path, ...] | None = None) -> ModelFile:
@@ -200,7 +272,7 @@ def accurate_precisions(
     They are its own, then the variants whose every figure is at most `loss_max` lower, whose file is here and which
     this CPU gains from. bf16: whether what runs it multiplies so here; None: as ONNX Runtime does.
     """
-    places = model_folders() if places is None else places
+    model, places = of_version(model, model_folders() if places is None else places)
     bundles = _bundles(places)
     if model not in bundles:
         return ()
@@ -208,7 +280,7 @@ def accurate_precisions(
     found = [own.precision]
     for precision, name in own.variants.items():
         other = bundles.get(name)
-        if other is None or _file_of(other, places) is None or not _as_accurate(own, other):
+        if other is None or file_of(other, places) is None or not _as_accurate(own, other):
             continue
         if precision != "bf16" or (cpu_has_bf16() if bf16 is None else bf16):
             found.append(precision)
@@ -242,8 +314,8 @@ def _variant(
     return name, bundles[name]
 
 
-def _file_of(bundle: ModelEntry, places: tuple[Path, ...]) -> Path | None:
-    """Where two files have its name, the one that is as promised."""
+def file_of(bundle: ModelEntry, places: tuple[Path, ...]) -> Path | None:
+    """Return where the file of `bundle` is; where two have its name, the one that is as promised."""
     found = [place / bundle.file for place in places if (place / bundle.file).is_file()]
     right = (path for path in found if len(found) > 1 and sha256_of(path) == bundle.sha256)
     return next(right, found[0] if found else None)
@@ -251,12 +323,14 @@ def _file_of(bundle: ModelEntry, places: tuple[Path, ...]) -> Path | None:
 
 def _present(model: str, bundle: ModelEntry, places: tuple[Path, ...]) -> ModelFile:
     """Its file, checked."""
-    path = _file_of(bundle, places)
+    path = file_of(bundle, places)
     if path is None:
         raise ModelError(
             f"the model `{model}` is known but its file {bundle.file} is not here ({_looked(places)}); "
             + _remedy(model, bundle, places[0] / bundle.file)
         )
+    if not bundle.sha256:
+        raise ModelError(f"{MANIFEST} has no sha256 of `{model}`, so that nobody can tell its file from another")
     if sha256_of(path) != bundle.sha256:
         raise ModelError(
             f"{path} is not the file that {MANIFEST} describes for `{model}` (its sha256 differs); "
@@ -302,7 +376,7 @@ def _file(model: str, places: tuple[Path, ...]) -> Path:
 
 
 def _bundles(places: tuple[Path, ...]) -> dict[str, ModelEntry]:
-    """All bundles; where two folders name the same one, what comes with Vedette counts, then the first."""
+    """All entries; where two folders name the same one, a bundle's counts, then what comes with Vedette, the first."""
     bundles: dict[str, ModelEntry] = {}
     ours: dict[str, ModelEntry] = {}
     for place in reversed(places):
@@ -311,7 +385,8 @@ def _bundles(places: tuple[Path, ...]) -> dict[str, ModelEntry]:
     for name in sorted(ours.keys() & bundles.keys()):
         if bundles[name].sha256 != ours[name].sha256:
             log.warning("a %s describes `%s`, which comes with Vedette: give that network another name", MANIFEST, name)
-    return bundles | ours
+    versions = [manifest.entries for place in reversed(places) if (manifest := _bundle_in(place)) is not None]
+    return bundles | ours | {name: entry for entries in versions for name, entry in entries.items()}
 
 
 def _manifest(path: Path) -> dict[str, ModelEntry]:

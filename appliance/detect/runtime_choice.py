@@ -163,7 +163,7 @@ def candidates_for(settings: DetectorConfig) -> tuple[RuntimeCandidate, ...]:
     """Return the ways among which `auto` may choose, the file's own first; () where nothing is left open."""
     if settings.backend in ("hog", "hailo") or settings.model == model_files.HOG_MODEL:
         return ()
-    model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
+    model = model_files.named_model(settings.model)
     here = {"cpu", *(each.kind for each in accelerators())}
     try:
         found = [each for each in _ways(model) if each.device in here and installed_version(each.backend)]
@@ -366,7 +366,7 @@ def _option(each: RuntimeCandidate, known: RuntimeChoice | None, *, alone: bool)
 
 def _left_out(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> Iterator[RuntimeOption]:
     """Yield the runtimes that are here and would run the network if the site file named them."""
-    model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
+    model = model_files.named_model(settings.model)
     here = {each.kind: each for each in accelerators()}
     for backend, places in PLACES.items():
         for device, precisions in places.items():

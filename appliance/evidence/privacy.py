@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from appliance import wire
 from appliance.base.errors import EvidenceError
 from appliance.config import BlurMode, CameraConfig, PrivacyConfig, SiteIdentity
-from appliance.media.recorded import ImageOrder, Redaction
+from appliance.media.recorded import ClipRedaction, ExaminedMoment, ImageOrder, Redaction
 from appliance.media.recording_reader import RecordingReader
 from appliance.rules.line_polygon_geometry import Polygon, foot
 from appliance.rules.schedule import ArmedHours, LocalTime
@@ -58,6 +59,31 @@ def people_in_frame(t: float, seen: Sequence[FrameBoxes], tracks: Sequence[int],
     closest = min(near, key=lambda frame: abs(frame.t - t))
     own = [each.box for each in closest.objects if each.track in tracks]
     return PeopleInFrame(tuple(others), tuple(own) or known)
+
+
+def clip_redaction(
+    camera: CameraConfig,
+    hide: Literal["surroundings", "people"],
+    frames: Sequence[FrameBoxes],
+    own: Mapping[tuple[float, int], str],
+) -> ClipRedaction:
+    """Return what of a clip is hidden: all but the objects in `own`, or other people; mask zones always.
+
+    frames: the examined ones of its span, oldest first. own: a key of its own for each object that stays visible, by
+    the time of a frame and the track in it.
+    """
+    moments = tuple(
+        ExaminedMoment(
+            t=frame.t,
+            own=tuple((own[frame.t, each.track], each.box) for each in frame.objects if (frame.t, each.track) in own),
+            others=tuple(
+                each.box for each in frame.objects if each.label in PEOPLE and (frame.t, each.track) not in own
+            ),
+        )
+        for frame in frames
+        if frame.looked
+    )
+    return ClipRedaction(hide, tuple(camera.zones[name] for name in camera.privacy.mask), moments)
 
 
 class Redactor:

@@ -22,7 +22,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 TEXTS: dict[str, str] = {
     "label": "it was a {label}; the rule wants {wanted}",
     "place": "its feet, at {x} from the left and {y} from the top, were outside zone {zone}",
-    "settling": "its feet were in zone {zone} for less than two looks in a row",
+    "settling": "its feet were in zone {zone} in fewer than two examined frames in a row",
     "line": "it did not cross line {line}",
     "never_in": "it was never seen in zone {zone}",
     "stays_in": "it did not leave zone {zone}",

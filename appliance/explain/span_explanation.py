@@ -21,7 +21,7 @@ SENTENCES: dict[str, str] = {
     "switched off, its rules were others, or the recording shows more than was examined then.",
     "not_examined": "Nobody was reported because nothing was examined in this time.",
     "failed": "Nobody was reported because the detector gave no answer in this time.",
-    "nobody": "Nobody was reported because nobody was followed: {looks} pictures were examined, and no object was "
+    "nobody": "Nobody was reported because nobody was followed: {frames} pictures were examined, and no object was "
     "seen in two of them.",
     "no_rules": "Nobody was reported because this camera has no rules.",
     "held": "Nobody was reported because of the {label} (track {track}) that came furthest with rule {rule}: {why}.",
@@ -97,7 +97,7 @@ class SpanExplanation:
         if not camera.rules:
             return "no_rules", {}, None
         if not self.tracks:
-            return "nobody", {"looks": str(len(self.examined))}, None
+            return "nobody", {"frames": str(len(self.examined))}, None
         best = max(self.tracks, key=lambda each: (each.furthest.rank if each.furthest else -1, each.score))
         assert best.furthest is not None  # there are rules
         return "held", {"label": best.label, "track": str(best.track), "rule": best.furthest.rule}, best.furthest

@@ -65,6 +65,35 @@ class Redaction:
 
 
 @dataclass(frozen=True, slots=True)
+class ExaminedMoment:
+    """The objects in an examined frame at camera time `t`, boxes as shares of the frame.
+
+    Attributes:
+        own: the track's key and box of each object that stays visible.
+        others: boxes of people who are to be hidden.
+    """
+
+    t: float
+    own: tuple[tuple[str, Box], ...]
+    others: tuple[Box, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClipRedaction:
+    """The parts of a clip that become a mosaic, and `masks`, polygons that are painted over.
+
+    Attributes:
+        hide: "surroundings": everything outside the boxes in `own`; "people": the boxes in `others`, and everything
+            outside `own` at a time that no examined frame is near to.
+        moments: oldest first.
+    """
+
+    hide: Literal["surroundings", "people"]
+    masks: tuple[tuple[Point, ...], ...]
+    moments: tuple[ExaminedMoment, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ImageOrder:
     """An image that is to be made of a frame.
 
@@ -115,10 +144,10 @@ def progress_path(path: Path) -> Path:
     return path.with_suffix(".progress")
 
 
-def even_size(width: int, height: int) -> tuple[int, int]:
-    """Return the (width, height) of a rendition: of the same shape, within RENDITION_HEIGHT_MAX lines.
+def even_size(width: int, height: int, height_max: int = RENDITION_HEIGHT_MAX) -> tuple[int, int]:
+    """Return the (width, height) of a rendition: of the same shape, within `height_max` lines.
 
     Encoders take even numbers only.
     """
-    scale = min(1.0, RENDITION_HEIGHT_MAX / max(1, height))
+    scale = min(1.0, height_max / max(1, height))
     return max(2, round(width * scale / 2) * 2), max(2, round(height * scale / 2) * 2)

@@ -20,6 +20,7 @@ from appliance.media.atomic_file import DiskWriteError, WrittenFile
 from appliance.media.recorded import (
     CLIP_BYTES_MAX,
     ClipFile,
+    ClipRedaction,
     FrameImage,
     FrameImages,
     ImageOrder,
@@ -34,7 +35,7 @@ from appliance.sandbox.sandbox import (
     SandboxTimeout,
     SandboxUnavailable,
 )
-from appliance.store.paths import CUTS, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
+from appliance.store.paths import CUTS, EVIDENCE, EXPORTS, PREROLL, SCENARIOS, SEGMENTS
 from appliance.store.segments import NotMeasured
 from appliance.types import MeasuredSegment
 
@@ -54,6 +55,7 @@ LIMITS = SandboxLimits(
 IMAGE_SIDE_MAX = 65_535  # pixels, of JPEG
 CLIP_S_MAX = 120.0  # half a gigabyte on a slow card
 RENDITION_S_MAX = 240.0  # two minutes of 4K on a small computer
+REDACTED_S_MAX = 900.0  # five minutes of 4K on a small computer
 
 
 class RecordingReader(Protocol):
@@ -88,6 +90,12 @@ class RecordingReader(Protocol):
 
     def rendition(self, source: Path, path: Path) -> WrittenFile:
         """See `media.rendition.make_rendition`."""
+        ...
+
+    def redacted_clip(
+        self, segments: Sequence[RecordedSegment], t0: float, t1: float, path: Path, redaction: ClipRedaction
+    ) -> ClipFile:
+        """See `media.redacted_clip.make_redacted_clip`."""
         ...
 
     def longest_step_s(self, segment: RecordedSegment) -> float:
@@ -138,6 +146,13 @@ class DirectReader:
 
         return make_rendition(source, path)
 
+    def redacted_clip(
+        self, segments: Sequence[RecordedSegment], t0: float, t1: float, path: Path, redaction: ClipRedaction
+    ) -> ClipFile:
+        from appliance.media.redacted_clip import make_redacted_clip
+
+        return make_redacted_clip(segments, t0, t1, path, redaction)
+
     def longest_step_s(self, segment: RecordedSegment) -> float:
         from appliance.media.segment_reader import longest_step_s
 
@@ -145,7 +160,7 @@ class DirectReader:
 
 
 class SandboxedReader:
-    """Reads in a child process that may open the recording, evidence, kept scenarios and cuts, and nothing else.
+    """Reads in a child process that may open the recording, evidence, scenarios, cuts and exports, and nothing else.
 
     State: the sandbox. One call at a time; any thread. All methods raise SandboxUnavailable when no child
     can be started, and after `close`. What the child answers is checked: it may have been taken over.
@@ -153,7 +168,7 @@ class SandboxedReader:
 
     def __init__(self, root: Path, limits: SandboxLimits = LIMITS) -> None:
         """root: the storage folder."""
-        self._folders = tuple(root / name for name in (SEGMENTS, PREROLL, EVIDENCE, SCENARIOS, CUTS))
+        self._folders = tuple(root / name for name in (SEGMENTS, PREROLL, EVIDENCE, SCENARIOS, CUTS, EXPORTS))
         self._sandbox = Sandbox(
             MEDIA_FUNCTIONS, limits, SandboxFolders(writable=self._folders), raises=(DiskWriteError, EvidenceError)
         )
@@ -192,6 +207,13 @@ class SandboxedReader:
     def rendition(self, source: Path, path: Path) -> WrittenFile:
         found = self._call("rendition", str(source), str(path), wall_s=RENDITION_S_MAX)
         return _checked(lambda: _written(found))
+
+    def redacted_clip(
+        self, segments: Sequence[RecordedSegment], t0: float, t1: float, path: Path, redaction: ClipRedaction
+    ) -> ClipFile:
+        values = (_plain(segments), t0, t1, str(path), asdict(redaction))
+        found = self._call("redacted_clip", *values, wall_s=REDACTED_S_MAX)
+        return _checked(lambda: _clip_file(found))
 
     def longest_step_s(self, segment: RecordedSegment) -> float:
         found = self._call("longest_step_s", _plain([segment]))

@@ -24,7 +24,7 @@ THREADS = 2  # of decoder and encoder each: more would take memory, and cores fr
 _UNIT = Fraction(1, 90_000)
 _KEY_EVERY_S = 2  # a player seeks to the second
 _ENCODERS = {
-    "libx264": {"preset": "superfast", "crf": "26", "bf": "0"},
+    "libx264": {"preset": "superfast", "bf": "0"},
     "libopenh264": {"rc_mode": "quality", "allow_skip_frames": "0"},  # of a build of FFmpeg without GPL parts
 }
 
@@ -68,7 +68,7 @@ def _convert(source: Path, target: Path, advance: Callable[[int], object]) -> No
         sound = next(iter(reading.streams.audio), None)
         length_s, done = float(reading.duration or 0) / av.time_base, 0
         with av.open(str(target), "w", format="mp4", options={"movflags": "+faststart"}) as writing:
-            frames = _FrameWriter(writing, even_size(video.width, video.height))
+            frames = FrameWriter(writing, even_size(video.width, video.height))
             heard = None if sound is None else writing.add_stream_from_template(sound, opaque=True)
             for packet in reading.demux(*((video,) if sound is None else (video, sound))):
                 if packet.stream is not video:
@@ -86,17 +86,18 @@ def _convert(source: Path, target: Path, advance: Callable[[int], object]) -> No
             frames.end()
 
 
-class _FrameWriter:
+class FrameWriter:
     """Encodes frames into an open file. State: the encoder, the time of the last frame and of the last key frame."""
 
-    def __init__(self, container: OutputContainer, size: tuple[int, int]) -> None:
+    def __init__(self, container: OutputContainer, size: tuple[int, int], crf: int = 26) -> None:
+        """size: (width, height), even. crf: the quality that libx264 keeps, less is better; another has its own."""
         name = encoder()
         self.t = self._key_t = -math.inf
         self._container = container
         self._stream = cast("av.VideoStream", container.add_stream(name, rate=25))
         self._stream.width, self._stream.height = size
         self._stream.pix_fmt = "yuv420p"
-        self._stream.options = dict(_ENCODERS[name])
+        self._stream.options = {**_ENCODERS[name], **({"crf": str(crf)} if name == "libx264" else {})}
         self._stream.codec_context.time_base = self._stream.time_base = _UNIT
         self._stream.codec_context.thread_count = THREADS
 

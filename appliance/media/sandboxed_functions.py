@@ -14,7 +14,7 @@ from appliance.base.malloc import return_large_blocks
 
 # Loaded before its limit of memory is set, which counts from what it holds then.
 from appliance.media import clips, stills  # noqa: F401
-from appliance.media.recorded import ImageOrder, RecordedSegment, Redaction
+from appliance.media.recorded import ClipFile, ClipRedaction, ExaminedMoment, ImageOrder, RecordedSegment, Redaction
 from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.media.segment_reader import recover_segment
 
@@ -40,7 +40,19 @@ def file_images(path: str, t: float, orders: Sequence[Plain]) -> Plain:
 def clip(
     segments: Sequence[Sequence[object]], t0: float, t1: float, path: str, hold_t: float | None, sound: bool
 ) -> Plain:
-    made = READ_DIRECTLY.clip(_segments(segments), t0, t1, Path(path), hold_t=hold_t, sound=sound)
+    return _plain_clip(READ_DIRECTLY.clip(_segments(segments), t0, t1, Path(path), hold_t=hold_t, sound=sound))
+
+
+def redacted_clip(
+    segments: Sequence[Sequence[object]], t0: float, t1: float, path: str, redaction: dict[str, Any]
+) -> Plain:
+    os.setpriority(os.PRIO_PROCESS, 0, 10)  # cameras come first
+    moments = tuple(ExaminedMoment(**each) for each in redaction["moments"])
+    order = ClipRedaction(redaction["hide"], redaction["masks"], moments)
+    return _plain_clip(READ_DIRECTLY.redacted_clip(_segments(segments), t0, t1, Path(path), order))
+
+
+def _plain_clip(made: ClipFile) -> Plain:
     return {
         "t_start": made.t_start, "t_end": made.t_end, "width": made.size[0], "height": made.size[1],
         "frames": made.frames, "bytes": made.written.bytes, "sha256": made.written.sha256, "note": made.note,

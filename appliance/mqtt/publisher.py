@@ -41,6 +41,7 @@ AUDIT_EVERY_S = 60.0  # one row for all states of a camera: nobody reads one for
 BOXES_SPAN_S = 10.0  # of examined frames that are read at once
 BOXES_MAX = 600  # frames of one turn: two minutes at 5 a second
 UNEXAMINED_HEARTBEATS = 3  # after so many without an inference nobody knows who is where
+UNEXAMINED_S = 2.0  # and so long besides: the frame has to be examined, and to come here
 ALERTS_QUEUED_MAX = 500  # a day of a busy site; older ones are on the dashboard
 ALERTS_KNOWN_MAX = 256  # of which it is remembered what was published last
 STALE_MAX = 1000  # retained topics of parts that are gone, removed in turns
@@ -177,7 +178,7 @@ class _WatchedCamera:
     def __init__(self, config: CameraConfig) -> None:
         self.places = zone_labels(config)
         self.occupancy = ZoneOccupancy(config)
-        self.unknown_after_s = UNEXAMINED_HEARTBEATS * config.detect.heartbeat_s + 2.0
+        self.unknown_after_s = UNEXAMINED_HEARTBEATS * config.detect.heartbeat_s + UNEXAMINED_S
         self.session = ""
         self.frame_t = float("-inf")
         self.examined_at = float("-inf")

@@ -64,7 +64,7 @@ class PushMeans:
     """The parts that push targets share.
 
     sees: true if a user may see a camera. contact: the sender's address, for push services. only: the id of the one
-    browser that is tried; '': all are sent to.
+    browser that is tried; '': all are sent to. in_hours: whether hours such as `22:00-06:00` cover a time.
     """
 
     key: VapidKey
@@ -72,6 +72,7 @@ class PushMeans:
     sees: Callable[[str, str], bool]
     contact: str
     only: str = ""
+    in_hours: Callable[[str, float], bool] = lambda hours, t: False
 
 
 def encode(data: bytes) -> str:

@@ -14,7 +14,8 @@ from appliance.notify.http_sender import HttpPoster, HttpRequest, tls_verificati
 from appliance.notify.message import NotificationMessage, SendResult, is_good_news
 from appliance.notify.push_crypto import encrypt
 from appliance.notify.push_means import PushMeans
-from appliance.store.push_subscriptions import PushSubscription
+from appliance.store.push_subscriptions import PushPreference, PushSubscription
+from appliance.types import SEVERITIES
 
 TTL_S = 4 * 3600  # for which the push service keeps it for a browser that is off
 MESSAGES_REMEMBERED = 200  # ids of messages, so that an update replaces what a phone shows
@@ -56,6 +57,10 @@ class PushSender:
         ]  # fmt: skip
         if not wanted:
             return SendResult(ok=False, refused=True, error="no browser has subscribed that may see this camera")
+        preferences = {} if message.test else self._means.subscriptions.preferences()
+        wanted = [each for each in wanted if self._wants(preferences.get(each.user), message)]
+        if not wanted:
+            return SendResult(ok=False, refused=True, error="Nobody wants to be told of it at this hour")
         taken, payload, sent = self._taken.setdefault(message.message_id, set()), _payload(message), 0
         failed: list[SendResult] = []
         for each in wanted:
@@ -85,6 +90,15 @@ class PushSender:
             sent=sent,
             seconds=self._clock.monotonic() - began,
         )
+
+    def _wants(self, preference: PushPreference | None, message: NotificationMessage) -> bool:
+        if preference is None:
+            return True
+        if preference.urgent and message.severity == "alert":
+            return True
+        if preference.quiet_hours and self._means.in_hours(preference.quiet_hours, self._clock.now()):
+            return False
+        return SEVERITIES.index(message.severity) >= SEVERITIES.index(preference.severity)
 
     async def close(self) -> None:
         await self._poster.close()

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, PricesConfig
+from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, JudgeCostConfig, PricesConfig
 from appliance.savings.bytes_saved import account_for
 from appliance.store.meter import MeterTotal, Metric, MetricName
-from appliance.store.verdict_stats import DailyJudgeWork
+from appliance.store.verdict_stats import DailyJudgeWork, EngineWork
 
 GB, MILLION, HOUR_S, KILO = 1e9, 1e6, 3600.0, 1e3  # bytes, inferences, seconds, W in a kW
-YEAR_H = 365.25 * 24  # hours
+DAY_H = 24.0  # hours
+YEAR_H = 365.25 * DAY_H
 MONTH_H = YEAR_H / 12
 
 
@@ -111,7 +112,7 @@ def has_prices(prices: PricesConfig) -> bool:
     return any((prices.uplink_gb, prices.gpu_hour, prices.tokens_in_million, prices.tokens_out_million))
 
 
-def price_work(work: DailyJudgeWork, prices: PricesConfig) -> Bill:
+def price_work(work: DailyJudgeWork | EngineWork, prices: PricesConfig) -> Bill:
     """Price the work by use: uplink, judge time and tokens."""
     return Bill(
         uplink=work.bytes / GB * prices.uplink_gb,
@@ -153,9 +154,48 @@ class SpanBill:
         return self.all_to_cloud.total - self.site
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuOffer:
+    """One way to pay for the judge's GPU over some days: hours on it, hours in which it had nothing to do, money."""
+
+    kind: str
+    hour: float
+    hours: float
+    idle_hours: float
+    total: float
+    per_verdict: float | None
+
+
+def price_offers(judge_s: float, verdicts: int, days: float, prices: JudgeCostConfig) -> tuple[GpuOffer, GpuOffer]:
+    """Price the same work on a spot GPU, paid while it is kept warm, and on a reserved one, paid day and night."""
+    used_h = judge_s / HOUR_S
+    warm_h = max(used_h, days * prices.warm_hours_day)
+    always_h = max(used_h, days * DAY_H)
+    return (
+        _offer("spot", prices.spot_hour, warm_h, used_h, verdicts),
+        _offer("reserved", prices.reserved_hour, always_h, used_h, verdicts),
+    )
+
+
+def _offer(kind: str, hour: float, hours: float, used_h: float, verdicts: int) -> GpuOffer:
+    total = hours * hour
+    each = total / verdicts if verdicts else None
+    return GpuOffer(kind=kind, hour=hour, hours=hours, idle_hours=hours - used_h, total=total, per_verdict=each)
+
+
 def uplink_gb_to_cloud(prices: PricesConfig, costs: CostsConfig) -> float:
-    """Return the price of a GB in the comparison: that of escalations, unless the site file says otherwise."""
-    return prices.uplink_gb if costs.cloud.uplink_gb is None else costs.cloud.uplink_gb
+    """Return the price of a GB in the comparison.
+
+    It is that of escalations if the site file names one and none for the comparison; else the comparison's own.
+    """
+    own = costs.cloud.uplink_gb
+    named = "uplink_gb" in prices.model_fields_set and "uplink_gb" not in costs.cloud.model_fields_set
+    return prices.uplink_gb if named or own is None else own
+
+
+def uplink_gb_of_site(prices: PricesConfig, costs: CostsConfig) -> float:
+    """Return the price of a GB that this site sends, for the page: that of escalations, or the comparison's default."""
+    return prices.uplink_gb if "uplink_gb" in prices.model_fields_set else uplink_gb_to_cloud(prices, costs)
 
 
 def price_span(totals: Sequence[MeterTotal], asked: Bill, prices: PricesConfig, costs: CostsConfig) -> SpanBill:
@@ -169,6 +209,6 @@ def price_span(totals: Sequence[MeterTotal], asked: Bill, prices: PricesConfig, 
         received_main=bytes_.main_bytes,
         sent=bytes_.uplink_bytes,
         edge=price_edge(costs.edge, hours, inferences),
-        asked=replace(asked, uplink=bytes_.uplink_bytes / GB * prices.uplink_gb),
+        asked=replace(asked, uplink=bytes_.uplink_bytes / GB * uplink_gb_of_site(prices, costs)),
         all_to_cloud=price_all_to_cloud(costs.cloud, uplink_gb_to_cloud(prices, costs), inferences, bytes_.main_bytes),
     )

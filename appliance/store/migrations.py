@@ -31,6 +31,8 @@ STEPS: tuple[str, ...] = (
     (_FOLDER / "schema_18_sign_in_code.sql").read_text(encoding="utf-8"),
     (_FOLDER / "schema_19_incident.sql").read_text(encoding="utf-8"),
     (_FOLDER / "schema_20_model.sql").read_text(encoding="utf-8"),
+    (_FOLDER / "schema_21_push_preference.sql").read_text(encoding="utf-8"),
+    (_FOLDER / "schema_22_export.sql").read_text(encoding="utf-8"),
 )
 
 

@@ -13,6 +13,7 @@ SEGMENTS = "segments"  # segments/<camera>/...: written by ingest, deleted by re
 PREROLL = "preroll"  # preroll/<camera>/...: the rings; may be a link to a folder in memory (see store/preroll_ring.py)
 EVIDENCE = "evidence"  # evidence/<alert>/...: written by the evidence maker
 CUTS = "cuts"  # cuts/<n>.mp4: stretches that somebody plays now; emptied at the start
+EXPORTS = "exports"  # exports/<id>/...: clips made for somebody outside, deleted after a day or when their link ends
 SUBSTREAMS = "substreams"  # substreams/<camera>/...: the last seconds of detect streams, written and deleted by ingest
 SCENARIOS = "scenarios"  # scenarios/<name>/...: kept by a person, deleted by a person only
 PROOFS = "proofs"  # proofs/<network>.json: the last trial of a network beside the one in force

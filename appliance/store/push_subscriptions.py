@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from appliance.base.errors import UsageError
 from appliance.store.database import Database
+from appliance.types import Severity
 
 SUBSCRIPTIONS_MAX = 200  # browsers of a site; each message is encrypted for every one
 PER_USER_MAX = 10  # browsers of one person; the oldest goes
@@ -27,6 +28,19 @@ class PushSubscription:
     @property
     def id(self) -> str:
         return hashlib.sha256(self.endpoint.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushPreference:
+    """What a person wants to be told on their browsers; what their target is not told of, they are not either.
+
+    severity: the least grave one. quiet_hours: `HH:MM-HH:MM` in the appliance's time zone, '': none. urgent: alerts of
+    severity alert come at any hour.
+    """
+
+    severity: Severity = "info"
+    quiet_hours: str = ""
+    urgent: bool = False
 
 
 class PushSubscriptionStore:
@@ -63,6 +77,23 @@ class PushSubscriptionStore:
             count = connection.execute("SELECT count(*) FROM push_subscription").fetchone()[0]
             if count > SUBSCRIPTIONS_MAX:
                 raise UsageError(f"{SUBSCRIPTIONS_MAX} browsers are notified already: take one off the list")
+
+    def preferences(self) -> dict[str, PushPreference]:
+        """Return the preferences of all who have any, by user."""
+        rows = self._db.rows("SELECT * FROM push_preference")
+        return {
+            row["user"]: PushPreference(
+                severity=row["severity"], quiet_hours=row["quiet_hours"], urgent=bool(row["urgent"])
+            )
+            for row in rows
+        }  # fmt: skip
+
+    def put_preference(self, user: str, preference: PushPreference) -> None:
+        """Replace the preferences of a person."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO push_preference VALUES (?, ?, ?, ?)",
+            (user, preference.severity, preference.quiet_hours, int(preference.urgent)),
+        )
 
     def remove(self, subscription_id: str, user: str | None = None) -> bool:
         """Remove a subscription; return False if there was none. user: only one of that user; None: of any."""

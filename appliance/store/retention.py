@@ -23,9 +23,11 @@ from appliance.store.database import Database
 from appliance.store.decisions import prune_decisions
 from appliance.store.deletions import HELD, DeletionLedger, DeletionReason, SegmentPruner
 from appliance.store.escalations import UNSETTLED, in_states
+from appliance.store.exports import delete_old_exports
 from appliance.store.paths import EVIDENCE, inside
 from appliance.store.quotas import StorageLimits, StorageUsage, read_usage
 from appliance.store.segments import sweep_orphans
+from appliance.store.users import AccessLog
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +84,8 @@ class Retention:
     """Keeps the storage folder within its limits: age, quotas, size, free space.
 
     Owner: one thread that calls `run_once()` now and then. State: the clocks at its last run, so that a clock that was
-    stepped does not pass for age. Invariant: it deletes only below segments/ and evidence/; alerts, verdicts and
-    audit rows stay.
+    stepped does not pass for age. Invariant: it deletes only below segments/, evidence/ and exports/; alerts, verdicts
+    and audit rows stay.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Retention:
         self._root = root
         self._limits = StorageLimits.of(storage, cameras or {})
         self._undo_delete_s = storage.undo_delete_hours * 3600
+        self._keep_access_s = storage.access_log_days * 86400
         self._keep_boxes_s = storage.keep_hours * 3600
         self._free_bytes = free_bytes
         self._rows_wait = rows_wait
@@ -153,6 +156,8 @@ class Retention:
         prune_side_rows(self._db, self._limits.evidence_s)
         prune_decisions(self._db, self._limits.evidence_s)
         self._deletions.forget_old()
+        AccessLog(self._db).forget_old(self._keep_access_s)
+        delete_old_exports(self._db, self._root, self._keep_access_s)
 
     def _by_quota(self) -> None:
         usage, limits = self._usage(), self._limits

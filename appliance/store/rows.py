@@ -124,6 +124,7 @@ class AlertRow:
     Attributes:
         delivery: how far the newest escalation got; None: there is none.
         still, clip: the state of that evidence; None: not planned.
+        still_box: where the flagged object is in the still, which may show an earlier view than `best`; None: unknown.
         verdict, judge, verdict_confidence: the verdict that counts, who gave it, and how sure that says to be.
         edge, edge_confidence: of the appliance's own re-check; None: there is none. A person's or a language model's
             `verdict` counts above it, a detector's does not.
@@ -157,6 +158,7 @@ class AlertRow:
     rev: int
     delivery: Delivery | None = None
     still: EvidenceState | None = None
+    still_box: Box | None = None
     clip: EvidenceState | None = None
     edge: Decision | None = None
     edge_confidence: float | None = None
@@ -342,6 +344,7 @@ class AlertDetail:
 ALERT_COLUMNS = """alert.*,
     (SELECT state FROM escalation WHERE alert = alert.id ORDER BY created_t DESC, id DESC LIMIT 1) AS delivery,
     (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'still' AND n = 0) AS still,
+    (SELECT box FROM evidence WHERE alert = alert.id AND kind = 'still' AND n = 0) AS still_box,
     (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'clip' AND n = 0) AS clip,
     (SELECT json_array(kind, zone || line) FROM event WHERE alert = alert.id ORDER BY t, id LIMIT 1) AS first_event,
     (SELECT json_group_array(json_array(id, camera)) FROM (SELECT part.id, part.camera FROM alert AS part
@@ -378,6 +381,8 @@ def read_alert(row: sqlite3.Row | Mapping[str, Any]) -> AlertRow:
     if fields["best"] is not None:
         best = json.loads(fields["best"])
         fields["best"] = BestView(**{**best, "box": tuple(best["box"])})
+    if fields.get("still_box") is not None:
+        fields["still_box"] = tuple(json.loads(fields["still_box"]))
     if fields.get("first_event") is not None:
         fields["first_event"] = FirstEvent(*json.loads(fields["first_event"]))
     fields["parts"] = tuple(IncidentPart(*each) for each in json.loads(fields.get("parts") or "[]"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from appliance.base.errors import StoreError, UsageError
@@ -25,7 +25,8 @@ from appliance.types.accounts import (
 USERS_MAX = 200  # of a site; all are read each second
 TOKENS_MAX = 50  # likewise
 SESSIONS_MAX = 1000  # the oldest is signed out beyond
-LOG_ROWS_MAX = 5000  # half a megabyte; years of changes, and weeks of somebody who guesses
+ABOUT_LENGTH_MAX = 500  # characters: a span, a choice and a reason
+LOG_ROWS_MAX = 50_000  # five megabytes; `storage.access_log_days` deletes before
 
 
 class UserStore:
@@ -275,16 +276,34 @@ def _read_factor(row: sqlite3.Row) -> SecondFactorRow:
     return SecondFactorRow(**{**dict(row), "confirmed": bool(row["confirmed"]), "recovery": recovery})
 
 
+@dataclass(frozen=True, slots=True)
+class AccessQuery:
+    """Which rows of the access log: from_t <= t < to_t, UTC seconds; None: of anybody, of any camera or none."""
+
+    who: str | None = None
+    camera: str | None = None
+    from_t: float = 0.0
+    to_t: float = 9e15
+
+
+EVERY_ACCESS = AccessQuery()
+
+
 class AccessLog:
     """The access_log table. Any thread; each method raises StoreError."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def write(self, who: str, address: str, what: str, about: str = "") -> None:
+    @property
+    def now(self) -> float:
+        """Return the time that rows are written with, UTC seconds."""
+        return self._db.clock.now()
+
+    def write(self, who: str, address: str, what: str, about: str = "", camera: str = "") -> None:
         """Add a row; the oldest of too many goes."""
         with self._db.transaction() as connection:
-            log_access(connection, self._db.clock.now(), who, address, what, about)
+            log_access(connection, self._db.clock.now(), who, address, what, about, camera)
 
     def refused(self, who: str, since: float) -> tuple[int, int]:
         """How many wrong tries to sign in as `who` there were since then, and from how many addresses."""
@@ -294,15 +313,30 @@ class AccessLog:
         )  # fmt: skip
         return row[0], row[1]
 
-    def newest(self, limit: int = 100) -> list[AccessLogRow]:
-        rows = self._db.rows("SELECT * FROM access_log ORDER BY id DESC LIMIT ?", (limit,))
+    def newest(self, limit: int = 100, wanted: AccessQuery = EVERY_ACCESS) -> list[AccessLogRow]:
+        """Return the rows that are wanted, the newest first."""
+        rows = self._db.rows(
+            """SELECT * FROM access_log WHERE (:who IS NULL OR who = :who) AND (:camera IS NULL OR camera = :camera)
+               AND t >= :from_t AND t < :to_t ORDER BY id DESC LIMIT :limit""",
+            {**asdict(wanted), "limit": limit},
+        )
         return [AccessLogRow(**dict(row)) for row in rows]
 
+    def names(self) -> list[str]:
+        """Return everybody who is in it, sorted."""
+        return [row["who"] for row in self._db.rows("SELECT DISTINCT who FROM access_log ORDER BY who")]
 
-def log_access(connection: sqlite3.Connection, t: float, who: str, address: str, what: str, about: str = "") -> None:
+    def forget_old(self, keep_s: float) -> None:
+        """Delete rows older than `keep_s`."""
+        self._db.execute("DELETE FROM access_log WHERE t < ?", (self._db.clock.now() - keep_s,), durable=False)
+
+
+def log_access(
+    connection: sqlite3.Connection, t: float, who: str, address: str, what: str, about: str = "", camera: str = ""
+) -> None:
     """Add a row inside the transaction of `connection`."""
     connection.execute(
-        "INSERT INTO access_log (t, who, address, what, about) VALUES (?, ?, ?, ?, ?)",
-        (t, who[:100], address[:100], what, about[:200]),
+        "INSERT INTO access_log (t, who, address, what, about, camera) VALUES (?, ?, ?, ?, ?, ?)",
+        (t, who[:100], address[:100], what, about[:ABOUT_LENGTH_MAX], camera[:100]),
     )
     connection.execute("DELETE FROM access_log WHERE id <= (SELECT max(id) FROM access_log) - ?", (LOG_ROWS_MAX,))

@@ -11,7 +11,7 @@ from appliance.store.database import Database
 from appliance.store.escalations import RELEASED
 
 MEAN_OVER_VERDICTS = 1000  # the newest: prices and models change
-HOUR_S = 3600.0  # seconds
+HOUR_S, MINUTE_S = 3600.0, 60.0  # seconds
 WORK_ROWS_MAX = 10_000  # verdicts of a day; a busy pool's site has some hundreds
 GROUPS_MAX = 200  # versions change rarely; names from the wire may not
 
@@ -107,6 +107,37 @@ def judge_work_since(db: Database, t: float, until_t: float = inf) -> list[Daily
     return [DailyJudgeWork(**dict(row)) for row in rows]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineWork:
+    """The work of one engine and model over some days; the fields are those of DailyJudgeWork."""
+
+    engine: str
+    model: str
+    verdicts: int
+    judge_s: float
+    tokens_in: int
+    tokens_out: int
+    bytes: int
+
+
+def engine_work_since(db: Database, t: float) -> list[EngineWork]:
+    """Return who judged since `t`, the busiest first, at most GROUPS_MAX. Raise StoreError."""
+    rows = db.rows(
+        f"""SELECT coalesce(json_extract(verdict, '$.engine'), '') AS engine,
+                   coalesce(json_extract(verdict, '$.model'), '') AS model, sum(last) AS verdicts,
+                   total(json_extract(verdict, '$.seconds')) AS judge_s, CAST({_TOKENS_IN} AS INTEGER) AS tokens_in,
+                   CAST({_TOKENS_OUT} AS INTEGER) AS tokens_out,
+                   CAST(total(iif(last, escalation.bytes_sent, 0)) AS INTEGER) AS bytes
+            FROM (SELECT escalation AS of, applied_t AS t, body AS verdict, 1 AS last FROM verdict WHERE applied_t >= ?1
+                  UNION ALL
+                  SELECT escalation, json_extract(answer, '$.judged_t'), answer, 0
+                  FROM step WHERE answer IS NOT NULL AND json_extract(answer, '$.judged_t') >= ?1)
+            JOIN escalation ON escalation.id = of GROUP BY 1, 2 ORDER BY 4 DESC LIMIT ?2""",
+        (t, GROUPS_MAX),
+    )
+    return [EngineWork(**dict(row)) for row in rows]
+
+
 class JudgeWorkCache:
     """Judges' work of a span of days. Any thread may call.
 
@@ -118,6 +149,15 @@ class JudgeWorkCache:
         self._db = db
         self._held: tuple[tuple[int, int], list[DailyJudgeWork]] | None = None
         self._closed: tuple[tuple[int, float], list[DailyJudgeWork]] | None = None
+        self._engines: tuple[tuple[int, int], list[EngineWork]] | None = None
+
+    def engines(self, t: float) -> list[EngineWork]:
+        """Return `engine_work_since`, at most a minute old. Raise StoreError."""
+        key = (int(self._db.clock.now() // MINUTE_S), int(t // HOUR_S))
+        held = self._engines
+        if held is None or held[0] != key:
+            held = self._engines = (key, engine_work_since(self._db, t))
+        return held[1]
 
     def since(self, t: float) -> list[DailyJudgeWork]:
         """As `judge_work_since`. Raises StoreError."""

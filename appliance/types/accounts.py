@@ -88,9 +88,10 @@ class SecondFactorRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessLogRow:
-    """One login or change. who: a user, `token NAME` of a program, '' for the site's own token or this machine.
+    """One login, look at a recording, or change.
 
-    about: what was changed.
+    who: a user, `token NAME` of a program, '' for the site's own token or this machine. about: what was changed.
+    camera: of which it was; '': of none.
     """
 
     id: int
@@ -99,3 +100,4 @@ class AccessLogRow:
     address: str
     what: str
     about: str
+    camera: str = ""

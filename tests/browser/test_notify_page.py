@@ -21,11 +21,12 @@ from appliance.notify.snooze_links import SnoozeLinks
 from appliance.settings.settings_service import SettingsService
 from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.arming import ArmingStore
-from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
+from appliance.store.push_subscriptions import PushPreference, PushSubscriptionStore, UsedLinkStore
 from tests.servers.push_service import PushedBrowser, base64url
 from tests.servers.receiver import Receiver
 from tests.support.dashboard_site import Site, running
 from tests.support.screenshots import shot
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.browser
 SIZES = pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")], ids=["desk", "phone"])
@@ -156,6 +157,15 @@ def test_a_browser_subscribes_with_the_box_s_key_and_is_taken_off(
     assert page.evaluate("window.asked.userVisibleOnly") is True
     (row,) = house.push.subscriptions.all("browsers")
     assert (row.p256dh, row.auth, row.endpoint) == (keys.p256dh, keys.auth, "https://fcm.googleapis.com/fcm/send/abc")
+    preferences = page.locator("[data-swap=preferences]")
+    preferences.get_by_label("Lowest severity").select_option("alert")
+    preferences.get_by_label("Quiet hours").fill("22:00-06:00")
+    preferences.get_by_role("button", name="Save").click()
+    until(
+        lambda: (
+            house.push.subscriptions.preferences() == {"": PushPreference(severity="alert", quiet_hours="22:00-06:00")}
+        )
+    )
     shot(page, "notify-browser-390")
     mine.get_by_role("button", name="Remove this browser").click()
     expect(mine).to_have_count(0)

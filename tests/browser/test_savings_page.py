@@ -99,11 +99,11 @@ def test_a_price_is_edited_on_the_page_and_counts_at_once(browser: Browser, tmp_
         shot(page, "savings-prices-phone")
         page.get_by_role("button", name="Save prices").click()
         expect(page.locator("[data-swap=money]")).to_contain_text("EUR for")
-        expect(page.locator("[data-swap=money]")).to_contain_text("10 of 11 prices are defaults")
+        expect(page.locator("[data-swap=money]")).to_contain_text("13 of 14 prices are defaults")
         assert load(path).costs.edge.device_price == 1500
         page.get_by_label("costs.edge.device_price").fill("")
         page.get_by_role("button", name="Save prices").click()
-        expect(page.locator("[data-swap=money]")).to_contain_text("11 of 11 prices are defaults")
+        expect(page.locator("[data-swap=money]")).to_contain_text("14 of 14 prices are defaults")
         assert load(path).costs.edge.device_price == 150
         context.close()
     site.close()

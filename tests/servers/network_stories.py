@@ -225,11 +225,20 @@ def lab(folder: Path) -> None:
 
 
 def models(folder: Path) -> None:
-    """The catalogue; what is pulled comes from the server that is named."""
+    """The catalogue and bundles; what is pulled or installed comes from the server that is named."""
     vedette("models", "list", expects="vedette-nano")
     vedette("models", "verify", "vedette-nano")
     with program(PYTHON, "-m", "http.server", "8081", "--bind", "127.0.0.1", "-d", ROOT / "models", log=folder / "l"):
         vedette("models", "pull", "vedette-nano", "--to", folder, "--mirror", "http://127.0.0.1:8081")
+    os.environ["VEDETTE_MODELS"] = str(folder / "models")
+    vedette("models", "export", "vedette-nano", folder / "nano-8", "--version", "8")
+    repository = folder / "repository"
+    vedette("models", "publish", folder / "nano-8", "--new", "--repository", repository, "--keys", folder / "keys")
+    with program(PYTHON, "-m", "http.server", "8082", "--bind", "127.0.0.1", "-d", repository, log=folder / "l"):
+        trusted = ("--from", "http://127.0.0.1:8082", "--root", repository / "metadata" / "1.root.json")
+        vedette("models", "install", "vedette-nano@8", "--use", *trusted, expects="vedette-nano@8")
+    for word in ("pin", "rollback", "prune"):
+        vedette("models", word)
 
 
 def discover(folder: Path) -> None:

@@ -20,7 +20,7 @@ from appliance.base.clock import Clock, SystemClock
 from appliance.broker import NatsLink
 from appliance.types import Detections
 from cloud_worker.config import HandlingConfig as WorkerSettings
-from cloud_worker.config import RedetectEngine, StatusConfig, StreamsConfig, WorkerConfig
+from cloud_worker.config import RedetectEngine, SpotConfig, StatusConfig, StreamsConfig, WorkerConfig
 from cloud_worker.escalation_handler import ArchivePort
 from cloud_worker.judge import Engine, Judge
 from cloud_worker.worker import Worker
@@ -59,13 +59,14 @@ class WorkerThread:
     def __init__(
         self, url: str | BrokerConfig, engine: Engine, *, token: str = "", replicas: int = 1,
         status: Mapping[str, object] | None = None, archive: ArchivePort | None = None, clock: Clock | None = None,
-        **settings: object,
+        spot: SpotConfig | None = None, **settings: object,
     ) -> None:  # fmt: skip
         quick = {"ack_wait_s": 2.0, "retry_s": 0.05, "drain_s": 30.0, "name": "w1"}
         self._config = WorkerConfig(
             engine=RedetectEngine(kind="redetect"),  # not used: the engine is handed in
             worker=WorkerSettings(**{**quick, **settings}),
             streams=StreamsConfig(replicas=replicas),
+            spot=spot or SpotConfig(),
             status=StatusConfig(**(status or {})),
         )
         self._archive = archive

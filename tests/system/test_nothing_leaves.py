@@ -38,7 +38,10 @@ PROCESSES = {
     "notified": {"appliance notify test"},
     "replay": {"appliance replay", "appliance replay diff"},
     "hailo": {"appliance replay", "hailo_helper.py"},
-    "models": {"appliance models list", "appliance models verify", "appliance models pull"},
+    "models": {
+        f"appliance models {each}"
+        for each in ("list", "verify", "pull", "export", "publish", "install", "pin", "rollback", "prune")
+    },
     "discover": {"appliance cameras discover"},
     "worker": {
         "nats-server", "cloud_worker run", "cloud_worker check", "cloud_worker dead-letters list",

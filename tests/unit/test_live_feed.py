@@ -219,6 +219,23 @@ def test_boxes_that_are_not_in_the_store_yet_come_once_and_in_order(site: Site) 
     run(site, story)
 
 
+def test_the_first_pictures_come_with_their_boxes_however_old(site: Site) -> None:
+    async def story(hub: LiveHub) -> None:
+        t0 = site.clock.now() - 16
+        site.record("gate", t0)  # eight seconds, so that the newest key frame is older than BOXES_BACK_S
+        watching = Watching(hub.join(["gate"], lambda: OWNER))
+
+        def times() -> list[float]:
+            return [look["t"] for each in watching.got if each.kind == "b" for look in json.loads(each.content)]
+
+        await watching.until(lambda: bool(watching.video()) and bool(times()))
+        first = t0 + watching.numbers()[0] / 10
+        assert times()[0] <= first
+        assert times()[-1] == pytest.approx(t0 + 7.8)
+
+    run(site, story)
+
+
 def test_a_camera_that_is_not_recorded_says_so_until_it_is(site: Site) -> None:
     async def story(hub: LiveHub) -> None:
         watching = Watching(hub.join(["gate"], lambda: OWNER))

@@ -41,9 +41,9 @@ vedette_camera_decoder gauge camera,decoder
 vedette_camera_behind_seconds gauge camera
     How late its packets are read from the socket.
 vedette_camera_promised_fps gauge camera
-    Looks a second that were due, over the last seconds.
+    Inferences a second that were due, over the last seconds.
 vedette_camera_examined_fps gauge camera
-    Looks a second that came, over the last seconds.
+    Inferences a second that came, over the last seconds.
 vedette_health_open gauge camera,kind
     1 while it is so; without a camera: of the appliance.
 vedette_events_held_back_total counter camera,rule
@@ -57,9 +57,9 @@ vedette_packets_skipped_total counter camera
 vedette_frames_examined_total counter camera
     Frames that the detector looked at.
 vedette_frames_unexamined_total counter camera
-    Frames due for a look that did not get one.
+    Frames due for an inference that did not get one.
 vedette_looks_retried_total counter camera
-    Looks asked for again because the detector failed.
+    Inferences asked for again because the detector failed.
 vedette_hardware_decoder_failures_total counter camera
     Times that a hardware decoder failed.
 vedette_packets_unrecorded_total counter camera
@@ -73,9 +73,9 @@ vedette_uplink_bytes_total counter camera
 vedette_health_events_total counter camera,kind
     Times that something was not as it should be.
 vedette_frames_unexamined_by_reason_total counter camera,reason
-    Frames that did not get their look, and why.
+    Frames without their inference, by reason.
 vedette_second_looks_total counter camera,outcome
-    Second looks of the appliance: rechecked, unsure, failed, retried, missed (no time), late (cloud was faster).
+    Rechecks of the appliance: rechecked, unsure, failed, retried, missed (no time), late (cloud was faster).
 vedette_stage_seconds histogram le,stage
     Seconds of each stage, from an event to a person told; since this core started.
 vedette_frame_age_seconds histogram camera,le
@@ -127,9 +127,9 @@ vedette_ingest_up gauge -
 vedette_ingest_starts_total counter -
     Starts of the ingest process.
 vedette_detector_ms gauge -
-    Milliseconds that one look takes.
+    Milliseconds that one inference takes.
 vedette_detector_queue gauge -
-    Frames that wait for a look.
+    Frames that wait for an inference.
 vedette_detector_load gauge -
     Share of the time the detector is at work.
 vedette_frame_age_recent_seconds gauge quantile
@@ -189,7 +189,7 @@ vedette_box_memory_available_bytes gauge -
 vedette_box_memory_stalled_ratio gauge -
     Share of the last ten seconds in which a task waited for memory.
 vedette_load_shedding_step gauge against
-    What is shed. heat: 1 fewer looks, 2 smaller pictures, 3 offload; memory: 1 caches, 2 rings; 0 nothing.
+    What is shed. heat: 1 fewer inferences, 2 smaller pictures, 3 offload; memory: 1 caches, 2 rings; 0 nothing.
 vedette_energy_joules_total counter source
     Joules that the appliance drew, by where they were measured.
 vedette_energy_joules_per_camera_hour gauge -

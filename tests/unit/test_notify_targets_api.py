@@ -164,7 +164,13 @@ def test_a_test_message_is_sent_and_leaves_like_any_other(made: Fixture) -> None
 
 
 def test_a_browser_subscribes_and_is_taken_off(made: Fixture) -> None:
-    assert made.http.get("/api/v1/push").json() == {"key": "", "target": "", "browsers": []}
+    nobody = {
+        "key": "",
+        "target": "",
+        "browsers": [],
+        "preferences": {"severity": "info", "quiet_hours": "", "urgent": False},
+    }
+    assert made.http.get("/api/v1/push").json() == nobody
     browser = PushedBrowser()
     body = {"endpoint": "https://fcm.googleapis.com/fcm/send/x", "p256dh": base64url(browser.p256dh),
             "auth": base64url(browser.auth), "label": "Chrome/1 Linux"}  # fmt: skip

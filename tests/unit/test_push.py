@@ -7,6 +7,8 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,14 @@ import pytest
 from appliance.base.clock import ManualClock
 from appliance.base.errors import MissingDependency, UsageError
 from appliance.config import PushTarget
+from appliance.core.background_services import _in_hours
 from appliance.notify.key_file import own_key
 from appliance.notify.message import AlertFinding, NotificationMessage, SendResult
 from appliance.notify.push_crypto import PLAIN_BYTES_MAX, encrypt
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.push_sender import PushSender
 from appliance.store.database import Database
-from appliance.store.push_subscriptions import PER_USER_MAX, PushSubscription, PushSubscriptionStore
+from appliance.store.push_subscriptions import PER_USER_MAX, PushPreference, PushSubscription, PushSubscriptionStore
 from appliance.store.users import UserStore
 from appliance.types.accounts import UserRow
 from tests.servers.push_service import PushedBrowser, PushService
@@ -49,7 +52,9 @@ class Site:
         self.sender = self.new_sender()
 
     def new_sender(self) -> PushSender:
-        means = PushMeans(self.key, self.store, lambda user, camera: user != "dock-only", "mailto:a@b.org")
+        means = PushMeans(
+            self.key, self.store, lambda user, camera: user != "dock-only", "mailto:a@b.org", in_hours=_in_hours
+        )
         return PushSender(self.target, "browsers", means, self.clock)
 
     def subscribe(self, name: str, user: str = "", **more: Any) -> PushedBrowser:
@@ -81,6 +86,26 @@ def site(tmp_path: Path) -> Iterator[Site]:
         made = Site(tmp_path, service)
         yield made
         made.db.close()
+
+
+def test_each_person_says_when_and_of_what_they_are_told(site: Site) -> None:
+    for user in ("anna", "max", "eva"):
+        UserStore(site.db).add(UserRow(name=user, role="admin", cameras=None, password="x"))
+        site.subscribe(user, user)
+    now = datetime.fromtimestamp(T0).astimezone()
+    quiet = f"{now - timedelta(hours=1):%H:%M}-{now + timedelta(hours=1):%H:%M}"
+    site.store.put_preference("anna", PushPreference(severity="warning", quiet_hours=quiet, urgent=True))
+    site.store.put_preference("max", PushPreference(quiet_hours=quiet))
+    site.store.put_preference("eva", PushPreference(severity="alert"))
+    site.send()
+    assert [each.path for each in site.service.pushed] == ["/send/anna", "/send/eva"]
+    result = site.send(replace(MESSAGE, id="n2", severity="warning"))
+    assert (result.refused, result.error) == (True, "Nobody wants to be told of it at this hour")
+    site.clock.advance(2 * 3600)
+    site.send(replace(MESSAGE, id="n3", severity="warning"))
+    assert [each.path for each in site.service.pushed[2:]] == ["/send/anna", "/send/max"]
+    site.send(replace(MESSAGE, id="n4", severity="info", test=True))
+    assert len(site.service.pushed) == 7, "a test reaches everybody"
 
 
 def test_only_the_browser_can_read_what_it_is_sent_and_knows_who_sent_it(site: Site) -> None:

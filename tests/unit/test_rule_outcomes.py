@@ -48,7 +48,7 @@ def explained(
     [
         ("label", "it was a person; the rule wants car", GOES_IN, {**ENTER, "labels": ["car"]}, {}),
         ("place", "at 0.20 from the left and 0.60 from the top, were outside zone yard", [OUT] * 6, ENTER, {}),
-        ("settling", "in zone yard for less than two looks in a row", [OUT, OUT, IN], ENTER, {}),
+        ("settling", "in zone yard in fewer than two examined frames in a row", [OUT, OUT, IN], ENTER, {}),
         ("start", "stood in zone yard when the session began", [IN] * 8, {**ENTER, "at_start": "moving"}, {}),
         ("start", "stood in zone yard when the session began", [IN] * 8, {**DWELL, "at_start": "ignore"}, {}),
         ("stay", "it stayed 1.0 of the 9 s that the rule wants in zone yard", GOES_IN, DWELL, {}),
@@ -118,7 +118,7 @@ def test_nothing_to_explain_is_told_too() -> None:
     assert explained([], ENTER)[0].sentence(camera(ENTER))[0] == "not_examined"
     assert explained([look(1.0, looked=False)], ENTER)[0].sentence(camera(ENTER))[0] == "failed"
     found, plan = explained([look(1.0), look(1.2)], ENTER)
-    assert found.sentence(plan)[:2] == ("nobody", {"looks": "2"})
+    assert found.sentence(plan)[:2] == ("nobody", {"frames": "2"})
     ruleless = camera()
     pipeline = Pipeline("gate", ruleless, AlertsConfig())
     explainer = SpanExplainer(ruleless, pipeline, (0.0, 100.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import threading
@@ -15,7 +16,7 @@ import yaml
 from appliance.base.clock import ManualClock
 from appliance.base.errors import UsageError
 from appliance.demo import demo_config
-from appliance.demo.demo_config import VLM_KEY, VlmServer, probe_vlm, worker_file
+from appliance.demo.demo_config import VLM_KEY, VlmServer, find_local_vlm, probe_vlm, worker_file
 from appliance.demo.demo_run import DETECTOR_JUDGES, DemoConsole, DemoOptions, make_plan
 from cloud_worker import config as worker_config
 
@@ -144,9 +145,9 @@ def test_the_worker_file_asks_that_model_and_holds_no_key(tmp_path: Path, monkey
 def test_the_plan_says_in_one_line_what_judges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VLM_KEY, raising=False)
     console = DemoConsole(ManualClock(), as_json=True)
-    assert make_plan(DemoOptions(port=0), tmp_path, console).judge == DETECTOR_JUDGES
+    assert make_plan(DemoOptions(port=0, vlm="none"), tmp_path, console).judge == DETECTOR_JUDGES
     assert "not confirm" in DETECTOR_JUDGES
-    assert "make demo VLM=" in DETECTOR_JUDGES
+    assert "vedette judge" in DETECTOR_JUDGES
     assert "\n" not in DETECTOR_JUDGES
     with Scripted("qwen") as server:
         plan = make_plan(DemoOptions(port=0, vlm=server.url), tmp_path, console)
@@ -154,6 +155,27 @@ def test_the_plan_says_in_one_line_what_judges(tmp_path: Path, monkeypatch: pyte
     assert yaml.safe_load((tmp_path / "worker.yaml").read_text())["engine"]["model"] == "qwen"
     with pytest.raises(UsageError, match="--vlm-model needs --vlm"):
         make_plan(DemoOptions(port=0, vlm_model="qwen"), tmp_path, console)
+
+
+def test_a_server_on_this_machine_is_found_by_itself_and_gets_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VLM_KEY, "sk-1")
+    with Scripted("qwen") as sees, Scripted("text", answer=(400, {"error": "no images"})) as blind, Scripted() as other:
+        ports = (other.server_port, blind.server_port, sees.server_port)
+        assert find_local_vlm(None, ports) == (VlmServer(f"{sees.url}/v1", "qwen"), "")
+        missing, why = find_local_vlm(None, ports[:2])
+        assert missing is None
+        assert why.startswith(
+            f"{blind.url}/v1: text does not answer about a picture by a JSON schema (answer 400: no images)"
+        )
+        assert sees.asked[0][1] == "", "nobody knows who listens there"
+        monkeypatch.setattr(demo_config.find_local_vlm, "__defaults__", (ports,))
+        out = io.StringIO()
+        plan = make_plan(DemoOptions(port=0), tmp_path, DemoConsole(ManualClock(), as_json=False, out=out))
+    assert plan.judge == f"Judged by the vision-language model qwen at {sees.url}/v1."
+    assert "found a model server on this machine: qwen" in out.getvalue()
+    assert "api_key" not in yaml.safe_load((tmp_path / "worker.yaml").read_text())["engine"]
 
 
 def test_nothing_is_started_for_a_server_that_is_not_there(tmp_path: Path) -> None:

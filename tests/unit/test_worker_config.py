@@ -75,6 +75,10 @@ def test_the_example_shows_every_key_of_both_engines() -> None:
     first, second = yaml.safe_load(EXAMPLE.read_text()), yaml.safe_load(uncommented())
     shown = keys_in(first) | keys_in(second)
     shown |= set(re.findall(r"[{ ](\w+): ", next(line for line in EXAMPLE.open() if "tokens:" in line)))
+    several = [line.removeprefix("##").removeprefix(" ") for line in EXAMPLE.open() if line.startswith("##")]
+    file = yamlfile.loads("".join(several), config.WorkerConfig)
+    assert (file.engines[0].name, file.engine) == ("h200", file.engines[0].engine), "`engine` may be left out"
+    shown |= keys_in(yaml.safe_load("".join(several))["engines"][0])
     assert keys_of(config.WorkerConfig) <= shown
     assert yamlfile.loads(uncommented(), config.WorkerConfig).engine.kind == "openai"
 
@@ -150,3 +154,14 @@ def test_help_teaches_with_an_example(command: list[str], capsys: pytest.Capture
         main([*command, "--help"])
     assert ended.value.code == 0
     assert "vedette-worker" in capsys.readouterr().out.split("usage")[1][20:]
+
+
+def test_engines_have_names_of_their_own_and_stay_where_they_may_be(tmp_path: Path) -> None:
+    def refused(text: str) -> str:
+        with pytest.raises(ConfigError) as error:
+            yamlfile.loads(text, config.WorkerConfig)
+        return str(error.value)
+
+    one = "{name: one, engine: {kind: redetect}, region: us}"
+    assert "two have the same name" in refused(f"engines: [{one}, {one}]\n")
+    assert "fallback.residency allows eu" in refused(f"engines: [{one}]\nfallback: {{residency: [eu]}}\n")

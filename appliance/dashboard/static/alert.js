@@ -4,6 +4,7 @@ import { by, coalesced, follow, keys, light, made, reload, review, swap } from "
 import { t } from "./texts.js";
 import { begin, box } from "./draw.js";
 import { converted } from "./converted.js";
+import { offerExport } from "./export.js";
 import { offerKeep } from "./keep.js";
 import { offerRemove } from "./remove.js";
 import { isWriting, offerNote } from "./note.js";
@@ -224,6 +225,7 @@ keys({
 for (const event of ["resize", "fullscreenchange"]) addEventListener(event, () => redraw(), true);
 offerKeep(page.dataset.id, refresh);
 offerNote(page.dataset.id, refresh);
+offerExport(() => ({ url: `/api/v1/alerts/${encodeURIComponent(page.dataset.id)}/export` }));
 offerRemove(page.dataset.id, refresh);
 follow({ alert: alert => alert.id === page.dataset.id && refresh() });
 play();

