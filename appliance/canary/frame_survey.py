@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import SourceError
 from appliance.base.geometry import iou
@@ -116,7 +117,8 @@ def kind_of(label: str) -> str:
 
 def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
     """Yield the share that is done; return a Survey as plain values. Raise ModelError, SourceError, DetectorError."""
-    before, began = _peak_mb(), time.monotonic()
+    clock = SystemClock()
+    before, began = _peak_mb(), clock.monotonic()
     settings = task.detector.model_copy(update={"score_min": SCORE_MIN})
     network = detectors.load(settings)
     lines = detectors.calibration_of(network)
@@ -148,7 +150,7 @@ def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
         raise SourceError(unread[0] if unread else f"there is no recording of {task.camera} to try a network on")
     memory_mb = round(_peak_mb() - before, 1)
     survey = Survey(
-        network.name, task.camera, tuple(frames), memory_mb, round(time.monotonic() - began, 2), tuple(unread)
+        network.name, task.camera, tuple(frames), memory_mb, round(clock.monotonic() - began, 2), tuple(unread)
     )
     return asdict(survey)
 
@@ -245,12 +247,12 @@ def _match(each: FoundObject, others: Sequence[FoundObject]) -> FoundObject | No
 
 
 def _truth(each: FoundObject, t: float, known: Sequence[KnownObject]) -> bool | None:
-    said = [
+    answers = [
         one.right
         for one in known
         if one.kind == each.kind and iou(one.box, each.box) >= SAME_IOU_MIN and (not one.right or one.t0 <= t <= one.t1)
     ]
-    return None if not said else any(said)
+    return None if not answers else any(answers)
 
 
 def _common(score: float, line: tuple[float, float] | None) -> float:

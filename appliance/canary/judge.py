@@ -30,7 +30,7 @@ MEMORY_SHARE_MAX, MEMORY_MORE_MB = 2.0, 48.0  # against the other's, and MiB mor
 ENERGY_SHARE_MAX = 1.5  # joules of the same frames
 LOAD_MAX = 0.85  # share of the detector's time that would be in use: beyond it cameras are overloaded
 STRATUM_MIN = 5  # objects by day, and at night, before a candidate can be better
-QUESTIONS = 24  # strata, kinds and costs among which ALPHA is shared
+TESTS_MIN = 24  # strata, kinds and costs among which ALPHA is shared, at least
 _GRID = 16  # shares of the mixture
 Outcome = Literal["better", "worse", "not enough"]
 Light = Literal["day", "night"]
@@ -177,7 +177,7 @@ class CandidateJudge:
         self._losses.add(not won)
 
     def _faults(self) -> Iterator[str]:
-        alpha = ALPHA / max(QUESTIONS, len(self._lost) + 5)
+        alpha = ALPHA / max(TESTS_MIN, len(self._lost) + 5)
         for stratum, test in sorted(self._lost.items()):
             if test.is_beyond(alpha):
                 yield f"it loses {test.hits} of {test.n} objects ({stratum})"

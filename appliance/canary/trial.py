@@ -16,6 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError
+from appliance.bundle.bundle_store import BundleStore
+from appliance.bundle.manifest import BundleRef
 from appliance.canary.frame_survey import (
     SURVEY,
     SURVEY_TASK,
@@ -34,6 +36,7 @@ from appliance.store.archive import ReviewedEvent
 from appliance.store.paths import PROOFS
 
 SHOWN_MAX = 60  # frames that differ, in one report
+KEPT_MAX = 20  # reports of some 10 kB, the newest
 AROUND_S = 10.0  # an object is there this long before and after its event
 WALL_S_MIN, WALL_SHARE_MAX = 60.0, 5.0  # a candidate may take this many times as long as what is in force, at least
 WALL_S_MAX = 3600.0  # seconds for one camera and network
@@ -86,7 +89,7 @@ class DifferingFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialReport:
+class ProofReport:
     """A trial as it is kept. frames: that both examined; footage_s, wall_s: seconds of recording, and of the clock."""
 
     candidate: str
@@ -100,7 +103,7 @@ class TrialReport:
     unread: tuple[str, ...] = ()
 
 
-_REPORT: TypeAdapter[TrialReport] = TypeAdapter(TrialReport)
+_REPORT: TypeAdapter[ProofReport] = TypeAdapter(ProofReport)
 
 
 class CandidateTrial:
@@ -115,7 +118,7 @@ class CandidateTrial:
         self._surveys: list[tuple[Survey, Survey]] = []
         self._failure = ""
 
-    def run(self, made_t: float) -> TrialReport:
+    def run(self, made_t: float) -> ProofReport:
         """Try the candidate until it fails, or all is examined. made_t: when, UTC seconds."""
         for footage in self._plan.footage:
             if not self._failure:
@@ -125,7 +128,7 @@ class CandidateTrial:
                 self._try_scenario(scenario)
         self._judge.add_costs(*self._costs())
         old = [each for each, _ in self._surveys]
-        return TrialReport(
+        return ProofReport(
             candidate=self._plan.candidate, made_t=made_t, judgement=self._judge.verdict(),
             networks=(old[0].model, self._surveys[0][1].model) if old else ("", ""),
             frames=sum(len(each.frames) for each in old),
@@ -208,18 +211,41 @@ def known_objects(events: Sequence[ReviewedEvent]) -> tuple[KnownObject, ...]:
     )  # fmt: skip
 
 
+def apply_outcome(store: BundleStore, ref: BundleRef, report: ProofReport) -> str:
+    """Do what follows from the outcome of a trial, and return it in words. Raise ModelError, PreconditionError.
+
+    A worse one is quarantined, and the one before comes back wherever it is in force. A better one is put in force on
+    probation. One that is on probation and not worse on what was recorded since is proven.
+    """
+    outcome, slot = report.judgement.outcome, store.in_force().everywhere
+    if outcome == "worse":
+        store.quarantine(ref, "; ".join(report.judgement.reasons))
+        return f"{ref} is in quarantine, and is not in force anywhere"
+    if slot is not None and slot.bundle == ref:
+        if slot.state == "probation":
+            store.settle(proven=True)
+            return f"{ref} is proven"
+        return ""
+    if outcome == "better":
+        store.put_in_force(ref, state="probation")
+        return f"{ref} is in force on probation: try it again on what it has recorded"
+    return ""
+
+
 class ProofStore:
     """The last trial of each candidate, a file each in the storage folder. Any thread may read; one writes."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / PROOFS
 
-    def put(self, report: TrialReport) -> None:
+    def put(self, report: ProofReport) -> None:
         """Keep a report in place of an older one of this candidate. Raise DiskWriteError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         write_file(self._path(report.candidate), _REPORT.dump_json(report, indent=1))
+        for old in self.all()[KEPT_MAX:]:
+            self._path(old.candidate).unlink(missing_ok=True)
 
-    def all(self) -> list[TrialReport]:
+    def all(self) -> list[ProofReport]:
         """Return all reports, the newest first; one that cannot be read is left out."""
         found = []
         for path in self._folder.glob("*.json"):
@@ -229,10 +255,9 @@ class ProofStore:
                 continue
         return sorted(found, key=lambda each: -each.made_t)
 
-    def of(self, candidate: str) -> TrialReport | None:
+    def of(self, candidate: str) -> ProofReport | None:
         """Return the last trial of a candidate; None: it was not tried."""
         return next((each for each in self.all() if each.candidate == candidate), None)
 
     def _path(self, candidate: str) -> Path:
         return self._folder / f"{candidate.replace('/', '_')}.json"
-

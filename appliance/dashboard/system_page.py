@@ -17,6 +17,7 @@ from appliance.dashboard.backup_api import Backups
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
 from appliance.dashboard.deps import Page, Rev
+from appliance.dashboard.proofs_api import ProofItem, ProofPart
 from appliance.dashboard.savings_api import (
     COST_DAYS,
     HEADLINE_AFTER_S,
@@ -114,6 +115,13 @@ def storage_page(rev: Rev, templates: TemplatesPart, cache: StoragePart) -> HTML
 def scenarios_page(rev: Rev, templates: TemplatesPart, exporter: Exporter) -> HTMLResponse:
     """Return the page of alerts that were kept to prove changes on."""
     return templates.page("scenarios.html", here="/scenarios", rev=rev, kept=scenarios_api.listed(exporter))
+
+
+@router.get("/proofs")
+def proofs_page(rev: Rev, templates: TemplatesPart, store: ProofPart) -> HTMLResponse:
+    """Return the page of networks that were tried on the recording, with the frames that differ."""
+    found = [ProofItem.of(each) for each in store.all()]
+    return templates.page("proofs.html", here="/scenarios", rev=rev, found=found)
 
 
 @router.get("/agreement")

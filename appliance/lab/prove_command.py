@@ -11,7 +11,6 @@ from appliance.base.child_modules import JOB_FUNCTIONS
 from appliance.base.clock import SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError, UsageError
-from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.frame_survey import FootageFile
 from appliance.canary.trial import (
@@ -19,12 +18,13 @@ from appliance.canary.trial import (
     CameraFootage,
     CandidateTrial,
     JobCall,
+    ProofReport,
     ProofStore,
     TrialPlan,
-    TrialReport,
+    apply_outcome,
     known_objects,
 )
-from appliance.config import load_site
+from appliance.config import load
 from appliance.detect import detector as detectors
 from appliance.detect.model_files import bundle_store, model_folders
 from appliance.keep.scenario_store import ScenarioStore
@@ -42,7 +42,7 @@ def prove_command(
 
     Raises UsageError, ModelError, SourceError, PreconditionError.
     """
-    site = load_site(site_file)
+    site = load(site_file)
     now, root = site.detector, site.storage.dir
     then = now.model_copy(update={"model": candidate, "precision": "auto"})
     if decide and "@" not in candidate:
@@ -55,7 +55,7 @@ def prove_command(
     if not footage:
         raise SourceError(f"nothing is recorded of the last {hours:g} hours in {root}")
     kept = [each for each in ScenarioStore(root / SCENARIOS, SystemClock()).all() if each.card][:SCENARIOS_MAX]
-    scenarios = tuple(str(next(each.folder.glob("*.yaml"))) for each in kept if any(each.folder.glob("*.yaml")))
+    scenarios = tuple(str(each.folder.resolve() / f"{each.name}.scenario.yaml") for each in kept)
     plan = TrialPlan(candidate, now, then, footage, scenarios)
     report = CandidateTrial(plan, job_call(root, places)).run(SystemClock().now())
     ProofStore(root).put(report)
@@ -65,27 +65,6 @@ def prove_command(
     else:
         print("\n".join([*_lines(report), *filter(None, [done])]))
     return 0 if report.judgement.outcome == "better" else 1
-
-
-def apply_outcome(store: BundleStore, ref: BundleRef, report: TrialReport) -> str:
-    """Do what follows from the outcome of a trial, and return it in words. Raise ModelError, PreconditionError.
-
-    A worse one is quarantined, and the one before comes back wherever it is in force. A better one is put in force on
-    probation. One that is on probation and not worse on what was recorded since is proven.
-    """
-    outcome, slot = report.judgement.outcome, store.in_force().everywhere
-    if outcome == "worse":
-        store.quarantine(ref, "; ".join(report.judgement.reasons))
-        return f"{ref} is in quarantine, and is not in force anywhere"
-    if slot is not None and slot.bundle == ref:
-        if slot.state == "probation":
-            store.settle(proven=True)
-            return f"{ref} is proven"
-        return ""
-    if outcome == "better":
-        store.put_in_force(ref, state="probation")
-        return f"{ref} is in force on probation: try it again on what it has recorded"
-    return ""
 
 
 def job_call(root: Path, models: Sequence[Path]) -> JobCall:
@@ -128,7 +107,7 @@ def _footage(archive: StorageArchive, cameras: Sequence[str], hours: float) -> I
             yield CameraFootage(camera, files, known_objects(archive.events(camera, t0, t1)))
 
 
-def _json(report: TrialReport) -> dict[str, Any]:
+def _json(report: ProofReport) -> dict[str, Any]:
     judgement = report.judgement
     return {
         "candidate": report.candidate, "outcome": judgement.outcome, "reasons": list(judgement.reasons),
@@ -139,7 +118,7 @@ def _json(report: TrialReport) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lines(report: TrialReport) -> Iterator[str]:
+def _lines(report: ProofReport) -> Iterator[str]:
     judgement = report.judgement
     yield f"{report.candidate}: {judgement.outcome}"
     yield from (f"  {each}" for each in (*judgement.reasons, *judgement.lacking))

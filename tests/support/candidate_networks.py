@@ -41,7 +41,7 @@ def bad_candidates(n: int, seed: int = 50) -> Iterator[Candidate]:
         ("night", lambda: partial(changed, change=partial(blind_at_night, mean_min=rng.uniform(0.345, 0.38)))),
         ("corner", lambda: partial(changed, change=partial(blind_in_a_corner, begin=rng.uniform(0.34, 0.5)))),
         ("scores", lambda: partial(changed, change=partial(scores_off, power=rng.choice((0.35, 0.45, 2.5, 4.0))))),
-        ("memory", lambda: partial(changed, change=partial(hungry, mib=rng.randrange(200, 400)))),
+        ("memory", lambda: partial(changed, change=partial(hungry, mib=rng.randrange(130, 200)))),
     ]
     for number in range(n):
         kind, maker = makers[number % len(makers)]

@@ -133,6 +133,7 @@ reviewer health:
 reviewer site:
   POST /api/v1/arming; DELETE /api/v1/scenarios/{name}
 admin site:
+  GET /proofs; GET /api/v1/proofs
   POST /api/v1/push/target
   GET /access; GET /api/v1/access-log; GET /api/v1/access-log.csv
   GET,POST /api/v1/backups; DELETE,GET /api/v1/backups/{backup}

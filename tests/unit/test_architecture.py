@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pycocotools": ("appliance.lab.evaluate.detection_figures",),
     "pydantic": ("appliance.cli", "appliance.replay", "appliance.scenario",
         "appliance.backup", "appliance.base.analyze_protocol", "appliance.base.broker_config",
-        "appliance.bundle", "appliance.config", "appliance.base.config_model",
+        "appliance.bundle", "appliance.canary", "appliance.config", "appliance.base.config_model",
         "appliance.dashboard", "appliance.web", "appliance.detect", "appliance.base.detector_config",
         "appliance.explain",
         "appliance.ingest", "appliance.base.json_lines", "appliance.keep", "appliance.lab", "appliance.router",
