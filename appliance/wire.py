@@ -157,7 +157,8 @@ class Escalation(_WireModel):
     step counts the messages of this escalation from 0; each holds all evidence sent so far. can: what the site would
     send next if it were asked to, the cheapest first. image_free: this site sends no images at all. model: the detector
     that raised the alert; box_version: of the appliance, "" from one older than schema 3. language: of LANGUAGES, in
-    which the reason is wanted.
+    which the reason is wanted. elsewhere_s: the site has other regions, and may ask there what has no verdict after so
+    long; a worker asks the site first whether an older one is still wanted (`wanted_subject`). 0: it has none.
     """
 
     schema_version: Version = WIRE_SCHEMA
@@ -181,6 +182,7 @@ class Escalation(_WireModel):
     image_free: bool = False
     box_version: Annotated[Text, Field(max_length=64)] = ""
     language: Annotated[Text, Field(max_length=16)] = "en"
+    elsewhere_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
 
 
 class FrameSupport(_WireModel):
@@ -325,6 +327,11 @@ def media_subject(site: str, media: str, chunk: int) -> str:
 
 def verdict_subject(site: str) -> str:
     return f"vedette.{site}.verdict"
+
+
+def wanted_subject(site: str) -> str:
+    """Return where a site is asked, by the id, whether it still wants an escalation: it replies `yes` or `no`."""
+    return f"vedette.{site}.wanted"
 
 
 def message_id(site: str, *parts: str | int) -> str:

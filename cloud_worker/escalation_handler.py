@@ -20,7 +20,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, UplinkError, VedetteError
 from appliance.base.json_lines import WireError
 from appliance.base.telemetry import LogThrottle
-from appliance.broker import NatsLink, broker_errors, complaint
+from appliance.broker import NatsLink, broker_errors, complaint, site_consumer_name
 from appliance.wire import (
     PROVISIONAL_SCHEMA,
     STEPS_MAX,
@@ -35,6 +35,7 @@ from appliance.wire import (
     traceparent_of,
     verdict_message_id,
     verdict_subject,
+    wanted_subject,
 )
 from cloud_worker import dead_letter_store
 from cloud_worker.config import HandlingConfig
@@ -45,6 +46,8 @@ from cloud_worker.stream_setup import Delivery
 
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 ANSWERED_MAX = 4096  # verdicts remembered against redelivery; 2 kB each
+WANTED_S_MAX = 2.0  # a round trip to a site; one that is silent is taken to want it
+ELSEWHERE_RETRY_S = 5.0  # until a site that is not connected here is looked for again
 RETRY_S_MAX = 600.0  # longest pause between two attempts at one escalation
 FETCH_TRIES = 3  # a broker that changes its leader answers within seconds
 PUBLISH_S_MAX = 5.0  # to be acknowledged by the broker
@@ -78,6 +81,14 @@ class ArchivePort(Protocol):
 
 class VerdictRefused(VedetteError):
     """The broker will never store this message, too large for the stream, say; its connection is fine."""
+
+
+class NotWanted(VedetteError):
+    """The site has the answer from another region."""
+
+
+class SiteElsewhere(VedetteError):
+    """The site is not connected here, and may be asking another region."""
 
 
 class NullArchive:
@@ -154,6 +165,11 @@ class EscalationHandler:
         self._in_hand.add(key)
         try:
             await self._answer(delivery, escalation, key)
+        except NotWanted:
+            self._metrics.withdrawn.inc()
+            await delivery.ack()
+        except SiteElsewhere:
+            await delivery.nak(ELSEWHERE_RETRY_S)
         except EngineError as error:
             await self._retry(delivery, escalation, "engine", str(error))
         except UplinkError as error:
@@ -180,15 +196,30 @@ class EscalationHandler:
             else:
                 await self._finish(delivery, escalation, known, key)
             return
-        if delivery.count > self._settings.deliveries_max:
+        await self._check_wanted(delivery, escalation)
+        if delivery.count > self._deliveries_max(delivery, escalation):
             self._metrics.given_up.inc()
             why = f"It could not be judged in {self._settings.deliveries_max} attempts; workers may have died over it."
             outcome = HandlerOutcome(self._judge.unsure(escalation, why), ("redelivered", why))
+        elif (late := self._too_late(delivery)) is not None:
+            self._metrics.shed.labels(delivery.priority).inc()
+            outcome = HandlerOutcome(self._judge.unsure(escalation, late))
         else:
             outcome = await self._fetch_and_judge(delivery, escalation)
             self._metrics.judged.inc()
         self._remember(key, replace(outcome, case=None))  # which may be megabytes
         await self._finish(delivery, escalation, outcome, key)
+
+    def _too_late(self, delivery: Delivery) -> str | None:
+        """Return why an escalation that waited too long for its priority is not judged, so that others are in time."""
+        limit_s = self._settings.shed_s.after_s(delivery.priority)
+        waited_s = self._clock.now() - delivery.stored.timestamp()
+        if limit_s is None or waited_s <= limit_s or dead_letter_store.REQUEUED in delivery.headers:
+            return None
+        return (
+            "Not judged: more is asked than can be answered, and this one, of the priority "
+            f"{delivery.priority}, waited for {waited_s:.0f} s."
+        )
 
     async def _fetch_and_judge(self, delivery: Delivery, escalation: Escalation) -> HandlerOutcome:
         """Fetch and judge; hold the escalation while the engine is away. Raise EngineError, UplinkError."""
@@ -201,7 +232,7 @@ class EscalationHandler:
         timings, since = replace(timings, fetch_s=fetch_s), self._clock.monotonic()
         while True:
             try:
-                verdict, rest = await self.breaker.call(lambda: self._judge.begin(case, timings))
+                verdict, rest = await self.breaker.call(lambda: self._begin(case, timings, delivery))
             except EngineUnavailable as error:
                 self._engine_log.report(f"questions wait: {error}")
                 if self._clock.monotonic() - since < self._settings.engine_wait_max_s:
@@ -214,6 +245,42 @@ class EscalationHandler:
             unseen = case.absent and not case.files and verdict.need is None
             dead: tuple[Kind, str] | None = ("media", "; ".join(case.lost)) if unseen else None
             return HandlerOutcome(verdict, dead, case, early=early)
+
+    async def _begin(
+        self, case: JudgeCase, timings: Timings, delivery: Delivery
+    ) -> tuple[Verdict, asyncio.Task[Verdict] | None]:
+        """Ask the judge, unless the site has stopped waiting while the engine was away. Raise as its `begin`."""
+        await self._check_wanted(delivery, case.escalation)
+        return await self._judge.begin(case, timings)
+
+    async def _check_wanted(self, delivery: Delivery, escalation: Escalation) -> None:
+        """Ask the site, where another region may have answered meanwhile. Raise NotWanted, SiteElsewhere, UplinkError.
+
+        A site that is not connected here reads no verdict here either, so that waiting for it costs nothing; after
+        `engine_wait_max_s` the escalation is judged all the same. A site that does not answer is taken to want it.
+        """
+        waited_s = self._clock.now() - delivery.stored.timestamp()
+        if not escalation.elsewhere_s or not escalation.elsewhere_s <= waited_s < self._settings.engine_wait_max_s:
+            return
+        client = await self._link.client()
+        with broker_errors("the site cannot be asked whether it still waits"):
+            try:
+                subject, name = wanted_subject(escalation.site), escalation.id.encode()
+                if (await client.request(subject, name, timeout=WANTED_S_MAX)).data == b"no":
+                    raise NotWanted(f"{escalation.id} was answered in another region")
+            except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
+                consumer = site_consumer_name(escalation.site)
+                try:
+                    found = await client.jetstream(timeout=PUBLISH_S_MAX).consumer_info(STREAM_VERDICT, consumer)
+                except nats.js.errors.NotFoundError:
+                    return
+                if not found.num_waiting:
+                    raise SiteElsewhere(f"{escalation.site} is not connected here") from None
+
+    def _deliveries_max(self, delivery: Delivery, escalation: Escalation) -> float:
+        """Return after how many deliveries it is given up: those while its site was elsewhere do not count."""
+        waited_s = self._clock.now() - delivery.stored.timestamp()
+        return self._settings.deliveries_max + (waited_s / ELSEWHERE_RETRY_S if escalation.elsewhere_s else 0.0)
 
     async def _publish_early(
         self, first: Verdict, rest: asyncio.Task[Verdict], escalation: Escalation, delivery: Delivery

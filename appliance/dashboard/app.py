@@ -38,6 +38,7 @@ from appliance.dashboard import (
     live_api,
     live_page,
     metrics_api,
+    models_api,
     notify_api,
     notify_page,
     ptz_api,
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
 APIS = (
     access_log_api, account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, camera_finder_api,
     camera_setup_api, cameras_api, cascade_api, erasures_api, events_api, exports_api, false_alarms_api, headroom_api,
-    health_api, live_api, metrics_api, notify_api, ptz_api, pwa_api, recordings_api, savings_api,
+    health_api, live_api, metrics_api, models_api, notify_api, ptz_api, pwa_api, recordings_api, savings_api,
     scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api, system_api, timeline_api, trials_api,
     users_api, why_api,
 )  # fmt: skip

@@ -27,6 +27,7 @@ from appliance.dashboard.deps import Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthPart
+from appliance.dashboard.models_api import Models
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import (
     Settings,
@@ -98,6 +99,7 @@ def camera_settings_page(rev: Rev, templates: TemplatesPart, settings: Settings,
 
 @router.get("/cameras")
 def cameras_page(
+    *,
     rev: Rev,
     templates: TemplatesPart,
     cameras: Cameras,
@@ -105,6 +107,7 @@ def cameras_page(
     headroom: Headroom,
     settings: Settings,
     arming: Armed,
+    models: Models,
 ) -> HTMLResponse:
     """All cameras with their latest frames, and what the detector has left for them."""
     items = cameras.items()
@@ -116,6 +119,7 @@ def cameras_page(
         "cameras.html", here="/cameras", rev=rev, paused={row.camera: row for row in arming.paused() if not row.rule},
         cameras=items, summary=summary, faults=faults, off=off,
         headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable,
+        better=models.better() if settings.is_editable and may("POST", f"{API}/models/use") else "",
     )  # fmt: skip
 
 

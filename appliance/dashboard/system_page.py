@@ -17,6 +17,7 @@ from appliance.dashboard.backup_api import Backups
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
 from appliance.dashboard.deps import Page, Rev
+from appliance.dashboard.models_api import REFUSALS, Models
 from appliance.dashboard.savings_api import (
     COST_DAYS,
     HEADLINE_AFTER_S,
@@ -36,7 +37,7 @@ from appliance.dashboard.system_api import DROP_TEXTS, LOG_SHOWN, Level, System
 from appliance.detect.model_files import AUTO_MODEL
 from appliance.store.meter import Since
 from appliance.web.auth import TemplatesPart
-from appliance.web.problems import Problem
+from appliance.web.problems import Problem, refused_as
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -90,6 +91,13 @@ def settings_form_page(rev: Rev, templates: TemplatesPart, settings: Settings, f
         "settings_form.html", here="/settings", rev=rev, form=words, digest=status.digest, edited=status.edited,
         fields=fields_of(words, config, written, networks), present=words.section in written,
     )  # fmt: skip
+
+
+@router.get("/models")
+def models_page(templates: TemplatesPart, reader: Models) -> HTMLResponse:
+    """Return the page of the networks that are here and that can be had. Raise Problem if one cannot be read."""
+    with refused_as(REFUSALS):
+        return templates.page("models.html", here="/models", report=reader.report())
 
 
 @router.get("/storage")
