@@ -61,7 +61,7 @@ class UplinkDeps:
 class UplinkService:
     """Owner of the event loop that talks to the broker; `run()` blocks the one thread it is given.
 
-    `stop()` and `wake()` may be called from any thread. When one of the five tasks fails (the database refused, or a
+    `stop()` and `wake()` may be called from any thread. When one of the tasks fails (the database refused, or a
     bug), `run()` ends with that error, and may be called again.
     """
 
@@ -93,7 +93,7 @@ class UplinkService:
             self._link, site, deps.alerts, deps.commits, clock, changed, self._sending.verdict_received
         )
         self._pool = PoolMonitor(self._link, clock)
-        self._wanted = WantedResponder(self._link, site, deps.outbox)
+        self._wanted = WantedResponder(self._link, site, deps.outbox) if choice.has_other_region else None
         self._event_loop = ServiceLoop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_now = asyncio.Event()
@@ -148,8 +148,9 @@ class UplinkService:
             asyncio.create_task(self._sending.run(), name="uplink"),
             asyncio.create_task(self._verdicts.run(), name="verdicts"),
             asyncio.create_task(self._pool.run(), name="pool"),
-            asyncio.create_task(self._wanted.run(), name="wanted"),
         }
+        if self._wanted is not None:
+            tasks.add(asyncio.create_task(self._wanted.run(), name="wanted"))
         stopping = asyncio.create_task(self._stop_now.wait())
         try:
             done, _ = await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -193,8 +194,8 @@ class UplinkLoop:
         self._sender = EscalationSender(
             self._publisher, outbox, deps.commits, self._limiter, self.breaker, clock, self._waits
         )
-        regions = {each.region for each in settings.addresses}
-        self._builder = EscalationMessageBuilder(deps.root, settings.failover_s if len(regions) > 1 else 0.0)
+        several = len({each.region for each in settings.addresses}) > 1
+        self._builder = EscalationMessageBuilder(deps.root, settings.failover_s if several else 0.0)
         self._workers = SendWorkers(
             deps.queue,
             self._check,
