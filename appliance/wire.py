@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -156,7 +157,8 @@ class Escalation(_WireModel):
     step counts the messages of this escalation from 0; each holds all evidence sent so far. can: what the site would
     send next if it were asked to, the cheapest first. image_free: this site sends no images at all. model: the detector
     that raised the alert; box_version: of the appliance, "" from one older than schema 3. language: of LANGUAGES, in
-    which the reason is wanted.
+    which the reason is wanted. elsewhere_s: the site has other regions, and may ask there what has no verdict after so
+    long; a worker asks the site first whether an older one is still wanted (`wanted_subject`). 0: it has none.
     """
 
     schema_version: Version = WIRE_SCHEMA
@@ -180,6 +182,7 @@ class Escalation(_WireModel):
     image_free: bool = False
     box_version: Annotated[Text, Field(max_length=64)] = ""
     language: Annotated[Text, Field(max_length=16)] = "en"
+    elsewhere_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
 
 
 class FrameSupport(_WireModel):
@@ -326,6 +329,11 @@ def verdict_subject(site: str) -> str:
     return f"vedette.{site}.verdict"
 
 
+def wanted_subject(site: str) -> str:
+    """Return where a site is asked, by the id, whether it still wants an escalation: it replies `yes` or `no`."""
+    return f"vedette.{site}.wanted"
+
+
 def message_id(site: str, *parts: str | int) -> str:
     """Return a `Nats-Msg-Id` that names the site.
 
@@ -342,6 +350,32 @@ def escalation_message_id(escalation: Escalation) -> str:
     escalation for a double and drop it.
     """
     return message_id(escalation.site, hashlib.sha256(escalation.to_json()).hexdigest()[:_DIGEST_CHARS])
+
+
+TRACEPARENT = "traceparent"
+"""The header of an escalation and of its verdicts that says which trace they are of (W3C Trace Context)."""
+_TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})")
+
+
+def traceparent_of(escalation: Escalation) -> str:
+    """Return the context in which a step is sent: one trace an escalation, the same however often it is sent."""
+    trace = hashlib.sha256(f"{escalation.site}/{escalation.id}".encode()).hexdigest()[:32]
+    return _traceparent(trace, f"{escalation.id}/{escalation.step}", "01")
+
+
+def traceparent_after(before: str, span: str) -> str:
+    """Return the context of what follows `before` in the same trace; '' where that is no context."""
+    found = _TRACEPARENT.fullmatch(before)
+    return _traceparent(found[1], f"{before}/{span}", found[2]) if found else ""
+
+
+def _traceparent(trace: str, span: str, flags: str) -> str:
+    return f"00-{trace}-{hashlib.sha256(span.encode()).hexdigest()[:16]}-{flags}"
+
+
+def escalation_headers(escalation: Escalation) -> dict[str, str]:
+    """Return the headers of an escalation's message. The id makes a repeated one harmless."""
+    return {"Nats-Msg-Id": escalation_message_id(escalation), TRACEPARENT: traceparent_of(escalation)}
 
 
 def verdict_message_id(verdict: Verdict) -> str:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from appliance.base.broker_config import BrokerConfig
@@ -52,10 +53,12 @@ class Instant:
 
 
 @contextlib.contextmanager
-def instant_worker(url: str, *, concurrency: int = 4, latency_s: float = 0.0) -> Iterator[None]:
-    """Run a worker process that is ready, for the time of the block."""
+def instant_worker(
+    url: str, *, concurrency: int = 4, latency_s: float = 0.0, shed_s: Mapping[str, float] | None = None
+) -> Iterator[None]:
+    """Run a worker process that is ready, for the time of the block. shed_s: as in the worker file, by priority."""
     command = [sys.executable, "-m", "benchmarks.instant_worker", url]
-    command += ["--concurrency", str(concurrency), "--latency-s", str(latency_s)]
+    command += ["--concurrency", str(concurrency), "--latency-s", str(latency_s), "--shed-s", json.dumps(shed_s or {})]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -78,12 +81,13 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--latency-s", type=float, default=0.0)
+    parser.add_argument("--shed-s", type=json.loads, default={}, help="seconds by priority, as JSON")
     asyncio.run(_work(parser.parse_args()))
 
 
 async def _work(options: argparse.Namespace) -> None:
     clock, loop = SystemClock(), asyncio.get_running_loop()
-    settings = WorkerSettings(name="w1", concurrency=options.concurrency, drain_s=5.0)
+    settings = WorkerSettings(name="w1", concurrency=options.concurrency, drain_s=5.0, shed_s=options.shed_s)
     link = NatsLink(BrokerConfig(url=options.url), "worker", clock)
     config = WorkerConfig(engine=RedetectEngine(kind="redetect"), worker=settings, status=StatusConfig())
     worker = Worker(config, Judge(Instant(options.latency_s), "w1", clock), link, clock)

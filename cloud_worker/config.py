@@ -62,6 +62,7 @@ class OpenAiEngine(ConfigModel):
     model: Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
     api_key: SecretStr | None = None
     answer_order: AnswerOrder = "reason_first"
+    reason_priority: Annotated[int, Field(ge=0, le=1000)] = 0
     images_max: Annotated[int, Field(ge=1, le=16)] = 4
     crop_side_max: Annotated[int, Field(ge=64, le=4096)] = 512
     image_side_max: Annotated[int, Field(ge=64, le=4096)] = 768
@@ -121,6 +122,18 @@ class SpotConfig(ConfigModel):
         return None if url is None else url.rstrip("/")
 
 
+class ShedConfig(ConfigModel):
+    """After how many seconds at the broker an escalation of a priority is answered without being judged."""
+
+    high: Annotated[float, Field(gt=0, le=7 * 86400)] | None = None
+    normal: Annotated[float, Field(gt=0, le=7 * 86400)] | None = None
+    low: Annotated[float, Field(gt=0, le=7 * 86400)] | None = None
+
+    def after_s(self, priority: str) -> float | None:
+        """Return the limit of a priority; None: it waits for as long as it takes."""
+        return {"high": self.high, "normal": self.normal, "low": self.low}.get(priority)
+
+
 class HandlingConfig(ConfigModel):
     """How one worker process works. Any number of workers may run side by side."""
 
@@ -132,6 +145,7 @@ class HandlingConfig(ConfigModel):
     engine_wait_max_s: Annotated[float, Field(ge=0, le=7 * 86400)] = 6 * 3600.0
     media_wait_s: Annotated[float, Field(ge=0, le=600)] = 5.0
     drain_s: Annotated[float, Field(ge=0, le=600)] = 20.0
+    shed_s: ShedConfig = ShedConfig()
 
 
 class StatusConfig(ConfigModel):

@@ -20,18 +20,22 @@ from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, UplinkError, VedetteError
 from appliance.base.json_lines import WireError
 from appliance.base.telemetry import LogThrottle
-from appliance.broker import NatsLink, broker_errors, complaint
+from appliance.broker import NatsLink, broker_errors, complaint, site_consumer_name
 from appliance.wire import (
     PROVISIONAL_SCHEMA,
     STEPS_MAX,
     STREAM_VERDICT,
     TEXT_CHARS_MAX,
+    TRACEPARENT,
     ArchiveLink,
     Escalation,
     Verdict,
     answer_message_ids,
+    traceparent_after,
+    traceparent_of,
     verdict_message_id,
     verdict_subject,
+    wanted_subject,
 )
 from cloud_worker import dead_letter_store
 from cloud_worker.config import HandlingConfig
@@ -42,6 +46,8 @@ from cloud_worker.stream_setup import Delivery
 
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 ANSWERED_MAX = 4096  # verdicts remembered against redelivery; 2 kB each
+WANTED_S_MAX = 2.0  # a round trip to a site; one that is silent is taken to want it
+ELSEWHERE_RETRY_S = 5.0  # until a site that is not connected here is looked for again
 RETRY_S_MAX = 600.0  # longest pause between two attempts at one escalation
 FETCH_TRIES = 3  # a broker that changes its leader answers within seconds
 PUBLISH_S_MAX = 5.0  # to be acknowledged by the broker
@@ -75,6 +81,14 @@ class ArchivePort(Protocol):
 
 class VerdictRefused(VedetteError):
     """The broker will never store this message, too large for the stream, say; its connection is fine."""
+
+
+class NotWanted(VedetteError):
+    """The site has the answer from another region."""
+
+
+class SiteElsewhere(VedetteError):
+    """The site is not connected here, and may be asking another region."""
 
 
 class NullArchive:
@@ -151,6 +165,11 @@ class EscalationHandler:
         self._in_hand.add(key)
         try:
             await self._answer(delivery, escalation, key)
+        except NotWanted:
+            self._metrics.withdrawn.inc()
+            await delivery.ack()
+        except SiteElsewhere:
+            await delivery.nak(ELSEWHERE_RETRY_S)
         except EngineError as error:
             await self._retry(delivery, escalation, "engine", str(error))
         except UplinkError as error:
@@ -172,20 +191,35 @@ class EscalationHandler:
             self._metrics.repeated.inc()
             if known.stored:
                 with contextlib.suppress(VerdictRefused):  # it is among the dead letters
-                    await self._publish(known.verdict)
+                    await self._publish(known.verdict, _trace(delivery, escalation))
                 await delivery.ack()
             else:
                 await self._finish(delivery, escalation, known, key)
             return
-        if delivery.count > self._settings.deliveries_max:
+        await self._check_wanted(delivery, escalation)
+        if delivery.count > self._deliveries_max(delivery, escalation):
             self._metrics.given_up.inc()
             why = f"It could not be judged in {self._settings.deliveries_max} attempts; workers may have died over it."
             outcome = HandlerOutcome(self._judge.unsure(escalation, why), ("redelivered", why))
+        elif (late := self._too_late(delivery)) is not None:
+            self._metrics.shed.labels(delivery.priority).inc()
+            outcome = HandlerOutcome(self._judge.unsure(escalation, late))
         else:
             outcome = await self._fetch_and_judge(delivery, escalation)
             self._metrics.judged.inc()
         self._remember(key, replace(outcome, case=None))  # which may be megabytes
         await self._finish(delivery, escalation, outcome, key)
+
+    def _too_late(self, delivery: Delivery) -> str | None:
+        """Return why an escalation that waited too long for its priority is not judged, so that others are in time."""
+        limit_s = self._settings.shed_s.after_s(delivery.priority)
+        waited_s = self._clock.now() - delivery.stored.timestamp()
+        if limit_s is None or waited_s <= limit_s or dead_letter_store.REQUEUED in delivery.headers:
+            return None
+        return (
+            "Not judged: more is asked than can be answered, and this one, of the priority "
+            f"{delivery.priority}, waited for {waited_s:.0f} s."
+        )
 
     async def _fetch_and_judge(self, delivery: Delivery, escalation: Escalation) -> HandlerOutcome:
         """Fetch and judge; hold the escalation while the engine is away. Raise EngineError, UplinkError."""
@@ -194,10 +228,11 @@ class EscalationHandler:
             link_s=max(0.0, stored_t - escalation.created_t), queue_s=max(0.0, self._clock.now() - stored_t)
         )
         case, fetch_s = await self._fetch(escalation)
+        case = replace(case, traceparent=_trace(delivery, escalation))
         timings, since = replace(timings, fetch_s=fetch_s), self._clock.monotonic()
         while True:
             try:
-                verdict, rest = await self.breaker.call(lambda: self._judge.begin(case, timings))
+                verdict, rest = await self.breaker.call(lambda: self._begin(case, timings, delivery))
             except EngineUnavailable as error:
                 self._engine_log.report(f"questions wait: {error}")
                 if self._clock.monotonic() - since < self._settings.engine_wait_max_s:
@@ -211,6 +246,42 @@ class EscalationHandler:
             dead: tuple[Kind, str] | None = ("media", "; ".join(case.lost)) if unseen else None
             return HandlerOutcome(verdict, dead, case, early=early)
 
+    async def _begin(
+        self, case: JudgeCase, timings: Timings, delivery: Delivery
+    ) -> tuple[Verdict, asyncio.Task[Verdict] | None]:
+        """Ask the judge, unless the site has stopped waiting while the engine was away. Raise as its `begin`."""
+        await self._check_wanted(delivery, case.escalation)
+        return await self._judge.begin(case, timings)
+
+    async def _check_wanted(self, delivery: Delivery, escalation: Escalation) -> None:
+        """Ask the site, where another region may have answered meanwhile. Raise NotWanted, SiteElsewhere, UplinkError.
+
+        A site that is not connected here reads no verdict here either, so that waiting for it costs nothing; after
+        `engine_wait_max_s` the escalation is judged all the same. A site that does not answer is taken to want it.
+        """
+        waited_s = self._clock.now() - delivery.stored.timestamp()
+        if not escalation.elsewhere_s or not escalation.elsewhere_s <= waited_s < self._settings.engine_wait_max_s:
+            return
+        client = await self._link.client()
+        with broker_errors("the site cannot be asked whether it still waits"):
+            try:
+                subject, name = wanted_subject(escalation.site), escalation.id.encode()
+                if (await client.request(subject, name, timeout=WANTED_S_MAX)).data == b"no":
+                    raise NotWanted(f"{escalation.id} was answered in another region")
+            except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
+                consumer = site_consumer_name(escalation.site)
+                try:
+                    found = await client.jetstream(timeout=PUBLISH_S_MAX).consumer_info(STREAM_VERDICT, consumer)
+                except nats.js.errors.NotFoundError:
+                    return
+                if not found.num_waiting:
+                    raise SiteElsewhere(f"{escalation.site} is not connected here") from None
+
+    def _deliveries_max(self, delivery: Delivery, escalation: Escalation) -> float:
+        """Return after how many deliveries it is given up: those while its site was elsewhere do not count."""
+        waited_s = self._clock.now() - delivery.stored.timestamp()
+        return self._settings.deliveries_max + (waited_s / ELSEWHERE_RETRY_S if escalation.elsewhere_s else 0.0)
+
     async def _publish_early(
         self, first: Verdict, rest: asyncio.Task[Verdict], escalation: Escalation, delivery: Delivery
     ) -> bool:
@@ -221,7 +292,7 @@ class EscalationHandler:
         if escalation.schema_version < PROVISIONAL_SCHEMA:
             return False
         try:
-            await self._publish(first, self._clock.monotonic())
+            await self._publish(first, _trace(delivery, escalation), self._clock.monotonic())
             self._time_decision(delivery)
             return True
         except (UplinkError, VerdictRefused) as error:
@@ -267,21 +338,21 @@ class EscalationHandler:
 
         `key`: under which the handler remembers that all is stored.
         """
-        judged_at = self._clock.monotonic()
+        judged_at, trace = self._clock.monotonic(), _trace(delivery, escalation)
         verdict = outcome.verdict
         if outcome.case is not None:
             links = self._archive.links(outcome.case, verdict)
             verdict = verdict.model_copy(update={"archive": links})
         dead = outcome.dead
         try:
-            await self._publish(verdict, judged_at)
+            await self._publish(verdict, trace, judged_at)
         except VerdictRefused as error:
             verdict, dead = (
                 self._judge.unsure(escalation, "The answer was too long for the broker."),
                 ("fault", str(error)),
             )
             with contextlib.suppress(VerdictRefused):  # then the site asks again, and is told by the dead letter
-                await self._publish(verdict)
+                await self._publish(verdict, trace)
         if dead is not None:
             await self._dead_letter(delivery, *dead)
         took_s = self._clock.monotonic() - judged_at
@@ -295,10 +366,13 @@ class EscalationHandler:
             self._archive.put(outcome.case, stored)
         if key is not None:
             self._remember(key, HandlerOutcome(outcome.verdict, stored=True))
+        logger.info("escalation %s: %s, %s", escalation.id, verdict.decision, trace)
         await delivery.ack()
 
-    async def _publish(self, verdict: Verdict, judged_at: float | None = None) -> None:
+    async def _publish(self, verdict: Verdict, trace: str, judged_at: float | None = None) -> None:
         """Store the verdict with the broker, waiting for a connection if there is none.
+
+        trace: of its escalation, as this worker goes on with it.
 
         Raise UplinkError, or VerdictRefused when trying again would be in vain.
         """
@@ -306,7 +380,7 @@ class EscalationHandler:
         if judged_at is not None:
             timings = {**verdict.timings, "publish": round(self._clock.monotonic() - judged_at, 4)}
             verdict = verdict.model_copy(update={"timings": timings})
-        headers = {"Nats-Msg-Id": verdict_message_id(verdict)}
+        headers = {"Nats-Msg-Id": verdict_message_id(verdict), TRACEPARENT: trace}
         subject, body = verdict_subject(verdict.site), verdict.to_json()
         with broker_errors("a verdict could not be stored, and is sent again"):
             try:
@@ -405,6 +479,14 @@ def parse_escalation(delivery: Delivery) -> Escalation:
     if _site_of(delivery) != escalation.site:
         raise WireError(f"site: a message on {delivery.subject} says it is from another site")
     return escalation
+
+
+def _trace(delivery: Delivery, escalation: Escalation) -> str:
+    """Return the trace context of the work on a delivery; that of a message without one follows from its ids."""
+    own = f"{escalation.id}/{escalation.step}/judge"
+    return traceparent_after(delivery.headers.get(TRACEPARENT, ""), own) or traceparent_after(
+        traceparent_of(escalation), own
+    )
 
 
 def _site_of(delivery: Delivery) -> str:

@@ -34,7 +34,7 @@ class JudgeCase:
     """The input of an engine: the escalation and its evidence, in order of time.
 
     `lost` says what is missing, in one sentence each. `absent` counts those of them that the broker does not have. An
-    engine turns evidence into pixels with `decoder`.
+    engine turns evidence into pixels with `decoder`. traceparent: the trace that a model server is told; '': none.
     """
 
     escalation: Escalation
@@ -42,6 +42,7 @@ class JudgeCase:
     lost: tuple[str, ...] = ()
     absent: int = 0
     decoder: MediaDecoder = IN_PROCESS
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

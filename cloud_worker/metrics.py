@@ -61,9 +61,11 @@ class WorkerMetrics:
         )
         self.retries = self._counter("retries", "Escalations given back to be tried again.")
         self.repeated = self._counter("repeated", "Escalations that had been answered before.")
+        self.withdrawn = self._counter("withdrawn", "Escalations that another region had answered.")
         self.refused = self._counter("refused", "Messages that are no escalations.")
         self.given_up = self._counter("given_up", "Escalations that were ended without a judgement.")
         self.dead = self._counter("dead_letters", "Escalations put among the dead letters.", "kind")
+        self.shed = self._counter("shed", "Escalations answered unjudged: they had waited too long.", "priority")
         self.calls = self._counter("engine_calls", "Calls of the engines, by outcome.", "engine", "outcome")
         self.states = Gauge(
             "vedette_worker_engine_state", "1 for the state of an engine: up, cold or away.", ("engine", "state"),

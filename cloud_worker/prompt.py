@@ -6,7 +6,9 @@ language if it is not English: `2026-11-4/enter.1/de`.
 
 The order of the answer is a setting. `reason_first`: the model writes what it sees, and its decision follows from that.
 `decision_first`: one word a picture, decision and confidence come in some twenty tokens, and the reason after them. The
-pictures' answers come before the decision in either, so that a decision can be held against them at once.
+pictures' answers come before the decision in either, so that a decision can be held against them at once. `one_token`:
+the first request takes one token, whose chances are the decision and the confidence; the reason and the pictures'
+answers are asked for by a second request, which shares all but its last line.
 """
 
 from __future__ import annotations
@@ -14,15 +16,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from appliance.wire import LANGUAGES, MEDIA_PER_ESCALATION_MAX, REASON_FOLLOWS, Escalation, MediaRef
 
-AnswerOrder = Literal["reason_first", "decision_first"]
+AnswerOrder = Literal["reason_first", "decision_first", "one_token"]
+ModelDecision = Literal["confirmed", "rejected", "unsure"]
+Word = Literal["yes", "no", "unsure"]
+WORDS: tuple[Word, ...] = get_args(Word)
 PROMPT_VERSION = "2026-11-4"
-ANSWER_SCHEMAS: dict[AnswerOrder, str] = {"reason_first": "1", "decision_first": "2"}
+ANSWER_SCHEMAS: dict[AnswerOrder, str] = {"reason_first": "1", "decision_first": "2", "one_token": "3"}
 REASON_CHARS_MAX = 300  # asked of the model, below judge.REASON_CHARS_MAX: models count badly
 
 # Fixed text and schema first, then the question of the rule, the pictures and the facts of the case last: a server's
@@ -74,7 +79,7 @@ class VlmAnswer(_Strict):
 
     pictures: Annotated[list[ImageAnswer], Field(max_length=MEDIA_PER_ESCALATION_MAX)]
     reason: Annotated[str, Field(min_length=1, max_length=REASON_CHARS_MAX)]
-    decision: Literal["confirmed", "rejected", "unsure"]
+    decision: ModelDecision
     confidence: Annotated[float, Field(ge=0, le=1)]
 
 
@@ -82,7 +87,7 @@ class ShortAnswer(_Strict):
     """The whole answer of `decision_first`: one word for each picture, in order, and the reason last."""
 
     pictures: Annotated[list[Literal["yes", "no", "unsure"]], Field(max_length=MEDIA_PER_ESCALATION_MAX)]
-    decision: Literal["confirmed", "rejected", "unsure"]
+    decision: ModelDecision
     confidence: Annotated[float, Field(ge=0, le=1)]
     reason: Annotated[str, Field(min_length=1, max_length=REASON_CHARS_MAX)]
 
@@ -90,6 +95,18 @@ class ShortAnswer(_Strict):
         """Return the same answer with the pictures' numbers."""
         pictures = [ImageAnswer(picture=n, supports=each) for n, each in enumerate(self.pictures, 1)]
         return VlmAnswer(**{**dict(self), "pictures": pictures})
+
+
+class ReasonAnswer(_Strict):
+    """The answer to the second request of `one_token`."""
+
+    pictures: Annotated[list[Word], Field(max_length=MEDIA_PER_ESCALATION_MAX)]
+    reason: Annotated[str, Field(min_length=1, max_length=REASON_CHARS_MAX)]
+
+    def of(self, decision: ModelDecision, confidence: float) -> VlmAnswer:
+        """Return the whole answer, with the decision that was taken before."""
+        short = ShortAnswer(pictures=self.pictures, decision=decision, confidence=confidence, reason=self.reason)
+        return short.numbered()
 
 
 def parse_answer(text: str, order: AnswerOrder = "reason_first") -> VlmAnswer:
@@ -120,7 +137,7 @@ _REASON = '"reason":' + json.dumps(REASON_FOLLOWS)
 
 
 def response_format(order: AnswerOrder = "reason_first") -> dict[str, Any]:
-    """Return the `response_format` of a request: the schema of `VlmAnswer`, or of `ShortAnswer`.
+    """Return the `response_format` of a request: the schema of `VlmAnswer`, `ShortAnswer` or `ReasonAnswer`.
 
     It is written flat, as all grammar back ends take it.
     """
@@ -141,7 +158,9 @@ def response_format(order: AnswerOrder = "reason_first") -> dict[str, Any]:
         "decision": {"type": "string", "enum": ["confirmed", "rejected", "unsure"]},
         "confidence": {"type": "number", "minimum": 0, "maximum": 1},
     }
-    if order == "decision_first":
+    if order == "one_token":
+        del properties["decision"], properties["confidence"]
+    if order != "reason_first":
         properties["pictures"]["description"] = "one word for each picture, in order"
         properties["reason"] = properties.pop("reason")
     schema = {
@@ -153,8 +172,24 @@ def response_format(order: AnswerOrder = "reason_first") -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "verdict", "schema": schema, "strict": True}}
 
 
+ONE_WORD = "\nDo the pictures show what the alert claims? Answer with one word and nothing else: yes, no or unsure."
+
+
+def reason_request(decision: str) -> str:
+    """Return the last line of the request for a reason."""
+    schema = json.dumps(response_format("one_token")["json_schema"]["schema"], separators=(",", ":"))
+    word = {"confirmed": "yes", "rejected": "no"}.get(decision, "unsure")
+    return (
+        f"\nThe answer to whether the pictures show what the alert claims is {word}. Say for each picture whether it "
+        f"supports the claim, and the reason, as one JSON object of this schema and nothing else, on one line:\n"
+        f"{schema}"
+    )
+
+
 def system_text(order: AnswerOrder = "reason_first") -> str:
     """Return the text that all questions share, to the byte: a model server caches it once."""
+    if order == "one_token":
+        return _TEXT.rpartition("- Answer with one JSON")[0] + "- Answer in the form that the last line asks for.\n"
     return _TEXT + json.dumps(response_format(order)["json_schema"]["schema"], separators=(",", ":")) + "\n"
 
 

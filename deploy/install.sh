@@ -401,12 +401,14 @@ do_upgrade() {
   if [ -z "$running" ] || wait_until "$version" "$want"; then
     undo=''
     run rm -f "$opt/changing"
+    [ -z "$kept" ] || run rm -f "$(dirname "$kept")/upgrade-failed"
     forget_versions
     say "$version is in force${running:+ and ${want}}; \`vedette-install rollback\` goes back to $current"
     return
   fi
   say "$version did not become $want within ${wait_s} s: going back to $current" >&2
   journal_end
+  note_failure "$version"
   go_back
   exit 1
 }
@@ -439,6 +441,10 @@ finish() {  # an upgrade that ends in any other way than it should is undone
   fi
   rm -rf "$work"
   exit $code
+}
+
+note_failure() {  # the appliance reads it and says it on every page, until an upgrade succeeds
+  [ -z "$kept" ] || { echo "$1" >"$(dirname "$kept")/upgrade-failed" && chmod 644 "$(dirname "$kept")/upgrade-failed"; } || true
 }
 
 go_back() {  # every step may be the last one before a power cut: all of them again is right

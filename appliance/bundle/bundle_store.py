@@ -200,6 +200,11 @@ class BundleStore:
             self._write(_with_slot(table, camera, self._before(slot, table)))
         return self.in_force().of(camera)
 
+    def withdraw(self) -> None:
+        """Take the pointer of all cameras away: what comes with Vedette, or `detector.model` names, counts again."""
+        with self.changing():
+            self._write(replace(self.in_force(), everywhere=None))
+
     def quarantine(self, ref: BundleRef, reason: str) -> None:
         """Never put `ref` in force again, and go back wherever it is. Raise ModelError."""
         with self.changing():

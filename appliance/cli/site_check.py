@@ -35,12 +35,12 @@ from appliance.base.errors import (
     StoreUnavailable,
     camera_address,
 )
-from appliance.bundle.manifest import ModelEntry
 from appliance.config import CameraConfig, SiteConfig
 from appliance.config.secrets_file import secrets_exposed, secrets_path
 from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
-from appliance.detect.model_files import model_bundles, named_model
+from appliance.detect.model_advice import DetectorLoad, better_models, inferences_wanted
+from appliance.detect.model_files import model_bundles
 from appliance.detect.network_detector import NetworkDetector
 from appliance.detect.runtime_choice import RuntimeOption, runtime_options, table_lines
 from appliance.detect.variant_measurement import variant_advice
@@ -62,33 +62,6 @@ from appliance.web.tls import ServerCertificate
 RUNS = 5  # the median counts; one more before them is for memory and caches
 FRAME_SIZE = (1280, 720)  # of a usual camera; the detector asks for it smaller
 GREY = 114  # letterbox padding of YOLO networks, 0..255
-LOAD_MAX = 0.7  # of one core, with every camera moving at once: above that a costlier network would drop frames
-GAIN_MIN = 1.1  # a network that finds less than a tenth more is not worth a word
-_PERSON, _VEHICLES, _ANIMALS = "person", {"car", "bus", "truck"}, {"cat", "dog"}
-
-
-@dataclass(frozen=True, slots=True)
-class DetectorLoad:
-    """inference_s: CPU seconds for one whole frame, as measured. wanted: inferences a second when all cameras move."""
-
-    inference_s: float
-    wanted: float
-
-    @property
-    def share(self) -> float:
-        """Share of one core with all cameras moving: 1 is all that one detector thread can do."""
-        return self.inference_s * self.wanted
-
-
-@dataclass(frozen=True, slots=True)
-class BetterModel:
-    """A network that finds more. gain: mean AP50 over the kinds of view, against now; load: as `DetectorLoad.share`."""
-
-    name: str
-    ap50: float
-    ap50_now: float
-    cost: float
-    load: float
 
 
 def measure_load(detector: ObjectDetector, cameras: Mapping[str, CameraConfig]) -> DetectorLoad | None:
@@ -103,45 +76,7 @@ def measure_load(detector: ObjectDetector, cameras: Mapping[str, CameraConfig]) 
             took.append(process_cpu_s() - began)
     except DetectorError:
         return None
-    wanted = sum(camera.detect.fps for camera in cameras.values() if camera.enabled)
-    return DetectorLoad(statistics.median(took[1:]), wanted)
-
-
-def better_models(
-    model: str, bundles: Mapping[str, ModelEntry], cameras: Mapping[str, CameraConfig], load: DetectorLoad
-) -> list[BetterModel]:
-    """Return networks that find more of what the rules ask for and fit on this machine, the best first.
-
-    They are compared on images that none was tuned to. Empty if the network in use was never measured that way.
-    """
-    own = bundles.get(named_model(model))
-    if own is None or not own.cost:
-        return []
-    kinds = _kinds(own, cameras)
-    now = _mean(own, kinds)
-    found = []
-    for name, bundle in bundles.items():
-        better = _mean(bundle, kinds)
-        share = load.share * bundle.cost / own.cost
-        if bundle.cost and better >= GAIN_MIN * now and better > 0 and share <= LOAD_MAX:
-            found.append(BetterModel(name, better, now, bundle.cost / own.cost, share))
-    return sorted(found, key=lambda each: -each.ap50)
-
-
-def _kinds(bundle: ModelEntry, cameras: Mapping[str, CameraConfig]) -> list[str]:
-    """Return the figures that concern what the rules want, such as `stills_person` or `pets_dog`."""
-    wanted = {label for camera in cameras.values() for rule in camera.rules for label in rule.labels} or {_PERSON}
-    classes = {_PERSON} & wanted
-    classes |= {"vehicle"} if wanted & _VEHICLES else set()
-    classes |= wanted & _ANIMALS
-    return [kind for kind in bundle.unseen if kind.rpartition("_")[2] in classes]
-
-
-def _mean(bundle: ModelEntry, kinds: list[str]) -> float:
-    """Return the mean; 0 if one of them was not measured."""
-    if not kinds or not set(kinds) <= set(bundle.unseen):
-        return 0.0
-    return statistics.fmean(bundle.unseen[kind] for kind in kinds)
+    return DetectorLoad(statistics.median(took[1:]), inferences_wanted(cameras))
 
 
 Lines = Mapping[tuple[str | int, ...], int]

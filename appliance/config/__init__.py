@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from appliance.config.camera_config import CameraConfig as CameraConfig
     from appliance.config.camera_config import CameraDecodeConfig as CameraDecodeConfig
     from appliance.config.camera_config import CameraName as CameraName
-    from appliance.config.camera_config import CameraQuotaConfig as CameraQuotaConfig
     from appliance.config.camera_config import DecodeConfig as DecodeConfig
     from appliance.config.camera_config import DetectConfig as DetectConfig
     from appliance.config.camera_config import DwellRule as DwellRule
@@ -30,11 +29,9 @@ if TYPE_CHECKING:
     from appliance.config.camera_config import LineRule as LineRule
     from appliance.config.camera_config import NeverExportConfig as NeverExportConfig
     from appliance.config.camera_config import PrivacyConfig as PrivacyConfig
-    from appliance.config.camera_config import QuotaConfig as QuotaConfig
     from appliance.config.camera_config import RecordingMode as RecordingMode
     from appliance.config.camera_config import Rule as Rule
     from appliance.config.camera_config import RuleBase as RuleBase
-    from appliance.config.camera_config import StorageConfig as StorageConfig
     from appliance.config.camera_config import rule_labels as rule_labels
     from appliance.config.escalation_config import BudgetConfig as BudgetConfig
     from appliance.config.escalation_config import EscalationConfig as EscalationConfig
@@ -72,6 +69,9 @@ if TYPE_CHECKING:
     from appliance.config.site_file import load as load
     from appliance.config.site_file import loads as loads
     from appliance.config.site_file import of_cameras as of_cameras
+    from appliance.config.storage_config import CameraQuotaConfig as CameraQuotaConfig
+    from appliance.config.storage_config import QuotaConfig as QuotaConfig
+    from appliance.config.storage_config import StorageConfig as StorageConfig
     from appliance.config.values import DAYS as DAYS
     from appliance.config.values import Amount as Amount
     from appliance.config.values import Day as Day
@@ -86,9 +86,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "appliance.config.arming_config": "ARMED DISARMED ArmingConfig ProfileConfig ProfileHours",
     "appliance.config.camera_config": (
-        "BlurMode CameraConfig CameraDecodeConfig CameraName CameraQuotaConfig DecodeConfig DetectConfig DwellRule "
-        "EnterRule ExitRule LatencyMode LineRule NeverExportConfig PrivacyConfig QuotaConfig RecordingMode Rule "
-        "RuleBase StorageConfig rule_labels"
+        "BlurMode CameraConfig CameraDecodeConfig CameraName DecodeConfig DetectConfig DwellRule "
+        "EnterRule ExitRule LatencyMode LineRule NeverExportConfig PrivacyConfig RecordingMode Rule "
+        "RuleBase rule_labels"
     ),
     "appliance.config.escalation_config": (
         "BudgetConfig EscalationConfig OffPeakConfig PricesConfig RouterConfig TtlHoursConfig UplinkConfig"
@@ -103,6 +103,7 @@ _HOMES = {
         "EdgeCostConfig JudgeCostConfig LoadSheddingConfig ReplaySections SensorsConfig SiteConfig "
         "SiteIdentity load loads of_cameras"
     ),
+    "appliance.config.storage_config": "CameraQuotaConfig QuotaConfig StorageConfig",
     "appliance.config.values": "DAYS Amount Day Schedule Seconds Share SharePoint Title id_of",
     "appliance.base.detector_config": "DetectorConfig",
 }

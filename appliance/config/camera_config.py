@@ -1,4 +1,4 @@
-"""The `cameras`, `storage` and `decode` sections: streams, zones, rules and privacy, what is kept, and what decodes."""
+"""The `cameras` and `decode` sections: streams, zones, rules and privacy, and what decodes."""
 
 from __future__ import annotations
 
@@ -9,45 +9,11 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from appliance.base.config_model import ConfigModel
+from appliance.config.storage_config import CameraQuotaConfig
 from appliance.config.values import Schedule, Seconds, Share, SharePoint, Title, VerdictSeverityConfig
 from appliance.types import DecodeHardware, HealthKind, Severity
 
-Gigabytes = Annotated[float, Field(gt=0)]
-PrerollMb = Annotated[float, Field(ge=4, le=4096)]
 RecordingMode = Literal["continuous", "pre_roll", False]
-
-
-class QuotaConfig(ConfigModel):
-    """The space of each class of recording, all cameras together; None: as much as the other limits leave."""
-
-    continuous_gb: Gigabytes | None = None
-    evidence_gb: Gigabytes | None = None
-    preroll_mb: PrerollMb = 64.0  # of each camera
-
-
-class CameraQuotaConfig(ConfigModel):
-    """The limits of one camera; None: the site's hours and pre-roll, and no limit of its own in bytes."""
-
-    continuous_hours: Annotated[float | None, Field(gt=0, le=24 * 3650)] = None
-    continuous_gb: Gigabytes | None = None
-    evidence_gb: Gigabytes | None = None
-    preroll_mb: PrerollMb | None = None
-
-
-class StorageConfig(ConfigModel):
-    dir: Path = Path("vedette-data")
-    segment_s: Annotated[float, Field(ge=1, le=60)] = 4.0
-    keep_hours: Annotated[float, Field(gt=0, le=24 * 3650)] = 24.0
-    undo_delete_hours: Annotated[float, Field(ge=0, le=24 * 90)] = 24.0
-    evidence_days: Annotated[float, Field(gt=0, le=3650)] = 30.0
-    size_max_gb: Annotated[float, Field(gt=0)] = 50.0
-    disk_free_min_mb: Annotated[float, Field(ge=0)] = 500.0
-    access_log_days: Annotated[float, Field(gt=0, le=3650)] = 180.0
-    quota: QuotaConfig = QuotaConfig()
-    preroll_dir: Path | None = None
-
-
-# YAML 1.1 reads `off` as false.
 Hardware = Annotated[DecodeHardware, BeforeValidator(lambda given: "off" if given is False else given)]
 
 
@@ -288,6 +254,8 @@ class CameraConfig(ConfigModel):
                 )
         for zone in self.privacy.mask:
             _must_exist("zone", zone, tuple(self.zones), "privacy.mask")
+        for zone in self.quota.zone_days:
+            _must_exist("zone", zone, tuple(self.zones), "quota.zone_days")
         for never in self.privacy.never:
             for zone in never.zones:
                 _must_exist("zone", zone, tuple(self.zones), "privacy.never")

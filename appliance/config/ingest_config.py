@@ -8,7 +8,8 @@ from pydantic import ConfigDict, Field
 
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
-from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig, StorageConfig
+from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig
+from appliance.config.storage_config import StorageConfig
 from appliance.config.values import Share
 from appliance.types import HealthKind
 

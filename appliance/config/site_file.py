@@ -18,12 +18,13 @@ from appliance.base.broker_config import BrokerConfig
 from appliance.base.config_model import ConfigModel
 from appliance.base.detector_config import DetectorConfig
 from appliance.config.arming_config import ArmingConfig
-from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig, StorageConfig, polygon_area
+from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig, polygon_area
 from appliance.config.escalation_config import EscalationConfig, UplinkConfig
 from appliance.config.ingest_config import HealthConfig, IngestConfig, RecheckConfig
 from appliance.config.mqtt_config import MqttConfig
 from appliance.config.notify_targets import Target, TargetName
 from appliance.config.secrets_file import variables
+from appliance.config.storage_config import StorageConfig
 from appliance.config.values import Amount, Title
 from appliance.types import Decision, Severity
 from appliance.wire import LANGUAGES

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.base.clock import Clock, local_weekday_minute
+from appliance.base.clock import Clock, is_synchronised, local_weekday_minute
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceRestarts, periodic_service
 from appliance.config import (
@@ -31,8 +31,8 @@ from appliance.core.core_settings import (
     router_context,
 )
 from appliance.core.ingest_supervisor import IngestSupervisor
-from appliance.core.site_faults import Neighbours, SiteFaults
-from appliance.dashboard.deps import CoreProbes
+from appliance.core.site_faults import ClockWatch, Neighbours, SiteFaults, UpdateWatch
+from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.evidence.maker import EvidenceMaker
 from appliance.evidence.privacy import PrivacyEgressPolicy, PrivacyRules, ShareableStills
 from appliance.health.disk_watch import DiskWatch
@@ -200,11 +200,15 @@ class BackgroundServices:
             expiring={what: path for what, path in files.items() if path is not None},
         )
 
+        watch = ClockWatch(lasting.stores.segments.newest_t, is_synchronised, lasting.clock)
+        update = UpdateWatch(lasting.root, lasting.clock)
+
         def own() -> Mapping[HealthKind, str]:
             refused = lasting.backlog.refused
             disk = lasting.disk.fault or (f"the database cannot be written: {refused}" if refused else "")
             return {
                 **lasting.monitor.faults(), "service": lasting.restarts.fault, "disk": disk, "drift": self._drift.fault,
+                "time": watch.fault, "update": update.fault,
             }  # fmt: skip
 
         return SiteFaults(own, neighbours, self._config.decisions.health.ignore, lasting.clock)
@@ -217,7 +221,9 @@ class BackgroundServices:
             health=self._probes.health,
             targets=lambda: notifier.statuses if notifier else (),
             mqtt=(lambda: publisher.status) if publisher else None,
-            rebaseline=lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
+            orders=IngestOrders(
+                lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)), supervisor.restart
+            ),
             calibration=lambda: self._context.calibration,
             pool=(lambda: uplink.pool) if uplink else None,
             escalate=stores.requests.ask if uplink else None,

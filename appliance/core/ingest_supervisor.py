@@ -177,8 +177,11 @@ class IngestSupervisor:
         fits = before.model_copy(update={"cameras": config.cameras}) == config and self._confined_to.covers(
             IngestNeeds.of(config)
         )
-        if fits and self.send(command):
-            return
+        if not (fits and self.send(command)):
+            self.restart()
+
+    def restart(self) -> None:
+        """Start the child anew, as for another network; without a child there is nothing to do. Any thread."""
         with self._child_lock:
             child = self._child_process
             if child is not None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import base64
+import binascii
+import contextlib
+import json
+import re
+import ssl
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.base.clock import Clock
+from appliance.base.errors import StoreError
 from appliance.broker import LinkState
-from appliance.health.expiry import expires_t
 from appliance.types import HealthKind
 
 if TYPE_CHECKING:
@@ -19,6 +26,12 @@ if TYPE_CHECKING:
 HOLD_S = 60.0  # what is away for shorter is tried again without a word to a person
 EXPIRES_SOON_S = 14 * 86400.0  # two weeks to have a new certificate made
 EXPIRY_EVERY_S = 600.0  # files that were replaced are taken note of within ten minutes
+CLOCK_EVERY_S = 10.0  # a query by an index
+BEHIND_S = 600.0  # a camera that is ahead by less is believed, and stamps its own recording
+UPDATE_FAILED = "upgrade-failed"  # in the storage folder, with the version in its first line
+FILE_BYTES_MAX = 256 * 1024  # a chain has some 6 kB
+_JWT = re.compile(r"ey[\w-]+\.(ey[\w-]+)\.[\w-]+")
+_EXPLICIT, _UTC_TIME = 0xA0, 0x17  # ASN.1 tags (X.690): the version, and a time with two digits of the year
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,3 +117,106 @@ class SiteFaults:
                     found.append(f"{what} {when}")
             self._expiry = "; ".join(found)
         return self._expiry
+
+
+class ClockWatch:
+    """Notices that the clock of the appliance stands before what it has recorded, and nothing keeps it right.
+
+    A computer without a battery for its clock starts in the past. Where the kernel says that the clock is synchronised,
+    it is right, and what was recorded was not. State: what was found last. Owner: the core's thread.
+    """
+
+    def __init__(
+        self, recorded_t: Callable[[], float | None], synchronised: Callable[[], bool | None], clock: Clock
+    ) -> None:
+        """recorded_t: the latest moment of any recording, UTC seconds; it may raise StoreError."""
+        self._recorded_t = recorded_t
+        self._synchronised = synchronised
+        self._clock = clock
+        self._read_at = float("-inf")
+        self._fault = ""
+
+    @property
+    def fault(self) -> str:
+        """A sentence for a person; '': all is well."""
+        if self._clock.monotonic() - self._read_at >= CLOCK_EVERY_S:
+            self._read_at = self._clock.monotonic()
+            with contextlib.suppress(StoreError):
+                self._fault = self._read()
+        return self._fault
+
+    def _read(self) -> str:
+        recorded = self._recorded_t()
+        if recorded is None or recorded - self._clock.now() < BEHIND_S or self._synchronised():
+            return ""
+        return (
+            "the clock of the appliance stands before what is recorded already, and nothing sets it: let it reach a "
+            "time server (timedatectl set-ntp true)"
+        )
+
+
+class UpdateWatch:
+    """Reads the file that an update leaves when it did not succeed (deploy/install.sh), until one succeeds.
+
+    State: what was found last. Owner: the core's thread.
+    """
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        """root: the storage folder."""
+        self._path = root / UPDATE_FAILED
+        self._clock = clock
+        self._read_at = float("-inf")
+        self._fault = ""
+
+    @property
+    def fault(self) -> str:
+        """A sentence for a person; '': none failed."""
+        if self._clock.monotonic() - self._read_at >= EXPIRY_EVERY_S:
+            self._read_at = self._clock.monotonic()
+            try:
+                with self._path.open(encoding="utf-8", errors="replace") as file:
+                    version = file.readline(64).strip()
+                self._fault = f"the update to {version} did not start, so the version before is in force again"
+            except OSError:
+                self._fault = ""
+        return self._fault
+
+
+def expires_t(path: Path) -> float | None:
+    """Return the UTC seconds at which the first certificate or token in `path` runs out; None: never, or unreadable."""
+    try:
+        with path.open(encoding="latin-1") as file:
+            text = file.read(FILE_BYTES_MAX)
+        if "BEGIN CERTIFICATE" in text:
+            first = text[text.index("-----BEGIN CERTIFICATE") :].partition("-----END CERTIFICATE-----")
+            return _not_after(ssl.PEM_cert_to_DER_cert(first[0].strip() + "\n" + first[1] + "\n"))
+        found = _JWT.search(text)
+        claims = json.loads(base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4))) if found else {}
+        expires = claims.get("exp")
+        return float(expires) if isinstance(expires, int | float) else None
+    except (OSError, ValueError, IndexError, StopIteration, binascii.Error):
+        return None
+
+
+def _not_after(der: bytes) -> float:
+    """Return the end of the validity of a certificate (RFC 5280, 4.1). Raise ValueError, IndexError, StopIteration."""
+    _, certificate = next(_values(der))
+    _, signed = next(_values(certificate))
+    parts = [part for tag, part in _values(signed) if tag != _EXPLICIT]  # serial, algorithm, issuer, validity, ...
+    _, (tag, end) = tuple(_values(parts[3]))
+    text = end.decode("ascii")
+    if tag == _UTC_TIME:  # RFC 5280: years below 50 are of this century
+        text = ("20" if text < "50" else "19") + text
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=timezone.utc).timestamp()
+
+
+def _values(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield tag and content of the values that follow each other in `data` (distinguished encoding)."""
+    at = 0
+    while at < len(data):
+        tag, length, at = data[at], data[at + 1], at + 2
+        if length & 0x80:
+            size = length & 0x7F
+            length, at = int.from_bytes(data[at : at + size], "big"), at + size
+        yield tag, data[at : at + length]
+        at += length

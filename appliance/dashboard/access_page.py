@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import HTMLResponse
 
 from appliance.dashboard.access_log_api import Filtered
 from appliance.dashboard.cameras_api import Cameras
+from appliance.dashboard.deps import DatabasePart, StorageRoot
 from appliance.dashboard.exports_api import ExporterPart, Log, exports_of, shared_export
+from appliance.store.erasure import SpanEraser
 from appliance.store.users import LOG_ROWS_MAX
 from appliance.web.auth import TemplatesPart, address_of
+from appliance.web.dependencies import provided
 
 LOG_SHOWN = 200  # rows on the page
 
@@ -20,13 +24,19 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 @router.get("/access")
 def access_page(
-    templates: TemplatesPart, log: Log, wanted: Filtered, exporter: ExporterPart, cameras: Cameras
+    templates: TemplatesPart,
+    log: Log,
+    wanted: Filtered,
+    exporter: ExporterPart,
+    cameras: Cameras,
+    db: DatabasePart,
+    root: Annotated[StorageRoot, Depends(provided(StorageRoot))],
 ) -> HTMLResponse:
-    """Who looked: the access log, exports and links."""
+    """Who looked: the access log, exports and links, and what was erased."""
     return templates.page(
         "access.html", here="/access", log=wanted.rows(log, LOG_SHOWN), names=[name for name in log.names() if name],
         cameras=sorted(cameras.configured), chosen=wanted.chosen, shown_max=LOG_SHOWN, kept_max=LOG_ROWS_MAX,
-        exports=exports_of(exporter, log.now),
+        exports=exports_of(exporter, log.now), erasures=SpanEraser(db, root.path).receipts(),
         query=urlencode({name: value for name, value in wanted.chosen.items() if value}),
     )  # fmt: skip
 

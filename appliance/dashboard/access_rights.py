@@ -87,6 +87,12 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/settings"): _ADMIN,
     ("GET", "/settings/adjoining"): _ADMIN,
     ("GET", "/settings/{form}"): _ADMIN,
+    ("GET", "/models"): _ADMIN,
+    ("GET", f"{API}/models"): _ADMIN,
+    ("POST", f"{API}/models/pull"): Right("admin", "site", "pulled a model"),
+    ("POST", f"{API}/models/offers"): Right("admin", "site", "looked for models"),
+    ("POST", f"{API}/models/use"): Right("admin", "site", "put a model in force"),
+    ("POST", f"{API}/models/back"): Right("admin", "site", "went back to a model"),
     ("GET", "/users"): _ADMIN,
     ("GET", "/system"): _ADMIN,
     ("GET", f"{API}/system"): _ADMIN,
@@ -118,6 +124,9 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", f"{API}/alerts/{{alert_id}}/rendition.mp4"): Right("viewer", "alert", viewed=WATCHED_CLIP),
     ("POST", f"{API}/alerts/{{alert_id}}/keep"): Right("reviewer", "alert", "kept"),
     ("GET", f"{API}/scenarios"): _SITE,
+    ("GET", f"{API}/scenarios/run"): _SITE,
+    ("POST", f"{API}/scenarios/run"): Right("reviewer", "site", "ran the scenarios"),
+    ("POST", f"{API}/scenarios/run/cancel"): Right("reviewer", "site", "cancelled a run of the scenarios"),
     ("DELETE", f"{API}/scenarios/{{name}}"): Right("reviewer", "site", "deleted"),
     ("GET", f"{API}/scenarios/{{name}}/clip.mp4"): Right("viewer", "site", viewed="watched a kept scenario"),
     ("GET", f"{API}/cameras"): _OWN,
@@ -228,6 +237,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", f"{API}/access-log"): _ADMIN,
     ("GET", f"{API}/access-log.csv"): _ADMIN,
     ("GET", "/access"): _ADMIN,
+    ("POST", f"{API}/cameras/{{name}}/erase"): Right("admin", "camera", "erased a span"),
+    ("GET", f"{API}/erasures"): _ADMIN,
 }
 
 

@@ -30,6 +30,7 @@ from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.metrics_api import ApplianceCollector
+from appliance.dashboard.models_api import ModelPuller, ModelReader
 from appliance.dashboard.notify_api import NotifyContext
 from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recording_jobs import RecordingJobs
@@ -75,8 +76,8 @@ NAVIGATION = Navigation(
     (("/", N_("Alerts")), ("/live", N_("Live")), ("/timeline", N_("Timeline")), ("/cameras", N_("Cameras"))),
     (
         ("/savings", N_("Savings")), ("/scenarios", N_("Scenarios")), ("/storage", N_("Storage")),
-        ("/notify", N_("Notifications")), ("/settings", N_("Settings")), ("/users", N_("Users")),
-        ("/access", N_("Who looked")), ("/system", N_("System")),
+        ("/models", N_("Models")), ("/notify", N_("Notifications")), ("/settings", N_("Settings")),
+        ("/users", N_("Users")), ("/access", N_("Who looked")), ("/system", N_("System")),
     ),
 )  # fmt: skip
 
@@ -123,7 +124,7 @@ class DashboardParts:
         self._detect, self._callers = media.detect, AnalyzeCallers(clock)
         self._editable = settings is not None
         self._settings = SettingsPart(settings, certificate)
-        self._backups = SiteBackups(root, self._settings, clock)
+        self._backups, self._puller = SiteBackups(root, self._settings, clock), ModelPuller()
 
     def warm_up(self) -> None:
         """Sum what takes long to sum, the judges' work of the days before today; any thread. Raises StoreError."""
@@ -176,9 +177,11 @@ class DashboardParts:
             CostReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             HistoryReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             ScenarioExporter(
-                self._root, decisions, config.storage.disk_free_min_mb, self._clock, reader=self._reader
+                self._root, decisions, config.storage.disk_free_min_mb, self._clock, reader=self._reader,
+                settings_at=self._settings.decisions_at,
             ),
             self._settings, self._backups,
+            ModelReader(decisions, probes, headroom, self._settings, self._puller),
             NotifyContext(config, probes, self._db, self._meter),
             probes.arming or Arming(config.arming, cameras, self._arming, self._clock, local_weekday_minute),
             self._prober, self._finder, self.ptz,

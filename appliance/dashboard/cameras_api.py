@@ -11,7 +11,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
-from appliance.base.clock import iso_utc
+from appliance.base.clock import iso_utc, local_hour
 from appliance.base.errors import EvidenceError
 from appliance.config import CameraConfig
 from appliance.dashboard.openapi import media
@@ -126,25 +126,34 @@ class CameraReader:
         return [CameraItem.of(row) for row in self.cameras.all() if visitor().sees(row.name)]
 
     def day_text(self, begin: float, now: float) -> str:
-        """Return a sentence: that all recorded from `begin` on, or which did not, and for how long; '': none should."""
+        """Return a sentence: since when all record, or which did not, and for how long; '': none should."""
         recorded = [
             each.name for each in self.items() if (c := self.configured.get(each.name)) and c.record == "continuous"
         ]
         missing: dict[str, str] = {}
+        since = begin
         for name in recorded:
             gaps = [
                 (max(gap.t_start, begin), now if gap.t_end is None else gap.t_end) for gap in self.cameras.gaps(name)
             ]
             lost_s = sum(max(0.0, end - start) for start, end in gaps)
-            if self.segments.latest(name) is None:
+            began = self.segments.recorded_since(name, begin)
+            if began is None:
                 missing[name] = _("never")
-            elif lost_s >= MISSED_S_MIN:
+                continue
+            since = max(since, began)
+            if lost_s >= MISSED_S_MIN:
                 missing[name] = span(lost_s)
         if missing:
             names = ", ".join(f"{name} ({lost})" for name, lost in missing.items())
             return _("Not recorded today: {names}.").format(names=names)
         if not recorded:
             return ""
+        if since - begin >= MISSED_S_MIN:
+            text = ngettext(
+                "The camera has recorded since {time}.", "All {n} cameras have recorded since {time}.", len(recorded)
+            )
+            return text.format(n=len(recorded), time=local_hour(since)[-5:])
         text = ngettext("The camera recorded all day.", "All {n} cameras recorded all day.", len(recorded))
         return text.format(n=len(recorded))
 

@@ -27,13 +27,14 @@ from appliance.dashboard.deps import Rev
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthPart
+from appliance.dashboard.models_api import Models
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import (
     Settings,
     editable_settings,
     installed_networks,
 )
-from appliance.dashboard.settings_forms import fields_of, forms
+from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
 from appliance.types import Review
 from appliance.web.auth import TemplatesPart
@@ -91,12 +92,14 @@ def camera_settings_page(rev: Rev, templates: TemplatesPart, settings: Settings,
     return templates.page(
         "camera_settings.html", here="/cameras", rev=rev, id=name, camera=camera, streams=shown, vendors=VENDORS,
         has_password=bool(shown.pop("password")), digest=service.running.digest, form=form,
-        fields=fields_of(form, config, written, (), name), others=sorted(set(config.cameras) - {name}),
+        fields=fields_of(form, config, written, (), name), zone_fields=zone_fields(config, name),
+        others=sorted(set(config.cameras) - {name}),
     )  # fmt: skip
 
 
 @router.get("/cameras")
 def cameras_page(
+    *,
     rev: Rev,
     templates: TemplatesPart,
     cameras: Cameras,
@@ -104,6 +107,7 @@ def cameras_page(
     headroom: Headroom,
     settings: Settings,
     arming: Armed,
+    models: Models,
 ) -> HTMLResponse:
     """All cameras with their latest frames, and what the detector has left for them."""
     items = cameras.items()
@@ -115,6 +119,7 @@ def cameras_page(
         "cameras.html", here="/cameras", rev=rev, paused={row.camera: row for row in arming.paused() if not row.rule},
         cameras=items, summary=summary, faults=faults, off=off,
         headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable,
+        better=models.better() if settings.is_editable and may("POST", f"{API}/models/use") else "",
     )  # fmt: skip
 
 

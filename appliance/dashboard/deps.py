@@ -88,25 +88,36 @@ def _no_boxes(camera: str) -> Sequence[FrameBoxes]:
 
 
 @dataclass(frozen=True, slots=True)
+class IngestOrders:
+    """Orders to the ingest process. Any thread may give them.
+
+    rebaseline: with a camera and a kind of fault, when a person confirms that the view is right as it is. restart: it
+    is started anew, as for another network.
+    """
+
+    rebaseline: Callable[[str, HealthKind], object]
+    restart: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
 class CoreProbes:
     """The parts of the core that the dashboard reads besides the store. None: there is no such part.
 
     link: the uplink now. health: the ingest process now. targets: the notification targets now. mqtt: the broker of
-    home automation now. rebaseline: called with a camera and a kind of fault when a person confirms that the view is
-    right as it is. calibration: what the router has learnt. pool: the workers as they announce themselves. escalate:
-    requests the escalation of an alert, or of a question with its pictures, and answers within seconds; None: there is
-    no uplink. arming: which rules
-    report now, and how to change it; None: made anew of the store. log: the newest lines of a level and above. boxes:
-    those of a camera's last examined frames, also of frames not yet in the store. snooze_links: those in messages.
-    push: the browsers that are notified. sensors: what they read now. shedding: what is done less of. health_events:
-    the core's own, which knows also of what the disk does not take; None: made anew of the store.
+    home automation now. orders: to the ingest process. calibration: what the router has learnt. pool: the workers as
+    they announce themselves. escalate: requests the escalation of an alert, or of a question with its pictures, and
+    answers within seconds; None: there is no uplink. arming: which rules report now, and how to change it; None: made
+    anew of the store. log: the newest lines of a level and above. boxes: those of a camera's last examined frames, also
+    of frames not yet in the store. snooze_links: those in messages. push: the browsers that are notified. sensors: what
+    they read now. shedding: what is done less of. health_events: the core's own, which knows also of what the disk does
+    not take; None: made anew of the store.
     """
 
     link: Callable[[], LinkState] | None = None
     health: Callable[[], SystemHealth] | None = None
     targets: Callable[[], Sequence[TargetStatus]] = tuple
     mqtt: Callable[[], MqttStatus] | None = None
-    rebaseline: Callable[[str, HealthKind], object] | None = None
+    orders: IngestOrders | None = None
     calibration: Callable[[], Calibration] | None = None
     pool: Callable[[], PoolState] | None = None
     escalate: Callable[[str | ApiEscalation], RequestAnswer] | None = None

@@ -40,6 +40,7 @@ HELP: dict[HealthKind, tuple[str, str]] = {
     "clock": _SYSTEM, "uplink": (N_("Settings of the link"), "/settings"), "mqtt": (N_("Settings"), "/settings"),
     "certificate": (N_("Settings"), "/settings"), "notify": (N_("Notifications"), "/notify"),
     "overloaded": (N_("What the detector has left"), "/cameras"), "drift": (N_("Look at the alerts"), "/agreement"),
+    "time": _SYSTEM, "update": _SYSTEM,
 }  # fmt: skip
 
 
@@ -184,8 +185,8 @@ class HealthReader:
         """
         self._events.mark_seen(event, self._clock.now())
         row = self.row(event)
-        if row.t_end is None and row.kind in LEARNABLE and self._probes.rebaseline is not None:
-            self._probes.rebaseline(row.camera, row.kind)
+        if row.t_end is None and row.kind in LEARNABLE and self._probes.orders is not None:
+            self._probes.orders.rebaseline(row.camera, row.kind)
         return HealthItem.of(row)
 
     def reasons(self) -> list[str]:

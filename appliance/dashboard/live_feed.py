@@ -106,6 +106,46 @@ class _File:
     root: Path | None = None  # where it lies, if not in the storage folder
 
 
+class _LiveFiles:
+    """Finds the files of a camera that are being written. Called in threads; holds no state."""
+
+    def __init__(self, camera: str, segments: SegmentStore, root: Path, clock: Clock, *, substream: bool) -> None:
+        """substream: take the detect stream where the camera has one of its own."""
+        self._camera = camera
+        self._segments = segments
+        self._root = root
+        self._clock = clock
+        self._substream = substream
+
+    def newest(self) -> _File | None:
+        """Return the one that is being written; None if there is none. Raise StoreError."""
+        if self._substream and (found := self._of_substream()) is not None:
+            return found
+        row = self._segments.latest(self._camera)
+        if row is not None and self._clock.now() - row.t_end < RECORDED_S_MAX:
+            return _File(row.path, row.t_start, row.codec)
+        standby = self._in_memory()  # the disk takes nothing: the camera is seen all the same
+        if standby is not None or row is None or self._clock.now() - row.t_end > STALE_S:
+            return standby
+        return _File(row.path, row.t_start, row.codec)
+
+    def _in_memory(self) -> _File | None:
+        memory = live_memory(self._root)
+        return None if memory is None else self._of_substream(memory)
+
+    def _of_substream(self, root: Path | None = None) -> _File | None:
+        folder = (root or self._root) / SUBSTREAMS / self._camera
+        try:
+            newest = max(folder.iterdir())  # they are named by the time at which they begin
+            if self._clock.now() - newest.stat().st_mtime > STALE_S:
+                return None
+            begin = datetime.strptime(newest.name.partition("Z")[0], "%Y%m%dT%H%M%S.%f").replace(tzinfo=timezone.utc)
+        except (OSError, ValueError):
+            return None
+        path = f"{SUBSTREAMS}/{self._camera}/{newest.name}"
+        return _File(path, begin.timestamp(), "such", root or self._root)
+
+
 class LiveFeed:
     """One camera's live video, of its recording or its detect stream, read by one task while somebody watches.
 
@@ -124,16 +164,15 @@ class LiveFeed:
         *,
         substream: bool = False,
     ) -> None:
-        """substream: take the detect stream where the camera has one of its own."""
+        """substream: see `_LiveFiles`."""
         self.camera = camera
-        self._substream = substream
+        self._files = _LiveFiles(camera, segments, root, clock, substream=substream)
         self.first = 0
         self.newest_t = float("-inf")  # of the newest fragment
         self.active = False
         self.problem = ""  # why there is no video, in words; '': there is
         self.viewers: set[LiveViewer] = set()
         self.ended = False
-        self._segments = segments
         self._boxes = boxes
         self._newest_boxes = newest_boxes
         self._root = root
@@ -186,7 +225,7 @@ class LiveFeed:
         now, before = self._clock.now(), (self.active, self.problem)
         self.active = now - self._movement.moved_t < ACTIVE_S
         if any(viewer.wants_video(self) for viewer in self.viewers):
-            newest = await asyncio.to_thread(self._newest_file)
+            newest = await asyncio.to_thread(self._files.newest)
             if newest is None:
                 self.problem = "nothing is being recorded of this camera now"
             elif newest.path != self._path:
@@ -196,34 +235,6 @@ class LiveFeed:
             self._path = ""
         if looks or before != (self.active, self.problem):
             self._wake()
-
-    def _newest_file(self) -> _File | None:
-        """In a thread: the one that is being written; None: there is none."""
-        if self._substream and (found := self._newest_of_substream()) is not None:
-            return found
-        row = self._segments.latest(self.camera)
-        if row is not None and self._clock.now() - row.t_end < RECORDED_S_MAX:
-            return _File(row.path, row.t_start, row.codec)
-        standby = self._newest_in_memory()  # the disk takes nothing: the camera is seen all the same
-        if standby is not None or row is None or self._clock.now() - row.t_end > STALE_S:
-            return standby
-        return _File(row.path, row.t_start, row.codec)
-
-    def _newest_in_memory(self) -> _File | None:
-        memory = live_memory(self._root)
-        return None if memory is None else self._newest_of_substream(memory)
-
-    def _newest_of_substream(self, root: Path | None = None) -> _File | None:
-        folder = (root or self._root) / SUBSTREAMS / self.camera
-        try:
-            newest = max(folder.iterdir())  # they are named by the time at which they begin
-            if self._clock.now() - newest.stat().st_mtime > STALE_S:
-                return None
-            begin = datetime.strptime(newest.name.partition("Z")[0], "%Y%m%dT%H%M%S.%f").replace(tzinfo=timezone.utc)
-        except (OSError, ValueError):
-            return None
-        path = f"{SUBSTREAMS}/{self.camera}/{newest.name}"
-        return _File(path, begin.timestamp(), "such", root or self._root)
 
     async def _go_on_to(self, newest: _File) -> None:
         """To a newer file, once the one before it was read to its end."""

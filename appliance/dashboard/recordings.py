@@ -177,6 +177,13 @@ class KeptFiles(Generic[Kept]):
         self.drop_old()
         asyncio.get_running_loop().call_later(CUT_S_MAX + 1, self.drop_old)
 
+    def empty(self) -> None:
+        """Delete all of them: what they were made of was erased."""
+        for each in self._files.values():
+            with contextlib.suppress(OSError):
+                each.path.unlink()
+        self._files.clear()
+
     def drop_old(self) -> None:
         """Delete what nobody asked for in so long, and what is too much."""
         now = self._clock.monotonic()
@@ -238,6 +245,10 @@ class RecordingCuts:
             self.bytes_cut += made.clip.written.bytes
             self._kept.keep(key, made, made.path, made.clip.written.bytes)
         return made
+
+    def empty(self) -> None:
+        """Delete all stretches."""
+        self._kept.empty()
 
     def check_room(self, size: int) -> None:
         """Raise DiskWriteError if `size` bytes more would take the room that recording needs."""

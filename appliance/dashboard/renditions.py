@@ -74,6 +74,10 @@ class Renditions:
         """Return the copy, if it is there."""
         return self._kept.take(key)
 
+    def empty(self) -> None:
+        """Delete all copies."""
+        self._kept.empty()
+
     async def ask(self, key: Hashable, source: Callable[[], Awaitable[Path]]) -> Rendition | float:
         """Return the copy of `source`, or how much of it is done (0..1). Call it repeatedly until the copy is there.
 

@@ -15,7 +15,9 @@ from appliance.base.clock import Clock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ConfigError, ModelError, PreconditionError, UsageError
 from appliance.config import DecisionConfig
+from appliance.dashboard.deps import DatabasePart
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
+from appliance.dashboard.settings_cost import cost_of
 from appliance.dashboard.settings_forms import secret_keys
 from appliance.detect.model_files import present_models
 from appliance.media.atomic_file import DiskWriteError
@@ -51,6 +53,11 @@ class SettingsPart:
     @property
     def is_editable(self) -> bool:
         return self._service is not None
+
+    def decisions_at(self, t: float) -> DecisionConfig | None:
+        """Return the settings that decided at a time (UTC seconds); None: they are not kept."""
+        found = None if self._service is None else self._service.config_at(t)
+        return None if found is None else found.for_decisions()
 
     @property
     def service(self) -> SettingsService:
@@ -151,9 +158,13 @@ class ChangeSettings(RequestModel):
 
 
 class SettingsDiff(ApiModel):
-    """The change of the file, as a unified difference without secrets; '': nothing changes."""
+    """The change of the file, as a unified difference without secrets; '': nothing changes.
+
+    cost: what it deletes at once and what room it takes, in sentences.
+    """
 
     diff: str
+    cost: tuple[str, ...] = ()
 
 
 class VersionItem(ApiModel):
@@ -276,10 +287,14 @@ def networks(part: Settings) -> NetworkList:
 
 
 @router.post("/check")
-def check_change(part: Settings, wanted: ChangeSettings) -> SettingsDiff:
-    """Return what a change would do, without doing it. 422 names every fault of what the file would be."""
+def check_change(part: Settings, db: DatabasePart, wanted: ChangeSettings) -> SettingsDiff:
+    """Return what a change would do and cost, without doing it. 422 names every fault of what the file would be."""
     with settings_problems():
-        return SettingsDiff(diff=part.service.propose(wanted.parsed(), wanted.base).diff)
+        found = part.service.propose(wanted.parsed(), wanted.base)
+        return SettingsDiff(
+            diff=found.diff,
+            cost=tuple(cost_of(db, *(each.config.for_dashboard() for each in (part.service.running, found.after)))),
+        )
 
 
 @router.post("/try")
@@ -331,10 +346,18 @@ def versions(part: Settings) -> VersionList:
 
 
 @router.get("/versions/{number}")
-def version_diff(part: Settings, number: int) -> SettingsDiff:
-    """Return what going back to a version would change."""
+def version_diff(part: Settings, db: DatabasePart, number: int, against: int | None = None) -> SettingsDiff:
+    """Return what going back to a version would change and cost, or how it differs from another version (`against`)."""
+    service = part.service
     with settings_problems():
-        return SettingsDiff(diff=part.service.version_diff(number))
+        diff = service.version_diff(number, against)
+        if against is not None:
+            return SettingsDiff(diff=diff)
+        try:
+            then = service.version_config(number).for_dashboard()
+        except ConfigError as error:  # of another release, or with a variable that is gone
+            return SettingsDiff(diff=diff, cost=tuple(error.problems))
+        return SettingsDiff(diff=diff, cost=tuple(cost_of(db, service.running.config.for_dashboard(), then)))
 
 
 @router.post("/versions/{number}/restore")

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from appliance.config import SiteConfig
 from appliance.dashboard.schemas import ApiModel
 from appliance.detect.class_labels import COCO_NAME
+from appliance.web.texts import gettext as _
 from appliance.wire import LANGUAGES
 
 FieldKind = Literal["switch", "number", "whole", "choice", "choices", "text", "list", "secret"]
@@ -47,7 +48,8 @@ class FieldItem(ApiModel):
     """A field of a form as a page shows it.
 
     value, default: in the unit of the form; a secret's are empty. written: the file names the key. low, high: limits
-    (None: there is none); above: the lowest itself is refused. empty: nothing is a value, too.
+    (None: there is none); above: the lowest itself is refused. empty: nothing is a value, too. path: the key's parts,
+    where one of them is a name of any text.
     """
 
     key: str
@@ -64,6 +66,7 @@ class FieldItem(ApiModel):
     above: bool = False
     choices: tuple[str, ...] = ()
     empty: bool = False
+    path: tuple[str, ...] = ()
 
 
 def _rows(text: str) -> Iterator[list[str]]:
@@ -198,3 +201,18 @@ def fields_of(
         for each in form.fields
     ]
     return [field_of(each, config, written, choices) for each in meant]
+
+
+def zone_fields(config: SiteConfig, camera: str) -> list[FieldItem]:
+    """Return a field for each zone of a camera: how many days pictures and clips of alerts in it are kept."""
+    own = config.cameras[camera]
+    usual = f"{config.storage.evidence_days:g}"
+    return [
+        FieldItem(
+            key=f"cameras.{camera}.quota.zone_days.{zone}", label=zone, unit="days",
+            effect=_("Empty: {n} days, as elsewhere.").format(n=usual), kind="number",
+            value=own.quota.zone_days.get(zone), default=None, written=zone in own.quota.zone_days,
+            low=0, high=3650, above=True, path=("cameras", camera, "quota", "zone_days", zone),
+        )
+        for zone in own.zones
+    ]  # fmt: skip

@@ -17,6 +17,7 @@ from appliance.dashboard.backup_api import Backups
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
 from appliance.dashboard.deps import Page, Rev
+from appliance.dashboard.models_api import REFUSALS, Models
 from appliance.dashboard.proofs_api import ProofItem, ProofPart
 from appliance.dashboard.savings_api import (
     COST_DAYS,
@@ -28,7 +29,7 @@ from appliance.dashboard.savings_api import (
     SavingsPart,
     draw,
 )
-from appliance.dashboard.scenarios_api import Exporter
+from appliance.dashboard.scenarios_api import Exporter, Jobs
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, installed_networks
 from appliance.dashboard.settings_forms import fields_of, forms
@@ -37,7 +38,7 @@ from appliance.dashboard.system_api import DROP_TEXTS, LOG_SHOWN, Level, System
 from appliance.detect.model_files import AUTO_MODEL
 from appliance.store.meter import Since
 from appliance.web.auth import TemplatesPart
-from appliance.web.problems import Problem
+from appliance.web.problems import Problem, refused_as
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -93,6 +94,13 @@ def settings_form_page(rev: Rev, templates: TemplatesPart, settings: Settings, f
     )  # fmt: skip
 
 
+@router.get("/models")
+def models_page(templates: TemplatesPart, reader: Models) -> HTMLResponse:
+    """Return the page of the networks that are here and that can be had. Raise Problem if one cannot be read."""
+    with refused_as(REFUSALS):
+        return templates.page("models.html", here="/models", report=reader.report())
+
+
 @router.get("/storage")
 def storage_page(rev: Rev, templates: TemplatesPart, cache: StoragePart) -> HTMLResponse:
     """Return the page of what the recording takes, how long that lasts, and what was deleted."""
@@ -112,9 +120,10 @@ def storage_page(rev: Rev, templates: TemplatesPart, cache: StoragePart) -> HTML
 
 
 @router.get("/scenarios")
-def scenarios_page(rev: Rev, templates: TemplatesPart, exporter: Exporter) -> HTMLResponse:
+def scenarios_page(rev: Rev, templates: TemplatesPart, exporter: Exporter, jobs: Jobs) -> HTMLResponse:
     """Return the page of alerts that were kept to prove changes on."""
-    return templates.page("scenarios.html", here="/scenarios", rev=rev, kept=scenarios_api.listed(exporter))
+    kept, run = scenarios_api.listed(exporter), scenarios_api.ScenarioRun.of(jobs)
+    return templates.page("scenarios.html", here="/scenarios", rev=rev, kept=kept, run=run)
 
 
 @router.get("/proofs")

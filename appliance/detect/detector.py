@@ -248,7 +248,7 @@ def _load_network(settings: DetectorConfig, found: ModelFile) -> NetworkDetector
     from appliance.detect.network_detector import NetworkDetector  # OpenCV and heads: not for who only locates
 
     labels = class_labels.read(settings.labels) if settings.labels else found.labels
-    return NetworkDetector(
+    network = NetworkDetector(
         found.path,
         _open_runtime(settings, found),
         score_min=settings.score_min,
@@ -256,6 +256,12 @@ def _load_network(settings: DetectorConfig, found: ModelFile) -> NetworkDetector
         label_names=labels if settings.backend != "hailo" else (),  # of a HEF its runtime knows, with its notes
         calibration=found.calibration,
     )
+    asked = settings.backend, settings.device, settings.precision
+    if asked == ("openvino", "cpu", "int8") and not model_files.cpu_sums_int8():
+        sentence = "sums of 8-bit products saturate in OpenVINO on this CPU (no VNNI): set detector.backend to onnx"
+        network.warning = "; ".join(filter(None, (network.warning, sentence)))
+        log.warning("%s: %s", network.name, sentence)
+    return network
 
 
 def _open_runtime(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:

@@ -53,10 +53,11 @@ SUMS_INT8 = frozenset({"avx512_vnni", "avx_vnni", "avx_vnni_int8", "amx_int8"})
 
 
 def cpu_sums_int8(info: Path = CPU_INFO, machine: str = "") -> bool:
-    """Return whether the CPU adds products of 8-bit numbers in 32 bits: x86 with VNNI or AMX, and any 64-bit ARM.
+    """Return whether sums of products of 8-bit numbers are exact: on x86 with VNNI or AMX, and on any 64-bit ARM.
 
-    On other x86 libraries take VPMADDUBSW, which adds two products in 16 bits and saturates unless weights have 7 bits
-    (oneDNN, "Nuances of int8 computations"). NEON widens before it adds (UMULL and UADALP, UDOT).
+    On other x86 libraries take VPMADDUBSW, which adds two products, one number of each unsigned, in 16 bits and
+    saturates unless weights have 7 bits (oneDNN, "Nuances of int8 computations"). Kernels for NEON make both numbers
+    signed, so that two products fit, or add in 32 bits (UMLAL, UDOT: MLAS, ConvSymU8KernelNeon, QgemmU8X8KernelNeon).
     """
     return (machine or platform.machine()) in ("aarch64", "arm64") or bool(cpu_flags(info) & SUMS_INT8)
 

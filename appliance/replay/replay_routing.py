@@ -159,8 +159,8 @@ def replay_escalation(
 
 def escalation_message(body: wire.Escalation, priority: str) -> NatsMessage:
     """Return the message that the uplink would publish."""
-    headers = {"Nats-Msg-Id": wire.escalation_message_id(body)}
-    return NatsMessage(wire.escalation_subject(body.site, priority), body.to_json(), headers, "facts")
+    subject, headers = wire.escalation_subject(body.site, priority), wire.escalation_headers(body)
+    return NatsMessage(subject, body.to_json(), headers, "facts")
 
 
 def router_context_of(config: DecisionConfig, wall: LocalTime | None = None) -> RouterContext:

@@ -63,6 +63,15 @@ class RuleTrackState:
             certainty = self.certainties[found.label] = TrackCertainty()
         certainty.add(calibrated(found.score, found.label, calibration), found.box)
 
+    def leave_zones(self, now: float) -> bool:
+        """Note that the object is out of view, so in no zone; return True if it was in one."""
+        self.crossings.clear()
+        self.moves_off = False
+        self.passages = {name: "left" for name, member in self.members.items() if member.inside}
+        for name in self.passages:
+            self.members[name] = ZoneMembership(since=now)
+        return bool(self.passages)
+
     def update_start(self, t: float, settle_s: float, others: Iterable[Box], aspect: float) -> None:
         """Note if the object has moved off from where it stood when the session began. others: boxes in this frame."""
         self.moves_off = self.start is not None and self.start.is_left(self.last.box, t, settle_s, others, aspect)

@@ -18,7 +18,6 @@ from appliance.rules.zones_and_lines import (
     LinePosition,
     StartPlace,
     Zone,
-    ZoneMembership,
     are_neighbours,
 )
 from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
@@ -222,18 +221,9 @@ class RulesEngine:
                 del self._tracks[number]
             elif now - track.missing_since > TUNING.loss_s:
                 track.break_off()
-                if at_frame_edge(track.last.box) and self._leave_zones(track, now):
+                if at_frame_edge(track.last.box) and track.leave_zones(now):
                     left.append(track)
         return left
-
-    @staticmethod
-    def _leave_zones(track: RuleTrackState, now: float) -> bool:
-        track.crossings.clear()
-        track.moves_off = False
-        track.passages = {name: "left" for name, member in track.members.items() if member.inside}
-        for name in track.passages:
-            track.members[name] = ZoneMembership(since=now)
-        return bool(track.passages)
 
     def _fire(self, track: RuleTrackState, armed: tuple[bool, ...], now: float, t: float) -> list[Event]:
         """Return the events of one track in one frame; `now` runs steadily, `t` is the camera's time."""
@@ -241,7 +231,7 @@ class RulesEngine:
             self._rules[index].condition.update(track, now, armed[index])
         if not track.pending:
             return []
-        ignored = self._is_ignored(track)
+        ignored = any(polygon.contains(foot(track.last.box)) for polygon in self._ignored)
         events = []
         for each in self._rules:
             until = track.pending.get(each.rule.name)
@@ -255,9 +245,6 @@ class RulesEngine:
                     del track.pending[each.rule.name]
                     events.append(self._event(each.rule, track.last, certainty, t))
         return events
-
-    def _is_ignored(self, track: RuleTrackState) -> bool:
-        return any(polygon.contains(foot(track.last.box)) for polygon in self._ignored)
 
     def _event(self, rule: Rule, found: TrackedObject, certainty: float, t: float) -> Event:
         content = f"{self._camera}|{self._session}|{rule.name}|{found.track}|{t!r}|{rule.kind}"

@@ -218,10 +218,25 @@ class SettingsService:
         """Newest first."""
         return self._versions.all()
 
-    def version_diff(self, number: int) -> str:
-        """Return what going back to a version would change. Raises PreconditionError."""
-        file, kept = yamlfile.read_text(self._editor.path), self._versions.text(number)
-        return difference(file, kept, self._running.text)
+    def version_diff(self, number: int, against: int | None = None) -> str:
+        """Return what going back to a version would change. Raises PreconditionError.
+
+        against: another version; then how `number` differs from that.
+        """
+        before = yamlfile.read_text(self._editor.path) if against is None else self._versions.text(against)
+        return difference(before, self._versions.text(number), self._running.text)
+
+    def config_at(self, t: float) -> SiteConfig | None:
+        """Return the settings that were in force at a time (UTC seconds); None: they are not kept, or not valid now."""
+        version = next((each for each in self._versions.all() if each.t <= t), None)
+        try:
+            return None if version is None else self.version_config(version.number)
+        except (ConfigError, PreconditionError):
+            return None
+
+    def version_config(self, number: int) -> SiteConfig:
+        """Return the settings of a version. Raises PreconditionError, and ConfigError if they would be refused now."""
+        return checked_text(self._versions.text(number), self._editor.path).config
 
     def _write(self, proposal: SiteProposal, who: str, why: str) -> SettingsStatus:
         self._coming = proposal.after.digest  # in the file before it is in force: that is no edit by hand

@@ -195,7 +195,7 @@ class EscalationStore:
             if applied.rowcount == 0:
                 return False
             self._db.latencies.end("verdict", verdict.escalation)
-            self._settle_alert(connection, verdict)
+            _settle_alert(connection, verdict, self.severity_after)
             connection.execute(
                 "UPDATE escalation SET state = 'settled', settled_t = ?, error = '' WHERE id = ?",
                 (t, verdict.escalation),
@@ -227,31 +227,6 @@ class EscalationStore:
             )
             bump_rev(self._db, connection, first.alert)
             return True
-
-    def _settle_alert(self, connection: sqlite3.Connection, verdict: wire.Verdict) -> None:
-        """Give the alert the verdict, unless that is a detector's and the alert has a better one."""
-        row = connection.execute(
-            """SELECT alert.camera, severity, rules_severity, alert.judge, json_extract(body, '$.rule') AS rule
-               FROM alert JOIN escalation ON escalation.id = ? WHERE alert.id = ?""",
-            (verdict.escalation, verdict.alert),
-        ).fetchone()
-        if row["judge"] in CONFIRMING_KINDS and verdict.kind not in CONFIRMING_KINDS:
-            return
-        by_rules: Severity = row["rules_severity"] or row["severity"]
-        stands = verdict.decision == "rejected" and not is_firm(verdict.kind, verdict.confidence)
-        severity = by_rules if stands else self.severity_after(row["camera"], row["rule"], by_rules, verdict.decision)
-        connection.execute(
-            """UPDATE alert SET verdict = ?, judge = ?, verdict_confidence = ?, severity = ?, rules_severity = ?
-               WHERE id = ?""",
-            (
-                verdict.decision,
-                verdict.kind,
-                verdict.confidence,
-                severity,
-                None if severity == by_rules else by_rules,
-                verdict.alert,
-            ),
-        )
 
     def request_more(self, verdict: wire.Verdict, t: float) -> VerdictEffect:
         """Apply a worker's request for more evidence: the escalation waits for it, or ends because there is none.
@@ -322,3 +297,29 @@ def stored_body(connection: sqlite3.Connection, escalation: str) -> wire.Escalat
     row = connection.execute("SELECT body FROM escalation WHERE id = ?", (escalation,)).fetchone()
     body: wire.Escalation = wire.Escalation.from_stored(row["body"].encode())
     return body
+
+
+def _settle_alert(connection: sqlite3.Connection, verdict: wire.Verdict, severity_after: SeverityAfter) -> None:
+    """Give the alert the verdict, unless that is a detector's and the alert has a better one."""
+    row = connection.execute(
+        """SELECT alert.camera, severity, rules_severity, alert.judge, json_extract(body, '$.rule') AS rule
+           FROM alert JOIN escalation ON escalation.id = ? WHERE alert.id = ?""",
+        (verdict.escalation, verdict.alert),
+    ).fetchone()
+    if row["judge"] in CONFIRMING_KINDS and verdict.kind not in CONFIRMING_KINDS:
+        return
+    by_rules: Severity = row["rules_severity"] or row["severity"]
+    stands = verdict.decision == "rejected" and not is_firm(verdict.kind, verdict.confidence)
+    severity = by_rules if stands else severity_after(row["camera"], row["rule"], by_rules, verdict.decision)
+    connection.execute(
+        """UPDATE alert SET verdict = ?, judge = ?, verdict_confidence = ?, severity = ?, rules_severity = ?
+           WHERE id = ?""",
+        (
+            verdict.decision,
+            verdict.kind,
+            verdict.confidence,
+            severity,
+            None if severity == by_rules else by_rules,
+            verdict.alert,
+        ),
+    )

@@ -77,6 +77,11 @@ class OutboxQueue:
         """Return the escalation if it still is to be sent."""
         return next(iter(escalation_rows(self._db, "WHERE id = ? AND state = 'ready'", (escalation,))), None)
 
+    def is_open(self, escalation: str) -> bool:
+        """Return False if the escalation is settled or expired."""
+        rows = self._db.rows("SELECT state FROM escalation WHERE id = ?", (escalation,))
+        return not any(row["state"] in ("settled", "expired") for row in rows)
+
     def next_resend(self, t: float, limit: int) -> list[EscalationRow]:
         """Return the escalations that were sent long ago and have no verdict.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from appliance.config import CameraConfig, CameraQuotaConfig, StorageConfig
@@ -25,7 +25,8 @@ RecordMode = Literal["continuous", "pre_roll", "off"]
 class CameraLimits:
     """Storage limits of one camera.
 
-    keep_s: a continuous recording's age in seconds; None in bytes: no limit of its own.
+    keep_s: a continuous recording's age in seconds; None in bytes: no limit of its own. zones: its zones now, each with
+    the seconds for which evidence of an alert in it is kept (None: as elsewhere); empty: no zone has its own.
     """
 
     mode: RecordMode
@@ -33,6 +34,7 @@ class CameraLimits:
     continuous_bytes: float | None
     evidence_bytes: float | None
     preroll_bytes: int
+    zones: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,9 @@ class StorageLimits:
     def of(cls, storage: StorageConfig, cameras: Mapping[str, CameraConfig]) -> StorageLimits:
         return cls(
             cameras={
-                name: _camera_limits(storage, camera.quota, (camera.record or "off") if camera.enabled else "off")
+                name: _camera_limits(
+                    storage, camera.quota, (camera.record or "off") if camera.enabled else "off", tuple(camera.zones)
+                )
                 for name, camera in cameras.items()
             },
             other=_camera_limits(storage, CameraQuotaConfig(), "off"),
@@ -81,10 +85,15 @@ class StorageLimits:
         return {name: each.preroll_bytes for name, each in self.cameras.items() if each.mode == "pre_roll"}
 
 
-def _camera_limits(storage: StorageConfig, quota: CameraQuotaConfig, mode: RecordMode) -> CameraLimits:
+def _camera_limits(
+    storage: StorageConfig, quota: CameraQuotaConfig, mode: RecordMode, zones: tuple[str, ...] = ()
+) -> CameraLimits:
+    """Return the limits of a camera. The recording shows all zones, so the strictest bounds it."""
+    days = quota.zone_days
     return CameraLimits(
         mode=mode,
-        keep_s=(quota.continuous_hours or storage.keep_hours) * 3600,
+        keep_s=min([(quota.continuous_hours or storage.keep_hours) * 3600, *(each * 86400 for each in days.values())]),
+        zones={zone: days[zone] * 86400 if zone in days else None for zone in zones} if days else {},
         continuous_bytes=_bytes(quota.continuous_gb),
         evidence_bytes=_bytes(quota.evidence_gb),
         preroll_bytes=round((quota.preroll_mb or storage.quota.preroll_mb) * MB),

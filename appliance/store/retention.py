@@ -26,6 +26,7 @@ from appliance.store.escalations import UNSETTLED, in_states
 from appliance.store.exports import delete_old_exports
 from appliance.store.paths import EVIDENCE, inside
 from appliance.store.quotas import StorageLimits, StorageUsage, read_usage
+from appliance.store.rows import to_json
 from appliance.store.segments import sweep_orphans
 from appliance.store.users import AccessLog
 
@@ -151,7 +152,7 @@ class Retention:
         now = self._clock.now()
         for camera in self._usage().cameras("continuous"):
             self._pruner.prune("age", before_t=now - self._limits.camera(camera).keep_s, camera=camera)
-        self._evidence += delete_old_evidence(self._db, self._root, self._deletions, self._limits.evidence_s)
+        self._evidence += delete_old_evidence(self._db, self._root, self._deletions, self._limits)
         self._evidence += delete_unwanted_evidence(self._db, self._root, self._deletions, self._undo_delete_s)
         prune_side_rows(self._db, self._limits.evidence_s)
         prune_decisions(self._db, self._limits.evidence_s)
@@ -248,17 +249,65 @@ def prune_boxes(db: Database, keep_s: float, held: str) -> int:
     return deleted
 
 
-def delete_old_evidence(db: Database, root: Path, deletions: DeletionLedger, older_s: float) -> list[int]:
-    """Delete the evidence files of alerts older than `older_s`, unless an escalation of theirs is still under way.
+def delete_old_evidence(db: Database, root: Path, deletions: DeletionLedger, limits: StorageLimits) -> list[int]:
+    """Delete the evidence files of alerts that are too old, unless an escalation of theirs is still under way.
 
     The rows stay and say that it was removed. Returns the size of each file deleted.
     """
     alerts = db.rows(
-        f"""SELECT id, camera FROM alert WHERE t_end < ? AND {_DONE} ORDER BY t_start LIMIT ?""",
-        (db.clock.now() - older_s, TUNING.alerts_per_run),
+        f"{_TOO_OLD} SELECT id, camera, keep_s FROM old WHERE {_DONE.replace('alert.id', 'old.id')} LIMIT :most",
+        {**_ages(db, limits), "most": TUNING.alerts_per_run},
     )
-    words = f"removed after {older_s / 86400:g} days"
-    return [size for row in alerts for size in _remove_evidence(db, root, deletions, row, "age", words)]
+    return [
+        size
+        for row in alerts
+        for size in _remove_evidence(db, root, deletions, row, "age", f"removed after {row['keep_s'] / 86400:g} days")
+    ]
+
+
+# The alerts that are older than their evidence may be, each with the seconds that hold for it: those of the strictest
+# zone of its events. A zone that the site file no longer has counts as the strictest of its camera.
+_TOO_OLD = """WITH kept (camera, zone, s) AS (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'),
+        json_extract(value, '$[2]') FROM json_each(:zones)),
+    aged AS (SELECT id, camera, t_end, t_start, coalesce((SELECT min(coalesce(
+            (SELECT s FROM kept WHERE kept.camera = event.camera AND kept.zone = event.zone),
+            (SELECT s FROM kept WHERE kept.camera = event.camera AND kept.zone IS NULL), :usual_s))
+            FROM event WHERE event.alert = alert.id), :usual_s) AS keep_s
+        FROM alert WHERE t_end < :now - :least_s
+        AND EXISTS (SELECT 1 FROM evidence WHERE alert = alert.id AND state = 'ready')),
+    old AS (SELECT * FROM aged WHERE t_end < :now - keep_s ORDER BY t_start)"""
+
+
+def _ages(db: Database, limits: StorageLimits) -> dict[str, float | str]:
+    """Return the values of `_TOO_OLD`."""
+    usual_s = limits.evidence_s
+    zones: list[tuple[str, str | None, float]] = []
+    for camera, own in limits.cameras.items():
+        if own.zones:
+            strictest = min(each for each in own.zones.values() if each is not None)
+            zones += [(camera, zone, usual_s if s is None else s) for zone, s in own.zones.items()]
+            zones += [(camera, "", usual_s), (camera, None, strictest)]  # of a line; of a zone that is gone
+    least_s = min([usual_s, *(s for _, _, s in zones)])
+    return {"zones": to_json(zones), "usual_s": usual_s, "least_s": least_s, "now": db.clock.now()}
+
+
+def evidence_beyond(db: Database, limits: StorageLimits) -> tuple[int, int]:
+    """Return how many alerts have evidence that is older than these limits allow, and its bytes. Raise StoreError."""
+    row = db.row(
+        f"""{_TOO_OLD} SELECT count(DISTINCT old.id) AS n, total(bytes) AS bytes FROM old
+            JOIN evidence ON evidence.alert = old.id AND state = 'ready'""",
+        _ages(db, limits),
+    )
+    return int(row["n"]), int(row["bytes"])
+
+
+def recording_beyond(db: Database, camera: str, keep_s: float) -> int:
+    """Return the bytes of a camera's continuous recording that are older than `keep_s`. Raise StoreError."""
+    row = db.row(
+        "SELECT total(bytes) AS bytes FROM segment WHERE camera = ? AND kind = 'continuous' AND t_end < ?",
+        (camera, db.clock.now() - keep_s),
+    )
+    return int(row["bytes"])
 
 
 def delete_unwanted_evidence(db: Database, root: Path, deletions: DeletionLedger, older_s: float) -> list[int]:

@@ -80,6 +80,25 @@ class SegmentStore:
         )
         return None if row is None else read_segment(row)
 
+    def newest_t(self) -> float | None:
+        """Return the latest moment of any recording; None: there is none."""
+        row = self._db.row("SELECT max(t_end) AS t FROM segment")
+        return None if row is None else row["t"]
+
+    def recorded_since(self, camera: str, t: float) -> float | None:
+        """Return when recording of a camera began, `t` where that was before it; None: it never did.
+
+        Segments that were deleted since count as well.
+        """
+        row = self._db.row(
+            """SELECT (SELECT min(t_start) FROM segment WHERE camera = :camera AND frames > 0) AS begin,
+                      (SELECT max(until_t) FROM deleted WHERE camera = :camera AND class = 'continuous') AS deleted""",
+            {"camera": camera},
+        )
+        if row is None or row["begin"] is None:
+            return None
+        return t if row["begin"] <= t or (row["deleted"] or 0.0) >= t else float(row["begin"])
+
     def reconcile(
         self, root: Path, *, measure: MeasureSegment | None = None, orphan_age_s: float = ORPHAN_AGE_S
     ) -> ReconcileReport:

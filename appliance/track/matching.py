@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -57,6 +58,23 @@ class FrameObservation:
             new = sorted(likely.difference(self._appearances))
             self._appearances.update(zip(new, describe(self.planes, self._boxes[new]), strict=True))
         return [self._appearances[row] for row in rows]
+
+    def clear(self, expected: Iterable[Box]) -> list[int]:
+        """Return which of the detections taken show one confident object alone.
+
+        expected: boxes of objects that no detection shows; one over another counts, too.
+        """
+        taken = list(self.taken.values())
+        boxes = [*(self.boxes[index] for index in taken), *expected]
+        alone = [True] * len(boxes)
+        for first, second in itertools.combinations(range(len(boxes)), 2):
+            if iou(boxes[first], boxes[second]) > TUNING.appearance.clear_overlap_max:
+                alone[first] = alone[second] = False
+        return [
+            index
+            for index, free in zip(taken, alone, strict=False)
+            if free and self.scores[index] >= TUNING.scores.high_score
+        ]
 
 
 class TwoStageMatcher:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -170,7 +169,8 @@ class Tracker:
 
     def _correct(self, frame: FrameObservation, expected: Sequence[bool], held: Sequence[int]) -> None:
         """Take in what was detected, and count what was missed."""
-        clear = self._clear(frame)
+        numbered = [each for row, each in enumerate(self._tracks) if each.number and row not in frame.taken]
+        clear = frame.clear([each.filter.box for each in numbered])
         appearances = dict(zip(clear, frame.appearance(clear), strict=True)) if frame.planes else {}
         for track, looked_for in zip(self._tracks, expected, strict=True):
             track.absence.missed += looked_for
@@ -183,24 +183,6 @@ class Tracker:
                 track.update_appearance(appearances[index])
             if track.number:
                 self._parked.detected(track, self._kind(track), self._t or 0.0, frame.planes, clear=index in clear)
-
-    def _clear(self, frame: FrameObservation) -> list[int]:
-        """Return which of the boxes taken show one confident object alone.
-
-        A box where another object is expected counts, too.
-        """
-        taken = list(frame.taken.values())
-        boxes = [frame.boxes[index] for index in taken]
-        boxes += [each.filter.box for row, each in enumerate(self._tracks) if each.number and row not in frame.taken]
-        alone = [True] * len(boxes)
-        for first, second in itertools.combinations(range(len(boxes)), 2):
-            if iou(boxes[first], boxes[second]) > TUNING.appearance.clear_overlap_max:
-                alone[first] = alone[second] = False
-        return [
-            index
-            for index, free in zip(taken, alone, strict=False)
-            if free and frame.scores[index] >= TUNING.scores.high_score
-        ]
 
     def _confirm(self, frame: FrameObservation) -> list[TrackedObject]:
         """Give numbers to tracks that have earned them, oldest first.

@@ -53,11 +53,13 @@ HealthKind = Literal[
     "certificate",
     "model",
     "drift",
+    "time",
+    "update",
 ]
 HEALTH_KINDS: tuple[HealthKind, ...] = (
     "stalled", "frozen", "black", "covered", "moved", "clock", "offset", "detector", "decoder", "unexamined",
     "overloaded", "database", "fallback", "hot", "memory", "service", "disk", "unrecorded", "uplink", "mqtt", "notify",
-    "certificate", "model", "drift",
+    "certificate", "model", "drift", "time", "update",
 )  # fmt: skip
 HEALTH_TITLES: dict[HealthKind, str] = {
     "stalled": "No picture comes",
@@ -84,9 +86,11 @@ HEALTH_TITLES: dict[HealthKind, str] = {
     "certificate": "Certificate runs out",
     "model": "Detection does not start",
     "drift": "Alerts are right less often",
+    "time": "Clock of the appliance is off",
+    "update": "Update failed",
 }
-OF_NEIGHBOURS: frozenset[HealthKind] = frozenset({"uplink", "mqtt", "notify", "certificate", "drift"})
-"""Faults of what the appliance talks to, and of the network's judgement: all cameras are watched all the same."""
+OF_NEIGHBOURS: frozenset[HealthKind] = frozenset({"uplink", "mqtt", "notify", "certificate", "drift", "update"})
+"""Faults of what the appliance talks to, of judgement and of an update: all cameras are watched all the same."""
 PAUSED = "recording is paused"
 """How the reason of a gap begins in which pictures came and could not be recorded."""
 SCHEMA = 1  # of the ingest channel and the replay log

@@ -25,7 +25,7 @@ from appliance.wire import (
     STREAM_MEDIA,
     Escalation,
     MediaRef,
-    escalation_message_id,
+    escalation_headers,
     escalation_subject,
     media_subject,
     message_id,
@@ -58,9 +58,9 @@ class NatsMessage:
 
 
 def escalation_message(escalation: Escalation, priority: str) -> NatsMessage:
-    """Return an escalation, ready to publish under `priority`. The id makes a repeated one harmless."""
-    headers = {"Nats-Msg-Id": escalation_message_id(escalation)}
-    return NatsMessage(escalation_subject(escalation.site, priority), escalation.to_json(), headers, "facts")
+    """Return an escalation, ready to publish under `priority`."""
+    subject, headers = escalation_subject(escalation.site, priority), escalation_headers(escalation)
+    return NatsMessage(subject, escalation.to_json(), headers, "facts")
 
 
 def chunk_message(site: str, ref: MediaRef, n: int, payload: bytes) -> NatsMessage:

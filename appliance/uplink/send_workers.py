@@ -26,7 +26,7 @@ from appliance.uplink.jetstream_publisher import (
 from appliance.uplink.outbox import CommitBatcher, Outbox
 from appliance.uplink.rate_limiter import RateLimiter
 from appliance.uplink.send_queue import QueuedEscalation, SendQueue
-from appliance.wire import CHUNK_BYTES, PRIORITIES, STREAM_ESCALATION, STREAM_MEDIA, Escalation
+from appliance.wire import CHUNK_BYTES, PRIORITIES, STREAM_ESCALATION, STREAM_MEDIA, TRACEPARENT, Escalation
 
 CHECKED_MAX = 4096  # escalations of one connection of which it is known that the broker has their chunks
 FLIGHT_BYTES_MAX = CHUNK_BYTES + 1024  # one chunk with its headers
@@ -140,8 +140,10 @@ class OutboxCheck:
 class EscalationMessageBuilder:
     """Builds what an escalation carries, message by message, from the files below `root`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, elsewhere_s: float = 0.0) -> None:
+        """elsewhere_s: see wire.Escalation."""
         self._root = root
+        self._elsewhere_s = elsewhere_s
 
     async def build(self, queued: QueuedEscalation, media: Sequence[MediaRow]) -> OutgoingMessage:
         """Return the next message: a chunk or, once the broker has them all, the escalation. Raise UnreadableMedia."""
@@ -159,7 +161,11 @@ class EscalationMessageBuilder:
                 return OutgoingMessage(queued, chunk_message(row.site, each.ref, n, payload), each)
         # What waited goes to the workers as the least urgent: there, too, it must not delay what is live.
         priority = row.priority if queued.live else PRIORITIES[-1]
-        return OutgoingMessage(queued, escalation_message(row.body, priority))
+        return OutgoingMessage(queued, self.escalation(row, priority))
+
+    def escalation(self, row: EscalationRow, priority: str) -> NatsMessage:
+        """Return the escalation's own message, the same bytes whenever it is sent."""
+        return escalation_message(row.body.model_copy(update={"elsewhere_s": self._elsewhere_s}), priority)
 
 
 class SendWorkers:
@@ -378,11 +384,11 @@ class EscalationSender:
             return 0
         await self._record_sent(row, size)
         self._breaker.escalation_stored()
+        logger.info("escalation %s is with the broker, %s", row.id, outgoing.message.headers[TRACEPARENT])
         return 1
 
-    async def resend(self, row: EscalationRow) -> int:
+    async def resend(self, row: EscalationRow, message: NatsMessage) -> int:
         """Send the escalation alone once more; returns how many went (1, or 0: not today, or it is refused)."""
-        message = escalation_message(row.body, PRIORITIES[-1])
         if row.id in self.refused():
             return 0
         if not self._limiter.daily_cap.fits(message.size, row.priority):

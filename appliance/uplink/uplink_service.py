@@ -36,6 +36,8 @@ from appliance.uplink.send_workers import (
     SendWorkers,
 )
 from appliance.uplink.verdict_consumer import VerdictConsumer, VerdictCounts
+from appliance.uplink.wanted_responder import WantedResponder
+from appliance.wire import PRIORITIES
 
 EXPIRE_EVERY_S = 60.0  # ages are counted in hours
 UPKEEP_EVERY_S = 10.0  # the quota is looked at this often; so long the loop waits for a link at a time
@@ -59,7 +61,7 @@ class UplinkDeps:
 class UplinkService:
     """Owner of the event loop that talks to the broker; `run()` blocks the one thread it is given.
 
-    `stop()` and `wake()` may be called from any thread. When one of the four tasks fails (the database refused, or a
+    `stop()` and `wake()` may be called from any thread. When one of the tasks fails (the database refused, or a
     bug), `run()` ends with that error, and may be called again.
     """
 
@@ -91,6 +93,7 @@ class UplinkService:
             self._link, site, deps.alerts, deps.commits, clock, changed, self._sending.verdict_received
         )
         self._pool = PoolMonitor(self._link, clock)
+        self._wanted = WantedResponder(self._link, site, deps.outbox) if choice.has_other_region else None
         self._event_loop = ServiceLoop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_now = asyncio.Event()
@@ -146,6 +149,8 @@ class UplinkService:
             asyncio.create_task(self._verdicts.run(), name="verdicts"),
             asyncio.create_task(self._pool.run(), name="pool"),
         }
+        if self._wanted is not None:
+            tasks.add(asyncio.create_task(self._wanted.run(), name="wanted"))
         stopping = asyncio.create_task(self._stop_now.wait())
         try:
             done, _ = await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -189,10 +194,12 @@ class UplinkLoop:
         self._sender = EscalationSender(
             self._publisher, outbox, deps.commits, self._limiter, self.breaker, clock, self._waits
         )
+        several = len({each.region for each in settings.addresses}) > 1
+        self._builder = EscalationMessageBuilder(deps.root, settings.failover_s if several else 0.0)
         self._workers = SendWorkers(
             deps.queue,
             self._check,
-            EscalationMessageBuilder(deps.root),
+            self._builder,
             self._sender,
             self._limiter,
             self.breaker,
@@ -274,7 +281,7 @@ class UplinkLoop:
             self._outbox.reopen(row, lost)
             self._workers.wake()
             return 0
-        return await self._sender.resend(row)
+        return await self._sender.resend(row, self._builder.escalation(row, PRIORITIES[-1]))
 
     async def _has_link(self) -> bool:
         """Wait for the link, but not so long that nothing expires meanwhile."""

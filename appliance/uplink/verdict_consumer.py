@@ -34,7 +34,7 @@ from appliance.broker import (
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import VerdictEffect
 from appliance.uplink.outbox import CommitBatcher
-from appliance.wire import STREAM_VERDICT, Verdict
+from appliance.wire import STREAM_VERDICT, TRACEPARENT, Verdict
 
 FETCH_BATCH = 64  # messages that one request may bring; below the broker's limit of every version
 TRANSACTION_BATCH_MAX = 16  # verdicts applied in one transaction: one flush of the disk instead of as many
@@ -172,7 +172,8 @@ class VerdictConsumer:
             await self._acknowledge(message.ack())
             if outcome != "known":
                 outcome_text = verdict.decision if verdict.need is None else f"the {verdict.need} is asked for"
-                logger.info("verdict on alert %s: %s", verdict.alert, outcome_text)
+                trace = (message.headers or {}).get(TRACEPARENT, "no trace")
+                logger.info("verdict on alert %s: %s, %s", verdict.alert, outcome_text, trace)
         if any(outcome != "known" for outcome in outcomes):
             self._changed()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchmarks.ingest.measurement import Measured, Setting
 from benchmarks.ingest.recall_score import Score
 
-RATIO_MAX = {"quiet": 0.35, "mixed": 0.7, "busy": 1.05}
+RATIO_MAX = {"quiet": 0.28, "mixed": 0.62, "busy": 0.65}
 TWO_STREAMS_MAX = 0.8
 FIRST_MS_MAX = {"lowest": 100.0}  # beyond the floor's; thrifty: one key-frame interval
 LIVE_AGE_MS_MAX = 300.0

@@ -35,6 +35,9 @@ class ScriptedEngine:
     async def completions(self, request: Request) -> Response:
         body = await request.json()
         self._answers += 1
+        if body.get("logprobs"):
+            await asyncio.sleep(self._first_token_s)
+            return JSONResponse(FIRST_WORD)
         text = answer(body)
         if body["stream"]:
             return StreamingResponse(self._stream(text), media_type="text/event-stream")
@@ -55,6 +58,18 @@ class ScriptedEngine:
             yield event([{"index": 0, "delta": {"content": token}, "finish_reason": None}])
         yield event([{"index": 0, "delta": {}, "finish_reason": "stop"}])
         yield event([], usage=usage(text)) + b"data: [DONE]\n\n"
+
+
+FIRST_WORD = {
+    "choices": [
+        {
+            "index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "length",
+            "logprobs": {"content": [{"token": "yes", "logprob": -0.1, "top_logprobs": []}]},
+        }
+    ],
+    "usage": {"prompt_tokens": 0, "completion_tokens": 1},
+}  # fmt: skip
+"""The one token of the order `one_token`."""
 
 
 def answer(body: dict[str, Any]) -> str:

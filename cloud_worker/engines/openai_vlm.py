@@ -12,24 +12,28 @@ from typing import Any
 
 import httpx
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineError, EngineUnavailable, redact
 from appliance.types import JudgeKind
-from appliance.wire import NO_REASON, Escalation, FrameSupport, Need
+from appliance.wire import NO_REASON, REASON_FOLLOWS, TRACEPARENT, Escalation, FrameSupport, Need
 from cloud_worker.config import OpenAiEngine
+from cloud_worker.engines.chat_completion import ChatStream, Choice, Completion, read_completion, read_first_word
 from cloud_worker.images import ShownImage, encode_jpeg, select_images
 from cloud_worker.judge import JudgeCase, Opinion
 from cloud_worker.prompt import (
     ANSWER_SCHEMAS,
+    ONE_WORD,
     PROMPT_VERSION,
     AnswerOrder,
+    ReasonAnswer,
     VlmAnswer,
     alert_facts,
     parse_answer,
     parse_decision,
     prompt_version,
+    reason_request,
     response_format,
     rule_prompt,
     system_text,
@@ -39,6 +43,7 @@ from cloud_worker.prompt import (
 FOREIGN_SHARE_MAX = 0.2  # of the letters outside ASCII: names and accents may be, whole words of another script not
 ANSWER_BYTES_MAX = 256 * 1024  # ours is under 2 kB; what is longer is a fault
 CONNECT_S_MAX = 5.0  # lost SYNs are repeated after 1 and 3 s; the answer has a limit of its own
+TOP_LOGPROBS = 20  # as many as vLLM and llama.cpp give; the three words and their spellings are among the first
 RETRY_AFTER_S_MAX = 300.0  # a server that names more is asked again all the same
 _AWAY = frozenset({401, 403, 404, 408, 429, 502, 503, 504})
 
@@ -114,11 +119,52 @@ class OpenAiVlm:
         if not found.shown:
             reason = f"No picture could be shown to the model: {found.lost[0]}."
             return Opinion(decision="unsure", reason=reason, more=True, prompt=prompt_version(case.escalation)), False
-        request = _AskedCase(found.shown, preprocess_s, case.escalation)
+        request = _AskedCase(found.shown, preprocess_s, case.escalation, case.traceparent)
+        if self._settings.answer_order == "one_token":
+            return await self._ask_one_token(request), found.more
         if self._settings.answer_order == "decision_first":
             return await self._ask_streamed(request), found.more
-        status, body = await self._post(self._request(request))
+        status, body = await self._post(self._request(request), trace=request.traceparent)
         return self._opinion(status, body, request), found.more
+
+    async def _ask_one_token(self, asked: _AskedCase) -> Opinion:
+        """Return the opinion by the chances of one token; `rest` then brings the reason, asked for by itself.
+
+        Raise as `judge`. An `unsure` has no rest: more evidence, or a second look, follows.
+        """
+        status, body = await self._post(self._request(asked, ONE_WORD), trace=asked.traceparent)
+        if status != 200:
+            return self._opinion(status, body, asked)
+        completion = read_completion(body)
+        counts = completion.tokens() if completion is not None else {}
+        found = read_first_word(completion)
+        if isinstance(found, str):
+            return self._unusable(found, asked, counts)
+        reason = REASON_FOLLOWS if found.decision != "unsure" else f"The model was not sure: {found}."
+        answer = VlmAnswer(pictures=[], reason=reason, decision=found.decision, confidence=found.confidence)
+        opinion = replace(self._believed(answer, asked), **counts)
+        if opinion.decision == "unsure":
+            return opinion
+        rest = asyncio.create_task(self._reason(answer, opinion, asked), name="reason of a decision")
+        return replace(opinion, rest=rest)
+
+    async def _reason(self, early: VlmAnswer, first: Opinion, asked: _AskedCase) -> Opinion:
+        """Return the opinion with its reason, by a second request that shares all before its last line."""
+        counts = {"tokens_in": 0, "tokens_out": 0, "tokens_cached": 0}
+        given: VlmAnswer | str
+        try:
+            request = self._request(asked, reason_request(early.decision))
+            status, body = await self._post(request, trace=asked.traceparent)
+            completion = read_completion(body) if status == 200 else None
+            counts = counts if completion is None else completion.tokens()
+            given = read_reason(completion, len(asked.shown), asked.escalation.language, early)
+        except EngineError as error:
+            given = str(error)
+        if isinstance(given, str):
+            logger.info("%s: the reason of a decision did not come: %s", asked.escalation.id, given)
+            given = early.model_copy(update={"reason": NO_REASON})
+        sums = {name: getattr(first, name) + count for name, count in counts.items()}
+        return replace(self._believed(given, asked), **sums)
 
     async def _ask_streamed(self, asked: _AskedCase) -> Opinion:
         """Return the opinion once its decision is known; `rest` then brings the reason. Raise as `judge`.
@@ -126,7 +172,9 @@ class OpenAiVlm:
         An `unsure` is never early: more evidence, or a second look, may follow from the whole answer.
         """
         stream = ChatStream(lambda text: self._early(text, asked))
-        whole = asyncio.create_task(self._post(self._request(asked), stream.feed), name="streamed answer")
+        whole = asyncio.create_task(
+            self._post(self._request(asked), stream.feed, asked.traceparent), name="streamed answer"
+        )
         decided = asyncio.create_task(stream.decided.wait())
         try:
             await asyncio.wait({whole, decided}, return_when=asyncio.FIRST_COMPLETED)
@@ -167,6 +215,11 @@ class OpenAiVlm:
         status, body = await self._post(request)
         if status != 200:
             raise EngineError(f"{self._where}: {_complaint(status, body)}")
+        if self._settings.answer_order == "one_token":
+            _, body = await self._post(self._body([{"type": "text", "text": f"A trial.{ONE_WORD}"}], one_word=True))
+            found = read_completion(body)
+            if found is None or not found.choices or found.choices[0].logprobs is None:
+                raise EngineError(f"{self._where}: it gives no logprobs, which answer_order one_token is made of")
         return f"the model {self.model} at {self._where} answers, with {self._settings.images_max} pictures"
 
     async def close(self) -> None:
@@ -176,14 +229,18 @@ class OpenAiVlm:
     def _where(self) -> str:
         return redact(self._settings.url)
 
-    def _request(self, asked: _AskedCase) -> bytes:
-        """Write the request: first the bytes that all escalations share, then the rule's, and the case itself last."""
+    def _request(self, asked: _AskedCase, last: str = "") -> bytes:
+        """Write the request: first the bytes that all escalations share, then the rule's, and the case itself last.
+
+        last: what is asked for after the case, where that is not always the same.
+        """
         content = [_image(each.jpeg) for each in asked.shown]
         times = [(each.t, each.source.ref) for each in asked.shown]
         prompt = {"type": "text", "text": rule_prompt(asked.escalation)}
-        return self._body([prompt, *content, {"type": "text", "text": alert_facts(asked.escalation, times)}])
+        facts = alert_facts(asked.escalation, times)
+        return self._body([prompt, *content, {"type": "text", "text": facts + last}], one_word=last == ONE_WORD)
 
-    def _body(self, content: list[dict[str, Any]]) -> bytes:
+    def _body(self, content: list[dict[str, Any]], *, one_word: bool = False) -> bytes:
         order = self._settings.answer_order
         request = {
             "model": self._settings.model,
@@ -195,12 +252,19 @@ class OpenAiVlm:
         }
         if request["stream"]:
             request["stream_options"] = {"include_usage": True}
+        if one_word:
+            del request["response_format"]  # a grammar would hide what the model was about to write
+            request |= {"max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
+        elif order == "one_token" and self._settings.reason_priority:
+            request["priority"] = self._settings.reason_priority
         return json.dumps(request).encode()
 
-    async def _post(self, request: bytes, feed: Callable[[bytes], None] = lambda part: None) -> tuple[int, bytes]:
+    async def _post(
+        self, request: bytes, feed: Callable[[bytes], None] = lambda part: None, trace: str = ""
+    ) -> tuple[int, bytes]:
         """Return (status, body) of an answer that is about the escalation; `feed` gets its parts as they come."""
         try:
-            response, body = await asyncio.wait_for(self._exchange(request, feed), self._settings.timeout_s)
+            response, body = await asyncio.wait_for(self._exchange(request, feed, trace), self._settings.timeout_s)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise EngineUnavailable(f"{self._where}: the model server cannot be reached ({_cause(error)})") from None
         except (httpx.TimeoutException, asyncio.TimeoutError):
@@ -214,8 +278,12 @@ class OpenAiVlm:
             raise EngineError(f"{self._where}: {_complaint(response.status_code, body)}")
         return response.status_code, body
 
-    async def _exchange(self, request: bytes, feed: Callable[[bytes], None]) -> tuple[httpx.Response, bytes]:
+    async def _exchange(
+        self, request: bytes, feed: Callable[[bytes], None], trace: str
+    ) -> tuple[httpx.Response, bytes]:
         url, headers = f"{self._settings.url}/chat/completions", {"Content-Type": "application/json"}
+        if trace:
+            headers[TRACEPARENT] = trace
         async with self._http.stream("POST", url, content=request, headers=headers) as response:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise EngineError(f"{self._where}: the answer is compressed, which was not asked for")
@@ -229,25 +297,21 @@ class OpenAiVlm:
             return response, bytes(body)
 
     def _opinion(self, status: int, body: bytes, asked: _AskedCase) -> Opinion:
-        counts: dict[str, Any] = {}
-
-        def unsure(why: str) -> Opinion:
-            return Opinion(
-                decision="unsure",
-                reason=f"The model gave no usable answer: {why}.",
-                preprocess_s=asked.preprocess_s,
-                prompt=prompt_version(asked.escalation),
-                **counts,
-            )
-
         if status != 200:
-            return unsure(_complaint(status, body))
+            return self._unusable(_complaint(status, body), asked, {})
         completion = read_completion(body)
         if completion is None:
-            return unsure("its server's reply is not a chat completion")
+            return self._unusable("its server's reply is not a chat completion", asked, {})
         counts = completion.tokens()
         answer = read_answer(completion, len(asked.shown), asked.escalation.language, order=self._settings.answer_order)
-        return unsure(answer) if isinstance(answer, str) else replace(self._believed(answer, asked), **counts)
+        if isinstance(answer, str):
+            return self._unusable(answer, asked, counts)
+        return replace(self._believed(answer, asked), **counts)
+
+    def _unusable(self, why: str, asked: _AskedCase, counts: dict[str, Any]) -> Opinion:
+        reason = f"The model gave no usable answer: {why}."
+        preprocess_s, prompt = asked.preprocess_s, prompt_version(asked.escalation)
+        return Opinion(decision="unsure", reason=reason, preprocess_s=preprocess_s, prompt=prompt, **counts)
 
     def _believed(self, answer: VlmAnswer, asked: _AskedCase) -> Opinion:
         supports = {each.picture: each.supports for each in answer.pictures}
@@ -268,122 +332,12 @@ class OpenAiVlm:
 
 @dataclass(frozen=True, slots=True)
 class _AskedCase:
-    """The images that the model is shown, what it took to make them, and the escalation."""
+    """The images that the model is shown, what it took to make them, the escalation and its trace."""
 
     shown: Sequence[ShownImage]
     preprocess_s: float
     escalation: Escalation
-
-
-class ChatStream:
-    """Reads a streamed completion as it comes, until its decision is known (server-sent events, one chunk a line).
-
-    State: the answer's text so far, and a line that is not whole yet. The answer as a whole is read at its end, by
-    `read_completion`.
-    """
-
-    def __init__(self, decide: Callable[[str], VlmAnswer | None]) -> None:
-        self._decide = decide
-        self._line = bytearray()
-        self._text = ""
-        self.decision: VlmAnswer | None = None
-        self.decided = asyncio.Event()
-
-    def feed(self, part: bytes) -> None:
-        """Take the next bytes of the body."""
-        if self.decision is not None:
-            return
-        *lines, rest = (bytes(self._line) + part).split(b"\n")
-        self._line = bytearray(rest)
-        for line in lines:
-            chunk = _chunk(line)
-            if chunk is not None and chunk.choices:
-                self._text += chunk.choices[0].delta.content or ""
-        self.decision = self._decide(self._text)
-        if self.decision is not None:
-            self.decided.set()
-
-
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Message(_Lenient):
-    content: str | None = None
-    tool_calls: list[Any] | None = None
-    refusal: str | None = None
-
-
-class _Choice(_Lenient):
-    message: _Message
-    finish_reason: str | None = None
-
-
-class _Cached(_Lenient):
-    cached_tokens: int | None = None
-
-
-class _Usage(_Lenient):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _Cached | None = None
-
-
-class Completion(_Lenient):
-    """The part of a chat completion that is read; servers add much to it."""
-
-    choices: list[_Choice]
-    usage: _Usage | None = None
-
-    def tokens(self) -> dict[str, Any]:
-        """Tokens read, of these cached, and written, as the server counted."""
-        usage = self.usage or _Usage()
-        cached = (usage.prompt_tokens_details or _Cached()).cached_tokens or 0
-        counted = {"tokens_in": usage.prompt_tokens, "tokens_out": usage.completion_tokens, "tokens_cached": cached}
-        return {name: max(0, count) for name, count in counted.items()}
-
-
-class _ChunkChoice(_Lenient):
-    delta: _Message = _Message()
-    finish_reason: str | None = None
-
-
-class _Chunk(_Lenient):
-    """One event of a streamed completion; the last one has no choice, and the usage."""
-
-    choices: list[_ChunkChoice] = []
-    usage: _Usage | None = None
-
-
-def _chunk(line: bytes) -> _Chunk | None:
-    """Parse a line of a stream; None: it is none of an answer (a comment, the end, or broken)."""
-    name, _, data = line.strip().partition(b":")
-    try:
-        return _Chunk.model_validate_json(data) if name == b"data" else None
-    except ValidationError:
-        return None
-
-
-def read_completion(body: bytes) -> Completion | None:
-    """Read a reply that is whole, streamed or not; None: it is no chat completion.
-
-    A stream that ended without a finish reason was cut off.
-    """
-    if not body.lstrip().startswith(b"data:"):
-        try:
-            return Completion.model_validate_json(body)
-        except ValidationError:
-            return None
-    chunks = [chunk for line in body.split(b"\n") if (chunk := _chunk(line)) is not None]
-    choices = [each.choices[0] for each in chunks if each.choices]
-    message = _Message(
-        content="".join(each.delta.content or "" for each in choices),
-        tool_calls=next((each.delta.tool_calls for each in choices if each.delta.tool_calls), None),
-        refusal=next((each.delta.refusal for each in choices if each.delta.refusal), None),
-    )
-    finish = next((each.finish_reason for each in reversed(choices) if each.finish_reason), "cut")
-    usage = next((each.usage for each in reversed(chunks) if each.usage), None)
-    return Completion(choices=[_Choice(message=message, finish_reason=finish)] if choices else [], usage=usage)
+    traceparent: str = ""
 
 
 def read_answer(
@@ -407,7 +361,22 @@ def read_answer(
     return _contradiction(answer, images, language) or answer
 
 
-def _unfinished(choice: _Choice) -> str:
+def read_reason(completion: Completion | None, images: int, language: str, early: VlmAnswer) -> VlmAnswer | str:
+    """Return the reason that was asked for after a decision, or why it cannot be believed."""
+    if completion is None or not completion.choices:
+        return "an empty reply"
+    choice = completion.choices[0]
+    if choice.finish_reason != "stop":
+        return _unfinished(choice)
+    try:
+        given = ReasonAnswer.model_validate_json(choice.message.content or "")
+    except ValidationError as error:
+        return _not_valid(choice.message.content or "", error)
+    answer = given.of(early.decision, early.confidence)
+    return _contradiction(answer, images, language) or answer
+
+
+def _unfinished(choice: Choice) -> str:
     text = choice.message.content or ""
     if choice.finish_reason == "length":
         blanks = len(text) - len("".join(text.split()))

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.browser
 TRIAL = "0" * 16
 PAGES = (
     "/", "/?camera=nowhere", "/live", "/timeline", "/cameras", "/cameras/gate", "/cameras/gate/timeline",
-    "/alerts/walker", "/savings", "/scenarios", "/storage", "/users", "/system", "/login",
+    "/alerts/walker", "/savings", "/scenarios", "/storage", "/models", "/users", "/access", "/system", "/login",
     "/cameras/gate/trials", f"/cameras/gate/trials/{TRIAL}",
 )  # fmt: skip
 CHANGING = (

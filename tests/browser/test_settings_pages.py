@@ -144,6 +144,30 @@ def test_zones_that_adjoin_are_declared_and_taken_back(page: Page, owner: Owner)
     assert owner.written["alerts"]["adjoining"] == []
 
 
+def test_a_form_says_what_it_costs_before_it_is_saved_and_versions_are_compared(page: Page, owner: Owner) -> None:
+    page.goto(f"{owner.url}/cameras/gate/settings")
+    zones = page.locator("[data-form=zones]")
+    zones.get_by_label("way").fill("0.0001")  # 9 s: what was recorded 20 s ago is too old
+    expect(zones.locator("[data-cost]")).to_contain_text("of recording is then too old and is deleted at once")
+    shot(page, "camera-zones")
+    zones.get_by_label("way").fill("3")
+    expect(zones.locator("[data-cost]")).to_be_hidden()
+    zones.get_by_role("button", name="Save").click()
+    expect(zones.get_by_text("Saved and in force.")).to_be_visible()
+    assert owner.written["cameras"]["gate"]["quota"] == {"zone_days": {"way": 3}}
+    zones.get_by_label("way").fill("")
+    zones.get_by_role("button", name="Save").click()
+    expect(zones.get_by_text("Saved and in force.")).to_be_visible()
+    assert not owner.written["cameras"]["gate"]["quota"]["zone_days"]
+    page.goto(f"{owner.url}/settings")
+    newest = page.locator("details[data-version]").first
+    newest.locator("summary").click()
+    expect(newest.locator("pre")).to_contain_text("This is the current text.")
+    newest.get_by_label("Compared with").select_option("2")
+    expect(newest.locator("pre")).to_contain_text("way: 3")
+    shot(page, "settings-versions")
+
+
 def test_two_tabs_meet(page: Page, owner: Owner) -> None:
     page.goto(f"{owner.url}/settings/alerts")
     page.get_by_label("An alert is closed after").fill("90")

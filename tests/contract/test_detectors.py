@@ -278,6 +278,14 @@ def test_sums_of_eight_bit_products_do_not_saturate_on_a_cpu_without_vnni(monkey
         assert_equal(*looks)
 
 
+def test_openvinos_integers_are_warned_of_where_their_sums_saturate(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino", reason="needs the extra `openvino`")
+    asked = config.DetectorConfig(backend="openvino", device="cpu", precision="int8")
+    for sums in (True, False):
+        monkeypatch.setattr(model_files, "cpu_sums_int8", lambda sums=sums: sums)
+        assert ("set detector.backend to onnx" in detector.load(asked).warning) != sums
+
+
 def test_cut_outs_of_any_size_are_enlarged_where_whole_frames_are_wanted() -> None:
     looker = own()
     seen: list[tuple[int, int]] = []

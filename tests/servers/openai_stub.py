@@ -90,6 +90,8 @@ CONTENTS: dict[str, tuple[str | None, str]] = {
     "rejected seen": (answer(decision="rejected"), "stop"),
     "list": ("[]", "stop"),
     "twice": (answer() + answer(), "stop"),
+    "reason": (json.dumps({"pictures": ["yes"], "reason": GOOD["reason"]}), "stop"),
+    "other reason": (json.dumps({"pictures": ["no"], "reason": "Nobody is there."}), "stop"),
 }
 
 
@@ -106,6 +108,8 @@ class OpenAiStub:
         self.asked_t: list[float] = []
         self.complaints: list[str] = []
         self.trials = 0
+        self.traces: list[str] = []
+        self.first_word: dict[str, float] | None = {"yes": -0.1}  # token -> logprob; None: no logprobs
         self._over = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         app = FastAPI()
@@ -146,9 +150,13 @@ class OpenAiStub:
         if is_trial(body):
             self.trials += 1
         else:
-            self._inspect(body, images)
+            if "response_format" in body:
+                self._inspect(body, images)
             self.requests.append(body)
+            self.traces.append(request.headers.get("traceparent", ""))
             self.asked_t.append(time.time())
+        if body.get("logprobs") and self.first_word is not None:
+            return JSONResponse(first_word(self.first_word, body))
         return await self._answer(self._mode_of(body), streamed=body["stream"])
 
     def _mode_of(self, body: dict[str, Any]) -> str:
@@ -244,7 +252,8 @@ class OpenAiStub:
             "facts after the pictures": user["content"][-1]["type"] == "text",
             "temperature 0": body["temperature"] == 0,
             "bounded answer": 0 < body["max_tokens"] <= 4096,
-            "streamed where the decision comes first": body["stream"] is (list(ordered)[-1] == "reason"),
+            "streamed where the decision comes first": body["stream"]
+            is ("decision" in ordered and list(ordered)[-1] == "reason"),
             "usage of a stream": not body["stream"] or body["stream_options"] == {"include_usage": True},
             "strict schema": body["response_format"]["type"] == "json_schema" and schema["strict"] is True,
             "closed schema": schema["schema"]["additionalProperties"] is False,
@@ -270,6 +279,15 @@ def completion(content: str | None, finish_reason: str, **message: Any) -> dict[
         "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": MODEL, "choices": [choice],
         "usage": usage, "prompt_logprobs": None, "kv_transfer_params": None,
     }  # fmt: skip
+
+
+def first_word(chances: dict[str, float], request: dict[str, Any]) -> dict[str, Any]:
+    """The one token of a request with logprobs, as vLLM and llama.cpp give it: the likeliest first."""
+    assert (request["max_tokens"], request["stream"]) == (1, False)
+    rows = [{"token": token, "logprob": chance, "bytes": None} for token, chance in chances.items()]
+    found = completion(rows[0]["token"], "length")
+    found["choices"][0]["logprobs"] = {"content": [{**rows[0], "top_logprobs": rows[: request["top_logprobs"]]}]}
+    return found | {"usage": {"prompt_tokens": 812, "completion_tokens": 1, "prompt_tokens_details": None}}
 
 
 def event(choice: dict[str, Any] | None, **more: Any) -> bytes:

@@ -637,6 +637,7 @@ def language_model(stub: OpenAiStub, timeout_s: float = 5.0) -> OpenAiVlm:
 def test_a_language_model_judges_and_while_it_is_away_the_escalations_wait(
     one_broker: NatsServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     with (
         openai_stub() as stub,
         site(tmp_path / "site", one_broker.url) as here,
@@ -654,6 +655,12 @@ def test_a_language_model_judges_and_while_it_is_away_the_escalations_wait(
         verdict = here.verdict(1)
         assert verdict is not None
         assert (verdict.decision, verdict.engine, verdict.tokens_in) == ("confirmed", "openai", 812)
+        row = here.detail(1).escalation
+        assert row is not None
+        trace = wire.traceparent_of(row.body).split("-")[1]
+        assert any(trace in each for each in stub.traces), "the model server is told the trace"
+        came = [each.message for each in caplog.records if each.message.startswith(f"verdict on alert {row.alert}")]
+        assert trace in came[-1], "and the verdict comes back with it"
         stub.mode = "prose"
         here.ask(3)
         until(lambda: here.settled(3))

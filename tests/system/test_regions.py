@@ -41,6 +41,7 @@ def test_it_fails_over_and_back_without_losing_or_doubling(tmp_path: Path) -> No
     assert found.findings == []
     assert found.failovers == 2
     assert found.raised == 16
+    assert found.paid_elsewhere == 0
 
 
 @pytest.mark.slow

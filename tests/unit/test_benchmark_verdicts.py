@@ -17,7 +17,8 @@ from benchmarks.verdicts.chat_request import BadRequest, cells, completion, prom
 from benchmarks.verdicts.load_generator import EVIDENCE, TimedAnswer, cases, flat_out, paced
 from benchmarks.verdicts.model_sizes import SIZES, Special
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.openai_vlm import Completion, OpenAiVlm, read_answer
+from cloud_worker.engines.chat_completion import Completion
+from cloud_worker.engines.openai_vlm import OpenAiVlm, read_answer
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.prompt import SYSTEM, AnswerOrder
 
@@ -31,7 +32,7 @@ def request_of(name: str) -> bytes:
     )  # fmt: skip
     engine, sent = OpenAiVlm(settings, SystemClock()), []
 
-    async def post(request: bytes) -> tuple[int, bytes]:
+    async def post(request: bytes, trace: str = "") -> tuple[int, bytes]:
         sent.append(request)
         return 200, json.dumps(completion(evidence.count, 10, 10)).encode()
 
@@ -134,4 +135,4 @@ def test_the_scripted_engine_is_judged_by_and_a_decision_may_come_before_the_who
     floor_s = 0.05 + 0.02 * (found.tokens_out - 1)
     assert found.seconds >= floor_s, "the pace that was asked for"
     early_s = found.seconds - found.decision_s
-    assert early_s > floor_s / 4 if order == "decision_first" else early_s < floor_s / 4
+    assert early_s < floor_s / 4 if order == "reason_first" else early_s > floor_s / 4

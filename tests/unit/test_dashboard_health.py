@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from appliance.base.clock import ManualClock
 from appliance.broker import LinkState
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import CoreProbes
+from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.dashboard.events_api import changes_of
 from appliance.store.health_events import HealthEventStore
 from appliance.types import HealthEvent
@@ -46,7 +46,7 @@ def client(site: Site, orders: list[tuple[str, str]]) -> TestClient:
     app = create_app(
         site.stored,
         site.config.for_dashboard(),
-        probes=CoreProbes(rebaseline=lambda camera, kind: orders.append((camera, kind))),
+        probes=CoreProbes(orders=IngestOrders(lambda camera, kind: orders.append((camera, kind)), list)),
     )
     return TestClient(app, base_url="http://127.0.0.1")
 

@@ -16,6 +16,8 @@ from appliance.dashboard.app import create_app
 from appliance.settings.settings_service import SettingsService
 from appliance.settings.site_editor import FILE_KEYS
 from appliance.settings.yaml_edit import SiteChange
+from appliance.store.segments import SegmentStore
+from appliance.types import SegmentRow
 from tests.support.dashboard_site import Site
 
 ROOT = Path(__file__).parents[2]
@@ -247,9 +249,34 @@ def test_versions_are_listed_shown_and_restored(settings: Fixture) -> None:
     listed = settings.http.get("/api/v1/settings/versions").json()["versions"]
     assert [(each["number"], each["why"]) for each in listed] == [(2, "renamed"), (1, "as the appliance was started")]
     assert "+site: {name: depot-7}" in settings.http.get("/api/v1/settings/versions/1").json()["diff"]
+    compared = settings.http.get("/api/v1/settings/versions/2?against=1").json()["diff"]
+    assert "-site: {name: depot-7}" in compared
     settings.post("/versions/1/restore")
     assert settings.path.read_text() == SITE
-    assert settings.http.get("/api/v1/settings/versions/9").status_code == 404
+    for path in ("9", "1?against=9"):
+        assert settings.http.get(f"/api/v1/settings/versions/{path}").status_code == 404
+
+
+def test_a_change_says_what_it_deletes_and_takes_before_it_is_made(settings: Fixture) -> None:
+    site, now = settings.site, settings.site.clock.now()
+    for hours in (2, 20):
+        row = SegmentRow(
+            camera="gate", path=f"segments/gate/{hours}.mp4", t_start=now - hours * 3600,
+            t_end=now - (hours - 1) * 3600,
+            bytes=10**9, frames=1, codec="h264", size=(320, 240), complete=True,
+        )  # fmt: skip
+        SegmentStore(site.db).put(row)
+    change = {"path": ["storage", "keep_hours"], "value": 10}
+    cost = settings.post("/check", change)["cost"]
+    assert cost[0] == "1.00 GB of recording is then too old and is deleted at once."
+    assert (
+        cost[1] == "At today's rate the recording then takes 10.0 GB instead of 24.0 GB; all together may take 50.0 GB."
+    )
+    more = settings.post("/check", {"path": ["storage", "keep_hours"], "value": 72})["cost"]
+    assert more[-1] == "That is more than there may be: the oldest recording goes before its time."
+    assert settings.post("/check", {"path": ["site", "name"], "value": "x"})["cost"] == []
+    faster = settings.post("/check", {"path": ["cameras", "gate", "detect", "fps"], "value": 10})["cost"]
+    assert faster == ["While something moves everywhere, the detector looks 10 times a second instead of 5 times."]
 
 
 def test_changed_rules_are_tried_on_stored_boxes(settings: Fixture) -> None:

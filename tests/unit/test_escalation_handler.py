@@ -168,11 +168,13 @@ class RecordingBroker(Broker):
     def __init__(self, held: dict[str, bytes]) -> None:
         super().__init__(held)
         self.verdicts: list[tuple[str, wire.Verdict]] = []
+        self.traces: list[str] = []
 
     async def publish(self, subject: str, payload: bytes, **given: Any) -> None:
         await super().publish(subject, payload)
         if subject.endswith(".verdict"):
             self.verdicts.append((given["headers"]["Nats-Msg-Id"], wire.Verdict.from_json(payload)))
+            self.traces.append(given["headers"][wire.TRACEPARENT])
 
 
 @pytest.mark.parametrize(("schema", "early"), [(wire.PROVISIONAL_SCHEMA, True), (wire.PROVISIONAL_SCHEMA - 1, False)])
@@ -192,6 +194,10 @@ def test_a_site_that_knows_of_it_has_the_decision_before_the_reason(
         stored = [(id_.rsplit(".", 1)[-1], each.reason, each.provisional) for id_, each in broker.verdicts]
         whole = ("verdict", "Somebody.", False)
         assert stored == ([("decision", wire.REASON_FOLLOWS, True), whole] if early else [whole])
+        trace = wire.traceparent_of(escalation).split("-")[1]
+        assert {each.split("-")[1] for each in broker.traces} == {trace}, (
+            "a message without a header has one all the same"
+        )
         assert delivery.said == ["ack"]
 
     asyncio.run(main())

@@ -183,8 +183,10 @@ def test_a_version_that_does_not_become_ready_is_undone_with_its_data(installed:
     assert "1.0 is in force again" in said
     assert "the newer one is kept" in said
     assert not (installed.opt / "changing").exists()
+    assert (installed.fakes / "upgrade-failed").read_text() == "2.0\n", "the appliance says so on its pages"
     installed.answer(v2_0="ready")
     assert installed.do("upgrade", version="2.0")[0] == 0, "mended, it is taken"
+    assert not (installed.fakes / "upgrade-failed").exists()
 
 
 def test_a_service_that_gave_up_is_not_waited_for(installed: Machine) -> None:

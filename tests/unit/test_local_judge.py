@@ -56,7 +56,7 @@ def test_the_command_brings_the_model_or_takes_files(tmp_path: Path, monkeypatch
     files = (tmp_path / "m.gguf", tmp_path / "p.gguf")
     assert server_command(("llama-server",), MODELS[0], 8000)[5:7] == ("-hf", MODELS[0].repository)
     assert server_command(("llama-server",), MODELS[0], 8000, files)[5:9] == (
-        "-m",
+        "--model",
         str(files[0]),
         "--mmproj",
         str(files[1]),

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from appliance.base.clock import ManualClock
-from appliance.config import StorageConfig
+from appliance.config import CameraConfig, StorageConfig
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
-from appliance.store.retention import Retention
+from appliance.store.quotas import StorageLimits
+from appliance.store.retention import Retention, evidence_beyond, recording_beyond
 from appliance.store.rows import EvidenceRow
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
@@ -207,6 +208,44 @@ def test_old_evidence_goes_but_not_what_was_not_sent_and_the_verdict_stays(site:
     assert (still.state, still.reason) == ("missing", "removed after 30 days")
     assert detail.verdict is not None
     assert len(AuditStore(site.db).page()) == 1
+
+
+def test_evidence_follows_its_zone_and_the_recording_the_strictest(site: Site) -> None:
+    """An alert of two zones follows the stricter one, other zones the site, a zone that is gone the strictest."""
+    camera = CameraConfig.model_validate(
+        {
+            "url": "rtsp://a/b", "quota": {"zone_days": {"street": 1, "garden": 40}},
+            "zones": {name: [[0, 0], [1, 0], [1, 1]] for name in ("street", "garden", "path")},
+        }
+    )  # fmt: skip
+    storage = StorageConfig.model_validate({"keep_hours": 72, "evidence_days": 30, "disk_free_min_mb": 0})
+    limits = StorageLimits.of(storage, {"yard": camera})
+    ages = {"street": 2.0, "garden": 35.0, "both": 2.0, "path": 2.0, "renamed": 2.0, "old path": 31.0}
+    zones = {"both": ("garden", "street"), "old path": ("path",), "renamed": ("pavement",)}
+    for name, days in ages.items():
+        t = site.clock.now() - days * 24 * HOUR
+        change = opened(name, t=t)
+        for zone in zones.get(name, (name,)):
+            said = replace(event(t, name=f"{name}-{zone}"), zone=zone)
+            AlertStore(site.db).apply(replace(change, event=said), escalation=None, priority="")
+        AlertStore(site.db).apply(ended(name, t=t, t_end=t + 3), escalation=None, priority="")
+        file = site.root / f"evidence/{name}/still.jpg"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"picture")
+        EvidenceStore(site.db).put(
+            EvidenceRow(alert=name, kind="still", state="ready", path=f"evidence/{name}/still.jpg", bytes=7),
+            *(EvidenceRow(alert=name, kind=kind, state="missing") for kind in ("clip", "boxes")),
+        )
+    assert evidence_beyond(site.db, limits) == (4, 28)
+    site.record(23.0)
+    site.record(30.0)
+    assert recording_beyond(site.db, "yard", limits.camera("yard").keep_s) == 100 * MB
+    Retention(site.db, site.root, storage, {"yard": camera}, free_bytes=lambda root: 10**12).run_once()
+    assert sorted(folder.name for folder in (site.root / "evidence").iterdir()) == ["garden", "path"]
+    assert site.left() == [23]
+    street = AlertStore(site.db).get("street")
+    assert street is not None
+    assert [each.reason for each in street.evidence if each.kind == "still"] == ["removed after 1 days"]
 
 
 def test_an_alert_that_is_asked_about_while_others_are_removed_keeps_its_evidence(

@@ -8,16 +8,26 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from appliance.base.clock import ManualClock
 from appliance.broker import LinkState
-from appliance.core.site_faults import HOLD_S, Neighbours, SiteFaults
+from appliance.core.site_faults import (
+    CLOCK_EVERY_S,
+    EXPIRY_EVERY_S,
+    HOLD_S,
+    ClockWatch,
+    Neighbours,
+    SiteFaults,
+    UpdateWatch,
+    expires_t,
+)
+from appliance.dashboard.health_api import HELP
 from appliance.health import disk_watch
 from appliance.health.disk_watch import PROBE, PROBE_EVERY_S, SLOW_S, DiskWatch
-from appliance.health.expiry import expires_t
 from appliance.media.live_memory import live_memory
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
@@ -130,6 +140,24 @@ def test_a_neighbour_that_is_away_is_told_after_a_minute_and_a_certificate_two_w
     assert set(faults.read()) == {"certificate", "notify"}
 
 
+def test_a_clock_in_the_past_and_an_update_that_failed_are_told(tmp_path: Path) -> None:
+    clock, recorded, synchronised = ManualClock(T0), [T0 + 3600], [False]
+    watch = ClockWatch(lambda: recorded[0], lambda: synchronised[0], clock)
+    assert watch.fault.startswith("the clock of the appliance stands before what is recorded already")
+    clock.advance(CLOCK_EVERY_S)
+    synchronised[0] = True
+    assert watch.fault == "", "the clock is right, and the recording was not"
+    clock.advance(3000)
+    synchronised[0] = False
+    assert watch.fault == "", "a camera may be ahead by some minutes"
+    update = UpdateWatch(tmp_path, clock)
+    assert update.fault == ""
+    (tmp_path / "upgrade-failed").write_text("0.2.0\n")
+    clock.advance(EXPIRY_EVERY_S)
+    assert update.fault == "the update to 0.2.0 did not start, so the version before is in force again"
+    assert HELP["update"][1] == HELP["time"][1] == "/system"
+
+
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[CoreHarness]:
     made = CoreHarness(tmp_path, site(), ManualClock(T0))
@@ -193,6 +221,10 @@ def test_the_sentence_of_the_day_says_that_all_recorded_or_which_did_not(tmp_pat
         served.live(camera, T0)
         served.record(camera, T0)
     with served.client() as client:
+        since = datetime.fromtimestamp(T0).astimezone()
+        assert f"All 2 cameras have recorded since {since:%H:%M}." in client.get("/").text, "it is a first day"
+        for camera in ("gate", "dock"):
+            served.record(camera, since.replace(hour=0, minute=0, second=0).timestamp() - 4)
         assert "All 2 cameras recorded all day." in client.get("/").text
         served.cameras.gap(Gap(camera="dock", t_start=T0 + 20, t_end=None, reason="recording is paused: no room"))
         assert "Not recorded today: dock (1 min 20 s)." in client.get("/").text

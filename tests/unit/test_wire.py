@@ -346,3 +346,23 @@ def test_what_an_older_version_has_stored_is_still_read() -> None:
     )
     with pytest.raises(WireError, match="decision"):
         wire.Verdict.from_stored(json.dumps({**stored, "decision": "perhaps"}).encode())
+
+
+def test_a_trace_goes_on_from_the_escalation_to_what_follows() -> None:
+    escalation = wire.Escalation.from_json(json.dumps(ESCALATION_2).encode())
+    sent = wire.traceparent_of(escalation)
+    assert wire.escalation_headers(escalation)[wire.TRACEPARENT] == sent == wire.traceparent_of(escalation)
+    version, trace, span, flags = sent.split("-")
+    assert (version, len(trace), len(span), flags) == ("00", 32, 16, "01")
+    later = wire.traceparent_of(escalation.model_copy(update={"step": escalation.step + 1}))
+    judged = wire.traceparent_after(sent, "judge")
+    assert {each.split("-")[1] for each in (sent, later, judged)} == {trace}, "one trace"
+    assert len({each.split("-")[2] for each in (sent, later, judged)}) == 3, "three spans"
+    wrong = (
+        "",
+        "00-" + "0" * 32 + f"-{span}-01",
+        f"00-{trace}-{'0' * 16}-01",
+        f"ff-{trace}-{span}-01",
+        sent + "\r\nX: y",
+    )
+    assert [wire.traceparent_after(each, "judge") for each in wrong] == [""] * len(wrong)

@@ -33,6 +33,8 @@ FAMILIES = {
     "vedette_worker_given_up": ("counter", set()),
     "vedette_worker_dead_letters": ("counter", {"kind"}),
     "vedette_worker_archived": ("counter", {"result"}),
+    "vedette_worker_shed": ("counter", {"priority"}),
+    "vedette_worker_withdrawn": ("counter", set()),
     "vedette_worker_engine_calls": ("counter", {"engine", "outcome"}),
     "vedette_worker_engine_state": ("gauge", {"engine", "state"}),
     "vedette_worker_ready": ("gauge", set()),
@@ -104,6 +106,7 @@ def test_names_types_and_labels_are_those_of_before() -> None:
     metrics.decision_seconds.labels("high").observe(0.1)
     metrics.dead.labels("engine").inc()
     metrics.archived.labels("stored").inc()
+    metrics.shed.labels("low").inc()
     metrics.calls.labels("h200", "answered").inc()
     metrics.add_engine("h200", lambda: "up")
     found = {}

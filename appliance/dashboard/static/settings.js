@@ -23,17 +23,21 @@ const change = (button, path, body, words) =>
 		await renew();
 	});
 
-document.addEventListener(
-	"toggle",
-	async event => {
-		const details = event.target.closest?.("details[data-version]");
-		if (!details?.open) return;
-		const answer = await fetch(`/api/v1/settings/versions/${details.dataset.version}`);
-		const found = await answer.json();
-		paint(details.querySelector("pre"), answer.ok ? found.diff : found.detail);
-	},
-	true
-);
+// What a version would change and cost, or how it differs from another one.
+async function show(details) {
+	if (!details?.open) return;
+	const against = details.querySelector("[data-against]")?.value;
+	const answer = await fetch(`/api/v1/settings/versions/${details.dataset.version}${against ? `?against=${against}` : ""}`);
+	const found = await answer.json();
+	const cost = answer.ok ? found.cost : [];
+	paint(details.querySelector("pre"), answer.ok ? found.diff : found.detail);
+	details.querySelector("[data-cost]").replaceChildren(...cost.map(textContent => made("li", { textContent })));
+	details.querySelector("[data-cost]").hidden = !cost.length;
+}
+
+const opened = ({ target }) => show(target.closest?.("details[data-version]"));
+document.addEventListener("toggle", opened, true);
+document.addEventListener("change", opened);
 
 document.addEventListener("click", event => {
 	const button = event.target.closest("button");

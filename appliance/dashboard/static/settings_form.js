@@ -1,7 +1,9 @@
 // @ts-check
 // Forms of settings: a field is a key; only what changed is sent, and what is wrong stands beside its field.
-import { follow, post, reload, say, swap } from "./page.js";
+import { follow, made, post, reload, say, swap } from "./page.js";
 import { t } from "./texts.js";
+
+const COST_AFTER_MS = 500; // nobody who types waits for an answer to each key
 
 const settingsOf = form => [...form.querySelectorAll(".setting")];
 const ticked = setting => [...setting.querySelectorAll("input:checked")].map(box => box.value);
@@ -25,7 +27,7 @@ function changesOf(form, before) {
 	return settingsOf(form).flatMap((setting, n) => {
 		const value = read(setting);
 		if (JSON.stringify(value) === JSON.stringify(before[n])) return [];
-		const path = setting.dataset.key.split(".");
+		const path = setting.dataset.path ? JSON.parse(setting.dataset.path) : setting.dataset.key.split(".");
 		return value === null && setting.dataset.null === undefined ? { path, remove: true } : { path, value };
 	});
 }
@@ -65,6 +67,18 @@ class SettingsForm {
 	changed() {
 		this.button.disabled = !this.isChanged;
 		if (this.isChanged) this.form.querySelector("[data-saved]").textContent = "";
+		clearTimeout(this.asking);
+		this.asking = setTimeout(() => this.tellCost(), COST_AFTER_MS);
+	}
+	// What the change deletes at once and what room it takes; what is wrong with it is said when it is saved.
+	async tellCost() {
+		const changes = this.isChanged ? changesOf(this.form, JSON.parse(this.saved)) : [];
+		const list = this.form.querySelector("[data-cost]");
+		let cost = [];
+		if (changes.length && !settingsOf(this.form).some(each => Number.isNaN(read(each))))
+			cost = await post("/api/v1/settings/check", { base: this.form.dataset.base, changes }).then(found => found.cost, () => []);
+		list.replaceChildren(...cost.map(text => made("li", { textContent: text })));
+		list.hidden = !cost.length;
 	}
 	async save() {
 		const { form } = this;

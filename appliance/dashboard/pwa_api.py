@@ -1,4 +1,4 @@
-"""The manifest and the service worker that make the dashboard an app on a phone; they hold nothing of the site."""
+"""The manifest and the service worker (`/sw.js`) of the progressive web app; they hold nothing of the site."""
 
 from __future__ import annotations
 

@@ -1,0 +1,50 @@
+"""The `storage` section and each camera's `quota`: where recording and evidence lie, how long, and in how much room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from appliance.base.config_model import ConfigModel
+
+Gigabytes = Annotated[float, Field(gt=0)]
+PrerollMb = Annotated[float, Field(ge=4, le=4096)]
+
+
+class QuotaConfig(ConfigModel):
+    """The space of each class of recording, all cameras together; None: as much as the other limits leave."""
+
+    continuous_gb: Gigabytes | None = None
+    evidence_gb: Gigabytes | None = None
+    preroll_mb: PrerollMb = 64.0  # of each camera
+
+
+class CameraQuotaConfig(ConfigModel):
+    """The limits of one camera; None: the site's hours and pre-roll, and no limit of its own in bytes.
+
+    zone_days: by zone, how long what happened in it is kept; the least of them bounds the continuous recording, too.
+    """
+
+    continuous_hours: Annotated[float | None, Field(gt=0, le=24 * 3650)] = None
+    continuous_gb: Gigabytes | None = None
+    evidence_gb: Gigabytes | None = None
+    preroll_mb: PrerollMb | None = None
+    zone_days: dict[str, Annotated[float, Field(gt=0, le=3650)]] = {}
+
+
+class StorageConfig(ConfigModel):
+    dir: Path = Path("vedette-data")
+    segment_s: Annotated[float, Field(ge=1, le=60)] = 4.0
+    keep_hours: Annotated[float, Field(gt=0, le=24 * 3650)] = 24.0
+    undo_delete_hours: Annotated[float, Field(ge=0, le=24 * 90)] = 24.0
+    evidence_days: Annotated[float, Field(gt=0, le=3650)] = 30.0
+    size_max_gb: Annotated[float, Field(gt=0)] = 50.0
+    disk_free_min_mb: Annotated[float, Field(ge=0)] = 500.0
+    access_log_days: Annotated[float, Field(gt=0, le=3650)] = 180.0
+    quota: QuotaConfig = QuotaConfig()
+    preroll_dir: Path | None = None
+
+
+# YAML 1.1 reads `off` as false.

@@ -1,0 +1,120 @@
+"""The models of the dashboard's API: what is listed, and what putting one in force writes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from starlette.testclient import TestClient
+
+from appliance.base.clock import SystemClock
+from appliance.config import SiteConfig
+from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import IngestOrders
+from appliance.detect.bundle_maker import adopt_network
+from appliance.settings.settings_service import SettingsService
+from tests.support.dashboard_site import Site
+
+FILE = "site: {name: depot-7}\ncameras:\n  gate: {url: rtsp://192.168.1.20/main}\n"
+NETWORK = b"stands for a network"
+MODELS = f"""
+[yard]
+file = "yard.onnx"
+sha256 = "{hashlib.sha256(NETWORK).hexdigest()}"
+licence = "MIT"
+labels = ["person"]
+input = [416, 416]
+cost = 2.0
+unseen = {{ stills_person = 0.8, indoor_person = 0.4 }}
+
+[unchecked]
+file = "unchecked.onnx"
+url = "https://example.org/unchecked.onnx"
+licence = "MIT"
+labels = ["person"]
+input = [416, 416]
+"""
+
+
+@pytest.fixture
+def restarts() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: list[str]) -> Iterator[TestClient]:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / "models.toml").write_text(MODELS)
+    (folder / "yard.onnx").write_bytes(NETWORK)
+    monkeypatch.setenv("VEDETTE_MODELS", str(folder))
+    path = tmp_path / "site.yaml"
+    path.write_text(FILE)
+    (tmp_path / "data").mkdir()
+    site = Site(tmp_path / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(FILE)))
+    orders = IngestOrders(lambda camera, kind: None, lambda: restarts.append("ingest"))
+
+    def put_in_force(config: SiteConfig) -> tuple[str, ...]:
+        app.state.configure(config.for_dashboard(), replace(site.probes(), orders=orders))
+        return ()
+
+    service = SettingsService(path, tmp_path / "data", site.clock, put_in_force)
+    app = create_app(
+        site.stored, site.config.for_dashboard(), probes=replace(site.probes(), orders=orders), settings=service
+    )
+    with TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False) as opened:
+        yield opened
+    site.close()
+
+
+def test_the_list_says_what_each_finds_and_what_cannot_be_pulled(client: TestClient) -> None:
+    listed = client.get("/api/v1/models").json()
+    rows = {row["name"]: row for row in listed["models"]}
+    assert (listed["in_force"], listed["models"][0]["name"]) == ("vedette-nano", "vedette-nano")
+    assert rows["yard"]["state"] == "here"
+    assert rows["yard"]["finds"] == {"person": pytest.approx(0.6)}
+    assert rows["yard"]["cost"] == 2.0
+    assert rows["unchecked"]["state"] == "hash missing"
+    assert "vedette-nano-int8" not in rows, "a variant is no choice of its own"
+
+
+def test_a_network_is_put_in_force_by_the_settings_and_left_again(
+    client: TestClient, tmp_path: Path, restarts: list[str]
+) -> None:
+    base = client.get("/api/v1/models").json()["base"]
+    listed = client.post("/api/v1/models/use", json={"model": "yard", "base": base}).json()
+    assert yaml.safe_load((tmp_path / "site.yaml").read_text())["detector"] == {"model": "yard"}
+    assert restarts == ["ingest"]
+    stale = client.post("/api/v1/models/use", json={"model": "vedette-nano", "base": base})
+    assert stale.status_code == 409, "another change came in between"
+    base = client.get("/api/v1/models").json()["base"]
+    client.post("/api/v1/models/use", json={"model": "vedette-nano", "base": base})
+    assert yaml.safe_load((tmp_path / "site.yaml").read_text())["detector"] == {"model": "auto"}
+    assert listed["before"] == ""
+
+
+def test_what_comes_with_vedette_is_chosen_over_a_version_in_force(client: TestClient, restarts: list[str]) -> None:
+    ref = adopt_network("yard")
+    base = client.get("/api/v1/models").json()["base"]
+    listed = client.post("/api/v1/models/use", json={"model": str(ref), "base": base}).json()
+    assert (listed["in_force"], listed["before"]) == (str(ref), "vedette-nano")
+    listed = client.post("/api/v1/models/use", json={"model": "vedette-nano", "base": listed["base"]}).json()
+    assert (listed["in_force"], listed["before"]) == ("vedette-nano", "")
+    assert restarts == ["ingest", "ingest"]
+
+
+def test_what_cannot_be_done_is_said(client: TestClient) -> None:
+    base = client.get("/api/v1/models").json()["base"]
+    for path, body, status, says in (
+        ("use", {"model": "picodet-s", "base": base}, 422, "pull it first"),
+        ("use", {"model": "night@1", "base": base}, 422, "not installed"),
+        ("pull", {"model": "nothing"}, 404, "no network nothing"),
+        ("back", {}, 409, "no bundle of its own"),
+        ("offers", {}, 409, "--root root.json"),
+    ):
+        answer = client.post(f"/api/v1/models/{path}", json=body)
+        assert (answer.status_code, says in answer.json()["detail"]) == (status, True), answer.json()
