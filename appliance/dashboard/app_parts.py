@@ -175,7 +175,8 @@ class DashboardParts:
             CostReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             HistoryReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             ScenarioExporter(
-                self._root, decisions, config.storage.disk_free_min_mb, self._clock, reader=self._reader
+                self._root, decisions, config.storage.disk_free_min_mb, self._clock, reader=self._reader,
+                settings_at=self._settings.decisions_at,
             ),
             self._settings, self._backups,
             ModelReader(decisions, probes, headroom, self._settings, self._puller),

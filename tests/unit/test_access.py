@@ -102,8 +102,8 @@ viewer site:
   GET /agreement; GET /api/v1/agreement
   GET /api/v1/cascade; GET /api/v1/costs; GET /api/v1/costs.csv; GET /api/v1/costs/history; GET /api/v1/headroom
   GET /api/v1/savings; GET /api/v1/savings.csv; GET /api/v1/savings/history; GET /api/v1/scenarios
-  GET /api/v1/scenarios/{name}/clip.mp4; GET /api/v1/storage; GET /metrics; GET /savings; GET /scenarios
-  GET /storage
+  GET /api/v1/scenarios/run; GET /api/v1/scenarios/{name}/clip.mp4; GET /api/v1/storage; GET /metrics; GET /savings
+  GET /scenarios; GET /storage
 viewer camera:
   GET /api/v1/cameras/{name}; GET /api/v1/cameras/{name}/boxes; GET /api/v1/cameras/{name}/frame
   GET /api/v1/cameras/{name}/jobs/{job}; GET /api/v1/cameras/{name}/picture; GET /api/v1/cameras/{name}/proposals
@@ -133,7 +133,8 @@ reviewer alert:
 reviewer health:
   POST /api/v1/health/events/{event}/seen
 reviewer site:
-  POST /api/v1/arming; DELETE /api/v1/scenarios/{name}
+  POST /api/v1/arming; POST /api/v1/scenarios/run; POST /api/v1/scenarios/run/cancel
+  DELETE /api/v1/scenarios/{name}
 admin site:
   POST /api/v1/push/target
   GET /api/v1/erasures; GET /models; GET /api/v1/models; POST /api/v1/models/pull; POST /api/v1/models/offers
