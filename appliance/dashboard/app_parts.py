@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from appliance.base.clock import local_weekday_minute
-from appliance.canary.trial import ProofStore
+from appliance.canary.proof_store import ProofStore
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, ViewLog, may
 from appliance.dashboard.agreement_api import AgreementReader

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends
 
 from appliance.canary.judge import Outcome
-from appliance.canary.trial import ProofReport, ProofStore
+from appliance.canary.proof_store import ProofReport, ProofStore
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.web.dependencies import provided
 

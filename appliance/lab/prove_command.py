@@ -13,15 +13,13 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError, UsageError
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.frame_survey import FootageFile
+from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import (
     LIMITS,
     CameraFootage,
     CandidateTrial,
     JobCall,
-    ProofReport,
-    ProofStore,
     TrialPlan,
-    apply_outcome,
     known_objects,
 )
 from appliance.config import load

@@ -16,14 +16,12 @@ from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
 from appliance.canary.frame_survey import FootageFile, light_of
 from appliance.canary.judge import ALPHA, LOST_MAX, CandidateJudge, Judgement, PairedObject, RunCosts, ShareTest
+from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import (
     LIMITS,
     CameraFootage,
     CandidateTrial,
-    ProofReport,
-    ProofStore,
     TrialPlan,
-    apply_outcome,
 )
 from appliance.detect.bundle_maker import describe_network
 from appliance.sandbox.sandbox import Sandbox, SandboxFolders
