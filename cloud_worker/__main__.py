@@ -51,6 +51,16 @@ A site that was told `unsure` when its escalation was put here keeps that answer
 """
 
 
+_ERASE = """\
+Delete from the archive what an appliance could not reach when a span of a camera was erased: the keys in its receipt,
+which the page Who looked offers as JSON.
+
+  vedette-worker erase erasures.json --config worker.yaml
+
+Exit code 0: all are gone. 1: the store refused one. 2: the file is no receipt, or there is no archive.
+"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     return run_to_end(lambda: _run(arguments))
@@ -77,6 +87,8 @@ def _do(options: argparse.Namespace, settings: config.WorkerConfig) -> int:
         return 0
     if options.command == "check":
         return _report(asyncio.run(commands.check(settings, clock)), as_json=options.json)
+    if options.command == "erase":
+        return _report(commands.erase_archived(settings, options.receipt), as_json=False)
     if options.letters == "list":
         _list(asyncio.run(commands.list_dead_letters(settings, clock, options.count)), as_json=options.json)
     elif options.letters == "show":
@@ -103,6 +115,10 @@ def _parser() -> argparse.ArgumentParser:
         "check", parents=[common], help="try what is needed", description=_CHECK, formatter_class=form
     )
     check.add_argument("--json", action="store_true", help="print a JSON object")
+    erase = commands.add_parser(
+        "erase", parents=[common], help="delete archived copies", description=_ERASE, formatter_class=form
+    )
+    erase.add_argument("receipt", type=named_path, metavar="RECEIPT", help="the receipts of an appliance (JSON)")
     letters = commands.add_parser(
         "dead-letters", help="escalations that could not be judged", description=_LETTERS, formatter_class=form
     ).add_subparsers(metavar="WHAT", dest="letters", required=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import json
 import logging
 import queue
 import threading
@@ -26,6 +27,7 @@ from urllib3.exceptions import HTTPError
 
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, iso_utc
+from appliance.base.errors import UsageError
 from appliance.base.telemetry import LogThrottle
 from appliance.wire import ArchiveLink, MediaRef, Verdict
 from cloud_worker.config import ArchiveConfig
@@ -33,6 +35,7 @@ from cloud_worker.judge import JudgeCase
 
 # What botocore raises over an answer that it does not understand is not all of its own tree.
 _ANSWER_ERRORS = (
+    ClientError,
     BotoCoreError,
     ResponseParserError,
     HTTPError,
@@ -260,15 +263,17 @@ class S3Bucket:
             if theirs is None:
                 body = self._client.get_object(**target)["Body"]
                 theirs = base64.b64encode(hashlib.sha256(body.read(len(item.data) + 1)).digest()).decode()
-        except ClientError as error:
-            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            answer = error.response.get("Error", {})
-            why = f"{answer.get('Code', status)}: {str(answer.get('Message', ''))[:120]}"
-            raise NotStored(why, retryable=status not in _NEVER) from None
         except _ANSWER_ERRORS as error:
-            raise NotStored(f"{type(error).__name__}", retryable=True) from None
+            raise _refusal(error) from None
         if theirs != ours:
             raise NotStored("the store holds other bytes than were sent", retryable=True)
+
+    def delete(self, key: str) -> None:
+        """Delete an object; one that is not there is deleted already. Raise NotStored."""
+        try:
+            self._client.delete_object(Bucket=self._name, Key=key)
+        except _ANSWER_ERRORS as error:
+            raise _refusal(error) from None
 
     def sign(self, key: str, seconds: int) -> str:
         """Return a link that opens an object for `seconds`, made without a request to the store. Raise NotSigned."""
@@ -281,6 +286,33 @@ class S3Bucket:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _refusal(error: Exception) -> NotStored:
+    """Return what a store's error says."""
+    if not isinstance(error, ClientError):
+        return NotStored(f"{type(error).__name__}", retryable=True)
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    answer = error.response.get("Error", {})
+    why = f"{answer.get('Code', status)}: {str(answer.get('Message', ''))[:120]}"
+    return NotStored(why, retryable=status not in _NEVER)
+
+
+def keys_of_receipt(text: str, prefix: str) -> list[str]:
+    """Return the keys in the archive that receipts of an appliance's erasures name (`/api/v1/erasures`, one or a list).
+
+    Raise UsageError for what is no receipt, and for a key that is not under `prefix`.
+    """
+    try:
+        found = json.loads(text)
+        receipts = found if isinstance(found, list) else [found]
+        keys = [str(each["what"]) for one in receipts for each in one["unreached"] if each["kind"] == "archive"]
+    except (ValueError, TypeError, KeyError):
+        raise UsageError("this is no receipt of an erasure, as the page Who looked offers it as JSON") from None
+    inside = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+    if foreign := [key for key in keys if not key.startswith(inside)]:
+        raise UsageError(f"{foreign[0]} does not lie under archive.prefix ({prefix})")
+    return list(dict.fromkeys(keys))
 
 
 def _client(settings: ArchiveConfig) -> Any:

@@ -9,12 +9,14 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from nats.js import JetStreamContext
 
 from appliance.base.clock import Clock
-from appliance.base.errors import EngineError, MissingDependency, UplinkError
+from appliance.base.errors import EngineError, MissingDependency, UplinkError, UsageError
 from appliance.base.library_identifiers import remove_identifiers
 from appliance.broker import NatsLink, end_tasks
 from appliance.detect import detector
@@ -85,6 +87,27 @@ async def check(settings: WorkerConfig, clock: Clock) -> Findings:
     return findings
 
 
+def erase_archived(settings: WorkerConfig, receipt: Path) -> Findings:
+    """Delete the objects that a receipt of an erasure names. Raise UsageError, MissingDependency."""
+    if settings.archive.bucket is None:
+        raise UsageError("the worker file names no archive.bucket: nothing is archived")
+    archive = _archive_module()
+    try:
+        text = receipt.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{receipt} cannot be read: {error}") from None
+    findings = Findings([], [], [])
+    bucket = archive.S3Bucket(settings.archive)
+    for key in archive.keys_of_receipt(text, settings.archive.prefix):
+        try:
+            bucket.delete(key)
+            findings.good.append(f"deleted {key}")
+        except archive.NotStored as error:
+            findings.problems.append(f"{key} is not deleted: {error}")
+    bucket.close()
+    return findings
+
+
 async def list_dead_letters(settings: WorkerConfig, clock: Clock, count: int) -> list[DeadLetter]:
     """Return the newest dead letters. Raise UplinkError."""
     async with _broker(settings, clock) as jetstream:
@@ -149,12 +172,17 @@ if TYPE_CHECKING:
     from cloud_worker.archive import S3Archive
 
 
-def _archive(settings: WorkerConfig, clock: Clock, counted: Callable[[str], None]) -> tuple[S3Archive, type[Exception]]:
-    """Return the archive, and the error it raises for an object that it did not store. Raise MissingDependency."""
+def _archive_module() -> ModuleType:
     try:
         from cloud_worker import archive  # boto3 comes with the extra `s3`: only who asks needs it
     except ModuleNotFoundError as error:
         raise MissingDependency(f"the archive needs {error.name}: pip install 'vedette[s3]'") from None
+    return archive
+
+
+def _archive(settings: WorkerConfig, clock: Clock, counted: Callable[[str], None]) -> tuple[S3Archive, type[Exception]]:
+    """Return the archive, and the error it raises for an object that it did not store. Raise MissingDependency."""
+    archive = _archive_module()
     return archive.S3Archive(settings.archive, clock, counted), archive.NotStored
 
 

@@ -38,7 +38,7 @@ from appliance.savings.costs import price_work
 from appliance.store.alerts import AlertStore
 from appliance.store.rows import AlertDetail
 from appliance.store.verdict_stats import DailyJudgeWork
-from appliance.types import RecheckResult
+from appliance.types import Box, RecheckResult
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, sentence
 from appliance.web.visitor import VisitorSlots, visitor, visitor_keys
@@ -185,9 +185,11 @@ class ImageAnalyzer:
         requested = item.tier == "cloud" or bool(item.question) or bool(look.error)
         asked = ApiEscalation(name, item.camera, item.label, item.question, look.score, t, (), requested, look.model)
         try:
-            images = self.uploads.keep(name, self.settings.decisions.cameras[item.camera], frames)
+            seen = [_best_box(look.boxes, item.label, each) for each in frames]
+            images = self.uploads.keep(name, self.settings.decisions.cameras[item.camera], frames, seen)
             decided = self.probes.escalate(replace(asked, images=images))
         except EvidenceError as error:
+            self.uploads.forget(name)
             return kept(str(error))
         if not decided.accepted:
             self.uploads.forget(name)
@@ -214,6 +216,11 @@ class ImageAnalyzer:
             currency=self.settings.currency, gpu_s=body.seconds, bytes=escalation.bytes_sent,
             tokens_in=body.tokens_in, tokens_out=body.tokens_out,
         )  # fmt: skip
+
+
+def _best_box(boxes: Sequence[AnalyzeBox], label: str, frame: UploadedFrame) -> Box | None:
+    found = [each for each in boxes if each.label == label and each.t == round(frame.t, 3)]
+    return max(found, key=lambda each: each.score).box if found else None
 
 
 def _edge_answer(item: AnalyzeItem, look: EdgeLook) -> AnalyzeAnswer:

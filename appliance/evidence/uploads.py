@@ -17,6 +17,7 @@ from appliance.media.atomic_file import write_file
 from appliance.media.recorded import FrameImages, ImageOrder, RecordedSegment
 from appliance.media.recording_reader import RecordingReader
 from appliance.store.paths import CUTS, evidence_folder
+from appliance.types import Box
 
 DETECT_SIDE_MAX = 1280  # pixels; the shared detector sees at most 640 of them
 DETECT_QUALITY = 90  # JPEG; less costs small objects their edges
@@ -72,19 +73,22 @@ class UploadReader:
         finally:
             copied.unlink(missing_ok=True)
 
-    def keep(self, name: str, camera: CameraConfig, frames: Sequence[UploadedFrame]) -> tuple[
-        tuple[wire.MediaRef, str], ...
-    ]:  # fmt: skip
-        """Write what may leave as evidence of the question `name`; return it with its paths. Raise DiskWriteError."""
+    def keep(
+        self, name: str, camera: CameraConfig, frames: Sequence[UploadedFrame], boxes: Sequence[Box | None]
+    ) -> tuple[tuple[wire.MediaRef, str], ...]:
+        """Write what may leave as evidence of the question `name`; return it with its paths. Raise DiskWriteError.
+
+        boxes: where the object that is asked about is in each frame; None: not seen there.
+        """
         digest = Redactor(camera).digest
         kept: dict[str, tuple[wire.MediaRef, str]] = {}
-        for n, each in enumerate(frames):
+        for n, (each, box) in enumerate(zip(frames, boxes, strict=True)):
             if each.sent.ref.id in kept:
                 continue
             mark = f".{digest}" if digest else ""
             path = f"{evidence_folder(name)}/frame-{n}{mark}.{each.sent.suffix}"
             write_file(self._root / path, each.sent.data)
-            kept[each.sent.ref.id] = (each.sent.ref, path)
+            kept[each.sent.ref.id] = (each.sent.ref.model_copy(update={"box": box}), path)
         return tuple(kept.values())
 
     def forget(self, name: str) -> None:

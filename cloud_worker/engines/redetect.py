@@ -77,9 +77,8 @@ class Redetect:
         """Vote over the images. Raise EngineError when the detector failed."""
         label = case.escalation.label
         if label not in self._detector.labels:
-            return Opinion(
-                decision="unsure", reason=f"The second detector, {self.model}, does not know what a {label} is."
-            )
+            what = f"does not know what a {label} is" if label else "answers no question in words"
+            return Opinion(decision="unsure", reason=f"The second detector, {self.model}, {what}.")
         votes, preprocess_s = await self._in_thread(lambda: self._votes(case, label))
         return self._opinion(votes, case, label, preprocess_s)
 

@@ -7,6 +7,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,7 +18,9 @@ pytest.importorskip("moto.server", reason="moto[server] is a development depende
 
 from appliance import wire
 from appliance.base.clock import SystemClock
-from cloud_worker.archive import NotStored, S3Archive
+from appliance.base.errors import UsageError
+from cloud_worker.__main__ import main as worker_main
+from cloud_worker.archive import NotStored, S3Archive, keys_of_receipt
 from cloud_worker.config import ArchiveConfig as ArchiveSettings
 from cloud_worker.judge import JudgeCase
 from cloud_worker.media_fetch import EvidenceFile
@@ -153,6 +156,28 @@ def test_a_check_stores_something_small_and_says_what_is_wrong(store: S3Server) 
     with pytest.raises(NotStored, match="NoSuchBucket"):
         other.check()
     other.close(1)
+
+
+def test_what_a_receipt_names_is_deleted_and_nothing_else(store: S3Server, tmp_path: Path) -> None:
+    for key in ("edge/depot-7/media/aa.webp", "edge/depot-7/2026/01/01/e.0.json", "edge/depot-7/media/bb.webp", "x/y"):
+        store.client().put_object(Bucket=BUCKET, Key=key, Body=b"1")
+    unreached = [
+        {"kind": "archive", "what": key, "t": 0.0}
+        for key in ("edge/depot-7/media/aa.webp", "edge/depot-7/2026/01/01/e.0.json")
+    ]
+    receipt = tmp_path / "erasures.json"
+    receipt.write_text(json.dumps([{"id": 1, "unreached": [*unreached, {"kind": "backup", "what": "x/y", "t": 0.0}]}]))
+    file = tmp_path / "worker.yaml"
+    file.write_text(
+        f"nats: {{url: 'nats://127.0.0.1:1'}}\nengine: {{kind: redetect}}\narchive: {{bucket: {BUCKET}, "
+        f"url: '{store.url}', access_key: {KEY}, secret_key: {SECRET}, prefix: edge}}\n"
+    )
+    assert worker_main(["erase", str(receipt), "--config", str(file)]) == 0
+    assert store.keys() == ["edge/depot-7/media/bb.webp", "x/y"]
+    with pytest.raises(UsageError, match="does not lie under"):
+        keys_of_receipt(receipt.read_text().replace('"backup"', '"archive"'), "edge")
+    with pytest.raises(UsageError, match="no receipt"):
+        keys_of_receipt('{"unreached": 3}', "")
 
 
 def test_a_bucket_that_is_not_there_is_not_tried_again(store: S3Server) -> None:

@@ -147,7 +147,7 @@ def test_a_clip_is_looked_at_in_several_moments(serve: Serve) -> None:
     assert [each["t"] for each in item["boxes"]] == pytest.approx([0.5, 1.5, 2.5, 3.5], abs=0.1)
     escalation = served.box.escalated(item["id"])
     assert escalation is not None
-    assert [each.kind for each in escalation.body.media] == ["frame"] * 4
+    assert [(each.kind, each.box) for each in escalation.body.media] == [("frame", PERSON.box)] * 4
 
 
 @pytest.mark.parametrize(
