@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from appliance.base.clock import local_weekday_minute
+from appliance.canary.proof_store import ProofStore
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, ViewLog, may
 from appliance.dashboard.agreement_api import AgreementReader
@@ -172,6 +173,7 @@ class DashboardParts:
                 self._clock, self._callers,
             ),
             AgreementReader(self._alerts, self._drift.report),
+            ProofStore(self._root),
             CostReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             HistoryReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             ScenarioExporter(

@@ -18,6 +18,7 @@ from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
 from appliance.dashboard.deps import Page, Rev
 from appliance.dashboard.models_api import REFUSALS, Models
+from appliance.dashboard.proofs_api import ProofItem, ProofPart
 from appliance.dashboard.savings_api import (
     COST_DAYS,
     HEADLINE_AFTER_S,
@@ -125,6 +126,13 @@ def scenarios_page(rev: Rev, templates: TemplatesPart, exporter: Exporter, jobs:
     return templates.page(
         "scenarios.html", here="/scenarios", rev=rev, kept=kept, run=run, outcomes=scenarios_api.OUTCOME_TEXTS
     )
+
+
+@router.get("/proofs")
+def proofs_page(rev: Rev, templates: TemplatesPart, store: ProofPart) -> HTMLResponse:
+    """Return the page of networks that were tried on the recording, with the frames that differ."""
+    found = [ProofItem.of(each) for each in store.all()]
+    return templates.page("proofs.html", here="/scenarios", rev=rev, found=found)
 
 
 @router.get("/agreement")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.base.errors import ConfigError, ModelError
+from appliance.canary import frame_survey
 from appliance.config import CameraConfig, DecisionConfig
 from appliance.explain.recording_tasks import SCENARIOS_TASK, SPAN_TASK, TRIAL_TASK
 from appliance.replay.span_replay import replayed_explanation
@@ -38,14 +39,23 @@ def try_settings(values: dict[str, Any]) -> Generator[float, None, dict[str, Any
     return (yield from settings_compared(TRIAL_TASK.validate_python(values)))
 
 
+def survey_frames(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
+    """Yield the share that is done; return a Survey. values: a SurveyTask (canary.frame_survey)."""
+    _give_way()
+    return (yield from frame_survey.survey_frames(values))
+
+
 def run_scenario(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
-    """Run the scenario `file` with networks of `model_folder`; returns its status and what is wrong, in words."""
+    """Run the scenario `file` with networks of `model_folder`; returns its status and what is wrong, in words.
+
+    model: in place of the one that the scenario names.
+    """
     _give_way()
     if values["model_folder"]:
         os.environ["VEDETTE_MODELS"] = values["model_folder"]
     plan = load_scenario(Path(values["file"]))
     yield 0.0
-    result = scenario_runner.run_scenario(plan, DetectorCache())
+    result = scenario_runner.run_scenario(plan, DetectorCache(values.get("model")))
     return {"status": result.status, "text": result.text}
 
 
