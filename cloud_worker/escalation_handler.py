@@ -46,6 +46,7 @@ from cloud_worker.stream_setup import Delivery
 
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 ANSWERED_MAX = 4096  # verdicts remembered against redelivery; 2 kB each
+REPEATED_AFTER_S = 60.0  # a site repeats after minutes; asking costs two round trips to the broker
 WANTED_S_MAX = 2.0  # a round trip to a site; one that is silent is taken to want it
 ELSEWHERE_RETRY_S = 5.0  # until a site that is not connected here is looked for again
 RETRY_S_MAX = 600.0  # longest pause between two attempts at one escalation
@@ -183,7 +184,8 @@ class EscalationHandler:
     async def _answer(self, delivery: Delivery, escalation: Escalation, key: EscalationKey) -> None:
         requeued = dead_letter_store.REQUEUED in delivery.headers
         known = None if requeued else self._answered.get(key)
-        if known is None and delivery.count > 1 and not requeued and await self._has_verdict(escalation):
+        asks = known is None and not requeued and self._may_be_known(delivery, escalation)
+        if asks and await self._has_verdict(escalation):
             self._metrics.repeated.inc()
             await delivery.ack()
             return
@@ -390,6 +392,14 @@ class EscalationHandler:
                 await self._link.while_up(publishing)
             except (nats.js.errors.BadRequestError, nats.errors.MaxPayloadError) as error:
                 raise VerdictRefused(f"the broker refuses the verdict: {complaint(error)}") from None
+
+    def _may_be_known(self, delivery: Delivery, escalation: Escalation) -> bool:
+        """Return True if another delivery or message may have been answered: then the broker is asked.
+
+        A work queue that is restarted forgets the ids of what was answered, so that a site's repetition looks new.
+        """
+        age_s = self._clock.now() - escalation.created_t
+        return delivery.count > 1 or escalation.elsewhere_s > 0 or age_s > REPEATED_AFTER_S
 
     async def _has_verdict(self, escalation: Escalation) -> bool:
         """Return True if the broker holds the answer to this step, a final verdict or a request for more evidence.

@@ -47,6 +47,8 @@ SENTENCES: tuple[str, ...] = (
     "let browsers be notified",
     "Told already: one incident with an alert of {camera}",
     "adjoining zones",
+    "ran the scenarios",
+    "cancelled a run of the scenarios",
     "set when their browsers are told",
     "Nobody wants to be told of it at this hour",
     "Not recorded",

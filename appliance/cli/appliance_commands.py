@@ -229,6 +229,33 @@ Exit code 0: installed. 2: it is not (with the reason).
 
 
 APPLIANCE.command(
+    "models prove",
+    "try a network on this site's recording, beside the one in force",
+    """\
+Let a network and the one in force examine the same frames of the last hours, and run the kept scenarios with both, in
+children of the lowest priority; the appliance may run meanwhile. It is better, worse, or not enough is known to say
+(docs/canary.md). The page /proofs shows the frames that differ.
+
+  vedette models prove night@3 --config site.yaml
+  vedette models prove night@3 --config site.yaml --hours 3 --camera gate --camera yard
+  vedette models prove night@3 --config site.yaml --decide
+
+--decide: a worse one is quarantined and the one before comes back, a better one is put in force on probation, and one
+that is on probation and not worse on what it has recorded since is proven.
+
+Exit code 0: better. 1: worse, or not enough is known. 2: wrong use, or nothing to try it on.
+""",
+    option("candidate", metavar="NETWORK", help="NAME@VERSION of an installed bundle, or as detector.model"),
+    CONFIG,
+    option("--hours", type=number_between(0.01, 48.0, "hours"), default=3.0, help="of recording (default: 3)"),
+    option("--camera", dest="cameras", action="append", default=[], metavar="NAME", help="only these; may be repeated"),
+    switch("--decide", help="do what follows from the outcome"),
+    json_switch(),
+    run="appliance.lab.prove_command:prove_command",
+)
+
+
+APPLIANCE.command(
     "models rollback",
     "go back to the bundle that was in force before",
     """\

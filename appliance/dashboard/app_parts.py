@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from appliance.base.clock import local_weekday_minute
+from appliance.canary.proof_store import ProofStore
 from appliance.config import DashboardSections
 from appliance.dashboard.access_rights import CameraOf, ViewLog, may
 from appliance.dashboard.agreement_api import AgreementReader
@@ -172,10 +173,12 @@ class DashboardParts:
                 self._clock, self._callers,
             ),
             AgreementReader(self._alerts, self._drift.report),
+            ProofStore(self._root),
             CostReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             HistoryReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             ScenarioExporter(
-                self._root, decisions, config.storage.disk_free_min_mb, self._clock, reader=self._reader
+                self._root, decisions, config.storage.disk_free_min_mb, self._clock, reader=self._reader,
+                settings_at=self._settings.decisions_at,
             ),
             self._settings, self._backups,
             ModelReader(decisions, probes, headroom, self._settings, self._puller),

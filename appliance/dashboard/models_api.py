@@ -220,7 +220,7 @@ class ModelReader:
             store.put_in_force(BundleRef.parse(wanted.model))
         elif wanted.model not in present_models():
             raise ModelError(f"{wanted.model} is not here: pull it first")
-        elif (slot := store.in_force().everywhere) is not None and slot.bundle.name == name:
+        elif store.in_force().everywhere is not None:  # `auto` would follow it, and so would its own name
             store.withdraw()
         value = AUTO_MODEL if at or wanted.model == OWN_MODEL else name
         if self._config.detector.model != value:

@@ -31,7 +31,7 @@ LIMITS = SandboxLimits(
     file_bytes_max=0,
     reply_bytes_max=32 * 1024 * 1024,
 )
-JobKind = Literal["replay_span", "try_settings", "run_scenario"]
+JobKind = Literal["replay_span", "try_settings", "run_scenario", "run_scenarios"]
 JobState = Literal["running", "done", "failed", "cancelled"]
 
 
@@ -125,6 +125,11 @@ class RecordingJobs:
         with self._lock:
             job = self._jobs.get(job_id)
         return job if job is not None and job.camera == camera else None
+
+    def newest(self, kind: JobKind) -> RecordingJob | None:
+        """Return the last job of a kind that was begun, running or over."""
+        with self._lock:
+            return next((job for job in reversed(self._jobs.values()) if job.kind == kind), None)
 
     def cancel(self, job: RecordingJob) -> None:
         """End it now, if it runs; its child is killed. Returns when it is over."""

@@ -14,7 +14,8 @@ from appliance.base.errors import EvidenceError, ModelError, PreconditionError, 
 from appliance.dashboard.alert_reader import Reader
 from appliance.dashboard.openapi import media
 from appliance.dashboard.recording_jobs import JobRunning, RecordingJob, RecordingJobs, model_places
-from appliance.dashboard.schemas import API, ApiModel, RequestModel
+from appliance.dashboard.schemas import API, ApiModel, NothingMore, RequestModel
+from appliance.explain.recording_tasks import SCENARIOS_TASK, ScenariosTask, without_secrets
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.keep.scenario_file import ReviewedAs
 from appliance.keep.scenario_store import NOTE_LENGTH_MAX, StoredScenario
@@ -22,6 +23,7 @@ from appliance.media.atomic_file import DiskWriteError
 from appliance.store.rows import AlertDetail
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
+from appliance.web.texts import N_
 
 logger = logging.getLogger(__name__)
 router = APIRouter(prefix=API, tags=["scenarios"])
@@ -32,6 +34,12 @@ REFUSALS: dict[type[Exception], int] = {
     DiskWriteError: 507,
     EvidenceError: 410,
 }
+
+
+OUTCOME_TEXTS = {
+    "passed": N_("passes"), "failed": N_("fails"), "known failing": N_("fails, as expected"),
+    "skipped": N_("could not be run"), "not run": N_("could not be run"), "": "–",
+}  # fmt: skip
 
 
 class KeepRequest(RequestModel):
@@ -92,6 +100,39 @@ class ScenarioList(ApiModel):
     folder: str
     bytes: int
     scenarios: list[ScenarioItem]
+
+
+class ComparedItem(ApiModel):
+    """What a scenario gave, with the settings that it was kept with (`then`) and with those in force (`now`).
+
+    Each is passed, failed or another status of a scenario, not run, or "" where it was not; the texts say what is
+    wrong.
+    """
+
+    name: str
+    then: str
+    then_text: str
+    now: str
+    now_text: str
+
+
+class ScenarioRun(ApiModel):
+    """The last run of all kept scenarios. state: "" where there was none since the start; share: what is done, 0..1."""
+
+    state: str = ""
+    share: float = 0.0
+    seconds: float = 0.0
+    began_t: float = 0.0
+    error: str = ""
+    results: list[ComparedItem] = []
+
+    @classmethod
+    def of(cls, jobs: RecordingJobs) -> ScenarioRun:
+        job = jobs.newest("run_scenarios")
+        if job is None:
+            return cls()
+        results = job.result if job.state == "done" else None
+        return cls.of_row(job, results=[ComparedItem.model_validate(each) for each in results or ()])
 
 
 Exporter = Annotated[ScenarioExporter, Depends(provided(ScenarioExporter))]
@@ -155,11 +196,45 @@ def _prove(exporter: ScenarioExporter, jobs: RecordingJobs, stored: StoredScenar
 
     folder, about = stored.folder.absolute(), {"page": f"/alerts/{quote(stored.card.alert, safe='')}"}
     try:
-        models, readable = model_places(exporter.detector)
+        models, readable = model_places(exporter.config.detector)
         task = {"file": str(folder / f"{stored.name}.scenario.yaml"), "model_folder": models}
         jobs.start("run_scenario", stored.card.camera, task, (folder, *readable), about, ended=ended)
     except (JobRunning, ModelError) as error:
         exporter.store.note_proof(stored, "not run", str(error))
+
+
+@router.get("/scenarios/run")
+def scenario_run(jobs: Jobs) -> ScenarioRun:
+    """Return the last run of the kept scenarios, as far as it is."""
+    return ScenarioRun.of(jobs)
+
+
+@router.post("/scenarios/run", status_code=202)
+def run_scenarios(exporter: Exporter, jobs: Jobs, wanted: NothingMore) -> ScenarioRun:
+    """Run all kept scenarios with the settings that they were kept with and with those in force: a job.
+
+    409: another job is at work, or nothing is kept.
+    """
+    kept = [each for each in exporter.store.all() if each.card is not None]
+    if not kept:
+        raise Problem(409, "Nothing is kept yet: keep a reviewed alert as a scenario first.")
+    now = {name: without_secrets(exporter.config, name) for name in exporter.config.cameras}
+    files = tuple(str(each.folder.absolute() / f"{each.name}.scenario.yaml") for each in kept)
+    with refused_as({JobRunning: 409, ModelError: 422}):
+        models, readable = model_places(exporter.config.detector)
+        task = SCENARIOS_TASK.dump_python(ScenariosTask(files, now, models), mode="json")
+        folders = (*(each.folder.absolute() for each in kept), *readable)
+        jobs.start("run_scenarios", "", task, folders, {"page": "/scenarios"})
+    return ScenarioRun.of(jobs)
+
+
+@router.post("/scenarios/run/cancel")
+def cancel_run(jobs: Jobs, wanted: NothingMore) -> ScenarioRun:
+    """End the run, if one is at work."""
+    job = jobs.newest("run_scenarios")
+    if job is not None:
+        jobs.cancel(job)
+    return ScenarioRun.of(jobs)
 
 
 @router.delete("/scenarios/{name}")

@@ -54,6 +54,11 @@ class SettingsPart:
     def is_editable(self) -> bool:
         return self._service is not None
 
+    def decisions_at(self, t: float) -> DecisionConfig | None:
+        """Return the settings that decided at a time (UTC seconds); None: they are not kept."""
+        found = None if self._service is None else self._service.config_at(t)
+        return None if found is None else found.for_decisions()
+
     @property
     def service(self) -> SettingsService:
         if self._service is None:

@@ -18,6 +18,7 @@ from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
 from appliance.dashboard.deps import Page, Rev
 from appliance.dashboard.models_api import REFUSALS, Models
+from appliance.dashboard.proofs_api import ProofItem, ProofPart
 from appliance.dashboard.savings_api import (
     COST_DAYS,
     HEADLINE_AFTER_S,
@@ -28,7 +29,7 @@ from appliance.dashboard.savings_api import (
     SavingsPart,
     draw,
 )
-from appliance.dashboard.scenarios_api import Exporter
+from appliance.dashboard.scenarios_api import Exporter, Jobs
 from appliance.dashboard.schemas import API
 from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, installed_networks
 from appliance.dashboard.settings_forms import fields_of, forms
@@ -119,9 +120,19 @@ def storage_page(rev: Rev, templates: TemplatesPart, cache: StoragePart) -> HTML
 
 
 @router.get("/scenarios")
-def scenarios_page(rev: Rev, templates: TemplatesPart, exporter: Exporter) -> HTMLResponse:
+def scenarios_page(rev: Rev, templates: TemplatesPart, exporter: Exporter, jobs: Jobs) -> HTMLResponse:
     """Return the page of alerts that were kept to prove changes on."""
-    return templates.page("scenarios.html", here="/scenarios", rev=rev, kept=scenarios_api.listed(exporter))
+    kept, run = scenarios_api.listed(exporter), scenarios_api.ScenarioRun.of(jobs)
+    return templates.page(
+        "scenarios.html", here="/scenarios", rev=rev, kept=kept, run=run, outcomes=scenarios_api.OUTCOME_TEXTS
+    )
+
+
+@router.get("/proofs")
+def proofs_page(rev: Rev, templates: TemplatesPart, store: ProofPart) -> HTMLResponse:
+    """Return the page of networks that were tried on the recording, with the frames that differ."""
+    found = [ProofItem.of(each) for each in store.all()]
+    return templates.page("proofs.html", here="/scenarios", rev=rev, found=found)
 
 
 @router.get("/agreement")

@@ -86,6 +86,20 @@ class TrialTask:
     then: TrialSetup
 
 
+@dataclass(frozen=True, slots=True)
+class ScenariosTask:
+    """Kept scenarios, run with the settings that they were kept with and with those in force.
+
+    files: of the scenarios. now: what is in force, by camera (see `without_secrets`); a camera that is not there has
+    none. model_folder: where its network lies; "": it has none.
+    """
+
+    files: tuple[str, ...]
+    now: dict[str, DecisionConfig]
+    model_folder: str = ""
+
+
+SCENARIOS_TASK: TypeAdapter[ScenariosTask] = TypeAdapter(ScenariosTask)
 # As plain values, which a child process is sent. Decoding raises pydantic's ValidationError.
 SPAN_TASK: TypeAdapter[SpanTask] = TypeAdapter(SpanTask)
 TRIAL_TASK: TypeAdapter[TrialTask] = TypeAdapter(TrialTask)

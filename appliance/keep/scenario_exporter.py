@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 from collections.abc import Callable, Sequence, Set
@@ -71,13 +72,18 @@ class ScenarioExporter:
         folder: Path | None = None,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
         reader: RecordingReader = READ_DIRECTLY,
+        *,
+        settings_at: Callable[[float], DecisionConfig | None] = lambda t: None,
     ) -> None:
-        """root: the storage folder; folder: where scenarios go, if not `scenarios` in it."""
+        """root: the storage folder; folder: where scenarios go, if not `scenarios` in it.
+
+        settings_at: the settings that were in force at a time (UTC seconds); None: they are not known.
+        """
+        self._settings_at = settings_at
         self._reader = reader
-        self.detector = config.detector
         self.store = ScenarioStore(folder or root / SCENARIOS, clock)
         self._archive = StorageArchive(root)
-        self._config = config
+        self.config = config
         self._disk_free_min_mb = disk_free_min_mb
         self._clock = clock
         self._free_bytes = free_bytes
@@ -102,8 +108,8 @@ class ScenarioExporter:
             raise UsageError(f"there is no alert {alert_id}: its id stands on its page, and in /api/v1/alerts")
         reviewed_as = _truth_of(detail, options)
         name = self._name(detail, options)
-        camera = self._camera(detail)
-        window = clip_window(detail, camera, self._config.alerts)
+        alerts, camera = self._of_that_time(detail)
+        window = clip_window(detail, camera, alerts)
         self._must_be_over(detail, window.t1)
         if len(options.note) > NOTE_LENGTH_MAX:
             raise UsageError(f"the note has {len(options.note)} characters; at most {NOTE_LENGTH_MAX}")
@@ -117,14 +123,14 @@ class ScenarioExporter:
             stood = what_stood(frames, clip.t_start, {each.event.track for each in known if each.event.kind == "enter"})
             shown = [frame for frame in frames if frame.t >= clip.t_start]
             initial = initial_events(
-                detail.alert.camera, camera, self._config.alerts, shown, clip.size, known_before=stood is not None
+                detail.alert.camera, camera, alerts, shown, clip.size, known_before=stood is not None
             )
             new = [event for event in initial if not any(_same(event, each.event) for each in known)]
             known += [KnownEvent(event, "there already") for event in new]
             content = ScenarioContent(
                 name=name, note=options.note, clip=f"{name}.mp4", alert=alert_id, reviewed_as=reviewed_as,
                 begin=clip.t_start, end=clip.t_end, lacks=clip.note, camera_name=detail.alert.camera, camera=camera,
-                alerts=self._config.alerts, detector=self._config.detector,
+                alerts=alerts, detector=self.config.detector,
                 truth=derive_truth(known, (clip.t_start, clip.t_end)), complete=options.complete, stood=stood,
             )  # fmt: skip
             write_file(folder / f"{name}.scenario.yaml", scenario_text(content).encode())
@@ -147,13 +153,22 @@ class ScenarioExporter:
         self.store.must_be_free(name)
         return name
 
-    def _camera(self, detail: AlertDetail) -> CameraConfig:
-        camera = self._config.cameras.get(detail.alert.camera)
-        if camera is None:
+    def _of_that_time(self, detail: AlertDetail) -> tuple[AlertsConfig, CameraConfig]:
+        """Return the settings by which the alert was decided, so that a zone may have another name today.
+
+        Where they are not kept any more, or do not fit the alert, those of today.
+        """
+        alert, then = detail.alert, self._settings_at(detail.alert.t_start)
+        if then is not None and alert.camera in then.cameras:
+            with contextlib.suppress(PreconditionError):
+                camera = then.cameras[alert.camera]
+                return then.alerts, camera_as_armed(alert.camera, camera, detail.events, alert.t_start)
+        today = self.config.cameras.get(alert.camera)
+        if today is None:
             raise PreconditionError(
-                f"the site file has no camera {detail.alert.camera} any more: keep the alert with the file of that time"
+                f"the site file has no camera {alert.camera} any more: keep the alert with the file of that time"
             )
-        return camera_as_armed(detail.alert.camera, camera, detail.events, detail.alert.t_start)
+        return self.config.alerts, camera_as_armed(alert.camera, today, detail.events, alert.t_start)
 
     def _must_be_over(self, detail: AlertDetail, t1: float) -> None:
         if detail.alert.t_end is None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from appliance.explain.recording_tasks import SPAN_TASK, TRIAL_TASK
+from appliance.base.errors import ConfigError, ModelError
+from appliance.canary import frame_survey
+from appliance.config import CameraConfig, DecisionConfig
+from appliance.explain.recording_tasks import SCENARIOS_TASK, SPAN_TASK, TRIAL_TASK
 from appliance.replay.span_replay import replayed_explanation
 from appliance.replay.trial_replay import settings_compared
+from appliance.rules.reportable import rule_place
 from appliance.scenario import scenario_runner
-from appliance.scenario.scenario_loader import load_scenario
+from appliance.scenario.scenario_loader import ScenarioPlan, load_scenario
+from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache
 
 NICE = 15  # recording and live detection come first
@@ -33,15 +39,88 @@ def try_settings(values: dict[str, Any]) -> Generator[float, None, dict[str, Any
     return (yield from settings_compared(TRIAL_TASK.validate_python(values)))
 
 
+def survey_frames(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
+    """Yield the share that is done; return a Survey. values: a SurveyTask (canary.frame_survey)."""
+    _give_way()
+    return (yield from frame_survey.survey_frames(values))
+
+
 def run_scenario(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
-    """Run the scenario `file` with networks of `model_folder`; returns its status and what is wrong, in words."""
+    """Run the scenario `file` with networks of `model_folder`; returns its status and what is wrong, in words.
+
+    model: in place of the one that the scenario names.
+    """
     _give_way()
     if values["model_folder"]:
         os.environ["VEDETTE_MODELS"] = values["model_folder"]
     plan = load_scenario(Path(values["file"]))
     yield 0.0
-    result = scenario_runner.run_scenario(plan, DetectorCache())
+    result = scenario_runner.run_scenario(plan, DetectorCache(values.get("model")))
     return {"status": result.status, "text": result.text}
+
+
+def run_scenarios(values: dict[str, Any]) -> Generator[float, None, list[dict[str, Any]]]:
+    """Yield the share that is done; return for each scenario what both settings gave. values: a ScenariosTask."""
+    _give_way()
+    task = SCENARIOS_TASK.validate_python(values)
+    if task.model_folder:
+        os.environ["VEDETTE_MODELS"] = task.model_folder
+    models, found = DetectorCache(), []
+    for number, file in enumerate(task.files):
+        yield number / len(task.files)
+        row = {"name": Path(file).parent.name, "then": "", "then_text": "", "now": "", "now_text": ""}
+        found.append(row)
+        try:
+            plan = load_scenario(Path(file))
+            row["then"], row["then_text"] = _outcome(scenario_runner.run_scenario(plan, models))
+            yield (number + 0.5) / len(task.files)
+            if (today := _today(plan, task.now)) is not None:
+                row["now"], row["now_text"] = _outcome(scenario_runner.run_scenario(plan, models, override=today))
+        except (ConfigError, ModelError) as error:  # one that cannot be run keeps no other from it
+            row["then"], row["then_text"] = row["then"] or "not run", row["then_text"] or str(error)
+    return found
+
+
+def _outcome(result: ScenarioResult) -> tuple[str, str]:
+    return result.status, result.text
+
+
+def _today(plan: ScenarioPlan, now: Mapping[str, DecisionConfig]) -> DecisionConfig | None:
+    """Return the settings in force for the scenario's camera, its zones and lines by the names of that time.
+
+    None: there is no such camera any more. Rules with hours that were not armed then stay out: in a replay all are.
+    """
+    (part,) = plan.parts
+    site, then = now.get(part.camera), plan.config.cameras[part.camera]
+    if site is None:
+        return None
+    camera, kept = site.cameras[part.camera], {rule.name: rule for rule in then.rules}
+    names = {
+        rule_place(rule): rule_place(kept[rule.name])
+        for rule in camera.rules
+        if rule.name in kept and rule.kind == kept[rule.name].kind
+    }
+    zones = {old[0]: new[0] for old, new in names.items() if old[0] and new[0] not in camera.zones}
+    lines = {old[1]: new[1] for old, new in names.items() if old[1] and new[1] not in camera.lines}
+    changed = camera.model_dump(mode="json")
+    changed["zones"] = {zones.get(name, name): points for name, points in changed["zones"].items()}
+    changed["lines"] = {lines.get(name, name): points for name, points in changed["lines"].items()}
+    changed["ignore"] = [zones.get(name, name) for name in changed["ignore"]]
+    changed["rules"] = [
+        {
+            **rule,
+            **{
+                key: known.get(rule[key], rule[key]) for key, known in (("zone", zones), ("line", lines)) if key in rule
+            },
+        }
+        for rule in changed["rules"]
+        if rule["name"] in kept or rule["schedule"] is None
+    ]
+    changed.pop("privacy"), changed.pop("quota")  # they decide nothing here, and name zones
+    return replace(
+        plan.config, alerts=site.alerts, detector=site.detector,
+        cameras={part.camera: CameraConfig.model_validate({**changed, "url": then.url})},
+    )  # fmt: skip
 
 
 def _give_way() -> None:

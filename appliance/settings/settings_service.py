@@ -226,6 +226,14 @@ class SettingsService:
         before = yamlfile.read_text(self._editor.path) if against is None else self._versions.text(against)
         return difference(before, self._versions.text(number), self._running.text)
 
+    def config_at(self, t: float) -> SiteConfig | None:
+        """Return the settings that were in force at a time (UTC seconds); None: they are not kept, or not valid now."""
+        version = next((each for each in self._versions.all() if each.t <= t), None)
+        try:
+            return None if version is None else self.version_config(version.number)
+        except (ConfigError, PreconditionError):
+            return None
+
     def version_config(self, number: int) -> SiteConfig:
         """Return the settings of a version. Raises PreconditionError, and ConfigError if they would be refused now."""
         return checked_text(self._versions.text(number), self._editor.path).config

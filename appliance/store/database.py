@@ -42,6 +42,40 @@ class StoreInUse(StoreError):
     """Another process is the file's writer."""
 
 
+class _ReaderPool:
+    """Connections that read, at most IDLE_READERS_MAX of them kept open. Any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._idle: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def take(self) -> sqlite3.Connection:
+        """Return an idle connection or a new one. Raise StoreError once the pool is closed."""
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"{self._path}: the database is closed")
+            if self._idle:
+                return self._idle.pop()
+        return _open_reader(self._path)
+
+    def give_back(self, connection: sqlite3.Connection) -> None:
+        connection.rollback()
+        with self._lock:
+            if not self._closed and len(self._idle) < IDLE_READERS_MAX:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for reader in self._idle:
+                reader.close()
+            self._idle.clear()
+
+
 class Database:
     """Owner of the database file and of every connection to it.
 
@@ -61,8 +95,7 @@ class Database:
         self._depth = 0
         self._doomed = False
         self._durable = True
-        self._idle: list[sqlite3.Connection] = []
-        self._idle_lock = threading.Lock()
+        self._readers = _ReaderPool(path)
         self._closed = False
         _check_place(path)
         self._guard = _only_one(path)
@@ -116,12 +149,12 @@ class Database:
                 with self._lock:  # readers of their own would open another file, or none
                     yield self._writer
                 return
-            connection = self._take_reader()
+            connection = self._readers.take()
             try:
                 connection.execute("BEGIN")
                 yield connection
             finally:
-                self._give_back(connection)
+                self._readers.give_back(connection)
 
     def rows(self, statement: str, values: Sequence[object] | Mapping[str, object] = ()) -> list[sqlite3.Row]:
         """Read all rows of one SELECT, from any thread. Raise StoreError."""
@@ -179,13 +212,11 @@ class Database:
 
     def close(self) -> None:
         """Fold the write-ahead log into the file and close all connections. Safe to call twice."""
-        with self._lock, self._idle_lock:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
-            for reader in self._idle:
-                reader.close()
-            self._idle.clear()
+            self._readers.close()
             try:
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             except sqlite3.Error as error:  # the log stays beside the file and is read at the next start
@@ -211,22 +242,6 @@ class Database:
         except BaseException:
             self._doomed = True
             raise
-
-    def _take_reader(self) -> sqlite3.Connection:
-        with self._idle_lock:
-            if self._closed:
-                raise StoreError(f"{self.path}: the database is closed")
-            if self._idle:
-                return self._idle.pop()
-        return _open_reader(self.path)
-
-    def _give_back(self, connection: sqlite3.Connection) -> None:
-        connection.rollback()
-        with self._idle_lock:
-            if not self._closed and len(self._idle) < IDLE_READERS_MAX:
-                self._idle.append(connection)
-                return
-        connection.close()
 
 
 def database_versions() -> dict[str, str]:

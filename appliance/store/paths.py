@@ -16,6 +16,7 @@ CUTS = "cuts"  # cuts/<n>.mp4: stretches that somebody plays now; emptied at the
 EXPORTS = "exports"  # exports/<id>/...: clips made for somebody outside, deleted after a day or when their link ends
 SUBSTREAMS = "substreams"  # substreams/<camera>/...: the last seconds of detect streams, written and deleted by ingest
 SCENARIOS = "scenarios"  # scenarios/<name>/...: kept by a person, deleted by a person only
+PROOFS = "proofs"  # proofs/<network>.json: the last trial of a network beside the one in force
 TRIALS = "trials"  # trials/<id>.json: what other settings would have reported, kept by the dashboard, the last 20
 _PLAIN = re.compile(r"^[A-Za-z0-9_-]{1,80}$")
 

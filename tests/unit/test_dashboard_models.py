@@ -15,6 +15,7 @@ from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import IngestOrders
+from appliance.detect.bundle_maker import adopt_network
 from appliance.settings.settings_service import SettingsService
 from tests.support.dashboard_site import Site
 
@@ -94,6 +95,16 @@ def test_a_network_is_put_in_force_by_the_settings_and_left_again(
     client.post("/api/v1/models/use", json={"model": "vedette-nano", "base": base})
     assert yaml.safe_load((tmp_path / "site.yaml").read_text())["detector"] == {"model": "auto"}
     assert listed["before"] == ""
+
+
+def test_what_comes_with_vedette_is_chosen_over_a_version_in_force(client: TestClient, restarts: list[str]) -> None:
+    ref = adopt_network("yard")
+    base = client.get("/api/v1/models").json()["base"]
+    listed = client.post("/api/v1/models/use", json={"model": str(ref), "base": base}).json()
+    assert (listed["in_force"], listed["before"]) == (str(ref), "vedette-nano")
+    listed = client.post("/api/v1/models/use", json={"model": "vedette-nano", "base": listed["base"]}).json()
+    assert (listed["in_force"], listed["before"]) == ("vedette-nano", "")
+    assert restarts == ["ingest", "ingest"]
 
 
 def test_what_cannot_be_done_is_said(client: TestClient) -> None:

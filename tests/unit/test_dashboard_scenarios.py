@@ -12,6 +12,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
+from appliance.base.errors import PreconditionError
+from appliance.config import DecisionConfig, SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
@@ -130,6 +132,58 @@ def test_where_another_job_is_at_work_it_says_that_it_was_not_run(site: Site, cl
     assert (found["walk"]["proof"], found["again"]["proof"]) == ("", "not run")
     assert "Another job is at work" in found["again"]["proof_text"]
     assert "It could not be run yet:" in client.get("/scenarios", headers={"accept": "text/html"}).text
+
+
+def renamed(site: Site) -> SiteConfig:
+    """The site with its zone `yard` under another name."""
+    data = site.config.model_dump(mode="json")
+    camera = data["cameras"]["gate"]
+    camera["zones"]["court"] = camera["zones"].pop("yard")
+    for rule in (each for each in camera["rules"] if "zone" in each):
+        rule["zone"] = "court"
+    return SiteConfig.model_validate({"cameras": {"gate": camera}})
+
+
+def test_a_renamed_zone_is_no_obstacle_and_both_settings_are_run_from_the_page(site: Site) -> None:
+    """The scenario has the zones and rules of that time; today's are run on it under the names of then."""
+    site.alerts.review("walker", "reviewed", T0 + 50)
+    today = renamed(site)
+    sections = today.for_decisions(), site.config.storage.disk_free_min_mb, site.clock
+    with pytest.raises(PreconditionError, match="watches something else today"):
+        ScenarioExporter(site.root, *sections).keep("walker", KeepOptions(name="walk"))
+    times: list[float] = []
+
+    def settings_at(t: float) -> DecisionConfig:
+        times.append(t)
+        return site.config.for_decisions()
+
+    kept = ScenarioExporter(site.root, *sections, settings_at=settings_at).keep("walker", KeepOptions(name="walk"))
+    plan = scenario_loader.load_scenario(kept.folder / "walk.scenario.yaml")
+    assert (times, list(plan.config.cameras["gate"].zones)) == ([T0 + 3], ["yard"])
+    app = create_app(site.stored, today.for_dashboard())
+    with TestClient(app, base_url="http://127.0.0.1:8080") as client:
+        assert client.get("/api/v1/scenarios/run").json()["state"] == ""
+        assert client.post("/api/v1/scenarios/run", json={}).status_code == 202
+        until(lambda: client.get("/api/v1/scenarios/run").json()["state"] == "done", 90, every_s=0.2)
+        run = client.get("/api/v1/scenarios/run").json()
+        (found,) = run["results"]
+        assert (found["name"], found["then"], found["now"]) == ("walk", "failed", "failed"), found
+        assert found["then_text"] == found["now_text"]
+        assert "missed at" in found["now_text"], "nobody walks in these coloured pictures; no word of an unknown zone"
+        shown = client.get("/scenarios", headers={"accept": "text/html"}).text
+        assert "With the settings in force" in shown
+
+
+def test_a_run_is_cancelled_and_one_without_scenarios_refused(site: Site, client: TestClient) -> None:
+    assert problem(client, "/api/v1/scenarios/run", {})[0] == 409
+    site.alerts.review("walker", "reviewed", T0 + 50)
+    ScenarioExporter(site.root, site.config.for_decisions(), site.config.storage.disk_free_min_mb, site.clock).keep(
+        "walker", KeepOptions(name="walk")
+    )
+    assert client.post("/api/v1/scenarios/run", json={}).json()["state"] == "running"
+    assert "Cancel" in client.get("/scenarios", headers={"accept": "text/html"}).text
+    assert problem(client, "/api/v1/scenarios/run", {})[0] == 409
+    assert client.post("/api/v1/scenarios/run/cancel", json={}).json()["state"] == "cancelled"
 
 
 def test_one_that_is_deleted_while_it_runs_stays_deleted(site: Site, client: TestClient) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from zlib import crc32
 
@@ -70,6 +70,53 @@ _STEP_S_MIN = 0.001  # time stamps rise, whatever is wrong with them
 _STALL_RATE = 0.1  # a late link stands still every ten seconds on average
 
 
+class _LinkFaults:
+    """Decides which frames a bad link loses, and how late the others arrive.
+
+    State: when the link stands still. It depends on the seed, a frame's number and its time alone.
+    """
+
+    def __init__(self, conditions: Sequence[FootageCondition], seed: int) -> None:
+        self._conditions = conditions
+        self._seed = seed
+        self._stall_ends_t = 0.0
+        self._stall_second = -1
+
+    def loses(self, frame: DecodedFrame) -> bool:
+        """Return True if the link loses this frame."""
+        drop = self.at("drop", frame.t)
+        return drop is not None and self._random("drop", frame.index) < drop.amount / 100
+
+    def delay_s(self, frame: DecodedFrame) -> float:
+        """Return by how much the frame's time stamp is wrong."""
+        jitter, late = self.at("jitter", frame.t), self.at("late", frame.t)
+        delay_s = 0.0
+        if jitter is not None:
+            delay_s += (2 * self._random("jitter", frame.index) - 1) * jitter.amount / 1000
+        if late is not None:
+            delay_s += self._behind_s(frame, late.amount / 1000)
+        return delay_s
+
+    def _behind_s(self, frame: DecodedFrame, stall_s: float) -> float:
+        """Return how late a frame is: those that waited for the link arrive at its end, one after the other."""
+        second = int(frame.t)
+        if (
+            second != self._stall_second
+            and frame.t >= self._stall_ends_t
+            and self._random("late", second) < _STALL_RATE
+        ):
+            self._stall_ends_t = frame.t + stall_s
+        self._stall_second = second
+        return max(0.0, self._stall_ends_t - frame.t)
+
+    def at(self, name: str, t: float) -> FootageCondition | None:
+        """Return the condition of this name that holds at a time; None if there is none."""
+        return next((each for each in self._conditions if each.kind.name == name and each.at(t)), None)
+
+    def _random(self, name: str, number: int) -> float:
+        return float(np.random.default_rng((self._seed, crc32(name.encode()), number)).random())
+
+
 class FaultySource:
     """A source whose frames arrive as over a bad link.
 
@@ -84,13 +131,10 @@ class FaultySource:
         self._source = source
         self._camera = camera
         self._conditions = conditions
-        self._faults = conditions.stream_conditions
-        self._seed = conditions.seed
+        self._faults = _LinkFaults(conditions.stream_conditions, conditions.seed)
         self._frozen: av.VideoFrame | None = None
         self._gap_begun: tuple[FootageCondition, float] | None = None
         self._t = 0.0
-        self._stall_ends_t = 0.0
-        self._stall_second = -1
 
     @property
     def name(self) -> str:
@@ -127,14 +171,14 @@ class FaultySource:
             yield self._gap(*self._gap_begun, last_t)
 
     def _frame(self, frame: DecodedFrame) -> Iterator[SourceItem]:
-        gap = self._at("gap", frame.t)
+        gap = self._faults.at("gap", frame.t)
         if gap is not None:
             self._gap_begun = self._gap_begun or (gap, self._t)
             return
-        if self._lost(frame):
+        if self._faults.loses(frame):
             return
         image = self._shown(frame)
-        t = max(frame.t + self._delay_s(frame), self._t + _STEP_S_MIN) if self._t or frame.t else frame.t
+        t = max(frame.t + self._faults.delay_s(frame), self._t + _STEP_S_MIN) if self._t or frame.t else frame.t
         if self._gap_begun is not None:
             yield self._gap(*self._gap_begun, t)
             self._gap_begun = None
@@ -142,41 +186,9 @@ class FaultySource:
         yield replace(frame, t=self._t, av_frame=image)
 
     def _shown(self, frame: DecodedFrame) -> av.VideoFrame:
-        if self._at("freeze", frame.t) is None or self._frozen is None:
+        if self._faults.at("freeze", frame.t) is None or self._frozen is None:
             self._frozen = frame.av_frame
         return self._frozen
-
-    def _lost(self, frame: DecodedFrame) -> bool:
-        drop = self._at("drop", frame.t)
-        return drop is not None and self._random("drop", frame.index) < drop.amount / 100
-
-    def _delay_s(self, frame: DecodedFrame) -> float:
-        """Return by how much the frame's time stamp is wrong."""
-        jitter, late = self._at("jitter", frame.t), self._at("late", frame.t)
-        delay_s = 0.0
-        if jitter is not None:
-            delay_s += (2 * self._random("jitter", frame.index) - 1) * jitter.amount / 1000
-        if late is not None:
-            delay_s += self._behind_s(frame, late.amount / 1000)
-        return delay_s
-
-    def _behind_s(self, frame: DecodedFrame, stall_s: float) -> float:
-        """Return how late a frame is: those that waited for the link arrive at its end, one after the other."""
-        second = int(frame.t)
-        if (
-            second != self._stall_second
-            and frame.t >= self._stall_ends_t
-            and self._random("late", second) < _STALL_RATE
-        ):
-            self._stall_ends_t = frame.t + stall_s
-        self._stall_second = second
-        return max(0.0, self._stall_ends_t - frame.t)
-
-    def _at(self, name: str, t: float) -> FootageCondition | None:
-        return next((each for each in self._faults if each.kind.name == name and each.at(t)), None)
-
-    def _random(self, name: str, number: int) -> float:
-        return float(np.random.default_rng((self._seed, crc32(name.encode()), number)).random())
 
     def _gap(self, gap: FootageCondition, t_start: float, t_end: float) -> Gap:
         return Gap(camera=self._camera, t_start=round(t_start, 3), t_end=round(t_end, 3), reason=gap.text)

@@ -1,0 +1,275 @@
+"""One network's answers on sampled frames of a recording, and two of them laid side by side.
+
+Each network examines the frames in a child of its own, so a crash, a hang or a leak is the child's; the parent compares
+the answers frame by frame. Key frames alone are decoded, at least `every_s` apart.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from appliance.base.clock import SystemClock
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import SourceError
+from appliance.base.geometry import iou
+from appliance.bundle.manifest import SCORE_KINDS
+from appliance.canary.judge import Light, PairedObject
+from appliance.detect import detector as detectors
+from appliance.ingest.clip_reader import ClipReader
+from appliance.media.decoder import DecodedFrame, Decoder
+from appliance.types import Box
+
+SURE, SEEN = 0.5, 0.2  # score of an object that counts; of one that the other network sees all the same
+SAME_IOU_MIN = 0.35  # boxes of two networks on the same object
+SCORE_MIN = 0.1  # what is weaker says nothing
+NIGHT_MEAN, NIGHT_SATURATION = 75.0, 4.0  # of 255: dark, or the grey of an infrared lamp
+FRAMES_MAX = 20_000  # 3 hours of 2 frames a second; the answers are some 10 MB
+PROGRESS_EVERY = 20  # frames
+MIB = 1024 * 1024
+_KIND_OF = {label: kind for kind, labels in SCORE_KINDS.items() for label in labels}
+
+
+@dataclass(frozen=True, slots=True)
+class FootageFile:
+    """A clip or a segment. begin_t: UTC seconds of its first frame."""
+
+    path: str
+    begin_t: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyTask:
+    """Frames that a network is to examine. every_s: the least time between two; keys_only: decode key frames alone."""
+
+    camera: str
+    files: tuple[FootageFile, ...]
+    detector: DetectorConfig
+    model_folder: str = ""
+    every_s: float = 1.0
+    keys_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FoundObject:
+    """A detection; score: on the common scale."""
+
+    kind: str
+    score: float
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedFrame:
+    """What a network found in a frame. cpu_ms: CPU time of the inference, all threads of the child."""
+
+    t: float
+    light: Light
+    cpu_ms: float
+    objects: tuple[FoundObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All answers of one network. memory_mb: by how much the child grew for it, at its peak. seconds: of the clock."""
+
+    model: str
+    camera: str
+    frames: tuple[SurveyedFrame, ...]
+    memory_mb: float
+    seconds: float
+    unread: tuple[str, ...] = ()
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of all inferences."""
+        return sum(each.cpu_ms for each in self.frames) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownObject:
+    """What a person or a judge said of an object: from t0 to t1 it is there (right), or it is false, at any time."""
+
+    t0: float
+    t1: float
+    kind: str
+    box: Box
+    right: bool
+
+
+SURVEY_TASK: TypeAdapter[SurveyTask] = TypeAdapter(SurveyTask)
+SURVEY: TypeAdapter[Survey] = TypeAdapter(Survey)
+
+
+def kind_of(label: str) -> str:
+    """Return what a label is compared as: cars, buses and trucks are `vehicle`."""
+    return _KIND_OF.get(label, label)
+
+
+def surveyed(task: SurveyTask) -> Generator[float, None, dict[str, Any]]:
+    """Yield the share that is done; return a Survey as plain values. Raise ModelError, SourceError, DetectorError."""
+    clock = SystemClock()
+    before, began = _peak_mb(), clock.monotonic()
+    settings = task.detector.model_copy(update={"score_min": SCORE_MIN})
+    network = detectors.load(settings)
+    lines = detectors.calibration_of(network)
+    frames: list[SurveyedFrame] = []
+    unread: list[str] = []
+    for number, file in enumerate(task.files):
+        try:
+            for decoded in sampled(Path(file.path), task.every_s, keys_only=task.keys_only):
+                if len(frames) >= FRAMES_MAX:
+                    break
+                pixels = cast("NDArray[np.uint8]", decoded.av_frame.to_ndarray(format="bgr24"))
+                cpu = time.process_time()
+                found = network.detect([pixels])[0]
+                cpu_ms = (time.process_time() - cpu) * 1000
+                names = [network.labels[kind] for kind in found.class_ids.tolist()]
+                rows = zip(names, found.scores.tolist(), found.boxes.tolist(), strict=True)
+                objects = tuple(
+                    FoundObject(kind_of(name), round(_common(score, lines.get(name)), 4), _box(box))
+                    for name, score, box in rows
+                )
+                frames.append(
+                    SurveyedFrame(round(file.begin_t + decoded.t, 3), light_of(pixels), round(cpu_ms, 2), objects)
+                )
+                if len(frames) % PROGRESS_EVERY == 0:
+                    yield round(number / len(task.files), 4)
+        except SourceError as error:
+            unread.append(str(error))
+    if not frames:
+        raise SourceError(unread[0] if unread else f"there is no recording of {task.camera} to try a network on")
+    memory_mb = round(_peak_mb() - before, 1)
+    survey = Survey(
+        network.name, task.camera, tuple(frames), memory_mb, round(clock.monotonic() - began, 2), tuple(unread)
+    )
+    return asdict(survey)
+
+
+def survey_frames(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
+    """Do `surveyed` in a sandbox. values: a SurveyTask as plain values."""
+    task = SURVEY_TASK.validate_python(values)
+    if task.model_folder:
+        os.environ["VEDETTE_MODELS"] = task.model_folder
+    return (yield from surveyed(task))
+
+
+def sampled(path: Path, every_s: float, *, keys_only: bool) -> Iterator[DecodedFrame]:
+    """Yield frames of a file at least `every_s` apart. Raise SourceError."""
+    next_t = float("-inf")
+    with ClipReader(str(path), path.name) as clip:
+        if not keys_only:
+            for frame in clip.frames():
+                if frame.t >= next_t:
+                    next_t = frame.t + every_s
+                    yield frame
+            return
+        decoder, first_t = Decoder(path.name, clip.info), None
+        try:
+            for packet in clip.packets():
+                if not packet.keyframe or packet.t < next_t:
+                    continue
+                next_t = packet.t + every_s
+                decoder.restart(0)
+                frame_of_key = decoder.decode_key_frame(packet)
+                if frame_of_key is not None:
+                    first_t = packet.t if first_t is None else first_t
+                    yield DecodedFrame(0, packet.t - first_t, frame_of_key.av_frame)
+        finally:
+            decoder.close()
+
+
+def light_of(pixels: NDArray[np.uint8]) -> Light:
+    """Return whether a BGR frame is dark, or grey as under an infrared lamp."""
+    small = pixels[::16, ::16].astype(np.int16)
+    saturation = float((small.max(axis=2) - small.min(axis=2)).mean())
+    return "night" if float(small.mean()) < NIGHT_MEAN or saturation < NIGHT_SATURATION else "day"
+
+
+def paired(old: Survey, new: Survey, known: Sequence[KnownObject] = ()) -> Iterator[PairedObject]:
+    """Yield the objects of each frame that both examined."""
+    others = {frame.t: frame for frame in new.frames}
+    for frame in old.frames:
+        other = others.get(frame.t)
+        if other is not None:
+            yield from _paired_frame(old.camera, frame, other, known)
+
+
+def cpu_pairs(old: Survey, new: Survey) -> Iterator[tuple[float, float]]:
+    """Yield the CPU time of both for each frame that both examined, milliseconds."""
+    others: Mapping[float, SurveyedFrame] = {frame.t: frame for frame in new.frames}
+    for frame in old.frames:
+        if frame.t in others:
+            yield frame.cpu_ms, others[frame.t].cpu_ms
+
+
+def _paired_frame(
+    camera: str, old: SurveyedFrame, new: SurveyedFrame, known: Sequence[KnownObject]
+) -> Iterator[PairedObject]:
+    about = {"camera": camera, "t": old.t, "light": old.light}
+    for one, other, alone in ((old, new, "old"), (new, old, "new")):
+        for each in one.objects:
+            if each.score < SURE:
+                continue
+            match = _match(each, other.objects)
+            seen = match is not None and match.score >= SEEN
+            if seen and alone == "new":
+                if match is not None and match.score >= SURE:
+                    continue  # the pair was counted from the other side
+                yield _pair(each, about, "both", known, None)
+            elif seen and match is not None:
+                yield _pair(each, about, "both", known, _logit(match.score) - _logit(each.score))
+            else:
+                yield _pair(each, about, alone, known, None)
+
+
+def _pair(
+    each: FoundObject, about: Mapping[str, Any], found: Any, known: Sequence[KnownObject], shift: float | None
+) -> PairedObject:
+    x1, _, x2, y2 = each.box
+    column, row = min(2, int((x1 + x2) / 2 * 3)), min(2, int(y2 * 3))
+    truth = _truth(each, about["t"], known)
+    return PairedObject(kind=each.kind, place=row * 3 + column, found=found, shift=shift, truth=truth, **about)
+
+
+def _match(each: FoundObject, others: Sequence[FoundObject]) -> FoundObject | None:
+    same = [other for other in others if other.kind == each.kind and iou(each.box, other.box) >= SAME_IOU_MIN]
+    return max(same, key=lambda other: other.score, default=None)
+
+
+def _truth(each: FoundObject, t: float, known: Sequence[KnownObject]) -> bool | None:
+    answers = [
+        one.right
+        for one in known
+        if one.kind == each.kind and iou(one.box, each.box) >= SAME_IOU_MIN and (not one.right or one.t0 <= t <= one.t1)
+    ]
+    return None if not answers else any(answers)
+
+
+def _common(score: float, line: tuple[float, float] | None) -> float:
+    if line is None:
+        return score
+    return 1 / (1 + float(np.exp(-(line[0] * _logit(score) + line[1]))))
+
+
+def _logit(score: float) -> float:
+    bounded = min(max(score, 0.01), 0.99)
+    return float(np.log(bounded / (1 - bounded)))
+
+
+def _box(corners: Sequence[float]) -> Box:
+    x1, y1, x2, y2 = (round(float(side), 4) for side in corners)
+    return (x1, y1, x2, y2)
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB

@@ -1,0 +1,221 @@
+"""Decides whether a candidate is better or worse than what is in force, or whether too little is known to say.
+
+What comes in are pairs: an object that one or both networks found in the same frame, the CPU time of both for it, what
+both did with an expectation of a kept scenario. What goes out is *better*, *worse* or *not enough*. Each question is a
+sequential test of a share: an e-value, the likelihood of a mixture of shares beyond the bound against the bound itself
+(H. Robbins, 1970; A. Ramdas et al., 2023). By Ville's inequality it exceeds 1/alpha with a probability of at most alpha
+however often one looks, so evidence may be added as it comes. The chance that a candidate which keeps all bounds is
+called worse is at most ALPHA, shared out evenly over the questions; so is that of calling one better that does not.
+
+An object that only one network found is no proof of anything by itself: both may lose what hardly scores. Therefore a
+candidate may lose up to LOST_MAX of what the other is sure of, in each part of the frame, by day and at night, of each
+kind. What a person or a judge called a false alarm counts for the candidate that leaves it out. Frames a second apart
+show the same objects, so answers are less independent than the test takes them to be; the bounds leave room for that,
+and `tests/unit/test_canary.py` measures how often equal networks are stopped. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+ALPHA = 0.02  # chance of a wrong "worse", and of a wrong "better"
+LOST_MAX = 0.15  # share of the objects that the other is sure of
+GAINED_MAX = 0.35  # share of what either found that the candidate alone is sure of: half as many again
+SHIFT_MAX = 0.6  # of log-odds on the common scale, in half of the objects: a threshold of .5 acts as one of .35 or .65
+SLOWER_MAX, CHEAPER_MIN = 1.5, 0.8  # CPU time of an inference against the other's
+MEMORY_SHARE_MAX, MEMORY_MORE_MB = 2.0, 48.0  # against the other's, and MiB more: both must be exceeded
+ENERGY_SHARE_MAX = 1.5  # joules of the same frames
+LOAD_MAX = 0.85  # share of the detector's time that would be in use: beyond it cameras are overloaded
+STRATUM_MIN = 5  # objects by day, and at night, before a candidate can be better
+TESTS_MIN = 24  # strata, kinds and costs among which ALPHA is shared, at least
+_GRID = 16  # shares of the mixture
+Outcome = Literal["better", "worse", "not enough"]
+Light = Literal["day", "night"]
+
+
+class ShareTest:
+    """Tests whether a share is beyond a bound. State: counts, and the largest e-value so far (its logarithm)."""
+
+    def __init__(self, bound: float, side: Literal["above", "below"] = "above") -> None:
+        self.n = self.hits = 0
+        self.log_e_max = 0.0
+        room = 1 - bound if side == "above" else bound
+        shares = [(k + 0.5) / _GRID * room for k in range(_GRID)]
+        grid = [bound + each if side == "above" else each for each in shares]
+        self._steps = [(math.log(p / bound), math.log((1 - p) / (1 - bound))) for p in grid]
+
+    def add(self, hit: bool) -> None:
+        """Take one more answer."""
+        self.n += 1
+        self.hits += hit
+        logs = [self.hits * yes + (self.n - self.hits) * no for yes, no in self._steps]
+        top = max(logs)
+        log_e = top + math.log(sum(math.exp(each - top) for each in logs) / len(logs))
+        self.log_e_max = max(self.log_e_max, log_e)
+
+    def is_beyond(self, alpha: float) -> bool:
+        """Return whether the share lies beyond the bound, with a probability of error of at most `alpha`."""
+        return self.log_e_max >= -math.log(alpha)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedObject:
+    """An object in a frame that both networks examined.
+
+    place: ninth of the frame, 0..8, in which its foot stands. found: who is sure of it while the other does not see
+    it even weakly, or both. shift: by how much the candidate's score is higher, in log-odds on the common scale; None:
+    not both found it. truth: whether it is what it is called, as a person or a judge said; None: nobody did. t: UTC
+    seconds, for who wants to see the frame.
+    """
+
+    camera: str
+    t: float
+    kind: str
+    place: int
+    light: Light
+    found: Literal["both", "old", "new"]
+    shift: float | None = None
+    truth: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCosts:
+    """What one network took for the frames. load: of the detector's time with it, by extrapolation; None: not known.
+
+    failure: how it ended if it did not examine all of them (a crash, a time-out); "": it did.
+    """
+
+    failure: str = ""
+    memory_mb: float = 0.0
+    joules: float | None = None
+    load: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The outcome with its reasons, in words; lacking: what "better" would still need. objects: pairs that counted."""
+
+    outcome: Outcome
+    reasons: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    objects: int = 0
+    lost: int = 0
+    gained: int = 0
+    wins: int = 0
+    losses: int = 0
+    cpu_ratio: float | None = None
+    shares: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Stratum to (lost, objects)."""
+
+
+class CandidateJudge:
+    """Gathers pairs about one candidate. State: a test a question. `verdict` may be asked at any time."""
+
+    def __init__(self) -> None:
+        self._lost: dict[str, ShareTest] = {}
+        self._kept = ShareTest(LOST_MAX, "below")
+        self._gained = ShareTest(GAINED_MAX)
+        self._higher, self._lower = ShareTest(0.5), ShareTest(0.5)
+        self._slower, self._cheaper = ShareTest(0.5), ShareTest(0.5)
+        self._wins, self._losses = ShareTest(0.5), ShareTest(0.5)
+        self._ratios: list[float] = []
+        self._gates: list[str] = []
+
+    def add_object(self, pair: PairedObject) -> None:
+        """Take an object that one or both found."""
+        if pair.truth is not None and pair.found != "both":
+            self._known(won=(pair.found == "new") == pair.truth)
+        if pair.found == "new":
+            if pair.truth is None:
+                self._gained.add(True)
+            return
+        if pair.truth is False:
+            return
+        self._gained.add(False)
+        self._kept.add(pair.found == "old")
+        for stratum in ("all", pair.light, f"place {pair.place}", f"kind {pair.kind}", f"camera {pair.camera}"):
+            self._lost.setdefault(stratum, ShareTest(LOST_MAX)).add(pair.found == "old")
+        if pair.shift is not None:
+            self._higher.add(pair.shift > SHIFT_MAX)
+            self._lower.add(pair.shift < -SHIFT_MAX)
+
+    def add_expectation(self, *, old_right: bool, new_right: bool) -> None:
+        """Take what both did with an expectation, or a prohibition, of a kept scenario or a judged alert."""
+        if old_right != new_right:
+            self._known(won=new_right)
+
+    def add_cpu(self, old_ms: float, new_ms: float) -> None:
+        """Take the CPU time of both for the same frame."""
+        ratio = new_ms / max(old_ms, 1e-3)
+        self._ratios.append(ratio)
+        self._slower.add(ratio > SLOWER_MAX)
+        self._cheaper.add(ratio < CHEAPER_MIN)
+
+    def add_costs(self, old: RunCosts, new: RunCosts) -> None:
+        """Take what the runs cost as a whole: each gate that does not hold stops the candidate."""
+        self._gates = [*_gates(old, new)]
+
+    def verdict(self) -> Judgement:
+        """Return the outcome with the evidence so far."""
+        lost, worse = self._lost.get("all"), [*self._gates, *self._faults()]
+        better, lacking = self._merits(), list(self._lacks())
+        outcome: Outcome = "worse" if worse else "better" if better and not lacking else "not enough"
+        if not better and not worse:
+            lacking.append("nothing shows it to be better: neither known alerts nor a lower cost")
+        return Judgement(
+            outcome, tuple(worse or better), () if worse else tuple(lacking), objects=lost.n if lost else 0,
+            lost=lost.hits if lost else 0, gained=self._gained.hits, wins=self._wins.hits, losses=self._losses.hits,
+            cpu_ratio=sorted(self._ratios)[len(self._ratios) // 2] if self._ratios else None,
+            shares={name: (each.hits, each.n) for name, each in sorted(self._lost.items())},
+        )  # fmt: skip
+
+    def _known(self, *, won: bool) -> None:
+        self._wins.add(won)
+        self._losses.add(not won)
+
+    def _faults(self) -> Iterator[str]:
+        alpha = ALPHA / max(TESTS_MIN, len(self._lost) + 5)
+        for stratum, test in sorted(self._lost.items()):
+            if test.is_beyond(alpha):
+                yield f"it loses {test.hits} of {test.n} objects ({stratum})"
+        if self._gained.is_beyond(alpha):
+            yield f"it alone is sure of {self._gained.hits} of {self._gained.n} objects"
+        for test, way in ((self._higher, "higher"), (self._lower, "lower")):
+            if test.is_beyond(alpha):
+                yield f"its scores are {way} than they should be for {test.hits} of {test.n} objects"
+        if self._slower.is_beyond(alpha):
+            yield f"it takes over {SLOWER_MAX:g} times the CPU time in {self._slower.hits} of {self._slower.n} frames"
+        if self._losses.is_beyond(alpha):
+            yield f"of known alerts and scenarios it loses {self._losses.hits} and wins {self._wins.hits}"
+
+    def _merits(self) -> list[str]:
+        found = []
+        if self._wins.is_beyond(ALPHA / 2):
+            found.append(f"of known alerts and scenarios it wins {self._wins.hits} and loses {self._losses.hits}")
+        if self._cheaper.is_beyond(ALPHA / 2):
+            found.append(f"it takes less than {CHEAPER_MIN:g} of the CPU time, and loses nothing")
+        return found
+
+    def _lacks(self) -> Iterator[str]:
+        if not self._kept.is_beyond(ALPHA):
+            yield f"too few objects to show that it loses less than {LOST_MAX:.0%} ({self._kept.n} so far)"
+        for light in ("day", "night"):
+            seen = self._lost[light].n if light in self._lost else 0
+            if seen < STRATUM_MIN:
+                yield f"{STRATUM_MIN - seen} more objects by {light}"
+
+
+def _gates(old: RunCosts, new: RunCosts) -> Iterator[str]:
+    if new.failure:
+        yield f"it failed: {new.failure}"
+        return
+    more_mb = new.memory_mb - old.memory_mb
+    if new.memory_mb > MEMORY_SHARE_MAX * old.memory_mb and more_mb > MEMORY_MORE_MB:
+        yield f"it takes {more_mb:.0f} MiB more memory ({new.memory_mb:.0f} for {old.memory_mb:.0f})"
+    if old.joules and new.joules and new.joules > ENERGY_SHARE_MAX * old.joules:
+        yield f"it takes {new.joules / old.joules:.1f} times the energy"
+    if new.load is not None and new.load > LOAD_MAX:
+        yield f"the detector would be at work {new.load:.0%} of the time, which heats and overloads the appliance"

@@ -1,0 +1,179 @@
+"""A candidate tried on a site: its kept scenarios and its last hours of recording, beside the network in force.
+
+Everything runs in children of the lowest priority (`scenario.sandboxed_jobs`), one network in one child, so a candidate
+that crashes, hangs or takes all memory is stopped with its child. The same trial on the newest minutes is the shadow on
+live frames: the recorder writes what the live network sees, so nothing is added to the ingest process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import DetectorError, ModelError, SourceError
+from appliance.canary.frame_survey import (
+    SURVEY,
+    SURVEY_TASK,
+    FootageFile,
+    KnownObject,
+    Survey,
+    SurveyTask,
+    cpu_pairs,
+    kind_of,
+    paired,
+)
+from appliance.canary.judge import CandidateJudge, PairedObject, RunCosts
+from appliance.canary.proof_store import DifferingFrame, ProofReport
+from appliance.sandbox.sandbox import SandboxError, SandboxLimits
+from appliance.store.archive import ReviewedEvent
+
+SHOWN_MAX = 60  # frames that differ, in one report
+AROUND_S = 10.0  # an object is there this long before and after its event
+WALL_S_MIN, WALL_SHARE_MAX = 60.0, 5.0  # a candidate may take this many times as long as what is in force, at least
+WALL_S_MAX = 3600.0  # seconds for one camera and network
+LIMITS = SandboxLimits(memory_bytes=3 * 1024**3, reply_bytes_max=32 * 1024 * 1024)
+"""The memory is that of `recording_jobs.LIMITS`; what takes more cannot be tried on a small appliance."""
+FAILURES = (SandboxError, ModelError, SourceError, DetectorError)
+
+
+class JobCall(Protocol):
+    """Runs one of the functions of `scenario.sandboxed_jobs` in a child of its own."""
+
+    def __call__(self, function: str, values: Mapping[str, Any], wall_s: float) -> Any:
+        """Return its result. Raise SandboxError, ModelError, SourceError, DetectorError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CameraFootage:
+    """What a candidate is tried on: files of one camera, oldest first, and what is known of objects in them."""
+
+    camera: str
+    files: tuple[FootageFile, ...]
+    known: tuple[KnownObject, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """What is tried: the settings in force and the candidate's, on cameras and on kept scenarios (files)."""
+
+    candidate: str
+    now: DetectorConfig
+    then: DetectorConfig
+    footage: tuple[CameraFootage, ...]
+    scenarios: tuple[str, ...] = ()
+    model_folder: str = ""
+    every_s: float = 1.0
+    keys_only: bool = True
+    load_now: float | None = None
+    """Share of the detector's time in use; None: not known."""
+
+
+class CandidateTrial:
+    """One trial. State: the judge, and what was examined. Owner: one thread, once."""
+
+    def __init__(self, plan: TrialPlan, call: JobCall) -> None:
+        self._plan = plan
+        self._call = call
+        self._judge = CandidateJudge()
+        self._pairs: list[PairedObject] = []
+        self._unread: list[str] = []
+        self._surveys: list[tuple[Survey, Survey]] = []
+        self._failure = ""
+
+    def run(self, made_t: float) -> ProofReport:
+        """Try the candidate until it fails, or all is examined. made_t: when, UTC seconds."""
+        for footage in self._plan.footage:
+            if not self._failure:
+                self._try_on(footage)
+        for scenario in self._plan.scenarios:
+            if not self._failure:
+                self._try_scenario(scenario)
+        self._judge.add_costs(*self._costs())
+        old = [each for each, _ in self._surveys]
+        return ProofReport(
+            candidate=self._plan.candidate, made_t=made_t, judgement=self._judge.verdict(),
+            networks=(old[0].model, self._surveys[0][1].model) if old else ("", ""),
+            frames=sum(len(each.frames) for each in old),
+            footage_s=sum(max(0.0, each.frames[-1].t - each.frames[0].t) for each in old),
+            wall_s=sum(one.seconds + other.seconds for one, other in self._surveys),
+            differing=tuple(self._differing()), unread=tuple(self._unread),
+        )  # fmt: skip
+
+    def _try_on(self, footage: CameraFootage) -> None:
+        try:
+            old = self._survey(footage, self._plan.now, WALL_S_MAX)
+        except FAILURES as error:
+            self._unread.append(f"{footage.camera}: {error}")
+            return
+        try:
+            new = self._survey(footage, self._plan.then, min(WALL_S_MAX, max(WALL_S_MIN, WALL_SHARE_MAX * old.seconds)))
+        except FAILURES as error:
+            self._failure = str(error)
+            return
+        self._surveys.append((old, new))
+        for pair in paired(old, new, footage.known):
+            self._judge.add_object(pair)
+            if pair.found != "both":
+                self._pairs.append(pair)
+        for old_ms, new_ms in cpu_pairs(old, new):
+            self._judge.add_cpu(old_ms, new_ms)
+
+    def _survey(self, footage: CameraFootage, detector: DetectorConfig, wall_s: float) -> Survey:
+        plan = self._plan
+        task = SurveyTask(
+            footage.camera, footage.files, detector, plan.model_folder, every_s=plan.every_s, keys_only=plan.keys_only
+        )
+        values = SURVEY_TASK.dump_python(task, mode="json")
+        try:
+            return SURVEY.validate_python(self._call("survey_frames", values, wall_s))
+        except ValidationError:
+            raise ModelError("the child answered what makes no sense") from None
+
+    def _try_scenario(self, file: str) -> None:
+        passed = []
+        for detector in (self._plan.now, self._plan.then):
+            values = {"file": file, "model_folder": self._plan.model_folder, "model": detector.model}
+            try:
+                passed.append(self._call("run_scenario", values, WALL_S_MAX)["status"] == "passed")
+            except FAILURES as error:
+                if detector is self._plan.then and passed:
+                    self._failure = str(error)
+                else:
+                    self._unread.append(f"{Path(file).parent.name}: {error}")
+                return
+        self._judge.add_expectation(old_right=passed[0], new_right=passed[1])
+
+    def _costs(self) -> tuple[RunCosts, RunCosts]:
+        old = max((each.memory_mb for each, _ in self._surveys), default=0.0)
+        new = max((each.memory_mb for _, each in self._surveys), default=0.0)
+        old_s, new_s = (sum(each.cpu_s for each in side) for side in (*zip(*self._surveys, strict=True),) or ((), ()))
+        load = self._plan.load_now
+        then = load * new_s / old_s if load is not None and old_s else None
+        return RunCosts(memory_mb=old, load=load), RunCosts(failure=self._failure, memory_mb=new, load=then)
+
+    def _differing(self) -> Iterator[DifferingFrame]:
+        """Yield frames of as many places, kinds and moments as possible."""
+        seen: set[tuple[str, str, str, int]] = set()
+        for pair in self._pairs:
+            key = (pair.camera, pair.kind, pair.found, int(pair.t // AROUND_S))
+            if key not in seen and len(seen) < SHOWN_MAX:
+                seen.add(key)
+                yield DifferingFrame(pair.camera, pair.t, pair.kind, pair.found)
+
+
+def known_objects(events: Sequence[ReviewedEvent]) -> tuple[KnownObject, ...]:
+    """Return what people said of the objects of these events; events that nobody reviewed are left out."""
+    return tuple(
+        KnownObject(
+            each.event.t - AROUND_S, each.event.t + AROUND_S, kind_of(each.event.label), each.event.box,
+            each.review == "reviewed",
+        )
+        for each in events
+        if each.review is not None
+    )  # fmt: skip

@@ -1,0 +1,282 @@
+"""Proof before trust: what is broken is stopped before it decides, what is equal is not, and too little is no proof."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.base.clock import ManualClock, SystemClock
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import DetectorError, ModelError, SourceError
+from appliance.bundle.bundle_store import BundleStore
+from appliance.bundle.manifest import BundleRef
+from appliance.canary.frame_survey import FootageFile, light_of
+from appliance.canary.judge import ALPHA, LOST_MAX, CandidateJudge, Judgement, PairedObject, RunCosts, ShareTest
+from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
+from appliance.canary.trial import (
+    LIMITS,
+    CameraFootage,
+    CandidateTrial,
+    TrialPlan,
+)
+from appliance.config import SiteConfig
+from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.detect.bundle_maker import describe_network
+from appliance.sandbox.sandbox import Sandbox, SandboxFolders
+from tests.support.candidate_networks import OWN, Candidate, bad_candidates, equal_candidates
+from tests.support.dashboard_site import Site
+from tests.support.waiting import until
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+CLIPS = [FIXTURES / "clips" / "gate.mp4", *sorted((FIXTURES / "family").glob("*.mp4"))]
+NETWORK = DetectorConfig(model=str(OWN), threads=1)
+
+
+class SurveyChild:
+    """Runs surveys in children of their own at usual priority; the answer of the network in force is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, Any] = {}
+
+    def __call__(self, function: str, values: Mapping[str, Any], wall_s: float) -> Any:
+        if function != "survey_frames":
+            raise ModelError("there are no scenarios here")
+        model = values["detector"]["model"]
+        if model == str(OWN) and model in self._known:
+            return self._known[model]
+        folders = SandboxFolders(readable=(FIXTURES, OWN.parent, self._folder))
+        raises = (SourceError, ModelError, DetectorError)
+        child = Sandbox("appliance.canary.frame_survey", LIMITS, folders, raises=raises)
+        try:
+            self._known[model] = child.call(function, dict(values), wall_s=wall_s)
+            return self._known[model]
+        finally:
+            child.close()
+
+
+@pytest.fixture(scope="module")
+def child(tmp_path_factory: pytest.TempPathFactory) -> SurveyChild:
+    return SurveyChild(tmp_path_factory.getbasetemp())
+
+
+def tried(candidate: Candidate, folder: Path, child: SurveyChild) -> Judgement:
+    """Try a candidate on 160 key frames of our rendered clips, day, dusk and infrared."""
+    path = folder / f"{candidate.name}.onnx"
+    candidate.write(path)
+    files = tuple(FootageFile(str(clip), 1e6 * number) for number, clip in enumerate(CLIPS))
+    plan = TrialPlan(
+        candidate.name, NETWORK, NETWORK.model_copy(update={"model": str(path)}), (CameraFootage("gate", files),),
+        every_s=0.5,
+    )  # fmt: skip
+    report = CandidateTrial(plan, child).run(0.0)
+    path.unlink()
+    assert not report.unread
+    return report.judgement
+
+
+def pairs(rng: random.Random, n: int, lost: float, **about: Any) -> Iterator[PairedObject]:
+    for number in range(n):
+        found = "old" if rng.random() < lost else "both"
+        usual: dict[str, Any] = {
+            "camera": "gate", "t": float(number), "kind": rng.choice(("person", "vehicle")), "place": rng.randrange(9),
+            "light": rng.choice(("day", "night")), "shift": rng.gauss(0, 0.2) if found == "both" else None,
+        }  # fmt: skip
+        yield PairedObject(found=found, **{**usual, **about})
+
+
+def judged(objects: Iterator[PairedObject], judge: CandidateJudge | None = None) -> Judgement:
+    judge = judge or CandidateJudge()
+    for each in objects:
+        judge.add_object(each)
+    return judge.verdict()
+
+
+def test_a_share_at_its_bound_is_called_beyond_it_no_oftener_than_is_stated() -> None:
+    rng, wrong = random.Random(1), 0
+    for _ in range(400):
+        test = ShareTest(LOST_MAX)
+        for _ in range(200):
+            test.add(rng.random() < LOST_MAX)
+        wrong += test.is_beyond(0.05)
+    assert wrong <= 400 * 0.05
+
+
+def test_equal_ones_are_called_worse_no_oftener_than_is_stated_and_never_better() -> None:
+    rng = random.Random(2)
+    outcomes = [judged(pairs(rng, 400, lost=0.05)).outcome for _ in range(150)]
+    assert outcomes.count("worse") <= 150 * ALPHA
+    assert "better" not in outcomes
+
+
+def test_a_corner_that_is_not_seen_any_more_is_enough() -> None:
+    rng, judge = random.Random(3), CandidateJudge()
+    for place in range(8):
+        assert judged(pairs(rng, 30, lost=0.01, place=place), judge).outcome == "not enough"
+    found = judged(pairs(rng, 6, lost=1.0, place=8), judge)
+    assert (found.outcome, found.reasons) == ("worse", ("it loses 6 of 6 objects (place 8)",))
+
+
+def test_better_takes_known_wins_and_proof_by_day_and_at_night() -> None:
+    judge = CandidateJudge()
+    for _ in range(14):
+        judge.add_expectation(old_right=False, new_right=True)
+    assert judge.verdict().outcome == "not enough"
+    only_day = judged(pairs(random.Random(4), 60, lost=0.0, light="day"), judge)
+    assert (only_day.outcome, only_day.lacking) == ("not enough", ("5 more objects by night",))
+    assert judged(pairs(random.Random(5), 20, lost=0.0, light="night"), judge).outcome == "better"
+
+
+def test_leaving_out_what_a_person_called_false_is_a_win_and_no_loss() -> None:
+    false = [PairedObject(camera="gate", t=float(n), kind="person", place=0, light="day", found="old", truth=False)
+             for n in range(20)]  # fmt: skip
+    found = judged(iter(false))
+    assert (found.wins, found.losses, found.lost) == (20, 0, 0)
+
+
+def test_gates_of_memory_energy_and_load_stop_a_candidate() -> None:
+    for costs, words in (
+        (RunCosts(memory_mb=240), "memory"),
+        (RunCosts(memory_mb=60, joules=20.0), "energy"),
+        (RunCosts(memory_mb=60, load=0.9), "of the time"),
+        (RunCosts(failure="the child died"), "the child died"),
+    ):
+        judge = CandidateJudge()
+        judge.add_costs(RunCosts(memory_mb=60, joules=10.0, load=0.4), costs)
+        found = judge.verdict()
+        assert found.outcome == "worse"
+        assert words in found.reasons[0]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("candidate", list(bad_candidates(8)), ids=lambda each: each.kind)
+def test_each_kind_of_broken_network_is_stopped(candidate: Candidate, child: SurveyChild, tmp_path: Path) -> None:
+    assert tried(candidate, tmp_path, child).outcome == "worse"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("candidate", list(equal_candidates(3)), ids=lambda each: each.name)
+def test_equal_networks_are_not_stopped(candidate: Candidate, child: SurveyChild, tmp_path: Path) -> None:
+    found = tried(candidate, tmp_path, child)
+    assert found.outcome != "worse", found.reasons
+    assert found.objects > 150
+
+
+@pytest.mark.slow
+def test_fifty_broken_ones_are_stopped_and_at_most_two_of_fifty_equal_ones(child: SurveyChild, tmp_path: Path) -> None:
+    passed = [each.name for each in bad_candidates(50) if tried(each, tmp_path, child).outcome != "worse"]
+    stopped = [each.name for each in equal_candidates(50) if tried(each, tmp_path, child).outcome == "worse"]
+    assert passed == []
+    assert len(stopped) <= 2, stopped
+
+
+def test_frames_are_told_apart_by_their_light() -> None:
+    import numpy as np
+
+    dark, grey = np.full((64, 64, 3), 30, np.uint8), np.full((64, 64, 3), 120, np.uint8)
+    assert (light_of(dark), light_of(grey)) == ("night", "night")
+    assert light_of(grey + np.array([0, 20, 40], np.uint8)) == "day"
+
+
+def installed(store: BundleStore, version: str) -> BundleRef:
+    manifest, files = describe_network("vedette-nano", version)
+
+    def fill(folder: Path) -> None:
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+
+    store.add(manifest, manifest.to_bytes(), fill)
+    return manifest.ref
+
+
+def report_of(ref: BundleRef, outcome: Any, t: float = 1.0) -> ProofReport:
+    return ProofReport(str(ref), t, Judgement(outcome, ("it loses 9 of 9 objects",)), ("a", "b"), 9, 60.0, 6.0, ())
+
+
+def test_a_better_one_stays_and_a_worse_one_leaves_in_round_after_round(tmp_path: Path) -> None:
+    store = BundleStore(tmp_path / "bundles")
+    first, second, third = (installed(store, version) for version in ("101", "102", "103"))
+    assert apply_outcome(store, first, report_of(first, "not enough")) == ""
+    assert store.in_force().everywhere is None
+    for ref in (first, second):  # the second round as the first
+        assert "probation" in apply_outcome(store, ref, report_of(ref, "better"))
+        assert "proven" in apply_outcome(store, ref, report_of(ref, "not enough"))
+    assert "probation" in apply_outcome(store, third, report_of(third, "better"))
+    assert "quarantine" in apply_outcome(store, third, report_of(third, "worse"))
+    slot = store.in_force().everywhere
+    assert slot is not None
+    assert (slot.bundle, slot.state) == (second, "proven")
+    assert third in store.in_force().quarantined
+
+
+def test_ingest_that_dies_with_a_network_on_probation_gets_the_one_before_back(tmp_path: Path) -> None:
+    """A child that dies as long as the second bundle is in force, as a network that crashes when it is loaded."""
+    store = BundleStore(tmp_path / "bundles")
+    first, second = installed(store, "101"), installed(store, "102")
+    store.put_in_force(first)
+    store.put_in_force(second, state="probation")
+    script = tmp_path / "child.py"
+    script.write_text(
+        "import os, pathlib, sys\nsys.stdin.readline()\n"
+        f"if '{second}' in pathlib.Path(r'{store.root}/in_force.json').read_text().split('quarantined')[0]:\n"
+        "    os.abort()\nsys.stdin.read()\n"
+    )
+    config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
+    supervisor = IngestSupervisor(
+        config, SystemClock(), (sys.executable, str(script)),
+        replace_network=lambda reason: store.end_probation(reason) is not None,
+    )  # fmt: skip
+    thread = threading.Thread(target=supervisor.run, args=(Deaths(),))
+    thread.start()
+    try:
+        until(lambda: second in store.in_force().quarantined, 60.0)
+        slot = store.in_force().everywhere
+        assert slot is not None
+        assert (slot.bundle, slot.state) == (first, "proven")
+        until(lambda: supervisor.status.starts == 3 and supervisor.status.pid != 0, 60.0)
+    finally:
+        supervisor.stop()
+        thread.join(60)
+    assert store.end_probation("of no reason") is None
+
+
+class Deaths:
+    """A listener that takes nothing."""
+
+    def take(self, message: Any) -> None: ...
+
+    def lost(self, reason: str) -> None: ...
+
+
+@pytest.mark.thorough
+def test_a_site_tries_a_network_on_its_recording_and_shows_what_differs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from appliance.lab.prove_command import prove_command
+
+    site = Site(tmp_path / "site", ManualClock(1_700_000_000.0))
+    site.record_clip("gate", CLIPS[0], 1_700_000_000.0, 8.0)
+    file = tmp_path / "site.yaml"
+    file.write_text(
+        f"site: {{name: yard}}\nstorage: {{dir: {tmp_path / 'site'}}}\n"
+        "cameras: {gate: {url: 'rtsp://192.168.1.20/main'}}\n"
+    )
+    code = prove_command("vedette-nano-int8", file, hours=3.0, cameras=[], decide=False, as_json=False)
+    said = capfd.readouterr().out
+    assert code == 1
+    assert said.startswith("vedette-nano-int8: not enough")
+    report = ProofStore(tmp_path / "site").of("vedette-nano-int8")
+    assert report is not None
+    assert report.frames > 2
+    with site.client() as client:
+        (item,) = client.get("/api/v1/proofs").json()
+        page = client.get("/proofs").text
+    assert (item["outcome"], item["frames"]) == ("not enough", report.frames)
+    assert "vedette-nano-int8" in page
+    site.close()
