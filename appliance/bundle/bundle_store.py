@@ -218,6 +218,20 @@ class BundleStore:
                     table = _with_slot(table, camera, replace(slot, before=None))
             self._write(table)
 
+    def end_probation(self, reason: str) -> BundleRef | None:
+        """Quarantine the bundle of all cameras if it is on probation, and return it; None: none is, or that fails.
+
+        For who finds that nothing works with it: what was proven before comes back.
+        """
+        try:
+            slot = self.in_force().everywhere
+            if slot is None or slot.state != "probation":
+                return None
+            self.quarantine(slot.bundle, reason)
+        except (ModelError, PreconditionError):
+            return None
+        return slot.bundle
+
     def incoming(self) -> Path:
         """Return the folder of what is not installed yet; it is made."""
         path = self.root / _INCOMING

@@ -35,7 +35,7 @@ from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, StoredSite
 from appliance.dashboard.setup_api import new_setup_code
 from appliance.detect.bundle_maker import adopt_network
-from appliance.detect.model_files import pull_folder
+from appliance.detect.model_files import bundle_store, pull_folder
 from appliance.health.disk_watch import DiskWatch
 from appliance.health.load_shedding import LoadShedding
 from appliance.media.recording_reader import LIMITS, SandboxedReader
@@ -291,7 +291,9 @@ def build(
     """
     log = LogRing(clock) if log is None else log
     stores = CoreStores.of(db, Meter(db, secrets.token_hex(8)))
-    supervisor = IngestSupervisor(config.for_ingest(), clock, log_line=log.add_child_line)
+    supervisor = IngestSupervisor(
+        config.for_ingest(), clock, log_line=log.add_child_line, replace_network=_leave_probation
+    )
     limits = replace(LIMITS, idle_s=VIEW_IDLE_S)
     readers = SandboxedReader(root, limits), SandboxedReader(root, limits), SandboxedReader(root, limits)
     live = partial(_count_live, stores.cameras)
@@ -430,3 +432,11 @@ def storage_folder(storage: StorageConfig) -> Path:
             f"{root} and what is in it to the user that runs Vedette"
         ) from None
     return root
+
+
+def _leave_probation(reason: str) -> bool:
+    """Return whether a network on probation, with which ingest does not come up, was put in quarantine."""
+    bundle = bundle_store().end_probation(f"ingest does not stay up with it: {reason}")
+    if bundle is not None:
+        logger.error("%s is in quarantine, and what was proven before comes back: %s", bundle, reason)
+    return bundle is not None

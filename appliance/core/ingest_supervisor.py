@@ -31,6 +31,7 @@ LOG_LINE_BYTES_MAX = 16 * 1024  # a longer line is cut into several
 SILENCE_S_MAX = 20.0  # it sends a sign of life each second, once it has started
 STOP_S_MAX = 8.0  # its own limit is 6 s
 HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
+SHORT_LIVES_MAX = 2  # one after the other: the first may be the machine's start, or a kill
 EXIT_WRONG_USE = 2  # of vedette and its children: wrong use or configuration
 _READ_BYTES = 256 * 1024  # a pipe of Linux holds 64 kB, so one read empties it
 # What the ingest process gets of this process's environment: where models, libraries and accelerators are, and how they
@@ -88,8 +89,12 @@ class IngestSupervisor:
         clock: Clock,
         command: tuple[str, ...] = (sys.executable, "-m", INGEST),
         log_line: Callable[[str], None] | None = None,
+        replace_network: Callable[[str], bool] = lambda reason: False,
     ) -> None:
         """Prepare the supervisor; `run` starts the process.
+
+        replace_network: called with the reason when the child did not stay up SHORT_LIVES_MAX times; returns whether it
+        put another network in force, with which the child is started at once.
 
         log_line: takes each line that the child writes on its standard error, which also goes to this process's
         standard error; None: only there.
@@ -104,6 +109,8 @@ class IngestSupervisor:
         self._child_lock = threading.Lock()
         self._child_process: subprocess.Popen[bytes] | None = None
         self._has_spoken = False
+        self._replace_network = replace_network
+        self._short_lives = 0
         self._backoff = Backoff(0.5, 8.0)
         self._repeats = LogThrottle(logger, clock, every_s=1.0)
         self._refused = LogThrottle(logger, clock)
@@ -115,10 +122,14 @@ class IngestSupervisor:
             started = self._clock.monotonic()
             try:
                 self.run_once(listener)
+            except IngestRefused as error:
+                if not self._replace_network(str(error)):
+                    raise
             except IngestDied as error:
                 if self._stop.is_set():
                     return
                 self._repeats.report(error)
+                self._count_life(started, str(error))
                 listener.lost(str(error))
                 if self._is_restarting:
                     self._is_restarting = False
@@ -126,6 +137,12 @@ class IngestSupervisor:
                 if self._clock.monotonic() - started > HEALTHY_AFTER_S:
                     self._backoff.reset()
                 self._clock.sleep(self._backoff.next_s(), self._stop)
+
+    def _count_life(self, started: float, reason: str) -> None:
+        lived_long = self._clock.monotonic() - started > HEALTHY_AFTER_S
+        self._short_lives = 0 if lived_long or self._is_restarting else self._short_lives + 1
+        if self._short_lives >= SHORT_LIVES_MAX and self._replace_network(reason):
+            self._short_lives = 0
 
     def run_once(self, listener: IngestListener) -> None:
         """Run one life of the child. Raises IngestDied when it ends, unless asked to stop.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from appliance.base.clock import ManualClock
+from appliance.base.clock import ManualClock, SystemClock
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError
 from appliance.bundle.bundle_store import BundleStore
@@ -23,10 +25,13 @@ from appliance.canary.trial import (
     CandidateTrial,
     TrialPlan,
 )
+from appliance.config import SiteConfig
+from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.detect.bundle_maker import describe_network
 from appliance.sandbox.sandbox import Sandbox, SandboxFolders
 from tests.support.candidate_networks import OWN, Candidate, bad_candidates, equal_candidates
 from tests.support.dashboard_site import Site
+from tests.support.waiting import until
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CLIPS = [FIXTURES / "clips" / "gate.mp4", *sorted((FIXTURES / "family").glob("*.mp4"))]
@@ -208,6 +213,45 @@ def test_a_better_one_stays_and_a_worse_one_leaves_in_round_after_round(tmp_path
     assert slot is not None
     assert (slot.bundle, slot.state) == (second, "proven")
     assert third in store.in_force().quarantined
+
+
+def test_ingest_that_dies_with_a_network_on_probation_gets_the_one_before_back(tmp_path: Path) -> None:
+    """A child that dies as long as the second bundle is in force, as a network that crashes when it is loaded."""
+    store = BundleStore(tmp_path / "bundles")
+    first, second = installed(store, "101"), installed(store, "102")
+    store.put_in_force(first)
+    store.put_in_force(second, state="probation")
+    script = tmp_path / "child.py"
+    script.write_text(
+        "import os, pathlib, sys\nsys.stdin.readline()\n"
+        f"if '{second}' in pathlib.Path(r'{store.root}/in_force.json').read_text().split('quarantined')[0]:\n"
+        "    os.abort()\nsys.stdin.read()\n"
+    )
+    config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
+    supervisor = IngestSupervisor(
+        config, SystemClock(), (sys.executable, str(script)),
+        replace_network=lambda reason: store.end_probation(reason) is not None,
+    )  # fmt: skip
+    thread = threading.Thread(target=supervisor.run, args=(Deaths(),))
+    thread.start()
+    try:
+        until(lambda: second in store.in_force().quarantined, 60.0)
+        slot = store.in_force().everywhere
+        assert slot is not None
+        assert (slot.bundle, slot.state) == (first, "proven")
+        until(lambda: supervisor.status.starts == 3 and supervisor.status.pid != 0, 60.0)
+    finally:
+        supervisor.stop()
+        thread.join(60)
+    assert store.end_probation("of no reason") is None
+
+
+class Deaths:
+    """A listener that takes nothing."""
+
+    def take(self, message: Any) -> None: ...
+
+    def lost(self, reason: str) -> None: ...
 
 
 @pytest.mark.thorough
