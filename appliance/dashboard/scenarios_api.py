@@ -23,6 +23,7 @@ from appliance.media.atomic_file import DiskWriteError
 from appliance.store.rows import AlertDetail
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
+from appliance.web.texts import N_
 
 logger = logging.getLogger(__name__)
 router = APIRouter(prefix=API, tags=["scenarios"])
@@ -33,6 +34,12 @@ REFUSALS: dict[type[Exception], int] = {
     DiskWriteError: 507,
     EvidenceError: 410,
 }
+
+
+OUTCOME_TEXTS = {
+    "passed": N_("passes"), "failed": N_("fails"), "known failing": N_("fails, as expected"),
+    "skipped": N_("could not be run"), "not run": N_("could not be run"), "": "–",
+}  # fmt: skip
 
 
 class KeepRequest(RequestModel):

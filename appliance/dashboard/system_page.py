@@ -123,7 +123,9 @@ def storage_page(rev: Rev, templates: TemplatesPart, cache: StoragePart) -> HTML
 def scenarios_page(rev: Rev, templates: TemplatesPart, exporter: Exporter, jobs: Jobs) -> HTMLResponse:
     """Return the page of alerts that were kept to prove changes on."""
     kept, run = scenarios_api.listed(exporter), scenarios_api.ScenarioRun.of(jobs)
-    return templates.page("scenarios.html", here="/scenarios", rev=rev, kept=kept, run=run)
+    return templates.page(
+        "scenarios.html", here="/scenarios", rev=rev, kept=kept, run=run, outcomes=scenarios_api.OUTCOME_TEXTS
+    )
 
 
 @router.get("/proofs")
