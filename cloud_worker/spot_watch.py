@@ -29,7 +29,7 @@ ADDRESSES = {
 ANSWER_S_MAX = 2.0  # of a service on the machine itself
 ANSWER_BYTES_MAX = 64 * 1024  # some hundred bytes are usual
 _TOKEN_S = "300"  # life of a session token of AWS
-_NONE = 404
+_NONE = 404  # HTTP: no notice has been given
 
 logger = logging.getLogger(__name__)
 

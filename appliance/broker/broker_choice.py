@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from appliance.base.broker_config import BrokerAddress
 from appliance.base.clock import Clock
 
-FAILBACK_S_MAX = 6 * 3600.0
+FAILBACK_S_MAX = 6 * 3600.0  # doubled up to here: a region that flaps is tried four times a day
 
 
 class BrokerChoice:

@@ -1,4 +1,4 @@
-"""What is known of a model: one entry a file, as models.toml and a bundle's manifest describe it, and the manifest.
+"""Describe a model: one entry a file, as models.toml and a bundle's manifest hold it, and the manifest.
 
 A bundle is a folder: `manifest.json`, the files of its variants (the same network by precision and runtime), and its
 card. It is named `NAME@VERSION`, and what stands under one such name never changes. A file is moved as blobs, one a
@@ -140,14 +140,14 @@ def whole_file(data: bytes) -> BundleFile:
 
 
 class MinimumAppliance(ConfigModel):
-    """What an appliance needs for a bundle. memory_mb: free, while the network runs; 0: not measured."""
+    """Needs of a bundle. memory_mb: free, while the network runs; 0: not measured."""
 
     version: str = ""  # of Vedette; "": any
     memory_mb: Annotated[int, Field(ge=0)] = 0
 
 
 class BundleManifest(ConfigModel):
-    """What a bundle says of itself; its bytes are what a publisher signs.
+    """A bundle's description of itself; its bytes are what a publisher signs.
 
     entries: the model's files by the names that `detector.model` and `variants` use; the one called `name` is the
     model. files: everything in the folder but the manifest, by name. card: the file that tells a person what it was

@@ -24,7 +24,7 @@ from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest
 from appliance.bundle.repositories import MANIFEST_TYPE, METADATA_TAG, TIMEOUT_S, TITLE, OciRepository
 
 ROLES = (Root.type, Targets.type, Snapshot.type, Timestamp.type)
-ROOT_KEYS, ROOT_THRESHOLD = 3, 2
+ROOT_KEYS, ROOT_THRESHOLD = 3, 2  # one key may be lost, and one stolen key signs nothing
 EXPIRES_D = {Root.type: 730, Targets.type: 365, Snapshot.type: 90, Timestamp.type: 30}
 """Days. The timestamp's is for how long an appliance may be shown an old state without noticing; sign it monthly."""
 _EMPTY = b"{}"

@@ -22,7 +22,7 @@ from appliance.base.errors import MissingDependency, ModelError, UsageError
 if TYPE_CHECKING:
     import httpx
 
-BLOCK_BYTES = 1 << 16
+BLOCK_BYTES = 1 << 16  # read and written at once: 64 KiB, as much as a pipe holds
 TIMEOUT_S = 20.0  # without a byte
 INDEX_BYTES_MAX = 4 << 20  # of an artifact's manifest; registries refuse more than 4 MiB
 TITLE = "org.opencontainers.image.title"

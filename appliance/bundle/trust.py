@@ -1,4 +1,4 @@
-"""Who may say which bundle is genuine: a client of The Update Framework (TUF 1.0, python-tuf) over any repository.
+"""Check that a bundle is genuine: a client of The Update Framework (TUF 1.0, python-tuf) over any repository.
 
 The publisher signs what is genuine: its targets are manifests, and a manifest names the hash of every file. Whoever
 rolls models out has a repository and keys of its own, with one target a site that says which bundle the site gets
@@ -43,7 +43,7 @@ _ANCHOR, _ADDRESS, _SEEN, _METADATA = "root.json", "address", "seen_utc", "metad
 
 
 class Assignment(ConfigModel):
-    """What a director signs for one site. cameras: with a bundle of their own; each value is `NAME@VERSION`."""
+    """A director's signed choice for one site. cameras: with a bundle of their own; each value is `NAME@VERSION`."""
 
     bundle: str
     cameras: dict[str, str] = {}

@@ -35,7 +35,7 @@ SCORE_MIN = 0.1  # what is weaker says nothing
 NIGHT_MEAN, NIGHT_SATURATION = 75.0, 4.0  # of 255: dark, or the grey of an infrared lamp
 FRAMES_MAX = 20_000  # 3 hours of 2 frames a second; the answers are some 10 MB
 PROGRESS_EVERY = 20  # frames
-MIB = 1024 * 1024
+MIB = 1024 * 1024  # bytes
 _KIND_OF = {label: kind for kind, labels in SCORE_KINDS.items() for label in labels}
 
 
@@ -70,7 +70,7 @@ class FoundObject:
 
 @dataclass(frozen=True, slots=True)
 class SurveyedFrame:
-    """What a network found in a frame. cpu_ms: CPU time of the inference, all threads of the child."""
+    """Detections of a network in a frame. cpu_ms: CPU time of the inference, all threads of the child."""
 
     t: float
     light: Light
@@ -97,7 +97,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class KnownObject:
-    """What a person or a judge said of an object: from t0 to t1 it is there (right), or it is false, at any time."""
+    """An object that was answered for: from t0 to t1 it is there (right), or it is false, at any time."""
 
     t0: float
     t1: float

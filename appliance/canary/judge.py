@@ -83,7 +83,7 @@ class PairedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCosts:
-    """What one network took for the frames. load: of the detector's time with it, by extrapolation; None: not known.
+    """Cost of one network for the frames. load: of the detector's time with it, by extrapolation; None: not known.
 
     failure: how it ended if it did not examine all of them (a crash, a time-out); "": it did.
     """

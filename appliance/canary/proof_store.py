@@ -1,4 +1,4 @@
-"""What trials of candidates found, kept on disk, and what follows from an outcome."""
+"""Keep reports of trials of candidates on disk, and act on an outcome."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class JobCall(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CameraFootage:
-    """What a candidate is tried on: files of one camera, oldest first, and what is known of objects in them."""
+    """Footage that a candidate is tried on: files of one camera, oldest first, and what is known of objects in them."""
 
     camera: str
     files: tuple[FootageFile, ...]
@@ -60,7 +60,7 @@ class CameraFootage:
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """What is tried: the settings in force and the candidate's, on cameras and on kept scenarios (files)."""
+    """A trial: the settings in force and the candidate's, on cameras and on kept scenarios (files)."""
 
     candidate: str
     now: DetectorConfig

@@ -40,7 +40,7 @@ def install_command(name: str, *, address: str, root: Path | None, use: bool, ca
         )
         plan = fetch.plan(genuine)
         folder = fetch.install(genuine)
-    slot = store.put_in_force(ref, camera) if use else None
+    slot = store.put_in_force(ref, camera, state="probation") if use else None
     if as_json:
         print(json.dumps(_installed(ref, folder, plan, slot), indent=1))
         return 0

@@ -292,8 +292,9 @@ def build(
     log = LogRing(clock) if log is None else log
     stores = CoreStores.of(db, Meter(db, secrets.token_hex(8)))
     supervisor = IngestSupervisor(
-        config.for_ingest(), clock, log_line=log.add_child_line, replace_network=_leave_probation
-    )
+        config.for_ingest(), clock, log_line=log.add_child_line, replace_network=_leave_probation,
+        network_works=_pass_probation,
+    )  # fmt: skip
     limits = replace(LIMITS, idle_s=VIEW_IDLE_S)
     readers = SandboxedReader(root, limits), SandboxedReader(root, limits), SandboxedReader(root, limits)
     live = partial(_count_live, stores.cameras)
@@ -440,3 +441,10 @@ def _leave_probation(reason: str) -> bool:
     if bundle is not None:
         logger.error("%s is in quarantine, and what was proven before comes back: %s", bundle, reason)
     return bundle is not None
+
+
+def _pass_probation() -> None:
+    """Say that a network on probation, with which ingest has examined WORKS_AFTER frames, is proven."""
+    bundle = bundle_store().pass_probation()
+    if bundle is not None:
+        logger.info("%s has passed its probation", bundle)

@@ -22,7 +22,7 @@ from appliance.base.telemetry import LogThrottle
 from appliance.config import IngestConfig
 from appliance.ingest.ingest_needs import IngestNeeds
 from appliance.sandbox.sandbox import START_S_MAX, child_environment
-from appliance.types import Command, ConfigureCommand, IngestHealth, IngestMessage
+from appliance.types import Command, ConfigureCommand, FrameBoxes, IngestHealth, IngestMessage
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,8 @@ LOG_LINE_BYTES_MAX = 16 * 1024  # a longer line is cut into several
 SILENCE_S_MAX = 20.0  # it sends a sign of life each second, once it has started
 STOP_S_MAX = 8.0  # its own limit is 6 s
 HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
+LOAD_S_MAX = 1800.0  # until its first message: a slow card compiles a network in a quarter of an hour; then it hangs
+WORKS_AFTER = 1000  # inferences in one life: some minutes of motion, and a day at rest; the network is no danger to it
 SHORT_LIVES_MAX = 2  # one after the other: the first may be the machine's start, or a kill
 EXIT_WRONG_USE = 2  # of vedette and its children: wrong use or configuration
 _READ_BYTES = 256 * 1024  # a pipe of Linux holds 64 kB, so one read empties it
@@ -90,11 +92,13 @@ class IngestSupervisor:
         command: tuple[str, ...] = (sys.executable, "-m", INGEST),
         log_line: Callable[[str], None] | None = None,
         replace_network: Callable[[str], bool] = lambda reason: False,
+        network_works: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare the supervisor; `run` starts the process.
 
         replace_network: called with the reason when the child did not stay up SHORT_LIVES_MAX times; returns whether it
-        put another network in force, with which the child is started at once.
+        put another network in force, with which the child is started at once. network_works: called once in each life
+        of the child, after WORKS_AFTER inferences.
 
         log_line: takes each line that the child writes on its standard error, which also goes to this process's
         standard error; None: only there.
@@ -109,7 +113,8 @@ class IngestSupervisor:
         self._child_lock = threading.Lock()
         self._child_process: subprocess.Popen[bytes] | None = None
         self._has_spoken = False
-        self._replace_network = replace_network
+        self._messages, self._inferences = 0, 0  # of this life
+        self._replace_network, self._network_works = replace_network, network_works
         self._short_lives = 0
         self._backoff = Backoff(0.5, 8.0)
         self._repeats = LogThrottle(logger, clock, every_s=1.0)
@@ -139,7 +144,7 @@ class IngestSupervisor:
                 self._clock.sleep(self._backoff.next_s(), self._stop)
 
     def _count_life(self, started: float, reason: str) -> None:
-        lived_long = self._clock.monotonic() - started > HEALTHY_AFTER_S
+        lived_long = self._messages > 0 and self._clock.monotonic() - started > HEALTHY_AFTER_S
         self._short_lives = 0 if lived_long or self._is_restarting else self._short_lives + 1
         if self._short_lives >= SHORT_LIVES_MAX and self._replace_network(reason):
             self._short_lives = 0
@@ -151,6 +156,7 @@ class IngestSupervisor:
         itself. One that has worked is started again whatever it says: the appliance goes on without detection and shows
         it.
         """
+        self._messages, self._inferences = 0, 0
         with self._child() as (child, channel):
             for line in self._lines(child, channel):
                 self._take(line, listener)
@@ -280,7 +286,8 @@ class IngestSupervisor:
     def _lines(self, child: subprocess.Popen[bytes], channel: int) -> Iterator[bytes]:
         """Yield all lines until the child has closed its end; after `stop()` ask it to end within STOP_S_MAX."""
         pending = b""
-        received_at, silence_s_max = self._clock.monotonic(), START_S_MAX
+        began_at = received_at = self._clock.monotonic()
+        silence_s_max = START_S_MAX
         end_by: float | None = None
         ready = select.poll()  # unlike select(), of descriptors beyond 1023, too
         ready.register(channel, select.POLLIN)
@@ -298,6 +305,9 @@ class IngestSupervisor:
             if not data:
                 return
             *lines, pending = (pending + data).split(b"\n")
+            if not self._messages and received_at - began_at > LOAD_S_MAX:
+                child.kill()
+                raise IngestDied(f"the ingest process was not ready after {LOAD_S_MAX:.0f} s; starting it again")
             yield from filter(None, lines)  # an empty one is a sign of life (signs_of_life)
             if len(pending) > LINE_BYTES_MAX:
                 child.kill()
@@ -314,6 +324,11 @@ class IngestSupervisor:
             self._refused.report(f"refused a line from the ingest process: {error}")
             return
         self._has_spoken = True
+        self._messages += 1
+        if isinstance(message, FrameBoxes) and message.looked:
+            self._inferences += 1
+            if self._inferences == WORKS_AFTER:
+                self._network_works()
         if isinstance(message, IngestHealth):
             status = self.status
             self.status = IngestStatus(status.pid, status.starts, status.refused_lines, message)

@@ -32,7 +32,7 @@ def access_page(
     db: DatabasePart,
     root: Annotated[StorageRoot, Depends(provided(StorageRoot))],
 ) -> HTMLResponse:
-    """Who looked: the access log, exports and links, and what was erased."""
+    """Show who looked: the access log, exports and links, and what was erased."""
     return templates.page(
         "access.html", here="/access", log=wanted.rows(log, LOG_SHOWN), names=[name for name in log.names() if name],
         cameras=sorted(cameras.configured), chosen=wanted.chosen, shown_max=LOG_SHOWN, kept_max=LOG_ROWS_MAX,

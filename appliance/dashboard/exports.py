@@ -53,7 +53,7 @@ ADDRESSES_MAX = 1024  # counted in a minute
 
 @dataclass(frozen=True, slots=True)
 class ExportOrder:
-    """What somebody wants exported: an alert, or (alert None) t0..t1 of the camera, UTC seconds."""
+    """An order of an export: an alert, or (alert None) t0..t1 of the camera, UTC seconds."""
 
     camera: str
     alert: AlertDetail | None

@@ -126,7 +126,7 @@ def missed_people(db: Database, camera: str) -> float | None:
 
 
 class _Ordered:
-    """What each order needs."""
+    """Fields of each order."""
 
     def __init__(self, request: Request, exporter: ExporterPart, db: DatabasePart, templates: TemplatesPart) -> None:
         self.exporter, self._db, self._templates = exporter, db, templates

@@ -164,7 +164,7 @@ class ModelPuller:
 
 @dataclass(frozen=True, slots=True)
 class _Now:
-    """What is in force. entry None: nothing is known of it."""
+    """The model in force. entry None: nothing is known of it."""
 
     name: str
     entry: ModelEntry | None
@@ -217,7 +217,7 @@ class ModelReader:
         name, at, _ = wanted.model.partition("@")
         store = bundle_store()
         if at:
-            store.put_in_force(BundleRef.parse(wanted.model))
+            store.put_in_force(BundleRef.parse(wanted.model), state="probation")
         elif wanted.model not in present_models():
             raise ModelError(f"{wanted.model} is not here: pull it first")
         elif store.in_force().everywhere is not None:  # `auto` would follow it, and so would its own name

@@ -172,7 +172,7 @@ class BrowserItem(ApiModel):
 
 
 class PreferenceItem(ApiModel):
-    """What the visitor wants to be told on their browsers: severities from this one on, and not at these hours.
+    """Preferences of the visitor for their browsers: severities from this one on, and not at these hours.
 
     urgent: severity alert comes at any hour.
     """
@@ -192,7 +192,7 @@ class BrowserList(ApiModel):
 
 
 class SavePreferences(BaseModel):
-    """What a person wants to be told, on all of their browsers."""
+    """Preferences of a person, on all of their browsers."""
 
     model_config = ConfigDict(extra="forbid")
 

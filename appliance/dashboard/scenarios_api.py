@@ -103,7 +103,7 @@ class ScenarioList(ApiModel):
 
 
 class ComparedItem(ApiModel):
-    """What a scenario gave, with the settings that it was kept with (`then`) and with those in force (`now`).
+    """Outcome of a scenario, with the settings that it was kept with (`then`) and with those in force (`now`).
 
     Each is passed, failed or another status of a scenario, not run, or "" where it was not; the texts say what is
     wrong.

@@ -1,4 +1,4 @@
-"""What a change of the settings costs, in sentences for the page, before it is saved: what goes at once, what room."""
+"""Say what a change of the settings costs before it is saved, in sentences: what is deleted at once, what room."""
 
 from __future__ import annotations
 

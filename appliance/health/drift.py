@@ -1,4 +1,4 @@
-"""Whether alerts are right less often than they were: a CUSUM of people's and judges' answers, with its run length.
+"""Tell when alerts are right less often than they were: a CUSUM of people's and judges' answers, with its run length.
 
 The log-likelihood ratio of "as often right as before" against "FALL less often" is summed over the answers and never
 falls below 0 (E. S. Page, 1954). The threshold follows from the run length to a false alarm that is wanted, by the
@@ -310,7 +310,7 @@ class DriftMonitor:
 
     @property
     def fault(self) -> str:
-        """What lasts, in a sentence that stays the same while it does; '': nothing. It reads nothing."""
+        """Return what lasts, in a sentence that stays the same while it does; '': nothing. It reads nothing."""
         falls = self._held[1].falls if self._held else ()
         return "; ".join(map(str, falls[:FALLS_NAMED]))
 

@@ -41,7 +41,7 @@ class AnsweredAlert:
 
     @property
     def real(self) -> bool | None:
-        """Whether it was right; a person outranks the judge."""
+        """Return whether it was right; a person outranks the judge."""
         return self.judge if self.person is None else self.person
 
 

@@ -26,7 +26,7 @@ from appliance.store.paths import EVIDENCE, evidence_folder, inside
 
 logger = logging.getLogger(__name__)
 
-RECEIPTS_SHOWN = 50
+RECEIPTS_SHOWN = 50  # on the page, newest first: a screen or two; the database keeps all
 DOWNLOADS_MAX = 1000  # that a receipt names
 
 UnreachedKind = Literal["open_alert", "segment", "export", "download", "backup", "cloud", "archive", "message"]

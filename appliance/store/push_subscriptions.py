@@ -32,7 +32,7 @@ class PushSubscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushPreference:
-    """What a person wants to be told on their browsers; what their target is not told of, they are not either.
+    """Preferences of a person for their browsers; what their target is not told of, they are not either.
 
     severity: the least grave one. quiet_hours: `HH:MM-HH:MM` in the appliance's time zone, '': none. urgent: alerts of
     severity alert come at any hour.

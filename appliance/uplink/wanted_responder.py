@@ -13,7 +13,7 @@ from appliance.uplink.outbox import Outbox
 from appliance.wire import wanted_subject
 
 PENDING_BYTES_MAX = 64 * 1024  # requests that wait to be answered
-RETRY_S = 1.0
+RETRY_S = 1.0  # after a lost connection: shorter than a worker waits for the answer
 
 
 class WantedResponder:

@@ -1,4 +1,4 @@
-"""What any web program of ours needs."""
+"""Parts that any web program of ours needs."""
 
 import sys
 

@@ -29,10 +29,10 @@ from appliance.wire import Need
 from cloud_worker.config import FallbackConfig, PooledEngineConfig
 from cloud_worker.judge import Engine, JudgeCase, Opinion
 
-PROBE_FIRST_S, PROBE_LAST_S = 1.0, 60.0
+PROBE_FIRST_S, PROBE_LAST_S = 1.0, 60.0  # between probes of an engine that is away, doubled each time
 SAMPLES, SAMPLES_MIN = 128, 20  # calls by which the p95 is known; of twenty it is the slowest but one
 HEDGE_SHARE = 0.95  # of the calls are answered within the time after which a second one is made
-HOUR_S = 3600.0
+HOUR_S = 3600.0  # seconds of an hour: the span of the money bound
 WAIT_S = 0.25  # between two looks at engines that are all away
 
 logger = logging.getLogger(__name__)
