@@ -76,7 +76,7 @@ def test_a_signed_model_is_found_pulled_put_in_force_and_left_again(page: Page, 
     use.click()
     row.get_by_role("button", name="Jetzt in Kraft setzen" if german else "Put in force now").click()
     expect(row).to_contain_text("Gilt" if german else "In force", timeout=SOON_MS)
-    assert bundle_store().in_force().of("gate") == InForce(ref)
+    assert bundle_store().in_force().of("gate") == InForce(ref, state="probation")
     back = page.get_by_role("button", name="Dahin zurück" if german else "Go back to it")
     back.click()
     page.get_by_role("button", name="Jetzt zurück" if german else "Go back now").click()

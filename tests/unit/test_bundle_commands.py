@@ -55,6 +55,8 @@ def test_a_bundle_goes_from_one_appliance_to_another_and_back(folder: Path, caps
     assert find_model(OWN_MODEL).path == bundle_store().folder(BundleRef(OWN_MODEL, "8")) / NANO.name
     assert find_model(OWN_MODEL, precision="int8").path.parent == find_model("vedette-nano@8").path.parent
 
+    assert bundle_store().pass_probation() == BundleRef(OWN_MODEL, "8")
+
     manifest, files = retrained("9")
     (folder / "nano-9").mkdir()
     for name, data in {**files, MANIFEST_FILE: manifest.to_bytes()}.items():
@@ -67,7 +69,7 @@ def test_a_bundle_goes_from_one_appliance_to_another_and_back(folder: Path, caps
     assert sha256_of(find_model(OWN_MODEL).path) == manifest.model.sha256
 
     assert main(["models", "list"]) == 0
-    assert "in force for all cameras, proven" in capsys.readouterr().out
+    assert "in force for all cameras, probation" in capsys.readouterr().out
     vedette(capsys, "pin")
     with pytest.raises(PreconditionError, match="pinned"):
         bundle_store().put_in_force(BundleRef(OWN_MODEL, "8"))
