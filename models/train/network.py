@@ -57,7 +57,7 @@ DESIGNS: dict[str, Design] = {
         Design("pico", 16, (32, 64, 128, 256), (1, 2, 4, 2), ("separable",) * 4, 64),
     )
 }
-DEFAULT = "dense"
+DEFAULT = "full"
 
 
 def _stage(kind: Kind, c_in: int, c_out: int, depth: int) -> nn.Sequential:
