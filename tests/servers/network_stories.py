@@ -159,6 +159,7 @@ def store(folder: Path) -> None:
     vedette("scenario", "list", *at, expects="visit")
     vedette("scenario", "delete", "visit", *at)
     vedette("calibrate", *at)
+    vedette("models", "prove", "vedette-nano", *at, code=1, expects="not enough")
     vedette("export", *at, "--format", "coco", "--to", folder / "exported")
     vedette("cassette", "from-store", folder / "store.jsonl", *at, code=2, expects="holds no verdict")
     vedette("diagnostics", *at, "--out", folder / "diagnostics.zip")
@@ -226,6 +227,7 @@ def lab(folder: Path) -> None:
 
 def models(folder: Path) -> None:
     """The catalogue and bundles; what is pulled or installed comes from the server that is named."""
+    vedette("judge")
     vedette("models", "list", expects="vedette-nano")
     vedette("models", "verify", "vedette-nano")
     with program(PYTHON, "-m", "http.server", "8081", "--bind", "127.0.0.1", "-d", ROOT / "models", log=folder / "l"):
@@ -264,6 +266,7 @@ def worker(folder: Path) -> None:
             run(*work, "dead-letters", "list", *at, expects="no dead letters")
             run(*work, "dead-letters", "show", "1", *at, code=2)
             run(*work, "dead-letters", "requeue", "1", *at, code=2)
+            run(*work, "erase", folder / "worker.yaml", *at, code=2)
 
 
 def demo(folder: Path) -> None:

@@ -41,11 +41,12 @@ PROCESSES = {
     "models": {
         f"appliance models {each}"
         for each in ("list", "verify", "pull", "export", "publish", "install", "pin", "rollback", "prune")
-    },
+    } | {"appliance judge"},
     "discover": {"appliance cameras discover"},
     "worker": {
         "nats-server", "cloud_worker run", "cloud_worker check", "cloud_worker dead-letters list",
         "cloud_worker dead-letters show", "cloud_worker dead-letters requeue",
+        "cloud_worker erase",
     },
     "demo": {*RUNS, "appliance demo", "cloud_worker run", "nats-server"},
     "offline_tools": set(),
@@ -53,7 +54,7 @@ PROCESSES = {
     "store": {
         *RUNS, *(f"appliance scenario {each}" for each in ("keep", "list", "delete")), "appliance calibrate",
         "appliance export", "appliance cassette from-store", "appliance diagnostics", "appliance backup",
-        "appliance restore",
+        "appliance restore", "appliance models prove",
     },
     "lab": {
         *(f"appliance scenario {each}" for each in ("run", "compare", "curve")), "appliance tune", "appliance evaluate",
