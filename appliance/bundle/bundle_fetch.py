@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, SystemClock
@@ -16,7 +17,9 @@ from appliance.base.errors import ModelError, PreconditionError
 from appliance.bundle.bundle_store import BundleStore, locked
 from appliance.bundle.manifest import Blob, BundleFile, BundleRef
 from appliance.bundle.repositories import LinkLost, Repository
-from appliance.bundle.trust import Genuine
+
+if TYPE_CHECKING:  # TUF is loaded where somebody asks a publisher
+    from appliance.bundle.trust import Genuine
 
 TRIES_MAX = 5  # without a byte in between; with the default back-off about 15 s; a later command goes on from there
 ROOM_BYTES = 64 << 20  # to leave free on the disk

@@ -197,7 +197,7 @@ def exposures(site: SiteConfig, site_file: Path) -> Iterator[Finding]:
         return
     for parts in (urlsplit(each.url) for each in uplink.addresses):
         if parts.scheme in {"nats", "ws"} and parts.hostname not in {"127.0.0.1", "localhost", "::1"}:
-            text = f"its secret crosses the network to {parts.hostname} in the clear: use tls://"
+            text = f"its secret crosses the network to {parts.netloc.rpartition('@')[2]} in the clear: use tls://"
             yield Finding("uplink.url", "warning", text)
 
 

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
@@ -15,7 +15,6 @@ from appliance.base.errors import ModelError, PreconditionError, UsageError
 from appliance.bundle.bundle_fetch import BundleFetch
 from appliance.bundle.bundle_store import InForceTable
 from appliance.bundle.manifest import BundleManifest, BundleRef, ModelEntry, check_minimum
-from appliance.bundle.trust import PUBLISHER, TrustedRepository, trust_folder
 from appliance.config import DecisionConfig
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.headroom_api import HeadroomReader
@@ -36,6 +35,9 @@ from appliance.settings.yaml_edit import SiteChange
 from appliance.version import version
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
+
+if TYPE_CHECKING:
+    from appliance.bundle.trust import TrustedRepository
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +144,7 @@ class ModelPuller:
 
     def _install(self, ref: BundleRef) -> None:
         store = bundle_store()
-        trusted = TrustedRepository(trust_folder(store.root, PUBLISHER))
+        trusted = _publisher()
         genuine = trusted.genuine(ref)
         check_minimum(genuine.manifest, version())
         BundleFetch(store, trusted.repository, self._progress).install(genuine)
@@ -266,10 +268,17 @@ class ModelReader:
 
     def _offered(self) -> tuple[str, tuple[BundleRef, ...]]:
         try:
-            trusted = TrustedRepository(trust_folder(bundle_store().root, PUBLISHER))
+            trusted = _publisher()
         except UsageError:
             return "", ()
         return trusted.repository.address, trusted.known()
+
+
+def _publisher() -> TrustedRepository:
+    """Return the repository of the trusted publisher. Raise UsageError: there is none yet."""
+    from appliance.bundle.trust import PUBLISHER, TrustedRepository, trust_folder  # a third of a second: TUF
+
+    return TrustedRepository(trust_folder(bundle_store().root, PUBLISHER))
 
 
 def _offer(ref: BundleRef, pull: PullItem | None) -> ModelItem:
@@ -301,7 +310,7 @@ def pull(reader: Models, wanted: NameModel) -> ModelList:
 def look_for_offers(reader: Models) -> ModelList:
     """Ask the trusted publisher which bundles are on offer now."""
     with refused_as(REFUSALS):
-        TrustedRepository(trust_folder(bundle_store().root, PUBLISHER)).offered()
+        _publisher().offered()
         return reader.report()
 
 

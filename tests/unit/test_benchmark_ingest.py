@@ -198,7 +198,7 @@ def test_a_ratio_is_held_against_its_bar() -> None:
         return report.row(Setting("quiet"), who, [measured])
 
     message = report.ratios([row("ours", 1.0), row("theirs", 2.0)], "ours", "theirs")
-    assert "0.50 x theirs (bar 0.35: MISSED)" in message
+    assert "0.50 x theirs (bar 0.28: MISSED)" in message
     assert "met" in report.ratios([row("ours", 0.5), row("theirs", 2.0)], "ours", "theirs")
 
 

@@ -89,6 +89,7 @@ class Shown:
 
     def __init__(self, folder: Path, write: Any) -> None:
         data = {key: value for key, value in yaml.safe_load(EXAMPLE.read_text()).items() if key in SECTIONS}
+        del data["uplink"]["urls"]  # `url` is planted
         data["storage"] = {"dir": str(folder / "data")}
         self.path, root = folder / "site.yaml", folder / "data"
         root.mkdir()
