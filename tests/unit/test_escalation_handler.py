@@ -60,10 +60,12 @@ class Broker:
     def jetstream(self, timeout: float) -> Broker:
         return self
 
-    async def publish(self, subject: str, payload: bytes, **_: object) -> None:
+    async def publish(self, subject: str, payload: bytes, **given: Any) -> None:
         kind = subject.rsplit(".", 1)[-1]
         if kind == self.down:
             raise nats.errors.TimeoutError
+        if "Nats-Expected-Last-Msg-Id" in given["headers"]:  # a question whether the id is known, which it never is
+            raise nats.js.errors.BadRequestError(code=400, err_code=10070, description="wrong last msg ID")
         self.stored[kind] += 1
 
     async def get_last_msg(self, stream: str, subject: str, *, direct: bool = False) -> object:
@@ -100,7 +102,7 @@ PICTURE = ref_of(b"picture")
 def escalation() -> wire.Escalation:
     return wire.Escalation(
         id="esc-1", site="depot-7", camera="gate", alert="a", rule="r", kind="enter", label="person", severity="alert",
-        t=0, created_t=0, media=(PICTURE,),
+        t=0, created_t=ManualClock().now(), media=(PICTURE,),
     )  # fmt: skip
 
 
@@ -171,7 +173,7 @@ class RecordingBroker(Broker):
         self.traces: list[str] = []
 
     async def publish(self, subject: str, payload: bytes, **given: Any) -> None:
-        await super().publish(subject, payload)
+        await super().publish(subject, payload, **given)
         if subject.endswith(".verdict"):
             self.verdicts.append((given["headers"]["Nats-Msg-Id"], wire.Verdict.from_json(payload)))
             self.traces.append(given["headers"][wire.TRACEPARENT])
