@@ -196,7 +196,7 @@ class ModelReader:
         rows = [
             self._item(name, entry, "here" if name in present else "absent" if entry.sha256 else "hash missing", now)
             for name, entry in sorted(known.items())
-            if name not in variants and not any(ref.name == name for ref in installed)
+            if name not in variants and (name == now.name or all(ref.name != name for ref in installed))
         ]
         rows += [self._version(ref, manifest, now) for ref, manifest in installed.items()]
         publisher, offered = self._offered()

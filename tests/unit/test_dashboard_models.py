@@ -104,6 +104,8 @@ def test_what_comes_with_vedette_is_chosen_over_a_version_in_force(client: TestC
     assert (listed["in_force"], listed["before"]) == (str(ref), "vedette-nano")
     listed = client.post("/api/v1/models/use", json={"model": "vedette-nano", "base": listed["base"]}).json()
     assert (listed["in_force"], listed["before"]) == ("vedette-nano", "")
+    first = listed["models"][0]  # although a version of it is installed, too
+    assert (first["name"], first["in_force"]) == ("vedette-nano", True)
     assert restarts == ["ingest", "ingest"]
 
 
