@@ -53,12 +53,19 @@ def file_server(files: dict[str, bytes]) -> Iterator[FileServer]:
 
         def log_message(self, *_: object) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{server.server_port}"
+    with served(Handler) as port:
+        state.url = f"http://127.0.0.1:{port}"
+        yield state
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Serve with `handler` on loopback, in a thread; yield the port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield state
+        yield server.server_port
     finally:
         server.shutdown()
         thread.join()

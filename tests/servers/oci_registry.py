@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
+
+from tests.servers.file_server import served
 
 
 @dataclass
@@ -97,13 +98,6 @@ def oci_registry() -> Iterator[Registry]:
 
         def log_message(self, *_: object) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.host = f"127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with served(Handler) as port:
+        state.host = f"127.0.0.1:{port}"
         yield state
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
