@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.responses import HTMLResponse, Response
 
 from appliance.base.clock import day_bounds, local_day
@@ -42,6 +42,7 @@ from appliance.store.rows import AlertDetail, AlertRow, DecisionRow, EscalationR
 from appliance.types import HEALTH_TITLES, Event
 from appliance.web.auth import TemplatesPart
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 from appliance.web.templating import percent, score
 from appliance.web.visitor import visitor
 from appliance.wire import BY_APPLIANCE
@@ -50,7 +51,7 @@ MORE_FILTERS = ("from", "to", "zone", "label", "rule")  # folded while nothing i
 
 ShowFilter = Annotated[Literal["", "alerts", "health"], Query(description="alerts, health, or both")]
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @dataclass(frozen=True, slots=True)

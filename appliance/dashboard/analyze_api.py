@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 from uuid import uuid4
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import Depends, Response
 
 from appliance.base.analyze_protocol import (
     PATH,
@@ -41,6 +41,7 @@ from appliance.store.verdict_stats import DailyJudgeWork
 from appliance.types import Box, RecheckResult
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, sentence
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import VisitorSlots, visitor, visitor_keys
 from appliance.wire import BY_APPLIANCE
 
@@ -243,7 +244,7 @@ def _edge_answer(item: AnalyzeItem, look: EdgeLook) -> AnalyzeAnswer:
 
 
 Analyzer = Annotated[ImageAnalyzer, Depends(provided(ImageAnalyzer))]
-router = APIRouter(prefix=PATH, tags=["analyze"])
+router = RouteList(prefix=PATH, tags=["analyze"])
 
 
 @router.post("", responses={202: {"model": AnalyzeAnswers, "description": "An answer is pending: ask its status_url"}})

@@ -13,7 +13,7 @@ from importlib.metadata import version as of_package
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.responses import StreamingResponse
 
 from appliance.backup.diagnostics import DiagnosticsSource, stream_bundle
@@ -43,6 +43,7 @@ from appliance.store.storage_report import StorageReportCache
 from appliance.types import DROP_REASONS, DropReason
 from appliance.version import version
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 from appliance.web.texts import N_
 
 READ_EVERY_S = 2.0  # a page that is open asks each few seconds; the kernel adds up a process's pages for milliseconds
@@ -61,7 +62,7 @@ DROP_TEXTS: dict[DropReason, str] = {
     "stuck": N_("the detector did not answer"),
 }  # fmt: skip
 
-router = APIRouter(prefix=f"{API}/system", tags=["system"])
+router = RouteList(prefix=f"{API}/system", tags=["system"])
 
 
 class ProcessItem(ApiModel):

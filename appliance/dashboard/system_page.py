@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.responses import HTMLResponse
 
 from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
@@ -39,8 +39,9 @@ from appliance.detect.model_files import AUTO_MODEL
 from appliance.store.meter import Since
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import Problem, refused_as
+from appliance.web.route_list import RouteList
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/system")
