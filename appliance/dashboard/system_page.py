@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.responses import HTMLResponse
 
 from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
@@ -40,8 +40,9 @@ from appliance.store.meter import Since
 from appliance.types import HEALTH_TITLES
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import Problem, refused_as
+from appliance.web.route_list import RouteList
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/system")
