@@ -32,6 +32,7 @@ from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.metrics_api import ApplianceCollector
 from appliance.dashboard.models_api import ModelPuller, ModelReader
 from appliance.dashboard.notify_api import NotifyContext
+from appliance.dashboard.proofs_api import NetworkProver
 from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
@@ -173,7 +174,7 @@ class DashboardParts:
                 self._clock, self._callers,
             ),
             AgreementReader(self._alerts, self._drift.report),
-            ProofStore(self._root),
+            proofs := ProofStore(self._root), NetworkProver(decisions, self._root, self.jobs, proofs),
             CostReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             HistoryReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
             ScenarioExporter(

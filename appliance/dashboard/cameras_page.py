@@ -53,10 +53,12 @@ router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/cameras/new", dependencies=[Depends(editable_settings)])
-def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras) -> HTMLResponse:
+def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, models: Models) -> HTMLResponse:
     """Return the page on which a camera is found in the network or by its address, tried, seen, named and added."""
     first = not cameras.configured
-    return templates.page("camera_new.html", here="/cameras", rev=rev, vendors=VENDORS, first=first)
+    return templates.page(
+        "camera_new.html", here="/cameras", rev=rev, vendors=VENDORS, first=first, better=models.better()
+    )
 
 
 @router.post("/fragments/setup/probe")
