@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from starlette.responses import HTMLResponse
 
 from appliance.dashboard.camera_finder_api import AskCamera, Finder
@@ -11,10 +11,12 @@ from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.settings_api import Settings, editable_settings
 from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
+from appliance.types import HEALTH_TITLES
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/cameras/new", dependencies=[Depends(editable_settings)])
@@ -59,5 +61,6 @@ def camera_settings_page(rev: Rev, templates: TemplatesPart, settings: Settings,
         "camera_settings.html", here="/cameras", rev=rev, id=name, camera=camera, streams=shown, vendors=VENDORS,
         has_password=bool(shown.pop("password")), digest=service.running.digest, form=form,
         fields=fields_of(form, config, written, (), name), zone_fields=zone_fields(config, name),
+        fault_titles=HEALTH_TITLES,
         others=sorted(set(config.cameras) - {name}),
     )  # fmt: skip

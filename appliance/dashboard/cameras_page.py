@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from starlette.responses import HTMLResponse
 
 from appliance.config import LineRule, Rule
@@ -29,6 +29,7 @@ from appliance.dashboard.settings_api import (
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
 from appliance.types import Review
 from appliance.web.auth import TemplatesPart
+from appliance.web.route_list import RouteList
 from appliance.web.texts import gettext as _
 from appliance.web.texts import ngettext
 from appliance.web.visitor import visitor
@@ -38,7 +39,7 @@ COMMON_LABELS = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat"
 MINUTES = (10, 30, 60)  # of a trial on the recording
 ALERTS_TRIED = 20  # a trial replays each
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/cameras")

@@ -7,7 +7,7 @@ import binascii
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from appliance.base.errors import UsageError
@@ -19,9 +19,10 @@ from appliance.settings.yaml_edit import SiteChange
 from appliance.store.push_subscriptions import PushPreference, PushSubscription
 from appliance.types import HEALTH_TITLES, Severity
 from appliance.web.problems import Problem, refused_as
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import visitor
 
-router = APIRouter(prefix=API, tags=["notifications"])
+router = RouteList(prefix=API, tags=["notifications"])
 
 
 class BrowserItem(ApiModel):
