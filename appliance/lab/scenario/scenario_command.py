@@ -293,6 +293,8 @@ def summary_lines(results: Sequence[ScenarioResult]) -> list[str]:
         )
         per_hour = total.alerts_per_hour or 0.0
         lines.append(f"{total.alerts} alerts in {format_time(total.footage_s)} of footage ({per_hour:.1f} an hour)")
-    models = sorted({result.model for result in results if result.model})
+    models = sorted(
+        {f"{each.model} ({each.runtime})" if each.runtime else each.model for each in results if each.model}
+    )
     judges = sorted({result.judged_by for result in results if result.judged_by})
     return [*lines, *([f"model {', '.join(models)}"] if models else []), *(f"verdicts by {judge}" for judge in judges)]
