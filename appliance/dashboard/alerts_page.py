@@ -45,6 +45,7 @@ from appliance.web.dependencies import provided
 from appliance.web.route_list import RouteList
 from appliance.web.templating import percent, score
 from appliance.web.visitor import visitor
+from appliance.wire import BY_APPLIANCE
 
 MORE_FILTERS = ("from", "to", "zone", "label", "rule")  # folded while nothing is chosen in them
 
@@ -339,6 +340,7 @@ class AlertPageView:
             "events": events,
             "event_groups": _grouped(events) if len(events) > EVENTS_SHOWN else None,
             "verdict": verdict,
+            "by_appliance": BY_APPLIANCE,
             "support": verdict.support if verdict else (),
             "answer_s": detail.verdict.applied_t - escalation.created_t if detail.verdict and escalation else 0.0,
             "delivery": escalation,

@@ -43,6 +43,7 @@ from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, sentence
 from appliance.web.route_list import RouteList
 from appliance.web.visitor import VisitorSlots, visitor, visitor_keys
+from appliance.wire import BY_APPLIANCE
 
 AT_ONCE_MAX = 2  # requests; each holds a decoder and up to 12 MB
 AT_ONCE_EACH_MAX = 1  # of one account or address
@@ -140,7 +141,8 @@ class ImageAnalyzer:
         url = f"{PATH}/{alert.id}"
         if verdict is not None:
             answer = judged(verdict.body, self._cost(detail), url)
-            return answer.model_copy(update={"camera": alert.camera})
+            tier = "edge" if verdict.body.answered_by == BY_APPLIANCE else answer.tier
+            return answer.model_copy(update={"camera": alert.camera, "tier": tier})
         status: Literal["refused", "pending"] = "refused" if escalation.state == "expired" else "pending"
         reason = escalation.error or (f"it waits: {escalation.wait}" if escalation.wait else "")
         return AnalyzeAnswer(id=alert.id, camera=alert.camera, status=status, reason=reason, status_url=url)
@@ -208,6 +210,8 @@ class ImageAnalyzer:
         assert escalation is not None
         assert verdict is not None
         body = verdict.body
+        if body.answered_by == BY_APPLIANCE:
+            return AnalyzeCost(currency=self.settings.currency, bytes=escalation.bytes_sent)
         work = DailyJudgeWork(
             day="", camera=escalation.camera, verdicts=1, judge_s=body.seconds, tokens_in=body.tokens_in,
             tokens_out=body.tokens_out, bytes=escalation.bytes_sent,

@@ -178,7 +178,7 @@ class MachineItem(ApiModel):
 
 
 class LinkItem(ApiModel):
-    """A connection to something outside: the uplink's broker, home automation's, a notification target."""
+    """A connection to something outside: uplink, the model server nearby, home automation, a notification target."""
 
     name: str
     up: bool
@@ -348,6 +348,10 @@ class SystemReader:
             link = self._probes.link()
             why = link.error if not link.up else link.breaker_why if link.breaker != "closed" else ""
             found.append(LinkItem(name="uplink", up=link.up and link.breaker == "closed", text=why))
+        judge = self._probes.pool().local if self._probes.pool is not None else None
+        if judge is not None:
+            text = judge.error or ("judging" if judge.at_work else judge.waits_for or f"{judge.judged} judged here")
+            found.append(LinkItem(name="local judge", up=not judge.error, text=text))
         if self._probes.mqtt is not None:
             mqtt = self._probes.mqtt()
             found.append(LinkItem(name="MQTT", up=mqtt.connected, text=mqtt.error))
