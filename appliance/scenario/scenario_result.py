@@ -85,9 +85,8 @@ class WatchedCamera:
 class ScenarioResult:
     """One scenario's outcome. reason: why it was skipped, or is known to fail.
 
-    runtime: what ran the network, such as `onnx int8`; '' where that was left to the file. judged_by: what answered its
-    escalations, as text. weather: the conditions put on the footage, as `ConditionSet.read` takes them. wall_s: how
-    long the run took.
+    judged_by: what answered its escalations, as text. weather: the conditions put on the footage, as
+    `ConditionSet.read` takes them. wall_s: how long the run took.
     """
 
     name: str
@@ -96,7 +95,6 @@ class ScenarioResult:
     status: ScenarioStatus
     reason: str = ""
     model: str = ""
-    runtime: str = ""
     faults: tuple[Fault, ...] = ()
     judgement: EventMatches = NO_MATCHES
     events: EventFigures | None = None

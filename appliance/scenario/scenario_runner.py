@@ -65,13 +65,13 @@ class DetectorCache:
     """Loads detectors for scenarios that run one after the other. State: the last one, as most scenarios share it.
 
     They run as the appliance would run them here (`as_at_run_time`), where settings leave that open. model: replaces
-    the model that sites and scenarios name. way: what runs the last one, for people; '' where that is left to the file.
+    the model that sites and scenarios name. ways: what ran them, for people, without what was left to the file.
     """
 
     def __init__(self, model: str | None = None, load: DetectorLoader | None = None) -> None:
         self._model = model
         self._load = load
-        self.way = ""
+        self.ways: list[str] = []
         self._last: tuple[DetectorConfig, ObjectDetector] | None = None
 
     def get(self, settings: DetectorConfig, storage: Path | None = None) -> ObjectDetector:
@@ -84,7 +84,8 @@ class DetectorCache:
         if self._last is None or self._last[0] != settings:
             settled = settings if self._load else as_at_run_time(settings, storage)
             self._last = (settings, (self._load or detectors.load)(settled))
-            self.way = way_text(settled)
+            if (way := way_text(settled)) and way not in self.ways:
+                self.ways.append(way)
         return self._last[1]
 
     def detector_threads(self, config: DecisionConfig) -> int:
@@ -149,9 +150,7 @@ def run_scenario(
             )
         outcome = apply_known_failing(_evaluated(plan, replays, empty), plan.scenario.known_failing)
     judged_by = str(answers.answered_by) if answers is not None else ""
-    return replace(
-        outcome, model=detector.name, runtime=models.way, judged_by=judged_by, wall_s=clock.monotonic() - begin
-    )
+    return replace(outcome, model=detector.name, judged_by=judged_by, wall_s=clock.monotonic() - begin)
 
 
 def _stood_before(plan: ScenarioPlan, camera: str) -> StoodBefore:

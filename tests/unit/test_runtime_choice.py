@@ -132,7 +132,7 @@ def test_what_is_proven_runs_as_the_appliance_would_run_it(
     monkeypatch.setattr(runtime_choice, "measure_in_child", spent)
     cache = DetectorCache()
     assert cache.get(SETTINGS).name.startswith("yard-int8@"), "a scenario without a site file"
-    assert cache.way == "onnx int8"
+    assert cache.ways == ["onnx int8"]
     assert not list(storage.glob("*")), "a scenario that is run decides nothing for an appliance"
     pinned = SETTINGS.model_copy(update={"precision": "fp32"})
     assert DetectorCache().get(pinned, storage).name.startswith("yard@"), "what a file says is what runs"

@@ -147,9 +147,12 @@ def scenario_command(
             stills.append(cut_stills(results[-1], stills) if reports.html else {})
     _write(results, stills, reports, clock.now())
     if reports.as_json:
-        print(json.dumps(as_json(results)))
+        print(json.dumps({**as_json(results), "runtime": models.ways}))
     else:
-        print_text(results, text_console(soft_wrap=True))
+        console = text_console(soft_wrap=True)
+        print_text(results, console)
+        if models.ways:
+            console.print(f"The network ran by {', '.join(models.ways)}, as the appliance takes it here.")
     return 1 if any(result.status == "failed" for result in results) else 0
 
 
@@ -293,8 +296,6 @@ def summary_lines(results: Sequence[ScenarioResult]) -> list[str]:
         )
         per_hour = total.alerts_per_hour or 0.0
         lines.append(f"{total.alerts} alerts in {format_time(total.footage_s)} of footage ({per_hour:.1f} an hour)")
-    models = sorted(
-        {f"{each.model} ({each.runtime})" if each.runtime else each.model for each in results if each.model}
-    )
+    models = sorted({result.model for result in results if result.model})
     judges = sorted({result.judged_by for result in results if result.judged_by})
     return [*lines, *([f"model {', '.join(models)}"] if models else []), *(f"verdicts by {judge}" for judge in judges)]
