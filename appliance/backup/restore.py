@@ -1,7 +1,7 @@
 """A restore in two steps: a backup is checked wholly and laid ready beside what runs, and takes its place at the start.
 
 A kill at any moment is made good by doing the second step again: each of its parts is a rename that was done or was
-not. What was there before is kept aside.
+not. It keeps aside the state before it.
 """
 
 from __future__ import annotations
