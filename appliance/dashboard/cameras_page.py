@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from starlette.responses import HTMLResponse
 
 from appliance.config import LineRule, Rule
@@ -36,9 +36,10 @@ from appliance.dashboard.settings_api import (
 )
 from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
-from appliance.types import Review
+from appliance.types import HEALTH_TITLES, Review
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 from appliance.web.texts import gettext as _
 from appliance.web.texts import ngettext
 from appliance.web.visitor import visitor
@@ -48,7 +49,7 @@ COMMON_LABELS = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat"
 MINUTES = (10, 30, 60)  # of a trial on the recording
 ALERTS_TRIED = 20  # a trial replays each
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/cameras/new", dependencies=[Depends(editable_settings)])
@@ -93,6 +94,7 @@ def camera_settings_page(rev: Rev, templates: TemplatesPart, settings: Settings,
         "camera_settings.html", here="/cameras", rev=rev, id=name, camera=camera, streams=shown, vendors=VENDORS,
         has_password=bool(shown.pop("password")), digest=service.running.digest, form=form,
         fields=fields_of(form, config, written, (), name), zone_fields=zone_fields(config, name),
+        fault_titles=HEALTH_TITLES,
         others=sorted(set(config.cameras) - {name}),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from appliance.base.errors import UsageError
@@ -28,9 +28,10 @@ from appliance.store.push_subscriptions import PushPreference, PushSubscription
 from appliance.types import HEALTH_TITLES, SEVERITIES, HealthKind, Severity
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import visitor
 
-router = APIRouter(prefix=API, tags=["notifications"])
+router = RouteList(prefix=API, tags=["notifications"])
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,31}$"
 # What of a target's section holds a secret, by kind; all of it goes to the secrets file.

@@ -36,8 +36,9 @@ FILE_KEYS = {
         ("dashboard.certificate", "dashboard.certificate_key", "uplink.credentials", "uplink.nkey", "*.tls_*"),
         "a file with a key or a certificate",
     ),
-    **dict.fromkeys(  # *.model: of detector and second_look
-        ("detector.labels", "*.model"), "a file of the appliance; what is installed can be chosen by its name"
+    **dict.fromkeys(
+        ("detector.labels", "detector.model", "second_look.model"),
+        "a file of the appliance; what is installed can be chosen by its name",
     ),
 }
 """Keys that only the site file changes, `*` for any section, and what each names."""
