@@ -21,10 +21,8 @@ from appliance.detect.detector import ObjectDetector
 from appliance.evidence.maker import EvidenceMaker
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
-from appliance.lab.export_command import every_alert
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.store.alerts import AlertStore
-from appliance.store.archive import StorageArchive
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -90,6 +88,8 @@ class RecordedSite:
         self.alerts, self.boxes, self.cameras = AlertStore(self._db), BoxStore(self._db), CameraStore(self._db)
         self.cameras.ensure({name: camera.url for name, camera in self.config.cameras.items()})
         self.detector = detector
+        self.raised: set[str] = set()
+        """Alerts by their ids."""
         self._right: set[str] = set()
 
     def play(self, clips: Sequence[Path]) -> list[Reported]:
@@ -99,9 +99,9 @@ class RecordedSite:
     def review(self) -> tuple[int, int]:
         """Answer every alert as the truth is: right if any event of it is about a person. Return right and false."""
         counts = [0, 0]
-        for alert in every_alert(StorageArchive(self._root)):
-            right = any(each.id in self._right for each in self.alerts.events_of(alert.id))
-            self.alerts.review(alert.id, "reviewed" if right else "false_alarm", self._clock.now())
+        for alert in self.raised:
+            right = any(each.id in self._right for each in self.alerts.events_of(alert))
+            self.alerts.review(alert, "reviewed" if right else "false_alarm", self._clock.now())
             counts[not right] += 1
         return counts[0], counts[1]
 
@@ -175,6 +175,7 @@ class _Session:
         self._site.alerts.add_suppressed(step.suppressed, self._run)
         for change in step.changes:
             self._site.alerts.apply(change, escalation=None, priority="")
+            self._site.raised.add(change.alert.id)
 
 
 def _about(event: Event, frame: int, truth: Sequence[Row], size: tuple[int, int]) -> Row | None:
