@@ -36,7 +36,7 @@ from appliance.dashboard.settings_api import (
 )
 from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
 from appliance.dashboard.trials_api import TrialId, Trials, page_of
-from appliance.types import Review
+from appliance.types import HEALTH_TITLES, Review
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import Problem
 from appliance.web.route_list import RouteList
@@ -94,6 +94,7 @@ def camera_settings_page(rev: Rev, templates: TemplatesPart, settings: Settings,
         "camera_settings.html", here="/cameras", rev=rev, id=name, camera=camera, streams=shown, vendors=VENDORS,
         has_password=bool(shown.pop("password")), digest=service.running.digest, form=form,
         fields=fields_of(form, config, written, (), name), zone_fields=zone_fields(config, name),
+        fault_titles=HEALTH_TITLES,
         others=sorted(set(config.cameras) - {name}),
     )  # fmt: skip
 
