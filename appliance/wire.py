@@ -27,6 +27,8 @@ RECHECKED_SCHEMA = 4  # a site of an older schema does not know this decision
 PROVISIONAL_SCHEMA = 5  # a site of an older schema would keep the sentence that stands for the reason
 REASON_FOLLOWS = "The reason follows."
 NO_REASON = "No reason was given with this decision."
+BY_APPLIANCE = "this appliance"
+"""`answered_by` of a verdict of the appliance's own model; no engine of a worker can have a name with a space."""
 # What a worker of before schema 4 was that named this engine.
 ENGINE_KINDS: dict[str, JudgeKind] = {"openai": "vlm", "redetect": "detector"}
 MEDIA_BYTES_MAX = 32 * 1024 * 1024  # a clip of 60 s at 4 Mbit/s is 30 MB

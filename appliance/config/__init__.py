@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from appliance.config.camera_config import rule_labels as rule_labels
     from appliance.config.escalation_config import BudgetConfig as BudgetConfig
     from appliance.config.escalation_config import EscalationConfig as EscalationConfig
+    from appliance.config.escalation_config import LocalJudgeConfig as LocalJudgeConfig
     from appliance.config.escalation_config import OffPeakConfig as OffPeakConfig
     from appliance.config.escalation_config import PricesConfig as PricesConfig
     from appliance.config.escalation_config import RouterConfig as RouterConfig
@@ -92,7 +93,8 @@ _HOMES = {
         "RuleBase rule_labels"
     ),
     "appliance.config.escalation_config": (
-        "BudgetConfig EscalationConfig OffPeakConfig PricesConfig RouterConfig TtlHoursConfig UplinkConfig"
+        "BudgetConfig EscalationConfig LocalJudgeConfig OffPeakConfig PricesConfig RouterConfig TtlHoursConfig "
+        "UplinkConfig"
     ),
     "appliance.config.ingest_config": "OWN_NETWORKS_MAX RecheckConfig HealthConfig IngestConfig",
     "appliance.config.mqtt_config": "MqttConfig",

@@ -185,6 +185,7 @@ class CameraConfig(ConfigModel):
     audio: bool = False
     quota: CameraQuotaConfig = CameraQuotaConfig()
     image_free: bool = False
+    training: bool = False
     privacy: PrivacyConfig = PrivacyConfig()
     connect_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     stall_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0

@@ -336,6 +336,14 @@ class SiteConfig(ConfigModel):
         return self
 
     @model_validator(mode="after")
+    def _waits_for_a_cloud(self) -> SiteConfig:
+        if self.escalation.local_judge.url is not None and (self.uplink is None or not self.escalation.enabled):
+            raise ValueError(
+                "escalation.local_judge.url needs `uplink`, and escalation.enabled: it judges what waits for the cloud"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _known_to_targets(self) -> SiteConfig:
         rules = {rule.name for camera in self.cameras.values() for rule in camera.rules}
         for name, target in self.notify.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import queue
@@ -13,8 +14,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Protocol
-
-from pydantic import TypeAdapter, ValidationError
 
 from appliance.base.backoff import Backoff
 from appliance.base.child_modules import INGEST
@@ -73,9 +72,6 @@ class NetworkTrial:
 
     networks: Mapping[str, DetectorConfig]
     memory_bytes: Mapping[str, int]
-
-
-_TRIAL: TypeAdapter[NetworkTrial] = TypeAdapter(NetworkTrial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +209,10 @@ class IngestSupervisor:
             known = code == EXIT_WRONG_USE
             raise IngestRefused(refusal if known else f"loading what they ask for ended with {_how(code)}")
         try:
-            return _TRIAL.validate_json(out.strip().rpartition(b"\n")[2])
-        except ValidationError:
+            values = json.loads(out.strip().rpartition(b"\n")[2])
+            networks = {name: DetectorConfig.model_validate(each) for name, each in values["networks"].items()}
+            return NetworkTrial(networks, {name: int(count) for name, count in values["memory_bytes"].items()})
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise IngestRefused("loading what they ask for gave an answer that makes no sense") from None
 
     def _try(self, config: IngestConfig, wait_s: float) -> tuple[bytes, bytes, int]:

@@ -30,13 +30,13 @@ from appliance.config import OWN_NETWORKS_MAX, IngestConfig
 from appliance.core.ingest_supervisor import IngestRefused, IngestSupervisor, NetworkTrial
 from appliance.dashboard.deps import SwitchStatus
 from appliance.detect.model_files import AUTO_MODEL
-from appliance.sandbox.sandbox import START_S_MAX
 from appliance.sensors.linux_sensors import MemoryReading
 from appliance.types import NetworksCommand
 
 logger = logging.getLogger(__name__)
 
 EVERY_S = 1.0  # a change is noticed within a second
+TRIAL_S_MAX = 300.0  # of a child of the lowest priority on a busy board, which may measure runtimes; then it hangs
 LOAD_S_MAX = 120.0  # of a network beside another: what takes longer on a slow board is taken for hung
 WORKS_AFTER = 1000  # frames: some minutes of motion, and a day at rest; the network is no danger to ingest
 FAILS_AFTER = 50  # frames in a row without an answer, of a network that has not answered any
@@ -78,9 +78,9 @@ class NetworkSwitch:
 
     def __init__(
         self, config: IngestConfig, store: BundleStore, supervisor: IngestSupervisor, clock: Clock,
-        memory: Callable[[], MemoryReading], *, try_s_max: float = START_S_MAX,
+        memory: Callable[[], MemoryReading], *, try_s_max: float = TRIAL_S_MAX,
     ) -> None:  # fmt: skip
-        """config: as the supervisor was given it, but for the pointers of cameras. try_s_max: see LOAD_S_MAX."""
+        """config: as the supervisor was given it, but for the pointers of cameras. try_s_max: see TRIAL_S_MAX."""
         self.status = SwitchStatus()
         self._config = config
         self._store = store

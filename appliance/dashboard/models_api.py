@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import Field
 
 from appliance.base.errors import ModelError, PreconditionError, UsageError
@@ -35,6 +35,7 @@ from appliance.settings.yaml_edit import SiteChange
 from appliance.version import version
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
+from appliance.web.route_list import RouteList
 
 if TYPE_CHECKING:
     from appliance.bundle.trust import TrustedRepository
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 REFUSALS: dict[type[Exception], int] = {PreconditionError: 409, UsageError: 422}
 KEY = ("detector", "model")
 
-router = APIRouter(prefix=f"{API}/models", tags=["models"])
+router = RouteList(prefix=f"{API}/models", tags=["models"])
 
 ModelState = Literal["here", "absent", "hash missing", "quarantined"]
 

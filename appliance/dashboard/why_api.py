@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import Depends, Path
 from pydantic import Field, ValidationError
 
 from appliance.alerts.pipeline import Pipeline
@@ -28,11 +28,12 @@ from appliance.store.timeline import StoredEvent, TimelineStore
 from appliance.types import Box, FrameBoxes, StreamHeader
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 
 SPAN_S_MAX = 120.0  # a replay decides it again while a person waits
 RECALL_S_MAX = 86400.0  # the longest cooldown
 
-router = APIRouter(prefix=f"{API}/cameras", tags=["why"])
+router = RouteList(prefix=f"{API}/cameras", tags=["why"])
 JobId = Annotated[str, Path(max_length=64)]
 
 

@@ -337,7 +337,7 @@ def _present(model: str, bundle: ModelEntry, places: tuple[Path, ...]) -> ModelF
             f"{path} is not the file that {MANIFEST} describes for `{model}` (its sha256 differs); "
             + _remedy(model, bundle, path)
         )
-    log.info("the model `%s` is %s", model, path)
+    log.debug("the model `%s` is %s", model, path)  # each page of models looks for all of them
     return _model_file(path, bundle)
 
 

@@ -36,8 +36,9 @@ FILE_KEYS = {
         ("dashboard.certificate", "dashboard.certificate_key", "uplink.credentials", "uplink.nkey", "*.tls_*"),
         "a file with a key or a certificate",
     ),
-    **dict.fromkeys(  # *.model: of detector, second_look and cameras
-        ("detector.labels", "*.model"), "a file of the appliance; what is installed can be chosen by its name"
+    **dict.fromkeys(
+        ("detector.labels", "detector.model", "second_look.model", "cameras.*.model"),
+        "a file of the appliance; what is installed can be chosen by its name",
     ),
 }
 """Keys that only the site file changes, `*` for any section, and what each names."""
@@ -186,7 +187,7 @@ def write_secret(site_file: Path, name: str, value: str) -> None:
 def file_keys(config: SiteConfig) -> dict[str, tuple[str, Any]]:
     """Return what each of FILE_KEYS names and its value (None: nothing), by its dotted key, if the settings have it."""
     found = dict(leaves(config.model_dump(exclude={"cameras"})))
-    found |= {f"cameras.{name}.model": camera.model for name, camera in config.cameras.items()}
+    found |= {f"cameras.{name}.model": camera.model for name, camera in config.cameras.items() if camera.model}
     return {
         key: (names, found[key]) for pattern, names in FILE_KEYS.items() for key in found if fnmatchcase(key, pattern)
     }

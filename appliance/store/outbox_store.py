@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,6 +124,16 @@ class OutboxQueue:
             (read_escalation({name: row[name] for name in row.keys() if name != "held_bytes"}), row["held_bytes"])  # noqa: SIM118
             for row in rows
         ]
+
+    def most_urgent(self, states: Sequence[Delivery], without: Sequence[str]) -> EscalationRow | None:
+        """Return the most urgent escalation in one of `states`, of these the oldest; without: `id:step` of others."""
+        found = escalation_rows(
+            self._db,
+            f"""WHERE {in_states(states)} AND id || ':' || step NOT IN (SELECT value FROM json_each(?))
+                ORDER BY {BY_PRIORITY}, created_t, id LIMIT 1""",
+            (json.dumps(without),),
+        )
+        return found[0] if found else None
 
     def unsent_bytes(self) -> int:
         """Bytes that wait to be sent: the bodies of what is not sent, and their files."""

@@ -215,4 +215,6 @@ def _complete(answer: bytearray, *, bodiless: bool) -> bool:
     length = re.search(rb"\ncontent-length: *(\d+)", head.lower())
     if length:
         return len(body) >= int(length.group(1))
+    if b"\ntransfer-encoding: chunked" in head.lower():  # a folded header may have undone `Connection: close`
+        return body.endswith(b"0\r\n\r\n")
     return b"text/event-stream" in head.lower()
