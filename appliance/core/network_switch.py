@@ -155,17 +155,16 @@ class NetworkSwitch:
         words = ", ".join(sorted(wanted.bundles)) or wanted.config.detector.model
         self.status = SwitchStatus("trying", words)
         try:
-            trial = self._supervisor.try_settings(_only(wanted.config, new), self._try_s_max) if new else None
+            trial = self._tried(wanted, new)
         except IngestRefused as error:
             self._refuse(wanted, now, table, str(error))
             return
-        if trial is not None and (why := self._needs_restart(wanted, trial, new)):
+        if why := self._needs_restart(trial):
             self._restart(wanted, why)
             return
         self.status = SwitchStatus("loading", words)
         networks = {
-            name: trial.networks[name].model_dump(mode="json") if trial is not None and name in new else None
-            for name in wanted.networks
+            name: trial.networks[name].model_dump(mode="json") if name in new else None for name in wanted.networks
         }
         command = NetworksCommand(id=uuid4().hex[:12], networks=networks, cameras=wanted.cameras)
         answer = self._supervisor.switch(command, LOAD_S_MAX)
@@ -180,15 +179,24 @@ class NetworkSwitch:
         else:
             self._refuse(wanted, now, table, answer.reason)
 
-    def _needs_restart(self, wanted: _Wanted, trial: NetworkTrial, new: Iterable[str]) -> str:
-        """Return why the new networks cannot be loaded beside the old ones; '' if they can."""
+    def _tried(self, wanted: _Wanted, new: Iterable[str]) -> NetworkTrial:
+        """Have each new network loaded in a child of its own. Raise IngestRefused."""
+        networks: dict[str, DetectorConfig] = {}
+        memory_bytes: dict[str, int] = {}
         for name in new:
-            each = trial.networks[name]
+            alone = wanted.config.model_copy(update={"detector": wanted.networks[name][0], "cameras": {}})
+            trial = self._supervisor.try_settings(alone, self._try_s_max)
+            networks[name], memory_bytes[name] = trial.networks[SHARED], trial.memory_bytes[SHARED]
+        return NetworkTrial(networks, memory_bytes)
+
+    def _needs_restart(self, trial: NetworkTrial) -> str:
+        """Return why the new networks cannot be loaded beside the old ones; '' if they can."""
+        for each in trial.networks.values():
             if each.backend in ("hailo", "tensorrt") or each.provider == "tensorrt":
                 return f"{each.backend} takes one network at a time, or compiles it first"
             if each.device not in ("auto", "cpu", self._now.config.detector.device):
                 return f"the device {each.device} is opened at the start of ingest"
-        need = MEMORY_FACTOR * sum(trial.memory_bytes[name] for name in new) + MEMORY_LEFT_BYTES
+        need = MEMORY_FACTOR * sum(trial.memory_bytes.values()) + MEMORY_LEFT_BYTES
         memory = self._memory()
         left = [each for each in (memory.available_bytes, _group_left(memory)) if each is not None]
         if left and min(left) < need:
@@ -274,16 +282,6 @@ class NetworkSwitch:
 
     def _report(self, text: str) -> None:
         self._reported, self._reported_at = text, self._clock.monotonic()
-
-
-def _only(config: IngestConfig, new: Iterable[str]) -> IngestConfig:
-    """Return the settings to try: the new networks, without those that are loaded already."""
-    wanted = set(new)
-    cameras = {
-        name: each if each.model in wanted else each.model_copy(update={"model": None})
-        for name, each in config.cameras.items()
-    }
-    return config.model_copy(update={"cameras": cameras})
 
 
 def _bundle(slot: InForce | None) -> BundleRef | None:

@@ -14,7 +14,6 @@ import ctypes
 import json
 import logging
 import os
-import resource
 import signal
 import sys
 import threading
@@ -39,7 +38,7 @@ from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.channel import IngestChannel, signs_of_life
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
 from appliance.ingest.networks import SHARED, NetworkTable
-from appliance.ingest.process import IngestProcess
+from appliance.ingest.process import IngestProcess, rss_bytes
 from appliance.sandbox.confinement import confine
 from appliance.track.tracker import Tracker
 
@@ -175,8 +174,8 @@ def try_settings() -> int:
 
 
 def _grown_by(settings: DetectorConfig) -> int:
-    """Load a network and return by how many bytes this process grew for it, at the peak. Raise UsageError."""
-    before = _peak_bytes()
+    """Load a network and return by how many bytes this process grew for it. Raise UsageError."""
+    before = rss_bytes()
     if settings.backend == "hailo" and not settings.hailo.multi_process_service:
         detector.locate(settings)  # the process that runs holds the device
     else:
@@ -185,11 +184,7 @@ def _grown_by(settings: DetectorConfig) -> int:
             network.detect([runtime_choice.trial_frame(network)])
         except DetectorError as error:
             raise ModelError(f"it does not examine a frame: {error}") from None
-    return _peak_bytes() - before
-
-
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return rss_bytes() - before
 
 
 _Detectors = tuple[ObjectDetector, Callable[[], ObjectDetector] | None]

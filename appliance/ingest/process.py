@@ -329,7 +329,7 @@ class IngestProcess:
                 t=self._clock.now(),
                 detector_ms=round(worker.mean_ms, 2),
                 queue=worker.cameras_waiting(),
-                rss_bytes=_rss_bytes(),
+                rss_bytes=rss_bytes(),
                 warning="; ".join(self._warnings()),
                 load=round(worker.load(), 3),
                 age_p95_ms=round(worker.age_p95_ms(), 1),
@@ -396,7 +396,8 @@ def _record_target(storage: config.StorageConfig, name: str, camera: config.Came
     )
 
 
-def _rss_bytes() -> int:
+def rss_bytes() -> int:
+    """Return the resident memory of this process."""
     statm = os.open("/proc/self/statm", os.O_RDONLY)  # once a second: half of what open() costs
     try:
         return int(os.read(statm, 256).split()[1]) * os.sysconf("SC_PAGE_SIZE")

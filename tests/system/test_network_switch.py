@@ -53,7 +53,7 @@ class Site:
     """Two RTSP cameras that loop, the real ingest process, its supervisor and the switch, each in its thread."""
 
     def __init__(
-        self, folder: Path, memory: MemoryReading | None = None, try_s_max: float = 60.0, blames: bool = True
+        self, folder: Path, memory: MemoryReading | None = None, try_s_max: float = 300.0, blames: bool = True
     ) -> None:
         self.heard: list[tuple[float, Any]] = []
         self._blames = blames  # networks on probation for lives of ingest that were short
@@ -186,7 +186,7 @@ def test_a_network_that_does_not_come_up_is_put_in_quarantine_and_nothing_else_h
 ) -> None:
     changes = {"fails": candidates.fails, "hangs": candidates.hangs}
     write = partial(candidates.changed, change=changes[fault]) if fault in changes else candidates.truncated
-    site = make(try_s_max=12.0)
+    site = make(try_s_max=15.0)
     ref = install(site.store, "9", write, tmp_path)
     site.store.put_in_force(ref, state="probation")
     until(lambda: ref in site.store.in_force().quarantined, 90)
