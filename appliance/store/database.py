@@ -91,7 +91,7 @@ class Database:
         self.path = path
         self.clock = clock
         self.latencies = StageLatencies(clock)
-        """Of what this process writes here."""
+        """Latencies of the stages that this process writes."""
         self._lock = threading.RLock()
         self._depth = 0
         self._doomed = False
