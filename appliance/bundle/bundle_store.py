@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -201,6 +201,14 @@ class BundleStore:
             self._write(_with_slot(table, camera, self._before(slot, table)))
         return self.in_force().of(camera)
 
+    def release(self, cameras: Iterable[str]) -> None:
+        """Take the pointers of these cameras away: they have what all cameras have. Raise ModelError."""
+        gone = set(cameras)
+        with self.changing():
+            table = self.in_force()
+            own = {name: slot for name, slot in table.cameras.items() if name not in gone}
+            self._write(replace(table, cameras=own))
+
     def withdraw(self) -> None:
         """Take the pointer of all cameras away: what comes with Vedette, or `detector.model` names, counts again."""
         with self.changing():
@@ -219,33 +227,20 @@ class BundleStore:
                     table = _with_slot(table, camera, replace(slot, before=None))
             self._write(table)
 
-    def end_probation(self, reason: str) -> BundleRef | None:
-        """Quarantine the bundle of all cameras if it is on probation, and return it; None: none is, or that fails.
+    def end_probation(self, reason: str) -> tuple[BundleRef, ...]:
+        """Quarantine every bundle on probation, and return them; none: none is, or that fails.
 
-        For who finds that nothing works with it: what was proven before comes back.
+        For who finds that nothing works with them: what was proven before comes back.
         """
         try:
-            slot = self.in_force().everywhere
-            if slot is None or slot.state != "probation":
-                return None
-            self.quarantine(slot.bundle, reason)
+            table = self.in_force()
+            slots = [*table.cameras.values(), *([table.everywhere] if table.everywhere else [])]
+            found = tuple(dict.fromkeys(slot.bundle for slot in slots if slot.state == "probation"))
+            for ref in found:
+                self.quarantine(ref, reason)
         except (ModelError, PreconditionError):
-            return None
-        return slot.bundle
-
-    def pass_probation(self) -> BundleRef | None:
-        """Say that the bundle of all cameras is proven if it is on probation, and return it; None: none is.
-
-        What cannot be written counts as none, and is tried again in the next life of ingest: it takes no network back.
-        """
-        try:
-            slot = self.in_force().everywhere
-            if slot is None or slot.state != "probation":
-                return None
-            self.settle(proven=True)
-        except (ModelError, PreconditionError):
-            return None
-        return slot.bundle
+            return ()
+        return found
 
     def incoming(self) -> Path:
         """Return the folder of what is not installed yet; it is made."""
