@@ -31,7 +31,8 @@ from appliance.dashboard.deps import CoreProbes, DatabasePart, Page
 from appliance.dashboard.exports_api import missed_people
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
-from appliance.dashboard.notify_api import Context, may_subscribe
+from appliance.dashboard.notify_api import Context
+from appliance.dashboard.push_api import may_subscribe
 from appliance.dashboard.savings_api import HEADLINE_AFTER_S, SETTLED_AFTER_S, SavingsPart
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import DELETE_REASON_LENGTH_MAX, NOTE_LENGTH_MAX, AlertItem, EvidenceItem

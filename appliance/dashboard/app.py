@@ -27,6 +27,7 @@ from appliance.dashboard import (
     backup_api,
     camera_finder_api,
     camera_setup_api,
+    camera_setup_page,
     cameras_api,
     cameras_page,
     cascade_api,
@@ -44,6 +45,7 @@ from appliance.dashboard import (
     notify_page,
     proofs_api,
     ptz_api,
+    push_api,
     pwa_api,
     recordings_api,
     savings_api,
@@ -80,13 +82,13 @@ if TYPE_CHECKING:
 APIS = (
     access_log_api, account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, camera_finder_api,
     camera_setup_api, cameras_api, cascade_api, erasures_api, events_api, exports_api, false_alarms_api, headroom_api,
-    health_api, live_api, metrics_api, models_api, notify_api, proofs_api, ptz_api, pwa_api, recordings_api,
-    savings_api, scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api, system_api, timeline_api,
-    trials_api, users_api, why_api,
+    health_api, live_api, metrics_api, models_api, notify_api, push_api, proofs_api, ptz_api, pwa_api,
+    recordings_api, savings_api, scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api,
+    system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
 PAGES = (
-    access_page, alerts_page, cameras_page, live_page, notify_page, snooze_page, system_page, timeline_page,
-    users_page, why_page,
+    access_page, alerts_page, camera_setup_page, cameras_page, live_page, notify_page, snooze_page, system_page,
+    timeline_page, users_page, why_page,
 )  # fmt: skip
 ROUTES = (
     *(each.router for each in (*APIS, *PAGES)), recordings_api.alert_router, exports_api.shared_router,

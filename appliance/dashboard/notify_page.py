@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard.notify_api import SECRET_KEYS, Context, browsers_of, may_subscribe, report_of
+from appliance.dashboard.notify_api import SECRET_KEYS, Context, report_of
+from appliance.dashboard.push_api import browsers_of, may_subscribe
 from appliance.dashboard.settings_api import Settings
 from appliance.web.auth import TemplatesPart
 from appliance.web.route_list import RouteList
