@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from appliance.base.child_modules import APPLIANCE
 from appliance.base.clock import Clock, local_day, local_weekday_minute
 from appliance.base.errors import ModelError
 from appliance.bundle.bundle_store import BundleStore
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 EVERY_S = 60.0  # a change of the clock's hour is noticed within a minute
 BEGIN_HOUR, END_HOUR = 1, 5  # local time: few people move, and few look
 NICE = 19  # the lowest: it has what cameras leave
-_COMMAND = (sys.executable, "-m", "appliance", "models", "prove")
+_COMMAND = (sys.executable, "-m", APPLIANCE, "models", "prove")
 
 
 class NightlyProof:
