@@ -30,7 +30,8 @@ class Live {
 		this.note = stage.querySelector(".note");
 		this.instead = stage.parentElement.querySelector(".instead");
 		this.seen = false;
-		this.told = {}; // what is played instead of what the camera sends, and what that costs
+		/** @type {any} what is played instead of what the camera sends, and what that costs */
+		this.told = {};
 		this.shownAt = 0; // ms: when the last frame of the video came
 		this.image = null;
 		this.found = { objects: [] };
