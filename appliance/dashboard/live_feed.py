@@ -254,7 +254,7 @@ class LiveFeed:
             self.ended = True
             self._close_file("")
             if self.conversion is not None:
-                await asyncio.to_thread(self.conversion.close)
+                self.conversion.close()
 
     @property
     def _converts(self) -> bool:
@@ -280,7 +280,7 @@ class LiveFeed:
             self._close_file("")
             self._path = self._instead_of = ""
             if self.conversion is not None:
-                await asyncio.to_thread(self.conversion.end_if_idle)
+                self.conversion.end_if_idle()
         if looks or before != (self.active, self.problem):
             self._wake()
 
@@ -496,7 +496,7 @@ class LiveHub:
         for feed, _ in self._feeds.values():
             feed.viewers.clear()
         for conversion in list(self.conversions.running):
-            await asyncio.to_thread(conversion.close)
+            conversion.close()
         await asyncio.gather(*(task for _, task in self._feeds.values()), return_exceptions=True)
 
     def _feed(self, camera: str, choice: LiveChoice) -> LiveFeed:

@@ -125,9 +125,7 @@ def test_a_cut_camera_falls_back_to_stills_and_comes_back(live: LiveHouse) -> No
 
 
 @pytest.mark.parametrize("live", ["libx265"], indirect=True)
-def test_h265_is_converted_where_the_browser_cannot_play_it(
-    live: LiveHouse, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_h265_is_converted_where_the_browser_cannot_play_it(live: LiveHouse, capfd: pytest.CaptureFixture[str]) -> None:
     page = live.open("/cameras/gate")
     if page.evaluate("""MediaSource.isTypeSupported('video/mp4; codecs="hvc1.1.6.L90.90"')"""):
         pytest.skip("this browser plays H.265")
@@ -144,7 +142,7 @@ def test_h265_is_converted_where_the_browser_cannot_play_it(
     moved, passed = (looks[1]["n"] - looks[0]["n"]) % 200, looks[1]["t"] - looks[0]["t"]
     assert moved == pytest.approx(20 * passed, abs=6), "what is seen moves as the camera's clock does"
     conversions = live.streams[1].conversions
-    with capsys.disabled():
+    with capfd.disabled():
         print(f"\nH.265: first picture after {first_s:.1f} s, {looks[1]['behind']:.1f} s behind the camera")
     assert first_s < 6 * PATIENCE
     claims = page.context.new_page()
