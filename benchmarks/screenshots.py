@@ -17,8 +17,11 @@ from playwright import sync_api as playwright
 WIDTHS = {390: 844, 1440: 900, 2560: 1440}
 PAGES = {
     "alerts": "/", "live": "/live", "timeline": "/timeline", "cameras": "/cameras", "camera-new": "/cameras/new",
-    "savings": "/savings?since=all", "scenarios": "/scenarios", "storage": "/storage", "settings": "/settings",
-    "users": "/users", "system": "/system", "login": "/login", "missing": "/nowhere",
+    "savings": "/savings?since=all", "scenarios": "/scenarios", "proofs": "/proofs", "agreement": "/agreement",
+    "storage": "/storage", "models": "/models", "notify": "/notify", "settings": "/settings",
+    "settings-storage": "/settings/storage", "settings-uplink": "/settings/uplink", "adjoining": "/settings/adjoining",
+    "users": "/users", "access": "/access", "account": "/account", "system": "/system", "login": "/login",
+    "missing": "/nowhere",
 }  # fmt: skip
 SETTLE_MS = 1500  # of pictures and drawings that come after the page
 
@@ -26,7 +29,7 @@ SETTLE_MS = 1500  # of pictures and drawings that come after the page
 def pages_of(page: playwright.Page, url: str) -> dict[str, str]:
     """Return the pages of this site.
 
-    They are those that every site has, and one alert and one camera with its editor and timeline.
+    They are those that every site has, one alert, and one camera with the pages below it.
     """
     found = dict(PAGES)
     page.goto(url)
@@ -35,7 +38,8 @@ def pages_of(page: playwright.Page, url: str) -> dict[str, str]:
         if link.count():
             found[name] = link.get_attribute("href") or ""
     if camera := found.get("camera"):
-        found |= {"camera-edit": f"{camera}/edit", "camera-timeline": f"{camera}/timeline"}
+        below = ("edit", "settings", "timeline", "trials", "why")
+        found |= {f"camera-{name}": f"{camera}/{name}" for name in below}
     return found
 
 

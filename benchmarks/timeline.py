@@ -1,6 +1,6 @@
 """How soon a day is on the screen: `python -m benchmarks.timeline [--alerts 100000] [--browser]`.
 
-Fills a store as a site of 16 cameras and 30 days would (the alerts of `benchmarks.review_search`; a segment a minute,
+Fills a store as a site of 16 cameras and 30 days would (the alerts of `benchmarks.dashboard_load`; a segment a minute,
 and every 4 s on the day that is looked at; looks for each minute), and asks for that day of each camera: the API's
 report, in milliseconds of wall time and of this process's processor. With `--browser` it is opened in Debian's
 Chromium, too: from the request to the strips being drawn, and from a seek or *Play* to its first frame, of 40 s of
@@ -30,7 +30,7 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.store.segments import SegmentStore
 from appliance.web.server import WebServer
-from benchmarks.review_search import CAMERAS, DAYS, NOW, fill
+from benchmarks.dashboard_load import CAMERAS, DAYS, NOW, fill
 from tests.support import numbered_footage
 from tests.support.dashboard_site import running
 

@@ -84,7 +84,7 @@ def drained(here: Site, wire: int, began: float) -> float:
 
 def live(here: Site, first: int, options: argparse.Namespace) -> list[dict[str, float]]:
     """Send one escalation after the other, each at its time, and wait for all verdicts; see `ways`."""
-    sent = ask(here, options.live, 60 / options.live_every_s, small, ("alert",), first)
+    sent = ask(here, options.live, 60 / options.live_every_s, small, first)
     until(lambda: here.settled(*range(first, first + options.live)), 120, every_s=0.2)
     return ways(here, sent)
 

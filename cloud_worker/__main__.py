@@ -13,7 +13,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.command_end import CommandParser, named_path, report, run_to_end, whole_number_between
 from appliance.base.errors import ConfigError, UsageError, VedetteError
 from appliance.base.telemetry import configure_logging
-from cloud_worker import commands, config
+from cloud_worker import commands, config, local_judge
 from cloud_worker.commands import Findings
 from cloud_worker.dead_letter_store import LIST_MAX, DeadLetter
 
@@ -61,6 +61,15 @@ Exit code 0: all are gone. 1: the store refused one. 2: the file is no receipt, 
 """
 
 
+_JUDGE = """\
+Judge escalations that come as JSON lines on standard input, without a broker: what `vedette run` starts where
+`escalation.local_judge` of the site file names a model server. The first line is the section `engine` of a worker file,
+each further one an escalation with the paths of its evidence; each verdict is a line on standard output.
+
+  vedette-worker judge < lines
+"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     return run_to_end(lambda: _run(arguments))
@@ -71,6 +80,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     configure_logging(level="DEBUG" if options.verbose else "INFO", as_json=options.log_json)
     as_json = getattr(options, "json", False)
     try:
+        if options.command == "judge":
+            asyncio.run(local_judge.serve(sys.stdin.buffer, sys.stdout.buffer, SystemClock()))
+            return 0
         settings = config.load(options.config)
         return _do(options, settings)
     except ConfigError as error:
@@ -104,10 +116,11 @@ def _parser() -> argparse.ArgumentParser:
         description="Answers the escalations that Vedette's sites send to the cloud.",
         epilog="Begin with: vedette-worker check --config worker.yaml",
     )
-    common = CommandParser(add_help=False)
+    logs = CommandParser(add_help=False)
+    logs.add_argument("-v", "--verbose", action="store_true", help="log more")
+    logs.add_argument("--log-json", action="store_true", help="log as JSON lines")
+    common = CommandParser(add_help=False, parents=[logs])
     common.add_argument("--config", type=named_path, required=True, metavar="FILE", help="the worker file (YAML)")
-    common.add_argument("-v", "--verbose", action="store_true", help="log more")
-    common.add_argument("--log-json", action="store_true", help="log as JSON lines")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
     form = argparse.RawDescriptionHelpFormatter
     commands.add_parser("run", parents=[common], help="work", description=_RUN, formatter_class=form)
@@ -115,6 +128,9 @@ def _parser() -> argparse.ArgumentParser:
         "check", parents=[common], help="try what is needed", description=_CHECK, formatter_class=form
     )
     check.add_argument("--json", action="store_true", help="print a JSON object")
+    commands.add_parser(
+        "judge", parents=[logs], help="judge what comes as lines", description=_JUDGE, formatter_class=form
+    )
     erase = commands.add_parser(
         "erase", parents=[common], help="delete archived copies", description=_ERASE, formatter_class=form
     )

@@ -30,7 +30,7 @@ from appliance.base.analyze_protocol import (
 from appliance.base.clock import Clock, local_day
 from appliance.base.errors import EngineError
 from appliance.base.json_lines import first_problem
-from appliance.wire import Escalation, MediaRef, Verdict
+from appliance.wire import TRACEPARENT, Escalation, MediaRef, Verdict, traceparent_after, traceparent_of
 from cloud_worker.config import ApiConfig, ApiToken
 from cloud_worker.images import MediaDecoder
 from cloud_worker.judge import JudgeCase
@@ -82,7 +82,8 @@ class AnalyzeServer(HttpServer):
         refused = self._refused(token, asked)
         if refused is not None:
             return refused
-        items = [await self._answer(token, each) for each in asked.items]
+        trace = request.headers.get(TRACEPARENT, "")
+        items = [await self._answer(token, each, trace) for each in asked.items]
         return HttpAnswer("200 OK", AnalyzeAnswers(items=items).model_dump_json().encode(), "application/json")
 
     def _token(self, header: str) -> ApiToken | None:
@@ -112,7 +113,8 @@ class AnalyzeServer(HttpServer):
             return _problem("429 Too Many Requests", f"api.tokens.{token.name}.gpu_s_day is spent for today.", 3600)
         return None
 
-    async def _answer(self, token: ApiToken, item: AnalyzeItem) -> AnalyzeAnswer:
+    async def _answer(self, token: ApiToken, item: AnalyzeItem, trace: str) -> AnalyzeAnswer:
+        """Answer one item. trace: the caller's, which the model server is told; one of our own where it is none."""
         kind = media_kind(item.media)
         mime = "image/webp" if item.media.startswith(b"RIFF") else "image/jpeg"
         reason = ""
@@ -137,7 +139,9 @@ class AnalyzeServer(HttpServer):
             severity="warning", question=item.question or f"Is there a {item.label} in this picture?", t=t,
             created_t=now, media=(ref,),
         )  # fmt: skip
-        case = JudgeCase(escalation=escalation, files=(EvidenceFile(ref, item.media),), decoder=self._decoder)
+        trace = traceparent_after(trace, name) or traceparent_of(escalation)
+        files = (EvidenceFile(ref, item.media),)
+        case = JudgeCase(escalation=escalation, files=files, decoder=self._decoder, traceparent=trace)
         try:
             async with self._turn:
                 verdict = await self._judge(case)

@@ -9,6 +9,7 @@ import logging
 import re
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import nats.errors
@@ -41,6 +42,7 @@ from cloud_worker import dead_letter_store
 from cloud_worker.config import HandlingConfig
 from cloud_worker.dead_letter_store import DeadLetter, Kind
 from cloud_worker.judge import Judge, JudgeBreaker, JudgeCase, Timings
+from cloud_worker.media_fetch import fetch
 from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.stream_setup import Delivery
 
@@ -326,7 +328,8 @@ class EscalationHandler:
         for attempt in range(1, FETCH_TRIES + 1):
             client = await self._link.client()
             try:
-                return await self._judge.fetch_case(client.jetstream(timeout=PUBLISH_S_MAX), escalation)
+                jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
+                return await self._judge.fetch_case(partial(fetch, jetstream, escalation.site), escalation)
             except UplinkError:
                 if attempt == FETCH_TRIES:
                     raise

@@ -10,16 +10,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from nats.js import JetStreamContext
 from pydantic import ValidationError
 
 from appliance.base.backoff import CircuitBreaker
 from appliance.base.clock import Clock
 from appliance.base.errors import EngineUnavailable
 from appliance.types import Decision, JudgeKind
-from appliance.wire import MEDIA_BYTES_MAX, RECHECKED_SCHEMA, Escalation, FrameSupport, Need, Verdict
+from appliance.wire import MEDIA_BYTES_MAX, RECHECKED_SCHEMA, Escalation, FrameSupport, MediaRef, Need, Verdict
 from cloud_worker.images import IN_PROCESS, MediaDecoder
-from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused, fetch
+from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused
 
 EVIDENCE_BYTES_MAX = MEDIA_BYTES_MAX
 REASON_CHARS_MAX = 400  # as notify.message takes
@@ -118,6 +117,10 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
+FetchFile = Callable[[MediaRef, int], Awaitable[EvidenceFile]]
+"""From a reference and the bytes that it may have to the file. Raises MediaRefused: this file is no use."""
+
+
 class Judge:
     """Makes one verdict per call. State: none but its engine's.
 
@@ -136,8 +139,8 @@ class Judge:
         """Describe the engine in one sentence, after trying it. Raise EngineError or ModelError."""
         return await self._engine.check()
 
-    async def fetch_case(self, js: JetStreamContext, escalation: Escalation) -> JudgeCase:
-        """Fetch the evidence. Raise UplinkError when the broker did not answer."""
+    async def fetch_case(self, fetch: FetchFile, escalation: Escalation) -> JudgeCase:
+        """Fetch the evidence. Raise what `fetch` raises, but for MediaRefused: that file is lost."""
         files: list[EvidenceFile] = []
         lost: list[MediaRefused] = []
         left = EVIDENCE_BYTES_MAX
@@ -145,7 +148,7 @@ class Judge:
             if ref.kind == "clip" and ref.kind not in self._engine.uses:
                 continue  # it would be fetched for nothing
             try:
-                files.append(await fetch(js, escalation.site, ref, left))
+                files.append(await fetch(ref, left))
                 left -= ref.bytes
             except MediaRefused as error:
                 lost.append(error)

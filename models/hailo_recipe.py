@@ -219,7 +219,8 @@ def _write_notes(hef: Path, notes: dict[str, object]) -> None:
 
 def _write_commands(folder: Path, *commands: list[str]) -> None:
     script = folder / "compile.sh"
-    lines = [shlex.join(each) for each in commands]
+    # The parser may ask whether to add a post-process; ours is the appliance's.
+    lines = [("yes n | " if each[1] == "parser" else "") + shlex.join(each) for each in commands]
     script.write_text('#!/bin/sh\nset -eu\ncd "$(dirname "$0")"\n' + "\n".join(lines) + "\n", encoding="utf-8")
     script.chmod(0o755)
 

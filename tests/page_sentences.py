@@ -200,6 +200,10 @@ SENTENCES: tuple[str, ...] = (
     "the ingest process is not running; it is being started again",
     "the cloud link is down: {reason}; what was flagged waits, unverified",
     "the cloud link is down; what was flagged waits, unverified",
+    "it gets {examined} of {promised} inferences a second: the detector is at work {load} of the time; "
+    "lower detect.fps, take a quicker network, or fewer cameras",
+    "it gets {examined} of {promised} inferences a second, though the detector is at work only {load} of the time: "
+    "the processor is too busy; use a smaller detect_url, set detect.latency: thrifty, or take fewer cameras",
     "Too little for {cameras}: lower detect.fps, take a quicker network, or fewer cameras.",
     "Room for about {n} more inferences a second. {rest}",
     "Hardly any room. {rest}",

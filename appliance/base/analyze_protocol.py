@@ -74,8 +74,9 @@ class AnalyzeAnswer(BaseModel):
     """The answer to one item.
 
     status: answered; pending (status_url has the answer later); refused, with the reason. tier: who gave `answer`; "":
-    there is none yet, or boxes alone. judge: the kind of judge in the cloud. flagged: why the appliance's answer stands
-    although the cloud was to be asked. provisional: the reason is still being written. timings: seconds by stage.
+    there is none yet, or boxes alone. judge: the kind of judge in the cloud; answered_by: of several engines, which.
+    flagged: why the appliance's answer stands although the cloud was to be asked, or that better engines did not
+    answer. provisional: the reason is still being written. timings: seconds by stage.
     """
 
     id: str = ""
@@ -86,6 +87,7 @@ class AnalyzeAnswer(BaseModel):
     confidence: float | None = None
     reason: str = ""
     judge: str = ""
+    answered_by: str = ""
     model: str = ""
     boxes: list[AnalyzeBox] = []
     cost: AnalyzeCost = AnalyzeCost()
@@ -128,6 +130,12 @@ class VerdictValues(Protocol):
     @property
     def provisional(self) -> bool: ...
 
+    @property
+    def answered_by(self) -> str: ...
+
+    @property
+    def fallback(self) -> int: ...
+
 
 def judged(verdict: VerdictValues, cost: AnalyzeCost, status_url: str = "") -> AnalyzeAnswer:
     """Return the answer that a verdict is; the caller names the camera, which a verdict does not."""
@@ -135,6 +143,8 @@ def judged(verdict: VerdictValues, cost: AnalyzeCost, status_url: str = "") -> A
         id=verdict.alert, camera="", status="answered", tier="cloud", answer=_ANSWERS[verdict.decision],
         confidence=verdict.confidence, reason=verdict.reason, judge=verdict.kind, model=verdict.model, cost=cost,
         timings=dict(verdict.timings), provisional=verdict.provisional, status_url=status_url,
+        answered_by=verdict.answered_by,
+        flagged=f"better engines that did not answer: {verdict.fallback}" if verdict.fallback else "",
     )  # fmt: skip
 
 

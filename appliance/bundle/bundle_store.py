@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ModelError, PreconditionError
+from appliance.base.local_files import flush_to_disk
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, BundleRef, read_manifest, sha256_of
 
 STORE_FOLDER = "bundles"
@@ -124,15 +125,15 @@ class BundleStore:
             for name, file in manifest.files.items():
                 if sha256_of(building / name) != file.sha256:
                     raise ModelError(f"{manifest.ref}: {name} is not the file that its manifest promises")
-                _flush(building / name)
+                flush_to_disk(building / name)
             (building / MANIFEST_FILE).write_bytes(manifest_bytes)
-            _flush(building / MANIFEST_FILE)
-            _flush(building)
+            flush_to_disk(building / MANIFEST_FILE)
+            flush_to_disk(building)
             target.parent.mkdir(exist_ok=True)
             shutil.rmtree(target, ignore_errors=True)  # what is left of a damaged one
             building.rename(target)
-            _flush(target.parent)
-            _flush(self.root)
+            flush_to_disk(target.parent)
+            flush_to_disk(self.root)
         return target
 
     def remove(self, ref: BundleRef) -> None:
@@ -200,6 +201,14 @@ class BundleStore:
             self._write(_with_slot(table, camera, self._before(slot, table)))
         return self.in_force().of(camera)
 
+    def release(self, cameras: Iterable[str]) -> None:
+        """Take the pointers of these cameras away: they have what all cameras have. Raise ModelError."""
+        gone = set(cameras)
+        with self.changing():
+            table = self.in_force()
+            own = {name: slot for name, slot in table.cameras.items() if name not in gone}
+            self._write(replace(table, cameras=own))
+
     def withdraw(self) -> None:
         """Take the pointer of all cameras away: what comes with Vedette, or `detector.model` names, counts again."""
         with self.changing():
@@ -218,33 +227,20 @@ class BundleStore:
                     table = _with_slot(table, camera, replace(slot, before=None))
             self._write(table)
 
-    def end_probation(self, reason: str) -> BundleRef | None:
-        """Quarantine the bundle of all cameras if it is on probation, and return it; None: none is, or that fails.
+    def end_probation(self, reason: str) -> tuple[BundleRef, ...]:
+        """Quarantine every bundle on probation, and return them; none: none is, or that fails.
 
-        For who finds that nothing works with it: what was proven before comes back.
+        For who finds that nothing works with them: what was proven before comes back.
         """
         try:
-            slot = self.in_force().everywhere
-            if slot is None or slot.state != "probation":
-                return None
-            self.quarantine(slot.bundle, reason)
+            table = self.in_force()
+            slots = [*table.cameras.values(), *([table.everywhere] if table.everywhere else [])]
+            found = tuple(dict.fromkeys(slot.bundle for slot in slots if slot.state == "probation"))
+            for ref in found:
+                self.quarantine(ref, reason)
         except (ModelError, PreconditionError):
-            return None
-        return slot.bundle
-
-    def pass_probation(self) -> BundleRef | None:
-        """Say that the bundle of all cameras is proven if it is on probation, and return it; None: none is.
-
-        What cannot be written counts as none, and is tried again in the next life of ingest: it takes no network back.
-        """
-        try:
-            slot = self.in_force().everywhere
-            if slot is None or slot.state != "probation":
-                return None
-            self.settle(proven=True)
-        except (ModelError, PreconditionError):
-            return None
-        return slot.bundle
+            return ()
+        return found
 
     def incoming(self) -> Path:
         """Return the folder of what is not installed yet; it is made."""
@@ -267,9 +263,9 @@ class BundleStore:
     def _write(self, table: InForceTable) -> None:
         path = self.incoming() / POINTER_FILE
         path.write_text(_PointerFile.of(table).model_dump_json(indent=1) + "\n", encoding="utf-8")
-        _flush(path)
+        flush_to_disk(path)
         path.replace(self.root / POINTER_FILE)
-        _flush(self.root)
+        flush_to_disk(self.root)
 
 
 class _Slot(ConfigModel):
@@ -340,14 +336,5 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
         raise PreconditionError(f"another process is at work in {folder}: wait for it") from None
     except OSError as error:
         raise PreconditionError(f"{folder}: {error.strerror or error}") from None
-    finally:
-        os.close(handle)
-
-
-def _flush(path: Path) -> None:
-    """Have a file's bytes, or the names in a folder, on disk. Raise OSError."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
     finally:
         os.close(handle)

@@ -48,9 +48,10 @@ def apply_outcome(store: BundleStore, ref: BundleRef, report: ProofReport) -> st
     """Do what follows from the outcome of a trial, and return it in words. Raise ModelError, PreconditionError.
 
     A worse one is quarantined, and the one before comes back wherever it is in force. A better one is put in force on
-    probation. One that is on probation and not worse on what was recorded since is proven.
+    probation. One that is on probation and not worse on what was recorded since is proven, where it is in force.
     """
-    outcome, slot = report.judgement.outcome, store.in_force().everywhere
+    outcome, table = report.judgement.outcome, store.in_force()
+    slot = table.everywhere
     if outcome == "worse":
         store.quarantine(ref, "; ".join(report.judgement.reasons))
         return f"{ref} is in quarantine, and is not in force anywhere"
@@ -59,6 +60,11 @@ def apply_outcome(store: BundleStore, ref: BundleRef, report: ProofReport) -> st
             store.settle(proven=True)
             return f"{ref} is proven"
         return ""
+    first = [name for name, own in table.cameras.items() if own.bundle == ref and own.state == "probation"]
+    if first:
+        for camera in first:
+            store.settle(camera, proven=True)
+        return f"{ref} is proven on {', '.join(first)}"
     if outcome == "better":
         store.put_in_force(ref, state="probation")
         return f"{ref} is in force on probation: try it again on what it has recorded"

@@ -109,6 +109,10 @@ images without labels of false alarms. Alerts without a review are left out and 
 
   vedette export --config site.yaml --format yolo --to my-data/
   vedette export --config site.yaml --format coco --to my-data/ --labels person,car --from 2026-11-01T00:00 --zip
+  vedette export --config site.yaml --format training --to site-set/     # for python -m models.train.finetune
+
+`training` is the layout of models/train: only of cameras with `training: true`, also of alerts that a vision-language
+model answered, with who answered beside each picture.
 
 The boxes were drawn by the detector, not by a person: see the export's README. The parts are split by incident, and
 always the same way. Stopped, the same command goes on; run again after more reviews, it adds what is new.
@@ -116,7 +120,7 @@ always the same way. Stopped, the same command goes on; run again after more rev
 Exit code 0: exported. 1: the disk is full. 2: wrong use, or the folder holds something else.
 """,
     CONFIG,
-    option("--format", choices=("coco", "yolo"), required=True, help="the layout"),
+    option("--format", choices=("coco", "yolo", "training"), required=True, help="the layout"),
     option("--to", type=Path, required=True, metavar="DIR", help="a new folder, or an export to go on with"),
     option("--from", dest="t_from", metavar="TIME", help="only alerts from then on (2026-11-20T10:00)"),
     option("--to-time", dest="t_to", metavar="TIME", help="only alerts before then"),

@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from appliance.config.camera_config import rule_labels as rule_labels
     from appliance.config.escalation_config import BudgetConfig as BudgetConfig
     from appliance.config.escalation_config import EscalationConfig as EscalationConfig
+    from appliance.config.escalation_config import LocalJudgeConfig as LocalJudgeConfig
     from appliance.config.escalation_config import OffPeakConfig as OffPeakConfig
     from appliance.config.escalation_config import PricesConfig as PricesConfig
     from appliance.config.escalation_config import RouterConfig as RouterConfig
     from appliance.config.escalation_config import TtlHoursConfig as TtlHoursConfig
     from appliance.config.escalation_config import UplinkConfig as UplinkConfig
+    from appliance.config.ingest_config import OWN_NETWORKS_MAX as OWN_NETWORKS_MAX
     from appliance.config.ingest_config import HealthConfig as HealthConfig
     from appliance.config.ingest_config import IngestConfig as IngestConfig
     from appliance.config.ingest_config import RecheckConfig as RecheckConfig
@@ -91,9 +93,10 @@ _HOMES = {
         "RuleBase rule_labels"
     ),
     "appliance.config.escalation_config": (
-        "BudgetConfig EscalationConfig OffPeakConfig PricesConfig RouterConfig TtlHoursConfig UplinkConfig"
+        "BudgetConfig EscalationConfig LocalJudgeConfig OffPeakConfig PricesConfig RouterConfig TtlHoursConfig "
+        "UplinkConfig"
     ),
-    "appliance.config.ingest_config": "RecheckConfig HealthConfig IngestConfig",
+    "appliance.config.ingest_config": "OWN_NETWORKS_MAX RecheckConfig HealthConfig IngestConfig",
     "appliance.config.mqtt_config": "MqttConfig",
     "appliance.config.notify_targets": (
         "AppriseTarget HttpTarget NtfyTarget PushTarget Target TargetName WebhookTarget signing_key"

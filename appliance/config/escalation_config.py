@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.base.broker_config import REGION, BrokerAddress, BrokerConfig
 from appliance.base.config_model import ConfigModel
@@ -58,6 +60,40 @@ class PricesConfig(ConfigModel):
     tokens_out_million: Amount = 0.0
 
 
+class LocalJudgeConfig(ConfigModel):
+    """A model server on the appliance or its network that judges what waits for the cloud; no url: there is none."""
+
+    url: Annotated[str | None, Field(repr=False)] = None
+    model: Annotated[str, Field(min_length=1, max_length=300)] = "vlm"
+    api_key: SecretStr | None = None
+    when: Literal["uplink_gone", "idle", "always"] = "uplink_gone"
+    images_max: Annotated[int, Field(ge=1, le=16)] = 2
+    image_side_max: Annotated[int, Field(ge=64, le=4096)] = 512
+    timeout_s: Annotated[float, Field(gt=0, le=600)] = 300.0
+
+    @field_validator("url")
+    @classmethod
+    def _nearby(cls, url: str | None) -> str | None:
+        """Refuse what is not of this network: what leaves the site goes over the uplink, with its budget and audit."""
+        parts = urlsplit(url or "")
+        if url is not None and (parts.scheme not in {"http", "https"} or not parts.hostname):
+            raise ValueError("must be an address such as http://127.0.0.1:8000/v1")
+        if url is not None and not _is_nearby(parts.hostname or ""):
+            raise ValueError(
+                "must be on this appliance or its network: 127.0.0.1, a private address, or a name without a dot or in "
+                ".local, .lan, .internal, .home.arpa. Name a model elsewhere in the worker file (docs/worker.md)"
+            )
+        return None if url is None else url.rstrip("/")
+
+
+def _is_nearby(host: str) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".lan", ".internal", ".home.arpa"))
+    return address.is_loopback or address.is_private or address.is_link_local
+
+
 class EscalationConfig(ConfigModel):
     enabled: bool = True
     severities: tuple[Severity, ...] = ("warning", "alert")
@@ -75,6 +111,7 @@ class EscalationConfig(ConfigModel):
     budget: BudgetConfig = BudgetConfig()
     prices: PricesConfig = PricesConfig()
     severity_on_verdict: VerdictSeverityConfig = VerdictSeverityConfig()
+    local_judge: LocalJudgeConfig = LocalJudgeConfig()
 
 
 class TtlHoursConfig(ConfigModel):

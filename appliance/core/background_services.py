@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from appliance.core.core_settings import (
     router_context,
 )
 from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core.network_switch import NetworkSwitch
 from appliance.core.site_faults import ClockWatch, Neighbours, SiteFaults, UpdateWatch
 from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.evidence.maker import EvidenceMaker
@@ -43,6 +44,7 @@ from appliance.notify.health_notices import SystemStatus
 from appliance.notify.message import MessageBuilder
 from appliance.notify.push_means import PushMeans, VapidKey
 from appliance.notify.snooze_links import SnoozeLinks
+from appliance.recheck.recheck_policy import busy_text, cloud_away
 from appliance.recheck.service import ImageDetector, RecheckService, StatusSources
 from appliance.router.router_maintenance import SystemLoadMonitor
 from appliance.rules.arming import Arming
@@ -57,6 +59,7 @@ from appliance.store.retention import Retention
 from appliance.store.users import AccessLog, UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import Alert, HealthKind, RebaselineCommand, RecheckResult
+from appliance.uplink.local_judge import LocalJudge, LocalJudgeSources
 from appliance.uplink.outbox import CommitBatcher, Outbox
 from appliance.uplink.rate_limiter import ttl_s
 from appliance.uplink.send_queue import SendQueue
@@ -87,6 +90,7 @@ class LastingParts:
     disk: DiskWatch
     restarts: ServiceRestarts
     image_detector: ImageDetector
+    networks: NetworkSwitch
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class BackgroundConfig:
     mqtt: MqttConfig | None
     public_url: str
     certificate: Path | None = None
-    """Of the dashboard, where the owner brings one."""
+    """The dashboard's certificate, where the owner brings one."""
 
 
 class BackgroundServices:
@@ -125,6 +129,7 @@ class BackgroundServices:
         self._context, self._notices_due = router_context(decisions), LoopSignal()
         self._privacy = PrivacyRules(decisions.site, cameras, local_weekday_minute)
         self._arming = Arming(config.arming, cameras, stores.arming, clock, local_weekday_minute)
+        self._uplink_deps = self._make_uplink_deps()
         self._uplink = self._build_uplink()
         enabled, monitor = decisions.escalation.enabled, lasting.monitor
         self._probes = SystemProbes(
@@ -134,6 +139,7 @@ class BackgroundServices:
         sees, contact = partial(_user_sees, UserStore(db)), _contact(config.public_url)
         self._push = PushMeans(VapidKey(root), PushSubscriptionStore(db), sees, contact, in_hours=_in_hours)
         self._reader = SandboxedReader(root)  # not the dashboard's: a long clip must not keep the live view waiting
+        self._local_judge = self._build_local_judge()
         self._notifier = self._build_notifier()
         self._publisher = self._build_mqtt()
         ready = self._uplink.wake if self._uplink else None
@@ -155,7 +161,10 @@ class BackgroundServices:
         retention = Retention(
             lasting.db, lasting.root, self._config.storage, cameras, rows_wait=lambda: lasting.backlog.waiting > 0
         )
-        optional = (("notifier", self._notifier), ("mqtt", self._publisher), ("uplink", self._uplink))
+        optional = (
+            ("notifier", self._notifier), ("mqtt", self._publisher), ("uplink", self._uplink),
+            ("local judge", self._local_judge),
+        )  # fmt: skip
         return (
             periodic_service("retention", RETENTION_EVERY_S, retention.run_once, lasting.clock),
             periodic_service("ring", RING_EVERY_S, self.preroll.run_once, lasting.clock),
@@ -208,6 +217,7 @@ class BackgroundServices:
             disk = lasting.disk.fault or (f"the database cannot be written: {refused}" if refused else "")
             return {
                 **lasting.monitor.faults(), "service": lasting.restarts.fault, "disk": disk, "drift": self._drift.fault,
+                "fallback": lasting.networks.fault,
                 "time": watch.fault, "update": update.fault,
             }  # fmt: skip
 
@@ -215,17 +225,20 @@ class BackgroundServices:
 
     def _dashboard_probes(self) -> CoreProbes:
         stores, monitor, supervisor = self._lasting.stores, self._lasting.monitor, self._lasting.supervisor
-        uplink, notifier, publisher = self._uplink, self._notifier, self._publisher
+        uplink, notifier, publisher, local = self._uplink, self._notifier, self._publisher, self._local_judge
+        networks = self._lasting.networks
         return CoreProbes(
             link=self._probes.link if uplink else None,
             health=self._probes.health,
             targets=lambda: notifier.statuses if notifier else (),
             mqtt=(lambda: publisher.status) if publisher else None,
             orders=IngestOrders(
-                lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)), supervisor.restart
+                lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
+                networks.wake,
+                lambda: networks.status,
             ),
             calibration=lambda: self._context.calibration,
-            pool=(lambda: uplink.pool) if uplink else None,
+            pool=(lambda: replace(uplink.pool, local=local.state if local else None)) if uplink else None,
             escalate=stores.requests.ask if uplink else None,
             arming=self._arming,
             log=self._lasting.log.tail,
@@ -237,22 +250,44 @@ class BackgroundServices:
             health_events=stores.health,
         )
 
-    def _build_uplink(self) -> UplinkService | None:
-        uplink, lasting, decisions = self._config.uplink, self._lasting, self._config.decisions
+    def _make_uplink_deps(self) -> UplinkDeps | None:
+        uplink, lasting, escalation = self._config.uplink, self._lasting, self._config.decisions.escalation
         if uplink is None:
             return None
-        escalation, alerts = decisions.escalation, lasting.stores.alerts
-        deps = UplinkDeps(
+        return UplinkDeps(
             outbox=Outbox(lasting.db, escalation.expire_hours * 3600, ttl_s(escalation, uplink)),
             queue=SendQueue(OutboxQueue(lasting.db)),
             commits=CommitBatcher(lasting.db),
             meter=lasting.stores.meter,
-            alerts=alerts,
+            alerts=lasting.stores.alerts,
             root=lasting.root,
+            settles_here=escalation.local_judge.url is not None,
         )
-        egress = PrivacyEgressPolicy(self._privacy, decisions.cameras, alerts.events_of)
-        changed = self._notices_due.fire
-        return UplinkService(uplink, decisions.site.name, deps, lasting.clock, changed=changed, egress_policy=egress)
+
+    def _build_uplink(self) -> UplinkService | None:
+        uplink, deps, changed = self._config.uplink, self._uplink_deps, self._notices_due.fire
+        if uplink is None or deps is None:
+            return None
+        name, clock = self._config.decisions.site.name, self._lasting.clock
+        return UplinkService(uplink, name, deps, clock, changed=changed, egress_policy=self._egress_policy())
+
+    def _egress_policy(self) -> PrivacyEgressPolicy:
+        return PrivacyEgressPolicy(self._privacy, self._config.decisions.cameras, self._lasting.stores.alerts.events_of)
+
+    def _build_local_judge(self) -> LocalJudge | None:
+        """Build the appliance's own judge; None: the site file names no model server."""
+        settings, deps, probes = self._config.decisions.escalation.local_judge, self._uplink_deps, self._probes
+        if settings.url is None or deps is None:
+            return None
+        second_look, router = self._config.second_look, self._config.decisions.escalation.router
+        monitor = self._lasting.monitor
+        sources = LocalJudgeSources(
+            cloud_away=lambda: cloud_away(probes.cloud()),
+            busy=lambda: busy_text(probes.appliance(), second_look, router),
+            shed=lambda: "; ".join(monitor.shed.faults.values()),
+        )
+        changed, clock = self._notices_due.fire, self._lasting.clock
+        return LocalJudge(settings, deps, self._egress_policy(), clock, sources, changed)
 
     def _build_notifier(self) -> Notifier | None:
         """Build the notifier; None: no target is enabled."""

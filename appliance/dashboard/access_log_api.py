@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
@@ -13,8 +13,9 @@ from appliance.dashboard.exports_api import Log
 from appliance.dashboard.savings_api import csv_file
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.store.users import LOG_ROWS_MAX, AccessLog, AccessQuery
+from appliance.web.route_list import RouteList
 
-router = APIRouter(prefix=API, tags=["users"])
+router = RouteList(prefix=API, tags=["users"])
 
 
 class AccessLogItem(ApiModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from starlette.responses import HTMLResponse
 
 from appliance.dashboard.access_log_api import Filtered
@@ -16,10 +16,11 @@ from appliance.store.erasure import SpanEraser
 from appliance.store.users import LOG_ROWS_MAX
 from appliance.web.auth import TemplatesPart, address_of
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 
 LOG_SHOWN = 200  # rows on the page
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/access")

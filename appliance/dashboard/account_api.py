@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import Field, SecretStr
 
 from appliance.base.passwords import code_digest, hashed, is_password
@@ -15,13 +15,14 @@ from appliance.dashboard.users_api import SessionItem, refusals, sessions_of
 from appliance.types.accounts import Role, UserRow
 from appliance.web.auth import Access, AccessPart, TemplatesPart, too_many_tries
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 from appliance.web.totp import new_recovery_codes, new_secret, qr_code, step_of
 from appliance.web.visitor import visitor
 
 _WITHIN = "signed in"  # whom strangers at the sign-in page do not hold up
 GUESSED_S = 7 * 86400.0  # wrong tries of so long are told
 
-router = APIRouter(prefix=f"{API}/me", tags=["account"])
+router = RouteList(prefix=f"{API}/me", tags=["account"])
 
 
 class SecondFactorItem(ApiModel):

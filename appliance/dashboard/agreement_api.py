@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 
 from appliance.dashboard.schemas import API, AlertItem, ApiModel
 from appliance.health.drift import FALL, HOURS, DriftReport, DriftScope, Fall
@@ -13,11 +13,12 @@ from appliance.router.calibration import error_bound, recall_low
 from appliance.store.agreement import AnsweredAlert
 from appliance.store.alerts import AlertStore
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 
 GROUPS_MAX = 64  # of each kind, those with most answers
 SHOWN_MAX = 12  # alerts of a fall, the newest
 
-router = APIRouter(tags=["agreement"])
+router = RouteList(tags=["agreement"])
 GroupBy = Literal["site", "network", "camera", "label", "hours"]
 
 

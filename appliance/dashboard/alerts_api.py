@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from starlette.responses import FileResponse, Response
 
 from appliance.dashboard.access_rights import SAW_STILLS, tell_view
@@ -29,8 +29,9 @@ from appliance.dashboard.schemas import (
 from appliance.store.rows import EvidenceKind
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 
-router = APIRouter(prefix=f"{API}/alerts", tags=["alerts"])
+router = RouteList(prefix=f"{API}/alerts", tags=["alerts"])
 
 
 @router.get("")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.responses import HTMLResponse, Response
 
 from appliance.base.clock import day_bounds, local_day
@@ -31,7 +31,8 @@ from appliance.dashboard.deps import CoreProbes, DatabasePart, Page
 from appliance.dashboard.exports_api import missed_people
 from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
-from appliance.dashboard.notify_api import Context, may_subscribe
+from appliance.dashboard.notify_api import Context
+from appliance.dashboard.push_api import may_subscribe
 from appliance.dashboard.savings_api import HEADLINE_AFTER_S, SETTLED_AFTER_S, SavingsPart
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import DELETE_REASON_LENGTH_MAX, NOTE_LENGTH_MAX, AlertItem, EvidenceItem
@@ -42,14 +43,16 @@ from appliance.store.rows import AlertDetail, AlertRow, DecisionRow, EscalationR
 from appliance.types import HEALTH_TITLES, Event
 from appliance.web.auth import TemplatesPart
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 from appliance.web.templating import percent, score
 from appliance.web.visitor import visitor
+from appliance.wire import BY_APPLIANCE
 
 MORE_FILTERS = ("from", "to", "zone", "label", "rule")  # folded while nothing is chosen in them
 
 ShowFilter = Annotated[Literal["", "alerts", "health"], Query(description="alerts, health, or both")]
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +341,7 @@ class AlertPageView:
             "events": events,
             "event_groups": _grouped(events) if len(events) > EVENTS_SHOWN else None,
             "verdict": verdict,
+            "by_appliance": BY_APPLIANCE,
             "support": verdict.support if verdict else (),
             "answer_s": detail.verdict.applied_t - escalation.created_t if detail.verdict and escalation else 0.0,
             "delivery": escalation,

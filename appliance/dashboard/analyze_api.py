@@ -1,7 +1,7 @@
 """`/api/v1/analyze`: a picture or clip and a question in; boxes, answer, tier, confidence and cost out.
 
-The appliance's detector looks first. What it cannot answer goes the way of an alert: privacy, router and budgets of the
-camera that is named, outbox, worker; the answer then lies at the status URL.
+The appliance's detector looks first. A question that it cannot answer goes the way of an alert: privacy, router and
+budgets of the camera that is named, outbox, worker; the answer then lies at the status URL.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 from uuid import uuid4
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import Depends, Response
 
 from appliance.base.analyze_protocol import (
     PATH,
@@ -41,7 +41,9 @@ from appliance.store.verdict_stats import DailyJudgeWork
 from appliance.types import Box, RecheckResult
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, sentence
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import VisitorSlots, visitor, visitor_keys
+from appliance.wire import BY_APPLIANCE
 
 AT_ONCE_MAX = 2  # requests; each holds a decoder and up to 12 MB
 AT_ONCE_EACH_MAX = 1  # of one account or address
@@ -139,7 +141,8 @@ class ImageAnalyzer:
         url = f"{PATH}/{alert.id}"
         if verdict is not None:
             answer = judged(verdict.body, self._cost(detail), url)
-            return answer.model_copy(update={"camera": alert.camera})
+            tier = "edge" if verdict.body.answered_by == BY_APPLIANCE else answer.tier
+            return answer.model_copy(update={"camera": alert.camera, "tier": tier})
         status: Literal["refused", "pending"] = "refused" if escalation.state == "expired" else "pending"
         reason = escalation.error or (f"it waits: {escalation.wait}" if escalation.wait else "")
         return AnalyzeAnswer(id=alert.id, camera=alert.camera, status=status, reason=reason, status_url=url)
@@ -207,6 +210,8 @@ class ImageAnalyzer:
         assert escalation is not None
         assert verdict is not None
         body = verdict.body
+        if body.answered_by == BY_APPLIANCE:
+            return AnalyzeCost(currency=self.settings.currency, bytes=escalation.bytes_sent)
         work = DailyJudgeWork(
             day="", camera=escalation.camera, verdicts=1, judge_s=body.seconds, tokens_in=body.tokens_in,
             tokens_out=body.tokens_out, bytes=escalation.bytes_sent,
@@ -239,7 +244,7 @@ def _edge_answer(item: AnalyzeItem, look: EdgeLook) -> AnalyzeAnswer:
 
 
 Analyzer = Annotated[ImageAnalyzer, Depends(provided(ImageAnalyzer))]
-router = APIRouter(prefix=PATH, tags=["analyze"])
+router = RouteList(prefix=PATH, tags=["analyze"])
 
 
 @router.post("", responses={202: {"model": AnalyzeAnswers, "description": "An answer is pending: ask its status_url"}})

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
 
 from appliance.base import analyze_protocol
 from appliance.base.clock import Clock
@@ -26,6 +27,7 @@ from appliance.dashboard import (
     backup_api,
     camera_finder_api,
     camera_setup_api,
+    camera_setup_page,
     cameras_api,
     cameras_page,
     cascade_api,
@@ -43,6 +45,7 @@ from appliance.dashboard import (
     notify_page,
     proofs_api,
     ptz_api,
+    push_api,
     pwa_api,
     recordings_api,
     savings_api,
@@ -79,15 +82,15 @@ if TYPE_CHECKING:
 APIS = (
     access_log_api, account_api, agreement_api, alerts_api, analyze_api, arming_api, backup_api, camera_finder_api,
     camera_setup_api, cameras_api, cascade_api, erasures_api, events_api, exports_api, false_alarms_api, headroom_api,
-    health_api, live_api, metrics_api, models_api, notify_api, proofs_api, ptz_api, pwa_api, recordings_api,
-    savings_api, scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api, system_api, timeline_api,
-    trials_api, users_api, why_api,
+    health_api, live_api, metrics_api, models_api, notify_api, push_api, proofs_api, ptz_api, pwa_api,
+    recordings_api, savings_api, scenarios_api, session_api, settings_api, setup_api, snooze_api, storage_api,
+    system_api, timeline_api, trials_api, users_api, why_api,
 )  # fmt: skip
 PAGES = (
-    access_page, alerts_page, cameras_page, live_page, notify_page, snooze_page, system_page, timeline_page,
-    users_page, why_page,
+    access_page, alerts_page, camera_setup_page, cameras_page, live_page, notify_page, snooze_page, system_page,
+    timeline_page, users_page, why_page,
 )  # fmt: skip
-ROUTERS = (
+ROUTES = (
     *(each.router for each in (*APIS, *PAGES)), recordings_api.alert_router, exports_api.shared_router,
 )  # fmt: skip
 
@@ -129,7 +132,10 @@ def create_app(
         generate_unique_id_function=operation_id,
     )  # fmt: skip
     serve_openapi(app)
-    methods = RouteMethods([route for router in ROUTERS for route in router.routes])
+    for routes in ROUTES:
+        routes.add_to(app)
+    app.mount("/static", assets.AssetFiles(), name="static")
+    methods = RouteMethods([route for route in app.routes if isinstance(route, APIRoute)])
 
     def configure(config: DashboardSections, probes: CoreProbes) -> None:
         """Answer by these sections of the site file and with these parts of the core from the next request on."""
@@ -140,12 +146,9 @@ def create_app(
     app.state.configure = configure
     on_bug = problems.install(app, lambda: cast("Templates", app.state.templates), methods)
     app.state.empty_caches = parts.frames.empty
-    app.state.warm_up = partial(_warm_up, app, parts)
+    app.state.warm_up = partial(_warm_up, parts)
     app.state.streams = (parts.hub, parts.live)
     _guard(app, config.dashboard, parts, storage.clock, certificate, methods, on_bug)
-    for router in ROUTERS:
-        app.include_router(router)
-    app.mount("/static", assets.AssetFiles(), name="static")
     return app
 
 
@@ -169,12 +172,10 @@ def _guard(
     )  # fmt: skip
 
 
-def _warm_up(app: FastAPI, parts: DashboardParts) -> None:
+def _warm_up(parts: DashboardParts) -> None:
     parts.warm_up()
     texts.catalogues()
     assets.version()
-    for route in app.routes:  # FastAPI prepares those of a router when first one of them could be meant
-        route.matches({"type": "http", "method": "GET", "path": "/", "root_path": ""})
 
 
 def _watching(parts: DashboardParts) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:

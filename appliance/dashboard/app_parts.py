@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -143,15 +144,9 @@ class DashboardParts:
             has_uplink=probes.link is not None,
         )  # fmt: skip
         self.hub.notes = lambda: health_reader.notes
-        privacy = PrivacyRules(decisions.site, cameras, local_weekday_minute)
-        asked = AnalyzeSettings(decisions, config.dashboard.analyze_per_minute, config.costs.currency, privacy)
         limits = StorageLimits.of(config.storage, cameras)
         storage = StorageReportCache(self._db, self._root, limits)
-        self._cuts.keep_free = limits.free_bytes_wanted
-        self.ptz.cameras = self._finder.cameras = cameras
-        self._finder.model = decisions.detector.model
-        self.live.newest_boxes = probes.boxes
-        self._exporter.cameras, self._exporter.public_url = cameras, config.dashboard.public_url.rstrip("/")
+        self._configure_lasting(config, probes, limits)
         undo_s = config.storage.undo_delete_hours * 3600
         alert_reader = AlertReader(
             self._alerts, ReviewStore(self._db), NoticeStore(self._db), self._root, self._clock, undo_s=undo_s
@@ -159,38 +154,19 @@ class DashboardParts:
         headroom = HeadroomReader(cameras, self._meter, self._health_events, probes)
         readers = (health_reader, headroom, storage, self._cameras, self._meter)
         provide(
-            app, self._db, StorageRoot(self._root), templates, self.access, self._access_log, self._views,
-            self._camera_of, self.hub, self._exporter,
-            self.live, probes, self._snapshots, self.frames, self._cuts, self._renditions, storage,
-            self._alert_counts, alert_reader, health_reader,
+            app, self._db, StorageRoot(self._root), probes, *self._lasting, templates, storage, alert_reader,
+            health_reader, headroom, *self._money(config),
+            *self._replays(config),
+            self._analyzer(config, probes),
             CameraReader(self._cameras, self._segments, self._boxes, self._meter, cameras),
             FalseAlarmReader(self._db, cameras),
-            headroom,
-            SavingsReader(self._meter, self._cameras, cameras),
             CascadeReader(self._db, probes),
-            ImageAnalyzer(
-                asked, self._alerts, UploadReader(self._root, self._reader, decisions.escalation), self._detect, probes,
-                self._clock, self._callers,
-            ),
             AgreementReader(self._alerts, self._drift.report),
             ProofStore(self._root),
-            CostReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
-            HistoryReader(self._db, self._meter, decisions.escalation.prices, config.costs, self._work),
-            ScenarioExporter(
-                self._root, decisions, config.storage.disk_free_min_mb, self._clock, reader=self._reader,
-                settings_at=self._settings.decisions_at,
-            ),
-            self._settings, self._backups,
             ModelReader(decisions, probes, headroom, self._settings, self._puller),
             NotifyContext(config, probes, self._db, self._meter),
             probes.arming or Arming(config.arming, cameras, self._arming, self._clock, local_weekday_minute),
-            self._prober, self._finder, self.ptz,
-            RuleTrials(self._boxes, self._cameras, decisions, self._clock),
             SystemReader(decisions, self._root, self._clock, probes, readers),
-            timelines := TimelineReader(TimelineStore(self._db), self._cameras, cameras, self._clock),
-            self.jobs,
-            WhyReader(self._db, decisions, self._clock, timelines, self.jobs, str(self._root.absolute())),
-            SettingsTrials(self._db, decisions, self.jobs, self._trials, timelines, str(self._root.absolute())),
             AlertPageView(alert_reader, health_reader, self._boxes, probes, decisions.alerts),
             ApplianceCollector(
                 db=self._db, meter=self._meter, cameras=self._cameras, health_events=self._health_events,
@@ -200,3 +176,50 @@ class DashboardParts:
             ),
         )  # fmt: skip
         return templates
+
+    @property
+    def _lasting(self) -> tuple[object, ...]:
+        """The parts that handlers depend on and that outlive a change of the settings."""
+        return (
+            self.access, self._access_log, self._views, self._camera_of, self.hub, self._exporter, self.live,
+            self._snapshots, self.frames, self._cuts, self._renditions, self._alert_counts, self._settings,
+            self._backups, self._prober, self._finder, self.ptz, self.jobs,
+        )  # fmt: skip
+
+    def _configure_lasting(self, config: DashboardSections, probes: CoreProbes, limits: StorageLimits) -> None:
+        """Tell the parts that outlive a change of the settings what changed for them."""
+        decisions = config.decisions
+        self._cuts.keep_free = limits.free_bytes_wanted
+        self.ptz.cameras = self._finder.cameras = self._exporter.cameras = decisions.cameras
+        self._finder.model = decisions.detector.model
+        self.live.newest_boxes = probes.boxes
+        self._exporter.public_url = config.dashboard.public_url.rstrip("/")
+
+    def _money(self, config: DashboardSections) -> Iterator[object]:
+        """Yield the readers of the page Savings."""
+        prices = config.decisions.escalation.prices
+        yield SavingsReader(self._meter, self._cameras, config.decisions.cameras)
+        yield CostReader(self._db, self._meter, prices, config.costs, self._work)
+        yield HistoryReader(self._db, self._meter, prices, config.costs, self._work)
+
+    def _replays(self, config: DashboardSections) -> Iterator[object]:
+        """Yield the parts that decide the recording again, or read what was decided: Why, trials, scenarios."""
+        decisions, root = config.decisions, str(self._root.absolute())
+        timelines = TimelineReader(TimelineStore(self._db), self._cameras, decisions.cameras, self._clock)
+        yield timelines
+        yield WhyReader(self._db, decisions, self._clock, timelines, self.jobs, root)
+        yield SettingsTrials(self._db, decisions, self.jobs, self._trials, timelines, root)
+        yield RuleTrials(self._boxes, self._cameras, decisions, self._clock)
+        yield ScenarioExporter(
+            self._root, decisions, config.storage.disk_free_min_mb, self._clock, reader=self._reader,
+            settings_at=self._settings.decisions_at,
+        )  # fmt: skip
+
+    def _analyzer(self, config: DashboardSections, probes: CoreProbes) -> ImageAnalyzer:
+        decisions = config.decisions
+        privacy = PrivacyRules(decisions.site, decisions.cameras, local_weekday_minute)
+        return ImageAnalyzer(
+            AnalyzeSettings(decisions, config.dashboard.analyze_per_minute, config.costs.currency, privacy),
+            self._alerts, UploadReader(self._root, self._reader, decisions.escalation), self._detect, probes,
+            self._clock, self._callers,
+        )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from appliance.base.clock import iso_utc
@@ -14,9 +14,10 @@ from appliance.rules.arming import PAUSE_S_MAX, Arming
 from appliance.store.arming import ArmingRow
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import visitor
 
-router = APIRouter(prefix=API, tags=["arming"])
+router = RouteList(prefix=API, tags=["arming"])
 Armed = Annotated[Arming, Depends(provided(Arming))]
 Minutes = Annotated[float, Field(gt=0, le=PAUSE_S_MAX / 60)]
 PAUSE_LENGTHS = ((15, "15 min"), (60, "1 h"), (240, "4 h"), (720, "12 h"), (1440, "24 h"))

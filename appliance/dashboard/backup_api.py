@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import FileResponse
 
@@ -29,6 +29,7 @@ from appliance.media.atomic_file import DiskWriteError
 from appliance.web.auth import AccessPart
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import visitor
 
 BACKUPS = "backups"
@@ -37,7 +38,7 @@ _NAME = re.compile(r"[\w-]{1,64}-\d{8}T\d{6}Z\.vedette\.zip")
 
 REFUSALS: dict[type[Exception], int] = {UsageError: 422, DiskWriteError: 507}  # a backup, a passphrase, the disk
 
-router = APIRouter(prefix=API, tags=["system"])
+router = RouteList(prefix=API, tags=["system"])
 
 
 class BackupItem(ApiModel):

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from pydantic import Field, SecretStr
 
 from appliance.base.clock import Clock
@@ -21,11 +21,12 @@ from appliance.onvif.discovery import FoundCamera, discover_cameras
 from appliance.onvif.soap_client import OnvifAddress, is_same_host
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 
 _Result = TypeVar("_Result")
 SIDE_USUAL = 640  # pixels, of a network that says nothing of its size
 
-router = APIRouter(prefix=f"{API}/setup", tags=["setup"])
+router = RouteList(prefix=f"{API}/setup", tags=["setup"])
 
 
 class FoundItem(ApiModel):

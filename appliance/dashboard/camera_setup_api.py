@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import Field, SecretStr
 from starlette.responses import Response
 
@@ -30,11 +30,12 @@ from appliance.settings.yaml_edit import REMOVED, SiteChange
 from appliance.store.retention import delete_camera
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 
 IMAGES_MAX = 4  # of tried cameras, 0.5 MB each, until the person saves
 CLOCK_S_MAX = 1.5  # for a camera's time: one that speaks ONVIF says it at once
 
-router = APIRouter(prefix=f"{API}/setup", tags=["setup"])
+router = RouteList(prefix=f"{API}/setup", tags=["setup"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.responses import Response
 
 from appliance.base.clock import iso_utc, local_hour
@@ -24,6 +24,7 @@ from appliance.store.segments import SegmentStore
 from appliance.types import DROP_REASONS, PAUSED, CameraStateName, DecodeState, DropReason, SegmentRow
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 from appliance.web.templating import span
 from appliance.web.texts import gettext as _
 from appliance.web.texts import ngettext
@@ -33,7 +34,7 @@ EXAMINED_OVER_S = 10.0  # the rate of examined frames is of so many seconds
 MISSED_S_MIN = 10.0  # a day with less is whole: connecting anew takes some seconds
 BOXES_OFF_S_MAX = 0.5  # boxes belong to a frame at most this far away
 
-router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
+router = RouteList(prefix=f"{API}/cameras", tags=["cameras"])
 
 
 class CameraItem(ApiModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.schemas import API, ApiModel
@@ -13,12 +13,13 @@ from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore, TierCounts
 from appliance.store.silent_frames import SilentFrameStore
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 
 CASCADE_DAYS = 30  # a month, as bills are
 GROUPS_MAX = 64  # cameras and labels with most answers
 DAY_S = 86400.0  # seconds
 
-router = APIRouter(prefix=API, tags=["savings"])
+router = RouteList(prefix=API, tags=["savings"])
 
 
 class CascadeClaim(ApiModel):

@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import Field
 
 from appliance.base.clock import iso_utc
@@ -22,9 +22,10 @@ from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.store.erasure import ErasureReceipt, SpanEraser, UnreachedKind
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import visitor
 
-router = APIRouter(prefix=API, tags=["erasures"])
+router = RouteList(prefix=API, tags=["erasures"])
 logger = logging.getLogger(__name__)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import Depends, Header, Query, Request
 from pydantic import TypeAdapter
 from starlette.responses import StreamingResponse
 
@@ -20,8 +20,9 @@ from appliance.store.health_events import HealthEventStore
 from appliance.web.auth import AccessPart
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, sentence
+from appliance.web.route_list import RouteList
 
-router = APIRouter(prefix=API, tags=["stream"])
+router = RouteList(prefix=API, tags=["stream"])
 
 _health_json = TypeAdapter(HealthItem)
 

@@ -90,6 +90,8 @@ class ClipExporter:
     def __init__(self, db: Database, root: Path, reader: RecordingReader, cuts: RecordingCuts, clock: Clock) -> None:
         """root: the storage folder. cameras, public_url: of the site file, set with each configuration."""
         self.store = ExportStore(db)
+        with contextlib.suppress(StoreError):  # a disk that takes nothing is told elsewhere
+            self.store.interrupt("the appliance was restarted while it was made: order it again")
         self.cameras: Mapping[str, CameraConfig] = {}
         self.public_url = ""
         self._alerts, self._boxes, self._segments = AlertStore(db), BoxStore(db), SegmentStore(db)
@@ -158,7 +160,7 @@ class ClipExporter:
                 clip = await asyncio.to_thread(self._make_clip, row, alert)
             written = await asyncio.to_thread(_pack, self._folder(row), clip, cover.render(row, clip))
             await asyncio.to_thread(self.store.finished, row.id, size=written.bytes, sha256=written.sha256)
-        except (EvidenceError, SandboxError, OSError) as error:
+        except (EvidenceError, SandboxError, StoreError, OSError) as error:
             logger.warning("the export %s of %s cannot be made: %s", row.id, row.camera, error)
             await asyncio.to_thread(self.store.finished, row.id, problem=str(error))
 
@@ -201,7 +203,10 @@ class ClipExporter:
                     ((frame.t, found.track), f"{each.run}/{found.track}")
                     for frame in seen for found in frame.objects if found.track in tracks
                 )  # fmt: skip
-        return clip_redaction(self.cameras[row.camera], row.hide, frames, own)
+        camera = self.cameras.get(row.camera)
+        if camera is None:  # it was removed while the export waited for its turn
+            raise EvidenceError("the camera is no longer in the site file, which says what is masked")
+        return clip_redaction(camera, row.hide, frames, own)
 
     def _alerts_of(self, row: ExportRow) -> list[AlertRow]:
         wanted = AlertQuery(camera=row.camera, from_t=row.t_start - SPAN_S_MAX, to_t=row.t_end)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import Field, StringConstraints
 from starlette.responses import FileResponse, Response
 
@@ -32,13 +32,13 @@ from appliance.store.users import AccessLog
 from appliance.web.auth import TemplatesPart, address_of
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import visitor
 
 WHY_LENGTH_MAX = 300  # characters: a file number and a sentence
-LINK_HOURS = (1, 24, 24 * 7, LINK_HOURS_MAX)  # that the page offers
 
-router = APIRouter(prefix=API, tags=["exports"])
-shared_router = APIRouter(include_in_schema=False)
+router = RouteList(prefix=API, tags=["exports"])
+shared_router = RouteList(include_in_schema=False)
 ExporterPart = Annotated[ClipExporter, Depends(provided(ClipExporter))]
 Log = Annotated[AccessLog, Depends(provided(AccessLog))]
 Moment = Annotated[float, Field(ge=0, le=T_MAX, allow_inf_nan=False)]

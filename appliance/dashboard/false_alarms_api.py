@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 
 from appliance.config import CameraConfig
 from appliance.dashboard.schemas import API, ApiModel
@@ -15,8 +15,9 @@ from appliance.store.database import Database
 from appliance.store.review_writes import reviewed_boxes
 from appliance.types import Box
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 
-router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
+router = RouteList(prefix=f"{API}/cameras", tags=["cameras"])
 
 
 class ProposalItem(ApiModel):

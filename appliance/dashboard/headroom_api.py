@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 
 from appliance.config import CameraConfig
 from appliance.dashboard.deps import CoreProbes
@@ -13,11 +13,12 @@ from appliance.dashboard.schemas import API, ApiModel
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 from appliance.web.templating import percent
 
 FULL_LOAD = 0.9  # more than that in use is hardly any room
 
-router = APIRouter(prefix=f"{API}/headroom", tags=["cameras"])
+router = RouteList(prefix=f"{API}/headroom", tags=["cameras"])
 
 
 class CameraHeadroom(ApiModel):

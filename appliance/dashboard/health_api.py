@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from appliance.base.clock import Clock
@@ -22,13 +22,14 @@ from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.types import HEALTH_TITLES, OF_NEIGHBOURS, HealthKind
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 from appliance.web.texts import N_
 from appliance.web.visitor import visitor
 
 EVENTS = f"{API}/health/events"
 
 FAILING_S = 60.0  # a target that fails for shorter than this is tried again without a word to a person
-router = APIRouter(tags=["health"])
+router = RouteList(tags=["health"])
 
 LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
 REFUSED_PASSWORD = "(401)"  # stands in the reason of a camera that refuses user or password

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from starlette.responses import StreamingResponse
 
 from appliance.dashboard.access_rights import tell_view
@@ -15,12 +15,13 @@ from appliance.dashboard.schemas import API
 from appliance.web.auth import AccessPart
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, sentence
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import visitor
 
 CAMERAS_MAX = 64  # of one wall
 MEDIA_TYPE = "application/vnd.vedette.live"
 
-router = APIRouter(prefix=API, tags=["cameras"])
+router = RouteList(prefix=API, tags=["cameras"])
 
 
 class _Wanted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from appliance.dashboard.arming_api import Armed
@@ -10,8 +9,9 @@ from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
 from appliance.dashboard.health_api import HealthPart
 from appliance.web.auth import TemplatesPart
+from appliance.web.route_list import RouteList
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/live")

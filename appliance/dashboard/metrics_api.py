@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, get_args
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest
@@ -32,6 +32,7 @@ from appliance.store.storage_report import StorageReportCache
 from appliance.store.verdict_stats import verdict_groups
 from appliance.types import AGE_EDGES_MS, HEALTH_KINDS, CameraStateName, DecodeState
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
 """Label values and the value of each sample."""
@@ -375,7 +376,7 @@ def _frame_ages(totals: Iterable[MeterTotal]) -> Family:
     return family
 
 
-router = APIRouter(tags=["health"])
+router = RouteList(tags=["health"])
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
-from appliance.dashboard.notify_api import SECRET_KEYS, Context, browsers_of, may_subscribe, report_of
+from appliance.dashboard.notify_api import SECRET_KEYS, Context, report_of
+from appliance.dashboard.push_api import browsers_of, may_subscribe
 from appliance.dashboard.settings_api import Settings
 from appliance.web.auth import TemplatesPart
+from appliance.web.route_list import RouteList
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/notify")

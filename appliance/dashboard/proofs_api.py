@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 
 from appliance.canary.judge import Outcome
 from appliance.canary.proof_store import ProofReport, ProofStore
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 
-router = APIRouter(prefix=f"{API}/proofs", tags=["settings"])
+router = RouteList(prefix=f"{API}/proofs", tags=["settings"])
 
 
 class DifferingItem(ApiModel):

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import Field, model_validator
 
 from appliance.base.clock import Clock
@@ -21,6 +21,7 @@ from appliance.store.users import AccessLog
 from appliance.web.auth import address_of
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import visitor
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 MOVE_S_MAX = 10.0  # a camera turns round in that time; a lost stop ends it
 _STOP_TRIES = 5  # a camera that still turns is worse than five calls
 
-router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
+router = RouteList(prefix=f"{API}/cameras", tags=["cameras"])
 Speed = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
 
 

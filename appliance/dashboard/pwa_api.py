@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.responses import FileResponse, JSONResponse
 
-router = APIRouter(include_in_schema=False)
+from appliance.web.route_list import RouteList
+
+router = RouteList(include_in_schema=False)
 WORKER = Path(__file__).parent / "static" / "sw.js"
 MANIFEST: dict[str, Any] = {
     "name": "Vedette",

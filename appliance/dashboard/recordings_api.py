@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from appliance.base.clock import iso_utc
@@ -33,11 +33,12 @@ from appliance.media.recorded import even_size
 from appliance.sandbox.sandbox import SandboxError
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, sentence
+from appliance.web.route_list import RouteList
 
 SIDES = {"small": 320, "large": 960}  # pixels of a frame's longer side
 
-router = APIRouter(prefix=f"{API}/cameras", tags=["timeline"])
-alert_router = APIRouter(prefix=f"{API}/alerts", tags=["alerts"])
+router = RouteList(prefix=f"{API}/cameras", tags=["timeline"])
+alert_router = RouteList(prefix=f"{API}/alerts", tags=["alerts"])
 
 Frames = Annotated[FrameCache, Depends(provided(FrameCache))]
 Cuts = Annotated[RecordingCuts, Depends(provided(RecordingCuts))]

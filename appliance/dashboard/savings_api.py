@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.responses import Response
 
 from appliance.base.clock import day_bounds, local_day, local_hour
@@ -34,6 +34,7 @@ from appliance.store.meter import HOUR_S, HOURS_KEPT, Meter, MeterTotal, Metric,
 from appliance.store.verdict_stats import DailyJudgeWork, EngineWork, JudgeWorkCache
 from appliance.web.charts import ChartBar, ChartLine, bar_chart, line_chart
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 from appliance.web.templating import money, size
 
 HEADLINE_AFTER_S = 60.0  # of video; before, one escalation outweighs what came in, and a share would mislead
@@ -57,7 +58,7 @@ KIND_TEXTS = {
     "other": "Connection upkeep",
 }
 
-router = APIRouter(prefix=API, tags=["savings"])
+router = RouteList(prefix=API, tags=["savings"])
 
 
 class AccountItem(ApiModel):

@@ -6,7 +6,7 @@ import logging
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Body, Depends
+from fastapi import Body, Depends
 from pydantic import Field
 from starlette.responses import FileResponse
 
@@ -23,10 +23,11 @@ from appliance.media.atomic_file import DiskWriteError
 from appliance.store.rows import AlertDetail
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem, refused_as
+from appliance.web.route_list import RouteList
 from appliance.web.texts import N_
 
 logger = logging.getLogger(__name__)
-router = APIRouter(prefix=API, tags=["scenarios"])
+router = RouteList(prefix=API, tags=["scenarios"])
 # What a ScenarioExporter raises.
 REFUSALS: dict[type[Exception], int] = {
     PreconditionError: 409,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from pydantic import Field
 
 from appliance.base.clock import Clock
@@ -30,6 +30,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 from appliance.web.served_address import CertificateFacts
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 CHANGES_MAX = 200  # of one save; a camera with 20 zones and rules has some 100 keys
 
-router = APIRouter(prefix=f"{API}/settings", tags=["settings"])
+router = RouteList(prefix=f"{API}/settings", tags=["settings"])
 
 
 class SettingsPart:

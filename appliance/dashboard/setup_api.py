@@ -8,7 +8,7 @@ import re
 import threading
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import AfterValidator, Field, SecretStr
 from starlette.responses import JSONResponse
 
@@ -21,12 +21,13 @@ from appliance.settings.yaml_edit import SiteChange
 from appliance.types.accounts import UserRow, name_problem, same_name
 from appliance.web.auth import Access, AccessPart, SignedIn, address_of, signed_in, too_many_tries
 from appliance.web.problems import Problem, sentence
+from appliance.web.route_list import RouteList
 from appliance.web.sign_in_throttle import Guess
 
 SET_UP = "This box is set up already: sign in."
 _ONE_AT_A_TIME = threading.Lock()
 
-router = APIRouter(tags=["session"])
+router = RouteList(tags=["session"])
 
 
 def new_setup_code() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel, ConfigDict
 
 from appliance.base.errors import PreconditionError
@@ -15,8 +15,9 @@ from appliance.notify.snooze_links import SnoozeOffer
 from appliance.store.users import AccessLog
 from appliance.web.auth import address_of
 from appliance.web.problems import Problem, refused_as
+from appliance.web.route_list import RouteList
 
-router = APIRouter(include_in_schema=False)
+router = RouteList(include_in_schema=False)
 
 
 class Snooze(BaseModel):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from appliance.dashboard.notify_api import Context
 from appliance.dashboard.snooze_api import offer_of
 from appliance.notify.snooze_links import SNOOZE_MINUTES
 from appliance.web.auth import TemplatesPart
+from appliance.web.route_list import RouteList
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/snooze/{token}")

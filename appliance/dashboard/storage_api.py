@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import Depends
 
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.store.deletions import DeletionReason, StorageClass
 from appliance.store.quotas import RecordMode
 from appliance.store.storage_report import CameraStorage, ForecastKind, SiteStorage, StorageReportCache
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 from appliance.web.templating import span
 
 DAY_S = 86400.0  # seconds
@@ -39,7 +40,7 @@ _LIMIT_TEXTS = {
     "disk": "the end of the disk",
 }
 
-router = APIRouter(prefix=f"{API}/storage", tags=["storage"])
+router = RouteList(prefix=f"{API}/storage", tags=["storage"])
 
 
 class ForecastItem(ApiModel):

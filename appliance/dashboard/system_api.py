@@ -13,7 +13,7 @@ from importlib.metadata import version as of_package
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.responses import StreamingResponse
 
 from appliance.backup.diagnostics import DiagnosticsSource, stream_bundle
@@ -43,6 +43,7 @@ from appliance.store.storage_report import StorageReportCache
 from appliance.types import DROP_REASONS, DropReason
 from appliance.version import version
 from appliance.web.dependencies import provided
+from appliance.web.route_list import RouteList
 from appliance.web.texts import N_
 
 READ_EVERY_S = 2.0  # a page that is open asks each few seconds; the kernel adds up a process's pages for milliseconds
@@ -61,7 +62,7 @@ DROP_TEXTS: dict[DropReason, str] = {
     "stuck": N_("the detector did not answer"),
 }  # fmt: skip
 
-router = APIRouter(prefix=f"{API}/system", tags=["system"])
+router = RouteList(prefix=f"{API}/system", tags=["system"])
 
 
 class ProcessItem(ApiModel):
@@ -177,7 +178,7 @@ class MachineItem(ApiModel):
 
 
 class LinkItem(ApiModel):
-    """A connection to something outside: the uplink's broker, home automation's, a notification target."""
+    """A connection to something outside: uplink, the model server nearby, home automation, a notification target."""
 
     name: str
     up: bool
@@ -347,6 +348,10 @@ class SystemReader:
             link = self._probes.link()
             why = link.error if not link.up else link.breaker_why if link.breaker != "closed" else ""
             found.append(LinkItem(name="uplink", up=link.up and link.breaker == "closed", text=why))
+        judge = self._probes.pool().local if self._probes.pool is not None else None
+        if judge is not None:
+            text = judge.error or ("judging" if judge.at_work else judge.waits_for or f"{judge.judged} judged here")
+            found.append(LinkItem(name="local judge", up=not judge.error, text=text))
         if self._probes.mqtt is not None:
             mqtt = self._probes.mqtt()
             found.append(LinkItem(name="MQTT", up=mqtt.connected, text=mqtt.error))

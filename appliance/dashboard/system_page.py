@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from starlette.responses import HTMLResponse
 
 from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
@@ -37,10 +37,12 @@ from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.dashboard.system_api import DROP_TEXTS, LOG_SHOWN, Level, System
 from appliance.detect.model_files import AUTO_MODEL
 from appliance.store.meter import Since
+from appliance.types import HEALTH_TITLES
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import Problem, refused_as
+from appliance.web.route_list import RouteList
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/system")
@@ -91,6 +93,7 @@ def settings_form_page(rev: Rev, templates: TemplatesPart, settings: Settings, f
     return templates.page(
         "settings_form.html", here="/settings", rev=rev, form=words, digest=status.digest, edited=status.edited,
         fields=fields_of(words, config, written, networks), present=words.section in written,
+        fault_titles=HEALTH_TITLES,
     )  # fmt: skip
 
 

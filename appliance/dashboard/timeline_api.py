@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 
 from appliance.base.clock import Clock
 from appliance.config import CameraConfig
@@ -18,6 +18,7 @@ from appliance.store.timeline import AlertMark, CameraTimeline, MinuteActivity, 
 from appliance.types import HEALTH_TITLES, Decision, HealthKind, Review, Severity
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 from appliance.web.texts import tell
 
 SPAN_S_MAX = 2 * 86400.0  # the longest day of a calendar has 25 hours
@@ -29,7 +30,7 @@ HoleKind = Literal["interrupted", "deleted", "not_kept", "unknown"]
 From = Annotated[float, Query(alias="from", ge=0, le=T_MAX, allow_inf_nan=False)]
 To = Annotated[float, Query(alias="to", ge=0, le=T_MAX, allow_inf_nan=False)]
 
-router = APIRouter(prefix=API, tags=["timeline"])
+router = RouteList(prefix=API, tags=["timeline"])
 
 
 class SpanItem(ApiModel):

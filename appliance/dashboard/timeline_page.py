@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import HTMLResponse
 
 from appliance.dashboard.arming_api import Armed, ArmingReport
@@ -13,8 +13,9 @@ from appliance.dashboard.deps import DatabasePart, Rev
 from appliance.dashboard.exports_api import missed_people
 from appliance.web.auth import TemplatesPart
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/timeline")

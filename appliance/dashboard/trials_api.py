@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, Request
 from fastapi import Path as PathParameter
 from pydantic import Field, ValidationError, model_validator
 
@@ -31,6 +31,7 @@ from appliance.store.timeline import TimelineStore
 from appliance.types import Point
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ NEAR_S = 5.0  # an alert of the store this near is the same
 WALL_S_MAX = 4 * 3600.0  # four hours: a trial that takes longer than a night's part is given up
 RESTARTED = "The appliance was restarted while it ran; begin it again."
 
-router = APIRouter(prefix=f"{API}/cameras", tags=["trials"])
+router = RouteList(prefix=f"{API}/cameras", tags=["trials"])
 TrialId = Annotated[str, PathParameter(max_length=64)]
 Moment = Annotated[float, Field(ge=0, le=T_MAX, allow_inf_nan=False)]
 TrialChange = Literal["same", "changed", "missing", "new"]

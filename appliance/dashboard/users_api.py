@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import AfterValidator, Field, SecretStr
 
 from appliance.base.errors import UsageError
@@ -18,11 +18,12 @@ from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.types.accounts import Role, UserRow, same_name
 from appliance.web.auth import Access, AccessPart
 from appliance.web.problems import Problem, refused_as
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import visitor
 
 LOG_SHOWN = 20  # rows on the page; the page Who looked has them all
 
-router = APIRouter(prefix=API, tags=["users"])
+router = RouteList(prefix=API, tags=["users"])
 
 CameraNames = Annotated[list[Annotated[str, Field(max_length=64)]] | None, Field(max_length=256)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from appliance.base.passwords import LENGTH_MIN
@@ -12,9 +12,10 @@ from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.users_api import LOG_SHOWN, sessions_of, tokens_of, users_of
 from appliance.types.accounts import ROLES
 from appliance.web.auth import AccessPart, TemplatesPart
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import Visitor, visitor
 
-router = APIRouter(default_response_class=HTMLResponse)
+router = RouteList(default_response_class=HTMLResponse)
 
 
 @router.get("/users", include_in_schema=False)

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import Depends, Path
 from pydantic import Field, ValidationError
 
 from appliance.alerts.pipeline import Pipeline
@@ -28,11 +28,12 @@ from appliance.store.timeline import StoredEvent, TimelineStore
 from appliance.types import Box, FrameBoxes, StreamHeader
 from appliance.web.dependencies import provided
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 
 SPAN_S_MAX = 120.0  # a replay decides it again while a person waits
 RECALL_S_MAX = 86400.0  # the longest cooldown
 
-router = APIRouter(prefix=f"{API}/cameras", tags=["why"])
+router = RouteList(prefix=f"{API}/cameras", tags=["why"])
 JobId = Annotated[str, Path(max_length=64)]
 
 
@@ -274,7 +275,7 @@ class WhyReader:
     ) -> list[tuple[StreamHeader, Sequence[FrameBoxes]]]:
         """Return stored boxes by session.
 
-        What came before the first of them is not known, so nothing there is new.
+        Nothing is known of the time before the first session, so no object in it counts as new.
         """
         found: list[tuple[StreamHeader, Sequence[FrameBoxes]]] = []
         for run, rows in groupby(self._boxes.scan(name, t0 - LEAD_S, t1), key=lambda row: row.run):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import HTMLResponse
 
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Page
 from appliance.dashboard.timeline_api import T_MAX
 from appliance.dashboard.why_api import SPAN_S_MAX, Jobs, TrackItem, Why, WhyReport, job_of, page_at
+from appliance.web.route_list import RouteList
 from appliance.web.visitor import visitor
 
 ROWS_MAX = 12  # tracks with a row of their own on the strip; all are listed
@@ -19,7 +20,7 @@ MARKS_MAX = 1500  # of one row
 SPAN_S = 60.0  # seconds shown at first: a walk through a garden
 STAGE_STYLES = {"reported": "good", "cooldown": "mid"}  # the others: held back before
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @dataclass(frozen=True, slots=True)

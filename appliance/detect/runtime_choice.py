@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import logging
@@ -133,6 +134,41 @@ def with_remembered_runtime(settings: DetectorConfig, folder: Path) -> DetectorC
         return _only(candidates, settings)
     known = remembered_choice(settings, folder)
     return settings if known is None else known.chosen.applied_to(settings)
+
+
+def as_at_run_time(
+    settings: DetectorConfig, folder: Path | None = None, measure: Measure | None = None
+) -> DetectorConfig:
+    """Return `settings` with the backend and precision that the appliance takes here: what is proven is what will run.
+
+    That is the choice remembered in its storage folder, else a measurement here, which is not remembered. If it cannot
+    be measured, that is a warning in the log, and the network runs as its file is.
+    """
+    candidates = candidates_for(settings)
+    if len(candidates) < 2:
+        return _only(candidates, settings)
+    known = None if folder is None else remembered_choice(settings, folder)
+    try:
+        chosen = (known or (measure or _measured_once)(settings, candidates)).chosen
+    except (ModelError, MissingDependency) as error:
+        log.warning("detector.backend: not measured, so the network runs as its file is: %s", error)
+        return settings
+    return chosen.applied_to(settings)
+
+
+def _measured_once(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> RuntimeChoice:
+    """Measure once in this process: a sweep loads the same network with many thresholds."""
+    return _measurement(settings.model_copy(update={"score_min": 0.0}), tuple(candidates))
+
+
+@functools.cache
+def _measurement(settings: DetectorConfig, candidates: tuple[RuntimeCandidate, ...]) -> RuntimeChoice:
+    return measure_in_child(settings, candidates)
+
+
+def way_text(settings: DetectorConfig) -> str:
+    """Return what runs the network, for people: `onnx int8`; '' where it is left to the file."""
+    return "" if settings.precision == "auto" else f"{settings.backend} {settings.precision}"
 
 
 def _only(candidates: Sequence[RuntimeCandidate], settings: DetectorConfig) -> DetectorConfig:
@@ -305,9 +341,11 @@ def _gain_min(each: RuntimeCandidate) -> float:
     return LIBRARY_GAIN_MIN if each.device == "cpu" and each.backend != "onnx" else GAIN_MIN
 
 
-def trial_frame(network: ObjectDetector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Noise, in the size that the network wants of a whole frame of TRIAL_SIZE: what a detection is measured on."""
-    width, height = network.preferred_size(*TRIAL_SIZE)
+def trial_frame(
+    network: ObjectDetector, size: tuple[int, int] = TRIAL_SIZE
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Noise, in the size that the network wants of a whole frame of `size`: what a detection is measured on."""
+    width, height = network.preferred_size(*size)
     import numpy as np
 
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)

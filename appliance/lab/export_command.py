@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,11 +21,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from appliance import config
-from appliance.base.clock import parse_moment
+from appliance.base.clock import SystemClock, parse_moment
 from appliance.base.console import CommandProgress, text_console
 from appliance.base.errors import EvidenceError, StoreError, UsageError
 from appliance.config import DecisionConfig, StorageConfig
 from appliance.lab.export_folder import (
+    NO_CONSENT,
     NOT_REVIEWED,
     SPLITS,
     STILL_OPEN,
@@ -45,6 +46,7 @@ from appliance.lab.export_folder import (
     yolo_label_text,
     zip_folder,
 )
+from appliance.lab.training_index import CLASSES, INDEX_FILE, answer_of, answered_by, answerer_of, index_file
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.recorded import RecordedSegment
 from appliance.media.stills import Still, cut_stills, encode_jpeg
@@ -281,7 +283,9 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 class Exporter:
     """One export of one appliance into one folder. Reads the store beside a running appliance; writes below `to` only.
 
-    It leaves storage.disk_free_min_mb free on the disk that the appliance records to.
+    It leaves storage.disk_free_min_mb free on the disk that the appliance records to. consenting: the cameras whose
+    pictures may train a network, as the site file read at `read_t` says; the format `training` takes no other, and
+    removes what an earlier run took.
     """
 
     def __init__(
@@ -290,8 +294,12 @@ class Exporter:
         settings: ExportSettings,
         to: Path,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+        consenting: Collection[str] = (),
+        read_t: float = 0.0,
     ) -> None:
         self._storage = storage
+        self._consenting, self._read_t = consenting, read_t
+        self._training = settings.format == "training"
         self._settings = settings
         self._archive = StorageArchive(storage.dir)
         self._folder = ExportFolder(to)
@@ -337,22 +345,28 @@ class Exporter:
                 continue
             if alert.t_start < (settings.t_from or float("-inf")) or alert.t_start >= (settings.t_to or float("inf")):
                 continue
-            if alert.review not in _REVIEWS:
+            if self._training and alert.camera not in self._consenting:
+                self._skipped[NO_CONSENT] += 1
+            elif self._answer(alert) not in _REVIEWS or (self._training and alert.deleted_t is not None):
                 self._skipped[NOT_REVIEWED] += 1
             elif alert.t_end is None:
                 self._skipped[STILL_OPEN] += 1
             else:
                 yield each
 
+    def _answer(self, alert: AlertRow) -> Review | None:
+        return answer_of(alert) if self._training else alert.review
+
     def _export(self, chosen: ChosenAlert) -> ExportedAlert:
         name = evidence_folder(chosen.alert.id).rpartition("/")[2]
         before = self._folder.noted(name)
-        if before is not None and before.review == chosen.alert.review and before.samples:
+        by = answerer_of(chosen.alert) if self._training else ""
+        if before and before.samples and (before.review, before.answered_by) == (self._answer(chosen.alert), by):
             self._reused += 1
             return before
         self.must_have_room()
         detail = self._archive.alert(chosen.alert.id)
-        if detail is None or detail.alert.review is None:
+        if detail is None or self._answer(detail.alert) is None:
             raise UsageError(f"alert {chosen.alert.id} was changed meanwhile: run the same command again")
         exported = self._make(detail, name, split_of(chosen.incident, self._settings.split) == "train")
         self._folder.note(name, exported)
@@ -360,13 +374,15 @@ class Exporter:
 
     def _make(self, detail: AlertDetail, name: str, train: bool) -> ExportedAlert:
         alert = detail.alert
-        assert alert.review is not None
+        answer = self._answer(alert)
+        assert answer is not None
         blank = ExportedAlert(
             alert=alert.id,
             camera=alert.camera,
             t_start=alert.t_start,
-            review=alert.review,
+            review=answer,
             split="train" if train else "val",
+            **(answered_by(detail) if self._training else {}),
         )
         found, why = self._images_of(detail, background=blank.background)
         samples = []
@@ -392,7 +408,7 @@ class Exporter:
             return {}, "with other labels"
         if not frames:
             return {}, "without boxes, which were not kept"
-        choose = choose_backgrounds if background else choose_labelled
+        choose = choose_backgrounds if background and not self._training else choose_labelled
         wanted = choose(frames, tracks, labels, count)
         if not wanted:
             return {}, "with something else in every picture" if background else "without a box of these labels"
@@ -403,7 +419,7 @@ class Exporter:
             wanted = choose(near, tracks, labels, 1)
             cut = {wanted[0].t: kept[1]} if kept is not None and wanted else {}
         images = {
-            frame.t: (cut[frame.t], () if background else labels_in(frame, tracks, labels))
+            frame.t: (cut[frame.t], () if background and not self._training else labels_in(frame, tracks, labels))
             for frame in wanted
             if frame.t in cut
         }
@@ -416,7 +432,10 @@ class Exporter:
                 files += [ExportFolder.image(each, sample.file), yolo_label_file(each, sample)]
         names = [evidence_folder(each.alert).rpartition("/")[2] for each in exported]
         self._folder.prune(names, files)
-        if self._settings.format == "coco":
+        if self._training:
+            site = self._settings.site
+            written = {INDEX_FILE: index_file(exported, self._folder.root, site, self._read_t)}
+        elif self._settings.format == "coco":
             written = coco_files(exported, self._settings.labels, self._settings.site)
         else:
             written = {"data.yaml": yolo_data_yaml(self._settings.labels)}
@@ -449,7 +468,9 @@ class ExportOptions:
 def export_command(options: ExportOptions, site_file: Path) -> int:
     """Export. Return 0; raises UsageError, StoreError and DiskWriteError."""
     site = config.load(site_file)
-    exporter = Exporter(site.storage, export_settings(options, site.for_decisions()), options.to)
+    consenting = frozenset(name for name, camera in site.cameras.items() if camera.training)
+    settings = export_settings(options, site.for_decisions())
+    exporter = Exporter(site.storage, settings, options.to, consenting=consenting, read_t=SystemClock().now())
     with _progress(quiet=options.as_json) as progress:
         report = exporter.run(progress)
         zipped = _zipped(exporter, options.to) if options.zip else None
@@ -475,6 +496,10 @@ def export_settings(options: ExportOptions, site: DecisionConfig) -> ExportSetti
     watched = tuple(
         dict.fromkeys(label for camera in site.cameras.values() for rule in camera.rules for label in rule.labels)
     )
+    if options.format == "training":
+        watched = tuple(label for label in watched if label in CLASSES)
+        if unknown := set(() if options.labels is None else _names(options.labels, "--labels")) - set(CLASSES):
+            raise UsageError(f"--labels {min(unknown)}: the format `training` has {', '.join(CLASSES)}")
     labels = watched if options.labels is None else _names(options.labels, "--labels")
     cameras = None if options.cameras is None else _names(options.cameras, "--cameras")
     if not labels:

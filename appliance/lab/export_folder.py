@@ -60,6 +60,9 @@ class ExportedAlert(BaseModel):
     split: Split
     samples: tuple[ExportSample, ...] = ()
     left_out: str = ""  # why there are no samples
+    answered_by: str = ""  # "review", or the kind of judge whose verdict it was; only in the format `training`
+    who: str = ""  # the user, "" while all share one token; or the model
+    answered_t: float | None = None
 
     @property
     def background(self) -> bool:
@@ -68,7 +71,7 @@ class ExportedAlert(BaseModel):
 
 MARK = "export.json"
 _STATE = ".alerts"
-ExportFormat = Literal["coco", "yolo"]
+ExportFormat = Literal["coco", "yolo", "training"]
 
 
 class ExportSettings(BaseModel):
@@ -215,6 +218,7 @@ def _add(out: zipfile.ZipFile, file: Path, name: str) -> None:
 
 NOT_REVIEWED = "not reviewed"
 STILL_OPEN = "still lasting"
+NO_CONSENT = "of a camera without `training: true`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,7 +376,7 @@ _TEXT = """\
 
 Exported by `vedette export` for fine-tuning a detector.
 
-{pictures} pictures of {right} alerts that a person reviewed as right, with {boxes} boxes, and of {false} false alarms
+{pictures} pictures of {right} alerts that were {answered} as right, with {boxes} boxes, and of {false} false alarms
 ({backgrounds} pictures without labels). Classes: {labels}. Parts: {train} pictures to train, {val} to validate. A part
 holds whole incidents: what follows on each other within 30 s on one camera is never in both.
 
@@ -402,6 +406,15 @@ _LAYOUT = {
 and `images/val`. Beyond COCO: `flagged`, `track` and `score` of an annotation; `alert`, `camera` and `background` of
 an image.
 """,
+    "training": """
+## Layout
+
+`index.jsonl`, one line a picture, as `python -m models.train.finetune` and `models.train.run` read it: `boxes` of what
+was answered to be right, `rejected` ones of false alarms, and `ignore` for all that nobody answered for. `provenance`
+has the camera, the alert, its time, who answered, and the key of the site file that allows it. Beside people's reviews
+the verdicts of a vision-language model count. Run the export again after `training` was switched off for a camera: its
+pictures are removed.
+""",
     "yolo": """
 ## Layout
 
@@ -427,5 +440,6 @@ def export_readme(report: ExportReport) -> bytes:
         left_out=report.left_out_text,
         machine_made=MACHINE_MADE,
         flagged_words=marked,
+        answered="answered" if report.format == "training" else "reviewed",
     )
     return (text + _LAYOUT[report.format]).encode()

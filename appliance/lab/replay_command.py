@@ -21,7 +21,7 @@ from appliance.base.errors import ConfigError, MissingDependency, SourceError, U
 from appliance.config import ReplaySections
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.detect.runtime_choice import with_remembered_runtime
+from appliance.detect.runtime_choice import as_at_run_time, way_text
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.lab.cassette_command import (
     ActiveVerdictSource,
@@ -305,7 +305,8 @@ def replay_command(selection: ReplaySelection, site_file: Path | None, options: 
     targets = replay_targets(selection, site, site_file or Path("the default site"))
     logs = _logs(targets, options.log)
     with open_verdict_source(site, options.verdicts, options.oracle) as verdicts:
-        model = detector.load(with_remembered_runtime(site.decisions.detector, site.storage.dir))
+        settled = as_at_run_time(site.decisions.detector, site.storage.dir)
+        model = detector.load(settled)
         cameras = dict.fromkeys(camera for target in targets for camera in target.cameras)
         if site_file is not None:
             _warn_of_unknown_labels(site, cameras, model.labels, site_file)
@@ -314,7 +315,7 @@ def replay_command(selection: ReplaySelection, site_file: Path | None, options: 
             done = [_run(targets[0], logs[0], setup)]
         else:
             done = [_try(target, log, setup) for target, log in zip(targets, logs, strict=True)]
-    _print(done, as_json=options.as_json)
+    _print(done, way_text(settled), as_json=options.as_json)
     return 0 if all(each.ok for each in done) else 1
 
 
@@ -397,7 +398,7 @@ def _play(plan: ReplayPlan, file: OpenLog | None, name: str, setup: _Setup) -> t
         return play(plan, file.sink if file else None, options)
 
 
-def _print(done: Sequence[_Finished], *, as_json: bool) -> None:
+def _print(done: Sequence[_Finished], way: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(_json(done)))
         return
@@ -408,6 +409,8 @@ def _print(done: Sequence[_Finished], *, as_json: bool) -> None:
         if each.error:
             replay_report.print_failure(each.error, console)
     replay_report.print_total([result for each in done for result in each.results], console)
+    if way:
+        console.print(f"The network ran by {way}, as the appliance takes it here.")
 
 
 def _json(done: Sequence[_Finished]) -> object:

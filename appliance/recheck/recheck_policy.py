@@ -113,10 +113,8 @@ def recheck_reason(candidate: RecheckCandidate, cloud: CloudStatus, settings: Re
         return "no answer came in time"
     if candidate.wait:
         return _WAITS.get(candidate.wait, "the question waits")
-    if cloud.down_s is not None and cloud.down_s >= DOWN_S:
-        return "the cloud cannot be reached"
-    if cloud.silent:
-        return "the cloud does not answer"
+    if away := cloud_away(cloud):
+        return away
     if candidate.sent_s is not None and candidate.delivery == "sent":
         return (
             f"the cloud has not answered for {candidate.sent_s:.0f} s" if candidate.sent_s >= settings.after_s else ""
@@ -126,6 +124,19 @@ def recheck_reason(candidate: RecheckCandidate, cloud: CloudStatus, settings: Re
         if candidate.escalated_s >= settings.after_s
         else ""
     )
+
+
+def cloud_away(cloud: CloudStatus) -> str:
+    """Return why the cloud does not answer anybody, for a person; "": it does."""
+    if cloud.down_s is not None and cloud.down_s >= DOWN_S:
+        return "the cloud cannot be reached"
+    return "the cloud does not answer" if cloud.silent else ""
+
+
+def busy_text(appliance: ApplianceStatus, settings: RecheckConfig, router: RouterConfig) -> str:
+    """Return what keeps the appliance from being idle, for a person; "": nothing, detection included."""
+    blocker = find_blocker(appliance, 0, settings, router)
+    return "" if blocker == "ingest" else BLOCKER_TEXT.get(blocker, "")
 
 
 def find_blocker(

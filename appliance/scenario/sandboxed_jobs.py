@@ -12,6 +12,7 @@ from typing import Any
 from appliance.base.errors import ConfigError, ModelError
 from appliance.canary import frame_survey
 from appliance.config import CameraConfig, DecisionConfig
+from appliance.detect import detector as detectors
 from appliance.explain.recording_tasks import SCENARIOS_TASK, SPAN_TASK, TRIAL_TASK
 from appliance.replay.span_replay import replayed_explanation
 from appliance.replay.trial_replay import settings_compared
@@ -55,7 +56,7 @@ def run_scenario(values: dict[str, Any]) -> Generator[float, None, dict[str, Any
         os.environ["VEDETTE_MODELS"] = values["model_folder"]
     plan = load_scenario(Path(values["file"]))
     yield 0.0
-    result = scenario_runner.run_scenario(plan, DetectorCache(values.get("model")))
+    result = scenario_runner.run_scenario(plan, DetectorCache(values.get("model"), detectors.load))
     return {"status": result.status, "text": result.text}
 
 
@@ -65,7 +66,7 @@ def run_scenarios(values: dict[str, Any]) -> Generator[float, None, list[dict[st
     task = SCENARIOS_TASK.validate_python(values)
     if task.model_folder:
         os.environ["VEDETTE_MODELS"] = task.model_folder
-    models, found = DetectorCache(), []
+    models, found = DetectorCache(load=detectors.load), []
     for number, file in enumerate(task.files):
         yield number / len(task.files)
         row = {"name": Path(file).parent.name, "then": "", "then_text": "", "now": "", "now_text": ""}

@@ -38,7 +38,10 @@ class ScenarioPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioPlan:
-    """A checked scenario: every camera, rule, zone and line it names exists. absent: clips that are missing."""
+    """A checked scenario: every camera, rule, zone and line it names exists. absent: clips that are missing.
+
+    storage: the storage folder of the site file; None: the scenario has a site of its own.
+    """
 
     name: str
     file: Path
@@ -49,6 +52,7 @@ class ScenarioPlan:
     absent: tuple[Path, ...]
     lines: _Lines
     conditions: ConditionSet = NO_CONDITIONS
+    storage: Path | None = None
 
     def locate(self, section: str, index: int) -> str:
         """Where an entry stands in the file: `expect 2 (line 31)`."""
@@ -106,7 +110,7 @@ def load_scenario(file: Path) -> ScenarioPlan:
     lines = yamlfile.line_numbers(file)
     faults = _ScenarioFaults(file, lines)
     folder = file.parent
-    site = _site(scenario, folder, faults)
+    site, storage = _site(scenario, folder, faults)
     parts = _parts(scenario, site, folder, faults)
     _check_entries(scenario, site, parts, faults)
     faults.report()
@@ -133,6 +137,7 @@ def load_scenario(file: Path) -> ScenarioPlan:
         absent=absent,
         lines=lines,
         conditions=scenario.condition_sets[0],
+        storage=storage,
     )
 
 
@@ -156,11 +161,16 @@ class _ScenarioFaults:
             raise ConfigError(str(self._file), self._found)
 
 
-def _site(scenario: Scenario, folder: Path, faults: _ScenarioFaults) -> DecisionConfig:
-    """Return the site configuration, of the named file or the inline sections, with detector and alerts overridden."""
+def _site(scenario: Scenario, folder: Path, faults: _ScenarioFaults) -> tuple[DecisionConfig, Path | None]:
+    """Return the site configuration, with detector and alerts overridden, and the storage folder if it has one.
+
+    It is that of the named file or of the inline sections.
+    """
+    storage = None
     if scenario.site is not None:
         try:
-            site = config.load(folder / scenario.site).for_decisions()
+            whole = config.load(folder / scenario.site)
+            site, storage = whole.for_decisions(), whole.storage.dir
         except ConfigError as error:
             faults.add(("site",), f"{error.source}: {'; '.join(error.problems)}")
             faults.report()
@@ -175,7 +185,7 @@ def _site(scenario: Scenario, folder: Path, faults: _ScenarioFaults) -> Decision
         changes["detector"] = _beside_scenario(scenario.detector, folder)
     if scenario.at_most.bytes is not None or scenario.verdicts is not None:
         changes["has_uplink"] = True
-    return replace(site, **changes)
+    return replace(site, **changes), storage
 
 
 def with_uplink(site: DecisionConfig) -> DecisionConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.detector_config import DetectorConfig
@@ -12,6 +13,7 @@ from appliance.base.errors import SourceError
 from appliance.config import DecisionConfig, LineRule
 from appliance.detect import detector as detectors
 from appliance.detect.detector import ObjectDetector
+from appliance.detect.runtime_choice import as_at_run_time, way_text
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_runner import (
     ReplayOptions,
@@ -62,26 +64,33 @@ DetectorLoader = Callable[[DetectorConfig], ObjectDetector]
 class DetectorCache:
     """Loads detectors for scenarios that run one after the other. State: the last one, as most scenarios share it.
 
-    model: replaces the model that sites and scenarios name.
+    They run as the appliance would run them here (`as_at_run_time`), where settings leave that open. model: replaces
+    the model that sites and scenarios name. ways: what ran them, for people, without what was left to the file.
     """
 
     def __init__(self, model: str | None = None, load: DetectorLoader | None = None) -> None:
         self._model = model
-        self._load = load or detectors.load
-        self._own_loader = load is None
+        self._load = load
+        self.ways: list[str] = []
         self._last: tuple[DetectorConfig, ObjectDetector] | None = None
 
-    def get(self, settings: DetectorConfig) -> ObjectDetector:
-        """Return the detector of these settings. Raise ModelError or MissingPart."""
+    def get(self, settings: DetectorConfig, storage: Path | None = None) -> ObjectDetector:
+        """Return the detector of these settings. Raise ModelError or MissingPart.
+
+        storage: the folder of an appliance that remembers its choice of a runtime.
+        """
         if self._model is not None:
             settings = settings.model_copy(update={"model": self._model})
         if self._last is None or self._last[0] != settings:
-            self._last = (settings, self._load(settings))
+            settled = settings if self._load else as_at_run_time(settings, storage)
+            self._last = (settings, (self._load or detectors.load)(settled))
+            if (way := way_text(settled)) and way not in self.ways:
+                self.ways.append(way)
         return self._last[1]
 
     def detector_threads(self, config: DecisionConfig) -> int:
         """How many threads may call the detector at once; 1 for a loader that was passed in."""
-        return workers_for(config) if self._own_loader else 1
+        return workers_for(config) if self._load in (None, detectors.load) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +127,7 @@ def run_scenario(
         return replace(empty, status="skipped", reason=f"the footage is not there: {missing}")
     clock = clock or SystemClock()
     begin = clock.monotonic()
-    detector = models.get(config.detector)
+    detector = models.get(config.detector, plan.storage)
     with ExitStack() as stack:
         replays = []
         answers = stack.enter_context(scenario_answers(plan))

@@ -13,6 +13,7 @@ from pathlib import Path
 from appliance.store.boxes import boxes_between
 from appliance.store.database import open_read_only
 from appliance.store.paths import DATABASE
+from appliance.store.review_writes import changes_of_alert
 from appliance.store.rows import (
     ALERT_COLUMNS,
     AlertDetail,
@@ -120,17 +121,20 @@ class StorageArchive:
         return None if row["begin"] is None else (row["begin"], row["end"])
 
     def alert(self, alert_id: str) -> AlertDetail | None:
-        """Return an alert with its events and evidence, without its escalations. Raise StoreError."""
+        """Return an alert with all that belongs to it but its escalations. Raise StoreError."""
         with open_read_only(self._path) as connection:
             row = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone()
             if row is None:
                 return None
             events = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", (alert_id,))
             evidence = connection.execute("SELECT * FROM evidence WHERE alert = ? ORDER BY kind, n", (alert_id,))
+            verdicts = connection.execute("SELECT * FROM verdict WHERE alert = ? ORDER BY applied_t", (alert_id,))
             return AlertDetail(
                 alert=read_alert(row),
                 events=tuple(map(read_event, events)),
                 evidence=tuple(map(read_evidence, evidence)),
+                verdicts=tuple(map(read_verdict, verdicts)),
+                changes=changes_of_alert(connection, alert_id),
             )
 
     def alerts(self, after: tuple[str, float, str] | None, limit: int) -> list[AlertRow]:

@@ -12,7 +12,7 @@ from typing import Any
 from appliance.store.database import Database, open_read_only
 from appliance.store.escalations import RELEASED
 from appliance.store.rows import ALERT_COLUMNS, AlertRow, insert, read_alert, read_event, to_json
-from appliance.store.verdict_stats import TokenUsage, token_usage
+from appliance.store.verdict_stats import PAID, TokenUsage, token_usage
 from appliance.types import TEACHING_KINDS, Decision, Event, Route, RouteInputs, Severity
 
 OUTCOMES_MAX = 5000  # known alerts from which the router learns: older ones say little of now
@@ -213,10 +213,11 @@ class DecisionStore:
                 (day, day[:8] + "%"),
             ).fetchone()
             judged = connection.execute(
-                """SELECT total(iif(applied_t >= ?, seconds, 0)) AS day, total(seconds) AS month
+                f"""SELECT total(iif(applied_t >= ?, seconds, 0)) AS day, total(seconds) AS month
                    FROM (SELECT applied_t, json_extract(body, '$.seconds') AS seconds FROM verdict
+                         WHERE {PAID.format("body")}
                          UNION ALL SELECT json_extract(answer, '$.judged_t'), json_extract(answer, '$.seconds')
-                         FROM step WHERE answer IS NOT NULL)
+                         FROM step WHERE answer IS NOT NULL AND {PAID.format("answer")})
                    WHERE applied_t >= ?""",
                 (day_t, min(day_t, month_t)),
             ).fetchone()
@@ -238,8 +239,8 @@ class DecisionStore:
     def gpu_s_mean(self, last: int = 200) -> float | None:
         """Seconds that the judge took for one of the `last` verdicts; None: there is none. Raises StoreError."""
         mean: float | None = self._db.row(
-            """SELECT avg(seconds) AS mean FROM
-               (SELECT json_extract(body, '$.seconds') AS seconds FROM verdict ORDER BY rowid DESC LIMIT ?)""",
+            f"""SELECT avg(seconds) AS mean FROM (SELECT json_extract(body, '$.seconds') AS seconds FROM verdict
+                WHERE {PAID.format("body")} ORDER BY rowid DESC LIMIT ?)""",
             (last,),
         )["mean"]
         return mean

@@ -105,6 +105,10 @@ class ExportStore:
             ("failed" if problem else "ready", size, sha256, problem[:300], export),
         )
 
+    def interrupt(self, problem: str) -> None:
+        """Say of each export that is being made that nobody makes it any more."""
+        self._db.execute("UPDATE export SET state = 'failed', problem = ? WHERE state = 'making'", (problem[:300],))
+
     def count(self, export: str, what: Literal["taken", "opened"]) -> None:
         """Count a download of the zip, or an opening of the link."""
         self._db.execute(f"UPDATE export SET {what} = {what} + 1 WHERE id = ?", (export,))

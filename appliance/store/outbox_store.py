@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,8 +98,8 @@ class OutboxQueue:
     def made_before(self, priority: str, before_t: float, limit: int) -> list[EscalationRow]:
         """Those of a priority that are under way and older than `before_t`.
 
-        What was written after one that is younger is no older than that, whatever the clock said: it may have been set
-        back and forth again between two looks at it, so that nobody saw a step.
+        A row that was written after a younger one is no older than that one, whatever the clock said: the clock may
+        have been set back and forth again between two looks at it, so that nobody saw a step.
         """
         old = f"{INDEXED} AND priority = ? AND created_t < ?"
         if not escalation_rows(self._db, f"WHERE {old} LIMIT 1", (priority, before_t)):
@@ -123,6 +124,16 @@ class OutboxQueue:
             (read_escalation({name: row[name] for name in row.keys() if name != "held_bytes"}), row["held_bytes"])  # noqa: SIM118
             for row in rows
         ]
+
+    def most_urgent(self, states: Sequence[Delivery], without: Sequence[str]) -> EscalationRow | None:
+        """Return the most urgent escalation in one of `states`, of these the oldest; without: `id:step` of others."""
+        found = escalation_rows(
+            self._db,
+            f"""WHERE {in_states(states)} AND id || ':' || step NOT IN (SELECT value FROM json_each(?))
+                ORDER BY {BY_PRIORITY}, created_t, id LIMIT 1""",
+            (json.dumps(without),),
+        )
+        return found[0] if found else None
 
     def unsent_bytes(self) -> int:
         """Bytes that wait to be sent: the bodies of what is not sent, and their files."""
@@ -237,7 +248,7 @@ class OutboxStore:
     def shift_clock(self, step_s: float) -> None:
         """Move what is under way with the wall clock, which was stepped: it is no older than before.
 
-        What has the time of this moment was made, or sent, by the clock as it is now, and stays.
+        Rows with the time of this moment were made, or sent, by the clock as it is now, and stay.
         """
         now = self._db.clock.now()
         self._db.execute(

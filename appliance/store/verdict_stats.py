@@ -9,6 +9,7 @@ from math import inf
 from appliance.base.clock import day_bounds, local_day
 from appliance.store.database import Database
 from appliance.store.escalations import RELEASED
+from appliance.wire import BY_APPLIANCE
 
 MEAN_OVER_VERDICTS = 1000  # the newest: prices and models change
 HOUR_S, MINUTE_S = 3600.0, 60.0  # seconds
@@ -19,7 +20,12 @@ GROUPS_MAX = 200  # versions change rarely; names from the wire may not
 _ANSWERS = """(SELECT escalation AS of, applied_t AS t, body AS verdict FROM verdict
             UNION ALL SELECT escalation, json_extract(answer, '$.judged_t'), answer
             FROM step WHERE answer IS NOT NULL)"""
-_TOKENS_IN, _TOKENS_OUT = "total(json_extract(verdict, '$.tokens_in'))", "total(json_extract(verdict, '$.tokens_out'))"
+# Not of the appliance's own model: its seconds and tokens are nobody's bill.
+PAID = f"coalesce(json_extract({{}}, '$.answered_by'), '') <> '{BY_APPLIANCE}'"
+_PAID = PAID.format("verdict")
+_TOKENS_IN, _TOKENS_OUT, _JUDGE_S = (
+    f"total(iif({_PAID}, json_extract(verdict, '$.{name}'), 0))" for name in ("tokens_in", "tokens_out", "seconds")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,7 @@ def token_usage(db: Database, day_t: float, month_t: float) -> TokenUsage:
         means = connection.execute(
             f"""SELECT camera, evidence, {_TOKENS_IN} / count(DISTINCT of) AS r, {_TOKENS_OUT} / count(DISTINCT of) AS w
                 FROM {_ANSWERS} JOIN escalation ON escalation.id = of
-                WHERE of IN (SELECT escalation FROM verdict ORDER BY rowid DESC LIMIT ?) GROUP BY 1, 2""",
+                WHERE {_PAID} AND of IN (SELECT escalation FROM verdict ORDER BY rowid DESC LIMIT ?) GROUP BY 1, 2""",
             (MEAN_OVER_VERDICTS,),
         ).fetchall()
         due = connection.execute(
@@ -75,8 +81,8 @@ def token_usage(db: Database, day_t: float, month_t: float) -> TokenUsage:
 class DailyJudgeWork:
     """Judge's work for one camera on one day (of the appliance's calendar).
 
-    verdicts: final ones; judge_s: seconds of the judge, earlier steps included; bytes: payload and headers of the
-    escalations that were settled that day, retries included.
+    verdicts: final ones; judge_s: seconds of judges that are paid for, earlier steps included; bytes: payload and
+    headers of the escalations that were settled that day, retries included.
     """
 
     day: str
@@ -91,10 +97,9 @@ class DailyJudgeWork:
 def judge_work_since(db: Database, t: float, until_t: float = inf) -> list[DailyJudgeWork]:
     """Return the judges' work, the newest day first, at most WORK_ROWS_MAX rows. Raise StoreError."""
     rows = db.rows(
-        """SELECT date(t, 'unixepoch', 'localtime') AS day, escalation.camera AS camera, sum(last) AS verdicts,
-                  total(json_extract(verdict, '$.seconds')) AS judge_s,
-                  CAST(total(json_extract(verdict, '$.tokens_in')) AS INTEGER) AS tokens_in,
-                  CAST(total(json_extract(verdict, '$.tokens_out')) AS INTEGER) AS tokens_out,
+        f"""SELECT date(t, 'unixepoch', 'localtime') AS day, escalation.camera AS camera, sum(last) AS verdicts,
+                  {_JUDGE_S} AS judge_s, CAST({_TOKENS_IN} AS INTEGER) AS tokens_in,
+                  CAST({_TOKENS_OUT} AS INTEGER) AS tokens_out,
                   CAST(total(iif(last, escalation.bytes_sent, 0)) AS INTEGER) AS bytes
            FROM (SELECT escalation AS of, applied_t AS t, body AS verdict, 1 AS last FROM verdict
                  UNION ALL
@@ -109,7 +114,10 @@ def judge_work_since(db: Database, t: float, until_t: float = inf) -> list[Daily
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineWork:
-    """The work of one engine and model over some days; the fields are those of DailyJudgeWork."""
+    """The work of one engine and model over some days; the fields are those of DailyJudgeWork.
+
+    The appliance's own model is the engine `BY_APPLIANCE`, whose seconds and tokens are 0: they cost nothing.
+    """
 
     engine: str
     model: str
@@ -123,9 +131,9 @@ class EngineWork:
 def engine_work_since(db: Database, t: float) -> list[EngineWork]:
     """Return who judged since `t`, the busiest first, at most GROUPS_MAX. Raise StoreError."""
     rows = db.rows(
-        f"""SELECT coalesce(json_extract(verdict, '$.engine'), '') AS engine,
+        f"""SELECT iif({_PAID}, coalesce(json_extract(verdict, '$.engine'), ''), '{BY_APPLIANCE}') AS engine,
                    coalesce(json_extract(verdict, '$.model'), '') AS model, sum(last) AS verdicts,
-                   total(json_extract(verdict, '$.seconds')) AS judge_s, CAST({_TOKENS_IN} AS INTEGER) AS tokens_in,
+                   {_JUDGE_S} AS judge_s, CAST({_TOKENS_IN} AS INTEGER) AS tokens_in,
                    CAST({_TOKENS_OUT} AS INTEGER) AS tokens_out,
                    CAST(total(iif(last, escalation.bytes_sent, 0)) AS INTEGER) AS bytes
             FROM (SELECT escalation AS of, applied_t AS t, body AS verdict, 1 AS last FROM verdict WHERE applied_t >= ?1

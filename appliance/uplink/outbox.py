@@ -14,7 +14,7 @@ from appliance import wire
 from appliance.base.errors import StoreError
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.database import Database
-from appliance.store.escalations import EscalationStore
+from appliance.store.escalations import EscalationStore, VerdictEffect
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.outbox_store import ClockOffset, OutboxQueue, OutboxStore
 from appliance.store.rows import EscalationRow, MediaRow
@@ -166,6 +166,14 @@ class Outbox:
             for media in self.media_of(row.id):
                 self._record_partly_sent(row, media, "withheld")
             self._store.drop_all_media(row)
+
+    def answered_here(self, row: EscalationRow, take: Callable[[], VerdictEffect]) -> VerdictEffect:
+        """Apply a verdict of the appliance's own, and audit the files of which only a part has left."""
+        with self._db.transaction():
+            effect = take()
+            for media in self.media_of(row.id) if effect == "settled" else ():
+                self._record_partly_sent(row, media, "judged on the appliance")
+            return effect
 
     # How it ends without a verdict
 

@@ -22,18 +22,33 @@ PENDING_BYTES_MAX = 64 * 1024  # announcements that wait to be read
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class LocalJudgeState:
+    """The local judge now. judged: settled, or further evidence asked for; left: for the cloud; both since the start.
+
+    at_work: it judges. waits_for: why it does not. error: of its model server; '': none.
+    """
+
+    judged: int = 0
+    left: int = 0
+    at_work: bool = False
+    waits_for: str = ""
+    error: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
     """Workers as they announced themselves lately.
 
     workers, ready: how many; wait_s: until an escalation that is sent now is begun; gpu_hour: the lowest price an hour.
-    None: no worker announced it.
+    None: no worker announced it. local: the appliance's own judge; None: it has none.
     """
 
     workers: int = 0
     ready: int = 0
     wait_s: float | None = None
     gpu_hour: float | None = None
+    local: LocalJudgeState | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UplinkDeps:
-    """Parts that the uplink works on. root: the storage folder. alerts: takes the verdicts."""
+    """Parts that the uplink works on. root: the storage folder. alerts: takes the verdicts.
+
+    settles_here: escalations may be settled by the appliance itself, so that workers are to ask whether one is wanted.
+    """
 
     outbox: Outbox
     queue: SendQueue
@@ -56,6 +59,7 @@ class UplinkDeps:
     meter: Meter
     alerts: AlertStore
     root: Path
+    settles_here: bool = False
 
 
 class UplinkService:
@@ -93,7 +97,8 @@ class UplinkService:
             self._link, site, deps.alerts, deps.commits, clock, changed, self._sending.verdict_received
         )
         self._pool = PoolMonitor(self._link, clock)
-        self._wanted = WantedResponder(self._link, site, deps.outbox) if choice.has_other_region else None
+        asked = choice.has_other_region or deps.settles_here
+        self._wanted = WantedResponder(self._link, site, deps.outbox) if asked else None
         self._event_loop = ServiceLoop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_now = asyncio.Event()
@@ -194,8 +199,8 @@ class UplinkLoop:
         self._sender = EscalationSender(
             self._publisher, outbox, deps.commits, self._limiter, self.breaker, clock, self._waits
         )
-        several = len({each.region for each in settings.addresses}) > 1
-        self._builder = EscalationMessageBuilder(deps.root, settings.failover_s if several else 0.0)
+        elsewhere = len({each.region for each in settings.addresses}) > 1 or deps.settles_here
+        self._builder = EscalationMessageBuilder(deps.root, settings.failover_s if elsewhere else 0.0)
         self._workers = SendWorkers(
             deps.queue,
             self._check,

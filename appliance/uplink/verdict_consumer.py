@@ -34,7 +34,7 @@ from appliance.broker import (
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import VerdictEffect
 from appliance.uplink.outbox import CommitBatcher
-from appliance.wire import STREAM_VERDICT, TRACEPARENT, Verdict
+from appliance.wire import BY_APPLIANCE, STREAM_VERDICT, TRACEPARENT, Verdict
 
 FETCH_BATCH = 64  # messages that one request may bring; below the broker's limit of every version
 TRANSACTION_BATCH_MAX = 16  # verdicts applied in one transaction: one flush of the disk instead of as many
@@ -188,7 +188,8 @@ class VerdictConsumer:
             self._refusal_log.report(f"refused a verdict: {error}")
             await self._acknowledge(message.term())
             return None
-        return verdict
+        foreign = verdict.answered_by == BY_APPLIANCE  # a verdict from elsewhere was paid for
+        return verdict.model_copy(update={"answered_by": ""}) if foreign else verdict
 
     def _apply(self, verdicts: Sequence[Verdict]) -> list[VerdictEffect]:
         return [self._alerts.take_verdict(verdict, self._clock.now()) for verdict in verdicts]

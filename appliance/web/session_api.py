@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -24,13 +24,14 @@ from appliance.web.auth import (
     too_many_tries,
 )
 from appliance.web.problems import Problem
+from appliance.web.route_list import RouteList
 from appliance.web.sign_in_throttle import DEVICE_COOKIE, Guess
 
 CODE_WANTED = "urn:vedette:code-wanted"  # the type of the problem: the password was right
 
 YEAR_S = 365 * 86400  # of the cookie of a language; browsers cut it to 400 days
 
-router = APIRouter()
+router = RouteList()
 
 
 class SignIn(BaseModel):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -22,6 +22,7 @@ import yaml
 from appliance.base.errors import PreconditionError, UsageError
 from appliance.cli import main
 from appliance.detect.detector import ObjectDetector
+from appliance.lab import training_index
 from appliance.lab.export_command import (
     ChosenAlert,
     Exporter,
@@ -34,6 +35,8 @@ from appliance.lab.export_command import (
 from appliance.lab.export_folder import ExportReport
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.archive import StorageArchive
+from models.train import index
+from tests.support import small_disk as mounted
 from tests.support.gate_site import FIRST, THIRD, config_of, live, our_eye
 from tests.support.recorded_site import LIFE_T0, Life
 from tests.support.render_family import Once
@@ -357,13 +360,8 @@ def test_a_kill_in_the_middle_costs_one_alert(life: Life, tmp_path: Path) -> Non
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(place)]
-    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk can be mounted by root only")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=False)
+    with mounted.small_disk(tmp_path / "small", "700k") as place:
+        yield place
 
 
 def test_a_full_disk_is_reported_leaves_whole_files_and_is_continued(life: Life, small_disk: Path) -> None:
@@ -404,3 +402,47 @@ def test_on_the_command_line(life: Life, tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "data.zip").read_bytes() == first
     assert main(["export", "--config", site, "--format", "coco", "--to", str(to)]) == 2
     assert "choose another folder" in capsys.readouterr().err
+
+
+def test_the_training_layout_has_answered_alerts_of_consenting_cameras_alone(
+    life: Life, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, to = Path(site_file(life, tmp_path)), tmp_path / "set"
+    words = ["export", "--config", str(file), "--format", "training", "--to", str(to), "--json"]
+
+    def exported(*, consent: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        site = yaml.safe_load(file.read_text())
+        site["cameras"]["gate"]["training"] = consent
+        file.write_text(yaml.safe_dump(site))
+        assert main(words) == 0
+        rows = [json.loads(line) for line in (to / "index.jsonl").read_text().splitlines()]
+        return json.loads(capsys.readouterr().out)["left_out"], rows
+
+    reason = "of a camera without `training: true`"
+    assert exported(consent=False) == ({reason: 5}, [])
+    unreviewed = next(each for each in life.all() if each.review is None)
+    answer = "UPDATE alert SET verdict = 'rejected', judge = ? WHERE id = ?"
+    life.db.execute(answer, ("simulated", unreviewed.id))  # what teaches nothing
+    left_out, rows = exported(consent=True)
+    assert left_out == {"not reviewed": 1}
+    life.db.execute(answer, ("vlm", unreviewed.id))
+    left_out, rows = exported(consent=True)
+    assert left_out == {}
+    assert len(index.read(to)) == len(rows) == len(list(to.rglob("*.jpg")))
+    false_alarms = {life.all()[THIRD].id, unreviewed.id}
+    for row in rows:
+        assert hashlib.sha256((to / row["image"]).read_bytes()).hexdigest() == row["sha256"]
+        origin = row["provenance"]
+        assert bool(row["rejected"]) == (origin["alert"] in false_alarms)
+        assert not (row["rejected"] and row["boxes"])
+        assert origin["answered_by"] == ("vlm" if origin["alert"] == unreviewed.id else "review")
+        assert (origin["camera"], origin["consent"]) == ("gate", "cameras.gate.training")
+        assert origin["time"].startswith("2026-11-20T11:0")
+    # The first alert is right, and what it shows where a false alarm stood is left open.
+    assert any(row["boxes"] for row in rows)
+    assert exported(consent=False) == ({reason: 5}, [])
+    assert not list(to.rglob("*.jpg"))
+
+
+def test_the_training_layout_numbers_the_classes_as_the_training_does() -> None:
+    assert training_index.CLASSES == index.CLASSES

@@ -111,3 +111,12 @@ def call(number: int, *values: object) -> int:
     libc.syscall.restype = ctypes.c_long
     done = libc.syscall(*(ctypes.c_long(each) if isinstance(each, int) else each for each in (number, *made)))
     return 0 if done >= 0 else ctypes.get_errno()
+
+
+_KEPT: list[bytearray] = []
+
+
+def leave_holes(megabytes: int) -> None:
+    """Fill the heap with blocks that malloc does not map apart, and free all but every hundredth."""
+    blocks = [bytearray(b"x" * 100_000) for _ in range(10 * megabytes)]
+    _KEPT.extend(blocks[99::100])

@@ -14,7 +14,7 @@ import pytest
 from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.broker import NatsLink, end_tasks
-from benchmarks.verdict_latency import Instant
+from benchmarks.instant_worker import Instant
 from cloud_worker import stream_setup
 from cloud_worker.config import StreamsConfig
 from tests.servers.jwt import operator_account_user, public_of, seed_of

@@ -661,6 +661,8 @@ def test_a_language_model_judges_and_while_it_is_away_the_escalations_wait(
         assert any(trace in each for each in stub.traces), "the model server is told the trace"
         came = [each.message for each in caplog.records if each.message.startswith(f"verdict on alert {row.alert}")]
         assert trace in came[-1], "and the verdict comes back with it"
+        for begins in (f"escalation {row.id} is with the broker", f"escalation {row.id}: confirmed"):
+            assert any(each.message.startswith(begins) and trace in each.message for each in caplog.records), begins
         stub.mode = "prose"
         here.ask(3)
         until(lambda: here.settled(3))

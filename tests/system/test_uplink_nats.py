@@ -9,7 +9,7 @@ import pytest
 
 from appliance import wire
 from benchmarks import uplink_drain
-from benchmarks.verdict_latency import Instant
+from benchmarks.instant_worker import Instant
 from tests.servers.nats import NatsServer
 from tests.servers.site import evidence_image, site
 from tests.servers.worker import worker

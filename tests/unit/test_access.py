@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
-from starlette.routing import Route
+from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from appliance import cli
@@ -22,13 +23,14 @@ from appliance.base.errors import UsageError
 from appliance.base.passwords import hashed, is_password
 from appliance.core.app import check_guarded
 from appliance.dashboard.access_rights import RIGHTS
-from appliance.dashboard.app import ROUTERS, create_app
+from appliance.dashboard.app import ROUTES, create_app
 from appliance.store.health_events import HealthEventStore
 from appliance.store.rows import alert_of
 from appliance.store.users import LOG_ROWS_MAX, AccessLog, SessionStore, UserStore
 from appliance.types import HealthEvent
 from appliance.types.accounts import SessionRow, UserRow
 from appliance.web.auth import Access, SessionCookies
+from appliance.web.route_list import RouteList
 from appliance.web.sign_in_throttle import FREE_TRIES, FREE_TRIES_ACCOUNT
 from tests.support.dashboard_site import Site, config_of, running
 
@@ -173,9 +175,27 @@ def who_may_what() -> dict[tuple[str, str], tuple[str, str]]:
 
 
 def routes() -> set[tuple[str, str]]:
-    found = [route for router in ROUTERS for route in router.routes]
-    assert all(isinstance(route, Route) for route in found)
-    return {(method, route.path) for route in found if isinstance(route, Route) for method in route.methods or ()}
+    app = FastAPI()
+    for each in ROUTES:
+        each.add_to(app)
+    return {(method, route.path) for route in app.routes if isinstance(route, APIRoute) for method in route.methods}
+
+
+def test_a_declared_route_is_built_for_the_application_alone() -> None:
+    app = FastAPI()
+    listed = RouteList(prefix="/api", tags=["gates"], include_in_schema=False, default_response_class=PlainTextResponse)
+
+    @listed.get("/gate", tags=["open"])
+    def gate() -> str:
+        return "shut"
+
+    assert not listed.routes, "built here it would stay in memory, beside the one that is served"
+    listed.add_to(app)
+    (route,) = (each for each in app.routes if isinstance(each, APIRoute))
+    assert (route.path, route.tags, route.include_in_schema) == ("/api/gate", ["gates", "open"], False)
+    answer = TestClient(app).get("/api/gate")
+    assert (answer.text, answer.headers["content-type"]) == ("shut", "text/plain; charset=utf-8")
+    assert [each.routes for each in ROUTES if each.routes] == []
 
 
 def test_every_route_says_who_may() -> None:

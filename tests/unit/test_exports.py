@@ -16,9 +16,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from appliance.base.clock import ManualClock
+from appliance.base.errors import StoreError
 from appliance.config import StorageConfig
 from appliance.dashboard.exports import OPENINGS_A_MINUTE
 from appliance.detect.model_files import model_bundles
+from appliance.store.boxes import BoxStore
 from appliance.store.exports import KEPT_S, delete_old_exports
 from appliance.store.retention import Retention
 from appliance.store.users import AccessLog, UserStore
@@ -146,6 +148,23 @@ def test_files_go_after_a_day_and_the_row_says_who_took_them(
     assert not list((site.root / "exports").iterdir())
     delete_old_exports(site.db, site.root, 1.0)
     assert client.get(f"{API}/exports").json() == []
+
+
+def test_an_export_that_cannot_be_made_says_so_and_a_restart_leaves_none_waiting(
+    client: TestClient, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise StoreError("the database cannot be read: disk I/O error")
+
+    monkeypatch.setattr(BoxStore, "span", broken)
+    item = finished(client, client.post(f"{API}/alerts/a1/export", json={"why": "case 7"}))
+    assert (item["state"], item["problem"]) == ("failed", "the database cannot be read: disk I/O error")
+    site.db.execute("UPDATE export SET state = 'making'")
+    with site.client() as restarted:
+        restarted.post("/login", json={"name": "anna", "password": PASSWORD})
+        item = restarted.get(f"{API}/exports/{item['id']}").json()
+    assert item["state"] == "failed"
+    assert "order it again" in item["problem"]
 
 
 def test_the_page_says_how_many_people_the_detector_missed(client: TestClient, site: Site) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -93,7 +97,7 @@ def test_the_calibration_set_is_frames_as_the_appliance_lays_them_out(written: P
 def test_scripts_and_commands_name_what_lies_there(written: Path) -> None:
     commands = (written / "compile.sh").read_text().splitlines()[3:]
     assert [line.split()[:2] for line in commands] == [
-        ["hailo", "parser"], ["hailo", "optimize"], ["hailo", "compiler"], ["mv", "vedette_nano.hef"],
+        ["yes", "n"], ["hailo", "optimize"], ["hailo", "compiler"], ["mv", "vedette_nano.hef"],
     ]  # fmt: skip
     assert {"calibration.npy", "vedette_nano.onnx", "vedette_nano.alls"} <= {each.name for each in written.iterdir()}
     script = (written / "vedette_nano.alls").read_text()
@@ -101,6 +105,30 @@ def test_scripts_and_commands_name_what_lies_there(written: Path) -> None:
     assert "calibset_size=64" in script
     made = {line.split()[-1] for line in commands}
     assert "vedette-nano.hailo8l.hef" in made
+
+
+def test_the_commands_run_through_the_compiler_to_a_file_that_fits(
+    written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over a stand-in with the options of Dataflow Compiler 3.x; what the real one makes of it is unmeasured."""
+    folder = shutil.copytree(written, tmp_path / "hailo", ignore=shutil.ignore_patterns("*.hef"))
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "hailo").write_text(
+        f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m tests.contract.fake_hailo.dataflow_compiler "$@"\n'
+    )
+    (tools / "hailo").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    done = subprocess.run([folder / "compile.sh"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert hailo_recipe.main(["--check", str(folder)]) == 0
+    assert "for hailo8l, by Dataflow Compiler 3.31.0, 8 classes" in capsys.readouterr().out
+    assert b'"nms": false' in (folder / "vedette-nano.hailo8l.hef").read_bytes(), "the head is the appliance's"
+
+    np.save(folder / "calibration.npy", np.load(folder / "calibration.npy")[:63])
+    short = subprocess.run([folder / "compile.sh"], env=environment, capture_output=True, text=True, check=False)
+    assert short.returncode != 0, "a step that fails ends it, so that no older file is taken for the new one"
+    assert "the calibration set is too small" in short.stderr
 
 
 def test_what_came_out_is_checked_against_what_was_asked(written: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from appliance.config import DetectorConfig
 from appliance.detect import detector, model_files, runtime_choice
 from appliance.detect.accelerators import Accelerator, accelerators
 from appliance.detect.runtime_choice import RuntimeCandidate, RuntimeChoice
+from appliance.scenario.scenario_runner import DetectorCache
 from tests.support import tiny_networks as tiny
 from tests.support.tiny_networks import Thing
 
@@ -121,6 +122,27 @@ def test_the_faster_one_is_taken_and_remembered(
     kept = json.loads((storage / runtime_choice.FILE).read_text())
     assert kept["cost_ms"] == {"onnx fp32": 20.0, "onnx int8": 13.0}
     assert detector.load(runtime_choice.with_remembered_runtime(SETTINGS, storage)).name.startswith("yard-int8@")
+
+
+def test_what_is_proven_runs_as_the_appliance_would_run_it(
+    place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = place(AS_GOOD)
+    spent = Meter(monkeypatch, fp32=0.020, int8=0.013)
+    monkeypatch.setattr(runtime_choice, "measure_in_child", spent)
+    cache = DetectorCache()
+    assert cache.get(SETTINGS).name.startswith("yard-int8@"), "a scenario without a site file"
+    assert cache.ways == ["onnx int8"]
+    assert not list(storage.glob("*")), "a scenario that is run decides nothing for an appliance"
+    pinned = SETTINGS.model_copy(update={"precision": "fp32"})
+    assert DetectorCache().get(pinned, storage).name.startswith("yard@"), "what a file says is what runs"
+
+    runtime_choice.settle_runtime(SETTINGS, storage, Meter(monkeypatch, fp32=0.010, int8=0.020))
+    looks = spent.looks
+    cache = DetectorCache()
+    assert cache.get(SETTINGS, storage).name.startswith("yard@"), "the appliance of this site file chose otherwise"
+    assert cache.get(SETTINGS.model_copy(update={"score_min": 0.3})).name.startswith("yard-int8@")
+    assert spent.looks == looks, "a choice that is remembered, or was measured in this process, is not measured again"
 
 
 def test_openvino_is_measured_beside_onnx_runtime_where_it_is_installed(

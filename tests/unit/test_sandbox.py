@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +73,27 @@ def test_it_serves_a_process_with_many_open_files(sandbox: Sandbox) -> None:
         for each in files:
             os.close(each)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(("trim_s", "given_back"), [(0.0, True), (3600.0, False)])
+def test_a_child_that_is_called_again_and_again_gives_the_holes_in_its_heap_back(
+    trim_s: float, given_back: bool
+) -> None:
+    sandbox = Sandbox("sandbox_attacks", replace(LIMITS, memory_bytes=256 << 20, trim_s=trim_s))
+    try:
+        sandbox.call("echo", 1)
+        before = own_mb(sandbox.pid)
+        sandbox.call("leave_holes", 60)
+        sandbox.call("echo", 1)  # is answered after what the call before left was given back
+        assert (own_mb(sandbox.pid) - before < 10) is given_back
+    finally:
+        sandbox.close()
+
+
+def own_mb(pid: int) -> float:
+    """Return the memory that a process shares with no file."""
+    (line,) = [each for each in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if "Anonymous" in each]
+    return int(line.split()[1]) / 1024
 
 
 def test_it_starts_the_child_when_first_called_and_again_after_it_was_idle(media: Path) -> None:

@@ -165,7 +165,7 @@ def test_pages_and_answers_are_german_for_who_reads_german(client: TestClient) -
     assert "Alle Kameras" in page
     assert "Alerts" not in re.sub(r"<(?:script|option)[^>]*>.*?</\w+>|<[^>]*>", "", page)
     missing = client.get("/api/v1/cameras/nowhere", headers=GERMAN).json()
-    assert missing["detail"] == "Diese Kamera gibt es in der Anlagendatei nicht."
+    assert missing["detail"] == "Diese Kamera gibt es in der Standortdatei nicht."
     assert client.get("/api/v1/cameras/nowhere").json()["detail"] == "There is no such camera in the site file."
 
 

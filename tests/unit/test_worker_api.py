@@ -16,11 +16,13 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from appliance.base.clock import SystemClock
+from appliance.base.errors import EngineError
 from cloud_worker.analyze_server import AnalyzeServer
-from cloud_worker.config import ApiConfig, ApiToken, OpenAiEngine
-from cloud_worker.engines.openai_vlm import OpenAiVlm
+from cloud_worker.commands import build_judge
+from cloud_worker.config import ApiConfig, ApiToken, FallbackConfig, OpenAiEngine, PooledEngineConfig, WorkerConfig
 from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Judge
+from cloud_worker.metrics import WorkerMetrics
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub
 
 TOKEN = "a token of twelve"
@@ -29,16 +31,31 @@ ITEM = {"camera": "gate", "media": PICTURE, "question": "Is the gate open?"}
 
 
 @contextlib.contextmanager
-def served(stub: OpenAiStub, unready: str = "", **limits: Any) -> Iterator[httpx.Client]:
+def served(*stubs: OpenAiStub, unready: str = "", **limits: Any) -> Iterator[httpx.Client]:
+    """A worker's API, with an engine for each stub: the first is the best."""
     token = ApiToken(name="hall", token=SecretStr(TOKEN), site="depot-7", cameras=("gate",), **limits)
-    engine = OpenAiEngine(kind="openai", url=stub.url, model=MODEL, api_key=SecretStr(KEY))
+    engines = tuple(
+        PooledEngineConfig(
+            name=f"engine-{n}",
+            order=n,
+            engine=OpenAiEngine(kind="openai", url=stub.url, model=MODEL, api_key=SecretStr(KEY)),
+        )
+        for n, stub in enumerate(stubs, 1)
+    )
+    settings = WorkerConfig(
+        engine=engines[0].engine,
+        engines=engines if len(engines) > 1 else (),
+        fallback=FallbackConfig(patience_s=0.0),
+    )
     started, over = threading.Event(), asyncio.Event()
     ports: list[int] = []
 
     async def main() -> None:
         clock = SystemClock()
-        vlm = OpenAiVlm(engine, clock)
+        vlm = build_judge(settings, clock, WorkerMetrics())
         judge = Judge(vlm, "w1", clock)
+        with contextlib.suppress(EngineError):
+            await judge.check()
         server = AnalyzeServer(
             ApiConfig(port=0, tokens=(token,)), judge.verdict, lambda: unready, lambda: 3600.0, IN_PROCESS, clock
         )
@@ -107,6 +124,29 @@ def test_tokens_cameras_rates_and_budgets_hold(stub: OpenAiStub) -> None:
     assert len(stub.requests) == 1
     with served(stub, unready="not connected") as client:
         assert ask(client, ITEM).json()["detail"] == "Nothing is judged now: not connected"
+
+
+def test_of_two_engines_the_second_answers_a_batch_and_says_so(stub: OpenAiStub) -> None:
+    small = OpenAiStub().start()
+    caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    try:
+        with served(stub, small, per_minute=5) as client:
+            assert [each["answered_by"] for each in ask(client, ITEM).json()["items"]] == ["engine-1"]
+            stub.mode = "503"
+            small.modes = ["good", "rejected"]
+            client.headers["traceparent"] = caller
+            answer = ask(client, ITEM, ITEM)
+            first, second = answer.json()["items"]
+            too_many = ask(client, *[ITEM] * 3)
+    finally:
+        small.stop()
+    assert (answer.status_code, first["answer"], second["answer"]) == (200, "yes", "no")
+    assert {each["answered_by"] for each in (first, second)} == {"engine-2"}
+    assert {each["flagged"] for each in (first, second)} == {"better engines that did not answer: 1"}
+    assert too_many.status_code == 429, "a batch is taken whole or not at all"
+    traces = [each for each in small.traces if each]
+    assert [each.split("-")[1] for each in traces] == [caller.split("-")[1]] * 2, "the caller's trace"
+    assert len({each.split("-")[2] for each in traces} | {caller.split("-")[2]}) == 3, "each call is a span of its own"
 
 
 def test_a_port_without_a_token_is_refused() -> None:

@@ -97,10 +97,9 @@ def all_or_nothing(each: Ranking) -> Ranking:
     return Ranking(each.prices, each.footage, np.where(each.first <= last, last, len(each.prices)))
 
 
-def recall_at(costs: Floats, share: float, weights: Floats | None = None) -> float:
+def recall_at(costs: Floats, share: float) -> float:
     """Share of the incidents that are found within `share`. costs: (I,), or (K, I) for the mean of K orders."""
-    found = np.atleast_2d(costs <= share).mean(axis=0)
-    return float(np.average(found, weights=weights))
+    return float(np.mean(costs <= share))
 
 
 def smallest_share(costs: Floats, recall: float, weights: Floats | None = None) -> float:
@@ -197,9 +196,9 @@ class BootstrapSample:
 class Bootstrap:
     """Draws of whole clips with replacement, and in each drawn clip of its incidents, the same for every strategy.
 
-    Incidents of one clip share light, place and people, so they are not drawn independently. What is sent
-    and what it may cost are drawn with the clip. Of several orders of sending (random) each draw takes one, so that
-    the interval holds their difference as well.
+    Incidents of one clip share light, place and people, so they are not drawn independently. The escalations and their
+    possible costs are drawn with the clip. Of several orders of sending (random) each draw takes one, so that the
+    interval holds their difference as well.
     """
 
     def __init__(self, whole: Floats, incidents: Indices, resamples: int = RESAMPLES) -> None:

@@ -122,7 +122,8 @@ def _runs(
     clock: Clock,
 ) -> tuple[ModelRun, ModelRun]:
     """Run each scenario with one network and then the other, while its clip is in the page cache."""
-    caches = [DetectorCache(name, load=load) for name in (options.base, options.variant)]
+    # Each as its file is, not as the appliance would run it: compared are two files.
+    caches = [DetectorCache(name, load=load or detectors.load) for name in (options.base, options.variant)]
     results: tuple[list[ScenarioResult], list[ScenarioResult]] = ([], [])
     for number, plan in enumerate(plans, start=1):
         for which, (cache, into) in enumerate(zip(caches, results, strict=True)):

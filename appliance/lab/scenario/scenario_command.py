@@ -147,9 +147,12 @@ def scenario_command(
             stills.append(cut_stills(results[-1], stills) if reports.html else {})
     _write(results, stills, reports, clock.now())
     if reports.as_json:
-        print(json.dumps(as_json(results)))
+        print(json.dumps({**as_json(results), "runtime": models.ways}))
     else:
-        print_text(results, text_console(soft_wrap=True))
+        console = text_console(soft_wrap=True)
+        print_text(results, console)
+        if models.ways:
+            console.print(f"The network ran by {', '.join(models.ways)}, as the appliance takes it here.")
     return 1 if any(result.status == "failed" for result in results) else 0
 
 

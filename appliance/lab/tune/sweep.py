@@ -20,6 +20,7 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import SourceError, UsageError
 from appliance.config import CameraConfig, DecisionConfig
 from appliance.detect import detector as detectors
+from appliance.detect.runtime_choice import as_at_run_time
 from appliance.lab.tune.operating_points import OperatingPoint, ScenarioOutcome, SweepSetting, SweepValue, outcome_of
 from appliance.replay.memoized_detector import MemoizedDetector
 from appliance.scenario import scenario_runner
@@ -153,7 +154,7 @@ class MemoizedDetectors:
     """The detectors of a sweep, each loaded once and run once on each frame."""
 
     def __init__(self, load: DetectorLoader | None = None) -> None:
-        self._load = load or detectors.load
+        self._load = load or (lambda settings: detectors.load(as_at_run_time(settings)))
         self._memos: dict[DetectorConfig, MemoizedDetector] = {}
 
     def __call__(self, settings: DetectorConfig) -> MemoizedDetector:
