@@ -41,7 +41,7 @@ class ProofReport:
     unread: tuple[str, ...] = ()
 
 
-_REPORT: TypeAdapter[ProofReport] = TypeAdapter(ProofReport)
+PROOF_REPORT: TypeAdapter[ProofReport] = TypeAdapter(ProofReport)
 
 
 def apply_outcome(store: BundleStore, ref: BundleRef, report: ProofReport) -> str:
@@ -80,7 +80,7 @@ class ProofStore:
     def put(self, report: ProofReport) -> None:
         """Keep a report in place of an older one of this candidate. Raise DiskWriteError."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_file(self._path(report.candidate), _REPORT.dump_json(report, indent=1))
+        write_file(self._path(report.candidate), PROOF_REPORT.dump_json(report, indent=1))
         for old in self.all()[KEPT_MAX:]:
             self._path(old.candidate).unlink(missing_ok=True)
 
@@ -89,7 +89,7 @@ class ProofStore:
         found = []
         for path in self._folder.glob("*.json"):
             try:
-                found.append(_REPORT.validate_json(path.read_bytes()))
+                found.append(PROOF_REPORT.validate_json(path.read_bytes()))
             except (OSError, ValidationError):
                 continue
         return sorted(found, key=lambda each: -each.made_t)
