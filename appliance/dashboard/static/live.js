@@ -108,7 +108,7 @@ export class LivePlayer {
 }
 
 let watches = 0;
-const wishFor = (names, when) => ({ names, when, codec: asksH264 ? "h264" : "as_recorded" });
+const requestFor = (names, when) => ({ names, when, codec: asksH264 ? "h264" : "as_recorded" });
 const textOf = (kind, body) => (kind === "v" ? body : new TextDecoder().decode(body));
 
 // Follows cameras: `views` by name, see cameras.js. Returns how to end it. All windows share the connection, where they can.
@@ -130,7 +130,7 @@ function watchTogether(way, views, when) {
 		if (lost) for (const each of names) views[each].lost(lost);
 		else views[name][kind]?.(textOf(kind, body));
 	});
-	const turn = () => way.send(names.length && !document.hidden ? { do: "live", key, ...wishFor(names, when) } : { do: "still", key });
+	const turn = () => way.send(names.length && !document.hidden ? { do: "live", key, ...requestFor(names, when) } : { do: "still", key });
 	const events = { visibilitychange: document, pagehide: globalThis, pageshow: globalThis };
 	const leave = () => way.send({ do: "still", key });
 	const hear = event => (event.type === "pagehide" ? leave() : turn());
@@ -152,7 +152,7 @@ function watchAlone(views, when) {
 		while (names.length && !ended && !document.hidden) {
 			stop = new AbortController();
 			const { signal } = stop;
-			await readLive(wishFor(names, when), signal, (name, kind, body) => views[name][kind]?.(textOf(kind, body))).catch(error => {
+			await readLive(requestFor(names, when), signal, (name, kind, body) => views[name][kind]?.(textOf(kind, body))).catch(error => {
 				if (!signal.aborted) for (const name of names) views[name].lost(error.message);
 			});
 			if (!signal.aborted) await new Promise(done => setTimeout(done, 2000));

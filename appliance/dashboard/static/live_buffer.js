@@ -32,7 +32,7 @@ export class MessageReader {
 }
 
 /**
- * @typedef {object} Wish
+ * @typedef {object} LiveRequest
  * @property {string[]} names of the cameras
  * @property {string} when `always`: the main streams; `active`: the second ones
  * @property {string} codec `h264`: nothing else is played, see docs/dashboard.md; `as_recorded`
@@ -40,7 +40,7 @@ export class MessageReader {
 
 /**
  * Follows cameras over one connection until it ends.
- * @param {Wish} wish
+ * @param {LiveRequest} asked
  * @param {AbortSignal} signal
  * @param {(name: string, kind: string, body: Uint8Array) => void} hand called for each message
  * @param {() => void} [began] called whenever bytes have come

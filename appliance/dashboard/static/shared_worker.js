@@ -14,7 +14,7 @@ const CAMERAS_MAX = 64; // of one connection
  * @property {MessagePort} port
  * @property {number} seenAt ms
  * @property {number | null} since the last change it knows; null: it follows no events
- * @property {Map<string, import("./live_buffer.js").Wish>} live by a name that the window chose
+ * @property {Map<string, import("./live_buffer.js").LiveRequest>} live by a name that the window chose
  */
 /** @type {Set<Follower>} */
 const followers = new Set();
