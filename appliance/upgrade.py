@@ -24,8 +24,9 @@ from appliance.base import yamlfile
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ConfigError, MissingDependency, StoreError, VedetteError
+from appliance.base.local_files import flush_to_disk
 from appliance.config import DashboardConfig, StorageConfig, loads
-from appliance.media.atomic_file import sync_folder, write_file
+from appliance.media.atomic_file import write_file
 from appliance.settings.site_editor import replace_text
 from appliance.store.database import writer_lock
 from appliance.store.database_copy import SCHEMA_KNOWN, copy_database, prepare_copy, schema_of
@@ -92,7 +93,7 @@ def keep(site_file: Path, tag: str) -> Path | None:
         folder.mkdir(mode=0o700)
         copy_database(database, folder / DATABASE)
         write_file(folder / SITE, site_file.read_bytes())
-        sync_folder(folder)
+        flush_to_disk(folder)
         _forget_old(root, KEPT, folder)
     return folder
 
@@ -205,9 +206,9 @@ def _replace_database(root: Path, kept: Path, aside: Path) -> None:
     for name in _DATABASE_FILES:  # an old log beside the other file would be read into it
         if (root / name).exists():
             (root / name).rename(aside / name)
-    sync_folder(root)
+    flush_to_disk(root)
     (kept / DATABASE).rename(root / DATABASE)
-    sync_folder(root)
+    flush_to_disk(root)
 
 
 def _accepted(site_file: Path) -> bool:

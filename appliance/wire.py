@@ -45,7 +45,7 @@ def _blanked(text: str) -> str:
 Text = Annotated[str, Field(max_length=TEXT_CHARS_MAX), AfterValidator(_blanked)]
 """A word or a line for people."""
 Key = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
-"""What is compared with something, never shown as it is."""
+"""A text that is compared with something, never shown as it is."""
 Time = Annotated[float, Field(ge=0, le=TIME_MAX)]
 Seconds = Annotated[float, Field(ge=0, le=TIME_MAX)]
 Score = Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -283,7 +283,8 @@ LANGUAGES: dict[str, str] = {
     "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian",
     "zh": "Chinese",
 }  # fmt: skip
-"""The languages in which a site may want its reasons, by ISO 639-1 code. What is not here is answered in English."""
+"""The languages in which a site may want its reasons, by ISO 639-1 code. A site that wants another language is answered
+in English."""
 
 POOL_STATUS_BYTES_MAX = 4096  # several times an announcement with long names
 POOL_COUNT_MAX = 10_000_000  # escalations or slots; more than a stream stores
@@ -383,7 +384,7 @@ def escalation_headers(escalation: Escalation) -> dict[str, str]:
 def verdict_message_id(verdict: Verdict) -> str:
     """Return the id of a verdict: an escalation has one final verdict, and one request for more evidence a step.
 
-    What comes before its reason is a message of its own.
+    A decision that comes before its reason is a message of its own.
     """
     if verdict.need is not None:
         return message_id(verdict.site, verdict.escalation, "need", verdict.step or 0)

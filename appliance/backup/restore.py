@@ -1,7 +1,7 @@
 """A restore in two steps: a backup is checked wholly and laid ready beside what runs, and takes its place at the start.
 
 A kill at any moment is made good by doing the second step again: each of its parts is a rename that was done or was
-not. What was there before is kept aside.
+not. It keeps aside the state before it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from appliance.backup.sealed_box import unseal
 from appliance.base import yamlfile
 from appliance.base.clock import Clock, iso_utc
 from appliance.base.errors import ConfigError, PreconditionError, UsageError
+from appliance.base.local_files import flush_to_disk
 from appliance.config import DashboardConfig
 from appliance.config.secrets_file import read_secrets, secrets_path
-from appliance.media.atomic_file import DiskWriteError, sync_folder, write_file
+from appliance.media.atomic_file import DiskWriteError, write_file
 from appliance.settings.settings_service import FOLDER as VERSIONS
 from appliance.settings.site_editor import SiteText, check_file_keys, digest_of, replace_text
 from appliance.settings.yaml_edit import SiteChange, edit
@@ -172,7 +173,7 @@ def _take_place(ready: ReadyRestore, site_file: Path, root: Path) -> None:
     if (staged / DATABASE).exists():
         for name in _DATABASE_FILES:  # an old log beside the new file would be read into it
             _move(root / name, aside / name)
-        sync_folder(root)
+        flush_to_disk(root)
         _move(staged / DATABASE, root / DATABASE)
     for name in (EVIDENCE, VERSIONS):
         if (staged / name).exists():
@@ -184,7 +185,7 @@ def _take_place(ready: ReadyRestore, site_file: Path, root: Path) -> None:
                 write_file(aside / name, path.read_bytes())
             replace_text(path, (staged / name).read_text(encoding="utf-8"))
             (staged / name).unlink()
-    sync_folder(root)
+    flush_to_disk(root)
     _forget_old(root, ready.aside)
     (root / FOLDER / READY).unlink()
     shutil.rmtree(root / FOLDER, ignore_errors=True)
@@ -275,11 +276,4 @@ def _stage_versions(folder: Path, versions: Any) -> None:
 
 def _sync_tree(folder: Path) -> None:
     for path in [folder, *folder.rglob("*")]:
-        if path.is_dir():
-            sync_folder(path)
-        else:
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        flush_to_disk(path)

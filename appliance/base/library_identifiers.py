@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 def remove_identifiers() -> None:
     """Remove what ONNX Runtime and OpenVINO left in the home folder of this user, and the folders that are empty then.
 
-    Only regular files of these names go, and no link is followed. What cannot be removed stays: never an error.
+    Only regular files of these names go, and no link is followed. Leave a file that cannot be removed, without an
+    error.
     """
     home = Path(os.path.expanduser("~"))
     caches = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")

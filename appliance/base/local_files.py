@@ -1,4 +1,4 @@
-"""Checks of a file that a person named, before it is read or written over."""
+"""Checks of a file that a person named, before it is read or written over; and what survives a power cut."""
 
 from __future__ import annotations
 
@@ -50,3 +50,12 @@ def _refuse_another_kind(path: Path, what: str, begins: re.Pattern[bytes]) -> No
         raise UsageError(f"{path} cannot be read, so it is not written over: {error.strerror}") from None
     if start and not begins.match(start):
         raise UsageError(f"{path} is there and is not {what}: it is not written over; name another file")
+
+
+def flush_to_disk(path: Path) -> None:
+    """Have a file's bytes, or the names in a folder, on disk. Raise OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

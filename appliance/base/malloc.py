@@ -23,9 +23,9 @@ def hold_little() -> bool:
 def share_heaps() -> bool:
     """Have all threads of the process share ARENAS_MAX heaps. False: not glibc.
 
-    glibc gives each thread one, up to eight a core. What a camera's thread frees then fits nothing that another needs,
-    and each heap keeps its own holes: with one camera 5 MB of core and ingest. Threads seldom meet in malloc here:
-    frames come from pools, and Python's objects have an allocator of their own.
+    glibc gives each thread one, up to eight a core. Then memory that a camera's thread frees fits no other thread, and
+    each heap keeps its own holes: with one camera 5 MB of core and ingest. Threads seldom meet in malloc here: frames
+    come from pools, and Python's objects have an allocator of their own.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -16,7 +16,8 @@ STAGES = {
     "verdict": "from the broker to the decision in the store",
     "told": "from the alert to a person told, what a target waits for on purpose included",
 }
-"""Of an appliance. What comes before is `vedette_frame_age_seconds`; a worker has stages of its own in `verdict`."""
+"""The stages of an appliance. `vedette_frame_age_seconds` measures the time before them; a worker has stages of its own
+in `verdict`."""
 # Upper bounds of the histograms, seconds: from a message over a local network to a backlog of half an hour.
 EDGES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 BEGUN_MAX = 4096  # stages whose end is awaited; an outbox that waits for a link holds more, and those are not timed

@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import ModelError, PreconditionError
+from appliance.base.local_files import flush_to_disk
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, BundleRef, read_manifest, sha256_of
 
 STORE_FOLDER = "bundles"
@@ -124,15 +125,15 @@ class BundleStore:
             for name, file in manifest.files.items():
                 if sha256_of(building / name) != file.sha256:
                     raise ModelError(f"{manifest.ref}: {name} is not the file that its manifest promises")
-                _flush(building / name)
+                flush_to_disk(building / name)
             (building / MANIFEST_FILE).write_bytes(manifest_bytes)
-            _flush(building / MANIFEST_FILE)
-            _flush(building)
+            flush_to_disk(building / MANIFEST_FILE)
+            flush_to_disk(building)
             target.parent.mkdir(exist_ok=True)
             shutil.rmtree(target, ignore_errors=True)  # what is left of a damaged one
             building.rename(target)
-            _flush(target.parent)
-            _flush(self.root)
+            flush_to_disk(target.parent)
+            flush_to_disk(self.root)
         return target
 
     def remove(self, ref: BundleRef) -> None:
@@ -267,9 +268,9 @@ class BundleStore:
     def _write(self, table: InForceTable) -> None:
         path = self.incoming() / POINTER_FILE
         path.write_text(_PointerFile.of(table).model_dump_json(indent=1) + "\n", encoding="utf-8")
-        _flush(path)
+        flush_to_disk(path)
         path.replace(self.root / POINTER_FILE)
-        _flush(self.root)
+        flush_to_disk(self.root)
 
 
 class _Slot(ConfigModel):
@@ -340,14 +341,5 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
         raise PreconditionError(f"another process is at work in {folder}: wait for it") from None
     except OSError as error:
         raise PreconditionError(f"{folder}: {error.strerror or error}") from None
-    finally:
-        os.close(handle)
-
-
-def _flush(path: Path) -> None:
-    """Have a file's bytes, or the names in a folder, on disk. Raise OSError."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
     finally:
         os.close(handle)

@@ -1,15 +1,15 @@
 """Decides whether a candidate is better or worse than what is in force, or whether too little is known to say.
 
-What comes in are pairs: an object that one or both networks found in the same frame, the CPU time of both for it, what
-both did with an expectation of a kept scenario. What goes out is *better*, *worse* or *not enough*. Each question is a
-sequential test of a share: an e-value, the likelihood of a mixture of shares beyond the bound against the bound itself
-(H. Robbins, 1970; A. Ramdas et al., 2023). By Ville's inequality it exceeds 1/alpha with a probability of at most alpha
-however often one looks, so evidence may be added as it comes. The chance that a candidate which keeps all bounds is
-called worse is at most ALPHA, shared out evenly over the questions; so is that of calling one better that does not.
+It takes pairs: an object that one or both networks found in the same frame, the CPU time of both for it, what both did
+with an expectation of a kept scenario. It answers *better*, *worse* or *not enough*. Each question is a sequential test
+of a share: an e-value, the likelihood of a mixture of shares beyond the bound against the bound itself (H. Robbins,
+1970; A. Ramdas et al., 2023). By Ville's inequality it exceeds 1/alpha with a probability of at most alpha however
+often one looks, so evidence may be added as it comes. The chance that a candidate which keeps all bounds is called
+worse is at most ALPHA, shared out evenly over the questions; so is that of calling one better that does not.
 
 An object that only one network found is no proof of anything by itself: both may lose what hardly scores. Therefore a
 candidate may lose up to LOST_MAX of what the other is sure of, in each part of the frame, by day and at night, of each
-kind. What a person or a judge called a false alarm counts for the candidate that leaves it out. Frames a second apart
+kind. An alert that a person or a judge called false counts for the candidate that leaves it out. Frames a second apart
 show the same objects, so answers are less independent than the test takes them to be; the bounds leave room for that,
 and `tests/unit/test_canary.py` measures how often equal networks are stopped. Pure.
 """

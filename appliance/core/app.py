@@ -152,7 +152,7 @@ class Appliance:
 
     @property
     def services(self) -> tuple[Service, ...]:
-        """The services in the order of starting. What makes alerts starts last, and so stops first."""
+        """The services in the order of starting. The makers of alerts start last, and so stop first."""
         lasting, dashboard = self._lasting, self._dashboard
         meter = periodic_service(
             "meter", METER_EVERY_S, partial(_flush_meter, lasting.stores.meter, lasting.clock), lasting.clock

@@ -104,7 +104,7 @@ class BackgroundConfig:
     mqtt: MqttConfig | None
     public_url: str
     certificate: Path | None = None
-    """Of the dashboard, where the owner brings one."""
+    """The dashboard's certificate, where the owner brings one."""
 
 
 class BackgroundServices:

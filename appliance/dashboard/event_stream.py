@@ -46,7 +46,7 @@ class StreamEvent:
     camera: str = ""
 
     def encode(self) -> bytes:
-        """As an event of the HTML standard, with the change number as its id: a browser resumes from there."""
+        """Return an event of the HTML standard, with the change number as its id: a browser resumes from there."""
         return f"id: {self.rev}\nevent: {self.kind}\ndata: {self.data}\n\n".encode()
 
 

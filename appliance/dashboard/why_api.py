@@ -275,7 +275,7 @@ class WhyReader:
     ) -> list[tuple[StreamHeader, Sequence[FrameBoxes]]]:
         """Return stored boxes by session.
 
-        What came before the first of them is not known, so nothing there is new.
+        Nothing is known of the time before the first session, so no object in it counts as new.
         """
         found: list[tuple[StreamHeader, Sequence[FrameBoxes]]] = []
         for run, rows in groupby(self._boxes.scan(name, t0 - LEAD_S, t1), key=lambda row: row.run):

@@ -2,7 +2,7 @@
 
 States: everything (asked for, or the stream allows nothing else, with the reason), active (every packet is decoded),
 idle (key frames; the packets after them are held). Cues lead from idle to active: packets that grow, a key frame in
-which something changed, anything the detector finds. What is held is then decoded from the last key frame on (on a
+which something changed, anything the detector finds. The held packets are then decoded from the last key frame on (on a
 changed key frame: from the one before), so the moments before the cue are examined, too, with `latency: thrifty` at
 half the rate. No clock and no thread: what is decoded depends on packets, their camera time and the answers of
 `ActivityProbe`, in order, live as in a replay. docs/decode.md has the measurements.

@@ -50,7 +50,7 @@ class CudaBuffer:
 
 
 class CudaRuntime:
-    """The primary context of one GPU, and one stream in it. What it hands out is given back by `close`."""
+    """The primary context of one GPU, and one stream in it. `close` gives back all that it hands out."""
 
     def __init__(self, api: Any | None = None) -> None:
         """Load the CUDA runtime. Raises MissingDependency without it, ModelError without a GPU.

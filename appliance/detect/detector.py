@@ -106,7 +106,7 @@ def calibration_of(detector: ObjectDetector) -> Mapping[str, tuple[float, float]
 def load(settings: DetectorConfig) -> NetworkDetector | HogDetector:
     """Find, check and warm up the detector that is asked for. Raises ModelError or MissingDependency.
 
-    What is asked for and not there (model, backend, device, precision) is refused, never replaced. `auto` is the
+    A model, backend, device or precision that is asked for and not there is refused, never replaced. `auto` is the
     network that comes with Vedette. A precision that is left open is the file's own: the appliance asks
     `runtime_choice.settle_runtime` first. With `fallback: cpu` ONNX Runtime on the CPU stands in for what does not come
     up, and the detector says so (`fallback_reason`). Sets OpenCV's thread count for the whole process.

@@ -48,7 +48,7 @@ class Placement:
 def fitted_side(laid: int, full: int, step: int) -> int:
     """Return the side of an input for `laid` pixels in its middle, where the whole input has `full`.
 
-    As many steps are left out on one side as on the other, so that the frame meets the network's grid where it does in
+    It leaves out as many steps on one side as on the other, so that the frame meets the network's grid where it does in
     the whole input. AP50 on PETS: 0.893 so and with the whole input, 0.889 with the smallest that holds the frame.
     """
     return laid if laid % step == 0 else full - (full - laid) // (2 * step) * 2 * step

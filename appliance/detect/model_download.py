@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 from appliance.base.backoff import Backoff
 from appliance.base.clock import Clock, SystemClock
 from appliance.base.errors import ModelError, PreconditionError
+from appliance.base.local_files import flush_to_disk
 from appliance.bundle.manifest import ModelEntry, sha256_of
 
 if TYPE_CHECKING:
@@ -158,11 +159,7 @@ class ModelDownload:
             )
         part.chmod(0o644)  # no secret, and pulled by one user for another at times
         part.replace(target)
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        flush_to_disk(target.parent)
 
     @contextmanager
     def _part(self, bundle: ModelEntry) -> Iterator[BinaryIO]:

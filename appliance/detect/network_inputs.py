@@ -133,9 +133,9 @@ class _Layout:
     tensor: NDArray[Any]
     """(n, 3, H, W)."""
     places: tuple[tuple[NDArray[Any], ...], ...]
-    """Of each frame its part of each plane of the tensor, (h, w)."""
+    """The part of each plane of the tensor that each frame fills, (h, w)."""
     planes: tuple[list[Pixels], ...]
-    """Of each frame memory for its planes as bytes, (h, w), in the order of the tensor's: the same for all of them."""
+    """Memory for the planes of a frame as bytes, (h, w), in the order of the tensor's; all frames share it."""
 
 
 class InputBuffer:

@@ -15,7 +15,7 @@ from appliance.types import Detections
 
 Floats = NDArray[np.float32]
 Outputs = Mapping[str, Array]
-"""What a network answered with: arrays by name, a batch of one."""
+"""The answer of a network: arrays by name, a batch of one."""
 CANDIDATES_MAX = 1000  # by score; the cost grows with the square, and a frame shows fewer objects
 DETECTIONS_MAX = 300  # of a frame, as Ultralytics' max_det
 VEHICLES = frozenset({"car", "truck", "bus", "van"})
@@ -102,8 +102,8 @@ class OutputHead(Protocol):
 def non_maximum_suppression(found: Detections, iou_max: float, *, per_class: bool) -> Detections:
     """Keep the best of boxes that overlap by more than `iou_max`; within a class only if `per_class`.
 
-    Of more than CANDIDATES_MAX boxes the best are taken. OpenCV's loop was 5 to 20 times faster than a vectorised
-    numpy one for 10 to 1000 boxes.
+    It takes the best CANDIDATES_MAX boxes where there are more. OpenCV's loop was 5 to 20 times faster than a
+    vectorised numpy one for 10 to 1000 boxes.
     """
     if len(found) > CANDIDATES_MAX:
         found = found.select(np.argsort(-found.scores, kind="stable")[:CANDIDATES_MAX])

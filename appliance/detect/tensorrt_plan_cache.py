@@ -72,8 +72,8 @@ def engine_folder() -> Path | None:
 class PlanCache:
     """A folder of engines.
 
-    What is damaged or of another key is removed and built again; a folder that cannot be used costs a build at each
-    start and a line in the log, never an error.
+    An engine that is damaged or has another key is removed and built again; a folder that cannot be used costs a build
+    at each start and a line in the log, never an error.
 
     An engine is code that the GPU's library runs: a folder that others may write to is not read.
     """
@@ -176,7 +176,7 @@ class PlanCache:
 
 
 def keep_newest(folder: Path, pattern: str, count: int) -> tuple[Path, ...]:
-    """Delete all but those that were written last; returns what was deleted. What cannot be deleted stays."""
+    """Delete all but those that were written last; returns what was deleted. Leave those that cannot be deleted."""
     ages: dict[Path, int] = {}
     for path in folder.glob(pattern):
         with contextlib.suppress(OSError):  # another process was quicker

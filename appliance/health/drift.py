@@ -2,7 +2,7 @@
 
 The log-likelihood ratio of "as often right as before" against "FALL less often" is summed over the answers and never
 falls below 0 (E. S. Page, 1954). The threshold follows from the run length to a false alarm that is wanted, by the
-corrected diffusion approximation of M. R. Reynolds and Z. G. Stoumbos (1999). What was usual before is learnt from the
+corrected diffusion approximation of M. R. Reynolds and Z. G. Stoumbos (1999). The usual share is learnt from the
 answers up to the last time at which the sum was 0, so no one has to state it. The same test watches the scores, which
 need no answer: the share of alerts that score no less than the weakest fifth of the first ones did.
 

@@ -40,7 +40,7 @@ class FrozenTuning:
     step_min: int = 2
     """Levels of brightness by which a pixel must change to count as changed."""
     still_share: float = 0.02
-    """Of the pixels. Living sensors change 0.106 and more in 7 s, frozen ones at most 0.012."""
+    """Share of the pixels. Living sensors change 0.106 and more in 7 s, frozen ones at most 0.012."""
     retry_s: float = 60.0
     """Seconds from the first reconnection of a frozen camera to the next; doubled each time."""
     retry_s_max: float = 600.0
@@ -82,12 +82,12 @@ class CoverTuning:
     """When a camera is covered or out of focus."""
 
     covered_share: float = 0.85
-    """Of the blocks that lost their structure. Covered and strongly blurred clips have 0.92 and more, the
-    worst weather 0.37, slight blur 0.56, a lorry over 60 % of the frame 0.55."""
+    """Share of the blocks that lost their structure. Covered and strongly blurred clips have 0.92 and more, the worst
+    weather 0.37, slight blur 0.56, a lorry over 60 % of the frame 0.55."""
     uncovered_share: float = 0.6
     """The same, below which a covered camera is free again."""
     doubt_share: float = 0.5
-    """Of the blocks. Beyond it the view is not learnt,"""
+    """Share of the blocks beyond which the view is not learnt,"""
     doubt_s_max: float = 60.0
     """for at most so many seconds."""
 
@@ -97,9 +97,9 @@ class MoveTuning:
     """When a camera was turned."""
 
     agree_share: float = 0.01
-    """Of the frame's side, within which two displacements agree. What is no move stays within 0.012."""
+    """Share of the frame's side within which two displacements agree. A view that did not move stays within 0.012."""
     peak_min: float = 0.25
-    """Of the phase correlation, from which a displacement is believed."""
+    """Peak of the phase correlation from which a displacement is believed."""
     unlike_max: float = 0.15
     """Likeness below which the view is another place."""
     lit_mean_min: float = 35.0

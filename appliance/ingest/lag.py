@@ -26,7 +26,7 @@ class LagEstimator:
     """Estimates for how long what is read now has waited in the socket: a reader that cannot keep up must know.
 
     State: the stream's usual bytes a second and seconds a packet, and when it was last read to its end. Owner: the
-    reading thread. Of all times only differences matter.
+    reading thread. Only differences of times matter.
     """
 
     def __init__(self, now: float) -> None:

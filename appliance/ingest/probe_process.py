@@ -1,8 +1,8 @@
 """`python -m appliance.ingest.probe_process`: opens a camera for some seconds in a process of its own.
 
-What a stranger's camera sends is decoded here, where there is neither a token nor a database, and no port but its own.
-One JSON object on standard input (`url`), one on standard output (`CameraReport` with the picture in base64, or
-`error`).
+It decodes the stream of a stranger's camera where there is neither a token nor a database, and no port but the
+camera's. One JSON object on standard input (`url`), one on standard output (`CameraReport` with the picture in base64,
+or `error`).
 """
 
 from __future__ import annotations

@@ -42,9 +42,10 @@ class ReadPacer:
     """Says for how long the reading thread may sleep, to read several packets at once afterwards.
 
     A thread that wakes for one packet finds nothing of what it needs in the processor's caches: 0.4 ms a packet; those
-    that follow it cost 0.1. What is not needed at once can wait in the socket, where it also keeps its order. State:
-    what came on this connection so far, and how late packets are that are waited for (socket buffers do not tell:
-    libavformat gives a packet out when the next one has begun). Owner: the reading thread; one for each connection.
+    that follow it cost 0.1. Packets that are not needed at once can wait in the socket, where they also keep their
+    order. State: what came on this connection so far, and how late packets are that are waited for (socket buffers do
+    not tell: libavformat gives a packet out when the next one has begun). Owner: the reading thread; one for each
+    connection.
     """
 
     def __init__(self, clock: Clock) -> None:

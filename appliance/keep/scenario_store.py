@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from appliance.base.clock import Clock
 from appliance.base.errors import PreconditionError, UsageError
+from appliance.base.local_files import flush_to_disk
 from appliance.keep.scenario_file import ReviewedAs
 from appliance.media.atomic_file import DiskWriteError, write_file
 
@@ -117,9 +118,9 @@ class ScenarioStore:
                 part.mkdir()
             yield part
             with _translated(name):
-                _sync(part)
+                flush_to_disk(part)
                 part.rename(self.folder / name)
-                _sync(self.folder)
+                flush_to_disk(self.folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
@@ -134,7 +135,7 @@ class ScenarioStore:
         part = self.folder / f".{name}.{secrets.token_hex(4)}{_PART}"
         with _translated(name):
             stored.folder.rename(part)
-            _sync(self.folder)
+            flush_to_disk(self.folder)
             shutil.rmtree(part)
         return True
 
@@ -185,11 +186,3 @@ def _translated(name: str) -> Iterator[None]:
                 f"there is a scenario `{name}` already: choose another name, or delete it"
             ) from None
         raise DiskWriteError(f"the scenario {name} cannot be written: {error.strerror}") from None
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -24,7 +24,7 @@ from appliance.canary.trial import (
 )
 from appliance.config import load
 from appliance.detect import detector as detectors
-from appliance.detect.model_files import bundle_store, model_folders
+from appliance.detect.model_files import bundle_store, model_folders, pull_folder
 from appliance.keep.scenario_store import ScenarioStore
 from appliance.sandbox.sandbox import Sandbox, SandboxFolders
 from appliance.store.archive import StorageArchive
@@ -54,7 +54,8 @@ def prove_command(
         raise SourceError(f"nothing is recorded of the last {hours:g} hours in {root}")
     kept = [each for each in ScenarioStore(root / SCENARIOS, SystemClock()).all() if each.card][:SCENARIOS_MAX]
     scenarios = tuple(str(each.folder.resolve() / f"{each.name}.scenario.yaml") for each in kept)
-    plan = TrialPlan(candidate, now, then, footage, scenarios)
+    # The child that tries them has no environment, and would look for no bundle of this user.
+    plan = TrialPlan(candidate, now, then, footage, scenarios, model_folder=str(pull_folder()))
     report = CandidateTrial(plan, job_call(root, places)).run(SystemClock().now())
     ProofStore(root).put(report)
     done = apply_outcome(bundle_store(), BundleRef.parse(candidate), report) if decide else ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.base.errors import EvidenceError
+from appliance.base.local_files import flush_to_disk
 
 
 class DiskWriteError(EvidenceError):
@@ -54,7 +55,7 @@ def finish_file(path: Path) -> WrittenFile:
                 size += len(block)
             os.fsync(file.fileno())
         temporary.replace(path)
-        sync_folder(path.parent)
+        flush_to_disk(path.parent)
     except OSError as error:
         discard_temporary(temporary)
         raise DiskWriteError(f"{path.name} cannot be written: {error.strerror}") from None
@@ -65,12 +66,3 @@ def discard_temporary(temporary: Path) -> None:
     """Remove an unfinished file, as far as the disk lets us."""
     with contextlib.suppress(OSError):
         temporary.unlink()
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on disk. Raises OSError."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

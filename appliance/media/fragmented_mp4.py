@@ -278,7 +278,7 @@ def _read_track(moov: bytearray, begin: int, end: int) -> _Track:
 def _codec(moov: bytearray, kind: bytes, begin: int, end: int) -> str:
     """Return the codec as browsers are asked for it.
 
-    Of what they are not expected to play, the name of its box alone.
+    For a codec that they are not expected to play, return the name of its box alone.
     """
     inside = begin + _VISUAL_BYTES
     if kind == b"avc1":

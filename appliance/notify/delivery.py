@@ -80,7 +80,7 @@ class UnstoredAlert:
 
 
 class LoopSignal:
-    """Wakes an event loop from any thread. What is fired while no loop listens is dropped.
+    """Wakes an event loop from any thread. A signal that is fired while no loop listens is dropped.
 
     State: the loop that listens, and what it calls.
     """

@@ -30,8 +30,8 @@ class HealthNotices:
     """The health events of one target.
 
     State: which events it was told of that are not over. Owner: the notifier's loop. It is kept in memory alone: a
-    start ends every event, and what is still wrong then begins a new one. What was over before the target could be
-    reached is not told.
+    start ends every event, and what is still wrong then begins a new one. An event that was over before the target
+    could be reached is not told.
     """
 
     def __init__(

@@ -214,7 +214,7 @@ class MessageBuilder:
 def _anything_at(event: HealthEventRow) -> Event:
     """Return an event of the camera at that time, in no zone.
 
-    What is forbidden for such an event is forbidden for the whole camera.
+    If such an event is forbidden, the whole camera is.
     """
     return Event(camera=event.camera, rule="", kind="enter", track=0, label="", t=event.t_start)
 

@@ -1,6 +1,6 @@
 """One SOAP request to one camera: a POST that goes nowhere else, with WS-UsernameToken and HTTP digest, and bounds.
 
-What a stranger sends is XML that is read into a small tree: no document type, no entities, bounded depth and elements.
+It reads a stranger's XML into a small tree: no document type, no entities, bounded depth and number of elements.
 """
 
 from __future__ import annotations

@@ -283,8 +283,8 @@ _Alike = tuple[str, str, str, str]
 class CassettePlayer:
     """Finds verdicts by what was asked; with `match` nearest also by camera, rule, label and moment, if none is exact.
 
-    State: where in the file each verdict is, which of them were given as nearest. Owner: one replay. Of two lines about
-    the same escalation the later one counts: it was recorded again. A nearest line answers one escalation only.
+    State: where in the file each verdict is, which of them were given as nearest. Owner: one replay. The later of two
+    lines about the same escalation counts: it was recorded again. A nearest line answers one escalation only.
     """
 
     def __init__(self, path: Path, match: Literal["exact", "nearest"] | None = None) -> None:

@@ -288,8 +288,8 @@ class ReplayLog:
 def run_id(clip: Path, camera_name: str, camera: CameraConfig, detector: DetectorConfig, model: str) -> str:
     """Return 16 hex digits of all that decides which boxes a replay finds: clip, detect settings, model.
 
-    Of the clip its size and its first and last mebibyte count, not its name or place, so that a copy replays under the
-    same ids and footage of hours is not read twice. Raises SourceError if it cannot be read.
+    The clip's size and its first and last mebibyte count, not its name or place, so that a copy replays under the same
+    ids and footage of hours is not read twice. Raises SourceError if it cannot be read.
     """
     return run_id_of([(clip, None)], camera_name, camera, detector, model)
 

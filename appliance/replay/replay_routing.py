@@ -57,9 +57,9 @@ class FrameHistory:
     """The last examined frames of one camera within `span_s`, with their boxes.
 
     Images are cut from the very frames that live evidence would choose (`select_moments`) and encoded by the same
-    function, so their bytes are measured, provided that the footage is what the recording would hold. What cannot be
-    had: a best view that comes after the escalation, a moment no longer in memory (it counts with the mean of the
-    others, `guessed`), and a clip, which is cut from packets (`guessed`, with no bytes).
+    function, so their bytes are measured, provided that the footage is what the recording would hold. It cannot have a
+    best view that comes after the escalation, a moment no longer in memory (it counts with the mean of the others,
+    `guessed`), and a clip, which is cut from packets (`guessed`, with no bytes).
     """
 
     def __init__(self, config: DecisionConfig, camera: str) -> None:

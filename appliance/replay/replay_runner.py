@@ -92,7 +92,7 @@ class OrderedExecutor(Generic[Result]):
                 self._pool.shutdown(cancel_futures=True)
 
     def submit(self, call: Callable[[], Result], then: Callable[[Result], None]) -> None:
-        """Run `call` on a worker, and hand its result to `then`. What it raises is raised when its turn comes."""
+        """Run `call` on a worker, and hand its result to `then`. Raise its exception when its turn comes."""
         if self._pool is None:
             then(call())
             return
@@ -481,7 +481,7 @@ def with_stood_before(plan: ReplayPlan, known: StoodBefore) -> ReplayPlan:
 def with_hardware(plan: ReplayPlan, decoders: HardwareDecoders, kind: HardwareKind) -> ReplayPlan:
     """Return the same plan decoded by hardware; its sessions get other ids, since its pixels differ a little.
 
-    What fails ends the footage with an error: the log's first line has said what decodes it.
+    A failure of the hardware ends the footage with an error, since the log's first line names the decoder.
     """
     inputs = _renamed(plan, f"decoder {kind}")
     decoded = [replace(each, source=each.source.decoded_by(HardwareOnly(decoders, kind))) for each in inputs]

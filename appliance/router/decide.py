@@ -43,7 +43,7 @@ class RouterTuning:
     clip_fill: float = 0.9
     """Shares of the allowed bytes that crops and a clip take."""
     jpeg_bytes_per_pixel: float = 0.12
-    """Of whole frames at full quality."""
+    """Bytes a pixel of whole frames at full quality."""
     judge_s: float = 1.0
     """GPU seconds of an escalation, until the first verdict tells."""
     alert_value: float = 1.0
@@ -51,7 +51,7 @@ class RouterTuning:
     info_value: float = 0.6
     own_text_factor: float = 1.25
     repeat_factor: float = 0.1
-    """Of a stationary object that was escalated before."""
+    """Factor for a stationary object that was escalated before."""
     value_bytes: int = 100_000
     """Values are per so many bytes: a round number that makes them about 1."""
 

@@ -180,10 +180,10 @@ class SilentFrame:
 class SilentFrameAudit:
     """Draws frames of one camera. Owner: the core, in one thread. State: the slot that was looked at last.
 
-    Which slots are drawn follows from site, camera and time alone. Of a drawn slot the first frame counts that was
-    examined, in which none of the watched objects was detected, and while no alert was open. It goes only if the camera
-    is watched then, the owner's rules let a whole frame of it leave, and the budget and the load have room for it, or
-    not at all.
+    Site, camera and time alone decide which slots are drawn. The first frame of a drawn slot counts that was examined,
+    in which none of the watched objects was detected, and while no alert was open. It goes only if the camera is
+    watched then, the owner's rules let a whole frame of it leave, and the budget and the load have room for it, or not
+    at all.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ class RecentEscalationsTuning:
     """When an object counts as one that stands where it was escalated before. Set by hand, for parked vehicles."""
 
     objects_max: int = 64
-    """Of one camera; a car park shows fewer at a time that were ever escalated."""
+    """Objects of one camera; a car park shows fewer at a time that were ever escalated."""
     same_object_iou: float = 0.8
     """Intersection over union: a parked car's box breathes, another one's stands elsewhere."""
     stationary_s: float = 30.0

@@ -127,8 +127,8 @@ class RuleCondition(Protocol):
 class EnterCondition:
     """Pending when the track enters, as long as it stays. A rule that is armed later does not see it enter.
 
-    What was in the zone when the session began enters when it moves off (`at_start: moving`), at once (`report`), or
-    only when it comes back (`ignore`).
+    An object that was in the zone when the session began enters when it moves off (`at_start: moving`), at once
+    (`report`), or only when it comes back (`ignore`).
     """
 
     def __init__(self, rule: EnterRule) -> None:

@@ -42,9 +42,9 @@ class RulesEngine:
     A track that is known to have stood where it is first seen (`TrackedObject.stood_s`: parked there before the session
     began, or long hidden) entered its zones before, and its dwelling is counted from then.
 
-    What is first reported within TUNING.start_s of a session's first examined frame was there when it began: rules say
-    what they make of it (`at_start`). Unless it is known what stood there before (`StreamHeader.known_before`): then
-    what is not known has come meanwhile.
+    An object that is first reported within TUNING.start_s of a session's first examined frame was there when it began:
+    rules say what they make of it (`at_start`). If the objects that stood there before are known
+    (`StreamHeader.known_before`), any other has come meanwhile.
 
     A rule judges a track by its TrackCertainty, not by the score of one detection; an event carries it as its `score`.
     Scores are put on the common scale first, by what the header says of the network (`StreamHeader.calibration`).

@@ -149,8 +149,8 @@ def _log_sides(box: Box) -> tuple[float, float]:
 class DwellTimer:
     """One unbroken stay in a zone. `began` is moved forward over time that was not examined; `fired`: its event is out.
 
-    Losses of at most TUNING.loss_s count as presence. Of a time that was not examined at all (detector down, camera
-    clock stepped) at most `gap_max_s` counts: whether the object was there is not known.
+    Losses of at most TUNING.loss_s count as presence. At most `gap_max_s` of a time that was not examined at all
+    (detector down, camera clock stepped) count: nobody knows whether the object was there.
     """
 
     began: float

@@ -1,16 +1,15 @@
 """Gives up what this process does not need, by Landlock (files, ports, signals) and seccomp (system calls).
 
-Both are Linux's own and need no rights (landlock(7), seccomp(2)). What is given up is given up for good, for this
-process and all that it starts. Call before any thread is started: Landlock holds for the calling thread and its
-children.
+Both are Linux's own and need no rights (landlock(7), seccomp(2)). The process, and all that it starts, cannot take back
+a right that it gave up. Call before any thread is started: Landlock holds for the calling thread and its children.
 
 No process but those it starts itself can be reached: of the calls that name one, `kill`, `tgkill`, `prlimit64`,
 `setpriority` and `sched_setaffinity` take this process alone, and all others are refused. Names, sizes
 and times of files stay visible (`stat`), as do numbers that the kernel tells everyone.
 
-System calls: a list per processor. What is not on it is refused with EPERM, and with ENOSYS where it is newer than
-Linux 5.1: the C library then takes the older call (clone instead of clone3, whose flags a filter cannot read). Where a
-call could reach another process, a terminal or another protocol, its arguments are compared, too (a filter sees
+System calls: a list per processor. A call that is not on it is refused with EPERM, and with ENOSYS where it is newer
+than Linux 5.1: the C library then takes the older call (clone instead of clone3, whose flags a filter cannot read).
+Where a call could reach another process, a terminal or another protocol, its arguments are compared, too (a filter sees
 numbers, not what pointers point at). Numbers: arch/x86/entry/syscalls/syscall_64.tbl and
 include/uapi/asm-generic/unistd.h of Linux.
 """

@@ -295,7 +295,7 @@ def alarm_fault(alarm: FalseAlarm, moment: FaultMoment | None, *, fails: bool) -
 def footage_faults(result: ReplayResult) -> list[Fault]:
     """Return the faults of the footage: a clip that broke off, or frames that the detector did not answer.
 
-    What happened there is unknown.
+    Nobody knows what happened in that part of the scene.
     """
     found = []
     if result.error:

@@ -58,8 +58,8 @@ def try_rules(
 ) -> RuleTrial:
     """Judge the stored boxes of a camera by the settings in force and by others.
 
-    What is judged are tracked boxes as they were when they were recorded: another threshold of the detector, another
-    network or another rate is not tried by this (a replay of the recording does that). size: of a frame in pixels.
+    It judges tracked boxes as they were recorded. It does not try another threshold of the detector, another network or
+    another rate: a replay of the recording does. size: of a frame in pixels.
     """
     sides = [_Side(name, size, *now), _Side(name, size, *then)]
     frames, last = 0, span[0]

@@ -2,8 +2,8 @@
 
 The file is the one truth. A change is made in its text, checked as a whole file, shown as a difference, and only then
 written, atomically. It may not name variables, programs, folders, keys or files: whoever takes over an admin's browser
-must not get the service's environment, nor run a program on the appliance with it. What is refused here is changed in
-the site file, by a person who may write to the appliance.
+must not get the service's environment, nor run a program on the appliance with it. A person who may write to the
+appliance can still make such a change in the site file.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S = 5.0  # of SQLite's own lock: a checkpoint takes less
 IDLE_READERS_MAX = 8  # as many as the dashboard reads with at once; more are opened and closed
+CACHE_KB = 512  # of a connection; SQLite's own 2 MB fill within an hour, in each, with what the kernel holds anyway
 WAL_BYTES_KEPT = 64 * 1024 * 1024  # of the log after a checkpoint: SQLite need not let it grow anew
 
 # Python 3.10 gives no error code, so SQLite's own words (sqlite3_errstr) decide.
@@ -90,7 +91,7 @@ class Database:
         self.path = path
         self.clock = clock
         self.latencies = StageLatencies(clock)
-        """Of what this process writes here."""
+        """Latencies of the stages that this process writes."""
         self._lock = threading.RLock()
         self._depth = 0
         self._doomed = False
@@ -355,6 +356,7 @@ def _open_writer(path: Path) -> tuple[bool, sqlite3.Connection]:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
         is_new = version_of(connection) == 0
         if migrate(connection):
             logger.info("brought %s to the current schema", path)
@@ -369,6 +371,7 @@ def _open_reader(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA query_only = ON")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
     return connection
 
 

@@ -1,7 +1,7 @@
 """Erases what is kept of a span of a camera, because a person wants it, and says what it could not reach.
 
-Alerts, verdicts and their evidence are kept by everything else in the store; here their rows go, too. What has left
-this appliance cannot be erased from here: the receipt names it, so that a person can.
+Alerts, verdicts and their evidence are kept by everything else in the store; here their rows go, too. The receipt names
+copies that have left this appliance, so that a person can erase them.
 """
 
 from __future__ import annotations

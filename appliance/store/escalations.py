@@ -206,8 +206,8 @@ class EscalationStore:
     def complete(self, verdict: wire.Verdict) -> bool:
         """Give a decision that came before its reason the whole verdict; False when there is none that waits.
 
-        What was decided stands: of a whole verdict with another decision (a second worker judged after the first was
-        lost) nothing is taken.
+        The decision stands: a whole verdict with another decision is ignored (a second worker judged after the first
+        was lost).
         """
         with self._db.transaction() as connection:
             row = connection.execute(

@@ -256,7 +256,7 @@ class NoticeStore:
 
 
 def write_notices(connection: sqlite3.Connection, notices: Sequence[NewNotice]) -> bool:
-    """Inside the transaction of their alert; True when one is new. What was forbidden and is not now becomes so."""
+    """Write inside the transaction of their alert. True: one is new, or was forbidden and is no more."""
     count = 0
     for each in notices:
         written = connection.execute(

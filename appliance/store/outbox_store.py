@@ -98,8 +98,8 @@ class OutboxQueue:
     def made_before(self, priority: str, before_t: float, limit: int) -> list[EscalationRow]:
         """Those of a priority that are under way and older than `before_t`.
 
-        What was written after one that is younger is no older than that, whatever the clock said: it may have been set
-        back and forth again between two looks at it, so that nobody saw a step.
+        A row that was written after a younger one is no older than that one, whatever the clock said: the clock may
+        have been set back and forth again between two looks at it, so that nobody saw a step.
         """
         old = f"{INDEXED} AND priority = ? AND created_t < ?"
         if not escalation_rows(self._db, f"WHERE {old} LIMIT 1", (priority, before_t)):
@@ -248,7 +248,7 @@ class OutboxStore:
     def shift_clock(self, step_s: float) -> None:
         """Move what is under way with the wall clock, which was stepped: it is no older than before.
 
-        What has the time of this moment was made, or sent, by the clock as it is now, and stays.
+        Rows with the time of this moment were made, or sent, by the clock as it is now, and stay.
         """
         now = self._db.clock.now()
         self._db.execute(

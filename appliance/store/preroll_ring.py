@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.base.errors import MissingDependency, StoreError
+from appliance.base.local_files import flush_to_disk
 from appliance.base.telemetry import LogThrottle
 from appliance.store.database import Database
 from appliance.store.deletions import (
@@ -122,9 +122,9 @@ class PrerollRing:
         except OSError:
             part.unlink(missing_ok=True)
             raise
-        _flush(part)
+        flush_to_disk(part)
         part.replace(target)
-        _flush(target.parent)
+        flush_to_disk(target.parent)
         with self._db.transaction() as connection:
             # A kill after the copy and before this leaves the copy without a row, and the next start gives it one.
             connection.execute("DELETE FROM segment WHERE path = ?", (moved,))
@@ -150,12 +150,3 @@ class PrerollRing:
     def _remove(self, candidates: list[PrunableSegment], enough: float, reason: DeletionReason) -> None:
         done = delete_files(self._root, candidates, enough, reason, self._deletions, self._repeats.report)
         delete_rows(self._db, self._deletions, done.paths)
-
-
-def _flush(path: Path) -> None:
-    """Make a file, or the names in a folder, survive a power cut. Raises OSError."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -205,8 +205,8 @@ def read_write_rates(connection: sqlite3.Connection, now: float) -> WriteRates:
 def trimmed_rate(hours: tuple[WrittenHour, ...]) -> float | None:
     """Bytes a second of video; None: of less than RATE_AFTER_S of video it is not yet known.
 
-    Of seconds that were recorded, so that a camera that was away does not seem cheap. With `_TRIM_FROM` hours or more
-    the busiest and the quietest are left out: one hour of snow or of a covered lens is not the day.
+    Only recorded seconds count, so that a camera that was away does not seem cheap. With `_TRIM_FROM` hours or more the
+    busiest and the quietest are left out: one hour of snow or of a covered lens is not the day.
     """
     known = [hour for hour in hours if hour.seconds > 0]
     if sum(hour.seconds for hour in known) < RATE_AFTER_S:

@@ -20,8 +20,9 @@ ALERTS_MAX = 500  # of those days, the newest
 class ReviewStore:
     """Changes of alerts by people, all of a call or none of it. Any thread may call.
 
-    Invariant: what changed is in `alert_change` once for each alert, with the same time for all of one call. What
-    is so already is not changed, and makes no row. Each raises StoreError, and returns the alerts that exist.
+    Invariant: what changed is in `alert_change` once for each alert, with the same time for all of one call. An alert
+    that has the value already is not changed, and makes no row. Each raises StoreError, and returns the alerts that
+    exist.
     """
 
     def __init__(self, db: Database) -> None:
@@ -60,7 +61,7 @@ class ReviewStore:
         return bool(self._change([alert], "note", t, who, write))
 
     def delete(self, alerts: Sequence[str], why: str, t: float, who: str = "") -> list[str]:
-        """Take each out of all lists. What is deleted already keeps its time and its reason."""
+        """Take each out of all lists. An alert that is deleted already keeps its time and its reason."""
 
         def write(connection: sqlite3.Connection, row: sqlite3.Row) -> tuple[str, str]:
             if row["deleted_t"] is not None:

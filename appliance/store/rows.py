@@ -64,8 +64,8 @@ EvidenceState = Literal["waiting", "ready", "missing"]
 StepEvidence = Literal["facts", "crop", "frame", "clip"]
 Delivery = Literal["waiting", "deferred", "ready", "sent", "settled", "expired"]
 Standing = Literal["edge", "unverified", "confirmed", "rechecked", "doubted", "withdrawn", "unsure"]
-"""What is known of an alert: not escalated; escalated and without a verdict; and then the verdict. rechecked: a
-detector found the object again. withdrawn: rejected firmly (see `is_firm`); doubted: rejected otherwise."""
+"""The standing of an alert: not escalated; escalated and without a verdict; and then the verdict. rechecked: a detector
+found the object again. withdrawn: rejected firmly (see `is_firm`); doubted: rejected otherwise."""
 WITHDRAW_CONFIDENCE_MIN = 0.7
 """A language model that rejects an alert less surely than this withdraws it from nobody. Its figures are its own words,
 not measured chances: below two in three it has little reason of its own."""

@@ -244,9 +244,9 @@ class TwoStageMatcher:
 def _continues(track: Track, expected: Box, box: Box, shared: float) -> bool:
     """Return True if a doubtful box that overlaps by `shared` with where `track` is expected may belong to it.
 
-    A track that was confident just now is more likely hidden, and the doubtful box another object's. What stands is
-    only continued where it stands: a doubtful box beside it belongs to an object that passes before it, or covers half
-    of both.
+    A track that was confident just now is more likely hidden, and the doubtful box another object's. A standing track
+    is only continued where it stands: a doubtful box beside it belongs to an object that passes before it, or covers
+    half of both.
     """
     if track.stands and not track.is_in_place(box):
         return False

@@ -150,10 +150,10 @@ class DailyCap:
 class TrafficCounter:
     """Counts what the uplink sends: the sum of `uplink_bytes` is never less than what the link put on the wire.
 
-    A message counts when it is handed to the link, for its camera and purpose: payload, subject and headers. What the
-    wire carried beyond that (TLS, TCP/IP and Ethernet headers, acknowledgements, keep-alive, hand-shakes, attempts to
-    connect) belongs to no camera: what TCP repeated is `resent`, the rest `protocol`. Owner: the uplink's task.
-    State: what was counted so far.
+    A message counts when it is handed to the link, for its camera and purpose: payload, subject and headers. The bytes
+    that the wire carried beyond that (TLS, TCP/IP and Ethernet headers, acknowledgements, keep-alive, hand-shakes,
+    attempts to connect) belong to no camera: those that TCP repeated are `resent`, the rest `protocol`. Owner: the
+    uplink's task. State: what was counted so far.
     """
 
     def __init__(self, meter: Meter) -> None:

@@ -28,7 +28,7 @@ class SendQueueTuning:
     """Each failed attempt lets others of that age go first, so that one bad escalation blocks no other."""
     penalties_max: int = 10
     backlog_share: float = 0.1
-    """Of the bytes, for the backlog, however much is live."""
+    """Share of the bytes for the backlog, however much is live."""
     credit_bytes: int = 16 * 1024
     """Bytes owed to the backlog before it goes first: a few crops."""
     page_s: float = 1.0

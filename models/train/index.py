@@ -46,6 +46,7 @@ class Entry:
 
     ignore: regions in which nothing may be learnt, of one class (and those it is mistaken for) or, `cls` -1, of any.
     group: pictures of one camera or clip share it and never stand on both sides of the split.
+    rejected: boxes of which people or a judge said that no such object is in them; of sets of a site.
     """
 
     image: str
@@ -59,6 +60,7 @@ class Entry:
     split: Split
     licence: str = ""
     group: str = ""
+    rejected: tuple[Label, ...] = ()
 
     def line(self) -> str:
         """Write one line of JSON, keys in a fixed order."""
@@ -75,6 +77,7 @@ class Entry:
                 "split": self.split,
                 "licence": self.licence,
                 "group": self.group,
+                **({"rejected": [label.row() for label in self.rejected]} if self.rejected else {}),
             },
             separators=(",", ":"),
         )
@@ -132,6 +135,7 @@ def _entry(row: dict[str, object]) -> Entry:
         split="train" if split == "train" else "val",
         licence=str(row.get("licence", "")),
         group=str(row.get("group", "")),
+        rejected=labels(row.get("rejected", [])),
     )
 
 

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -37,6 +36,7 @@ from appliance.lab.export_folder import ExportReport
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.archive import StorageArchive
 from models.train import index
+from tests.support import small_disk as mounted
 from tests.support.gate_site import FIRST, THIRD, config_of, live, our_eye
 from tests.support.recorded_site import LIFE_T0, Life
 from tests.support.render_family import Once
@@ -360,13 +360,8 @@ def test_a_kill_in_the_middle_costs_one_alert(life: Life, tmp_path: Path) -> Non
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=700k", "tmpfs", str(place)]
-    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk can be mounted by root only")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=False)
+    with mounted.small_disk(tmp_path / "small", "700k") as place:
+        yield place
 
 
 def test_a_full_disk_is_reported_leaves_whole_files_and_is_continued(life: Life, small_disk: Path) -> None:

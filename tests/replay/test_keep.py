@@ -30,6 +30,7 @@ from appliance.scenario import scenario_runner as scenario_run
 from appliance.scenario.scenario_result import ScenarioResult
 from appliance.scenario.scenario_runner import DetectorCache
 from appliance.store.retention import Retention
+from tests.support import small_disk as mounted
 from tests.support.gate_site import FIRST, GATE, SECOND, THIRD, config_of, live, our_eye
 from tests.support.recorded_site import LIFE_T0, Life
 from tests.support.render_family import Once
@@ -331,13 +332,8 @@ def site_file(life: Life, folder: Path) -> Path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
-    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk can be mounted by root only")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=False)
+    with mounted.small_disk(tmp_path / "small", "256k") as place:
+        yield place
 
 
 def test_on_the_command_line(life: Life, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

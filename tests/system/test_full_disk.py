@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.red_camera import alerts, ingest_of, one, red_appliance, red_clip
 from tests.servers.rtsp import FaultyRtspServer
+from tests.support import small_disk as mounted
 from tests.support.waiting import PATIENCE, until
 
 DISK = "24m"
@@ -23,15 +22,8 @@ DISK = "24m"
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "data"
-    place.mkdir()
-    mounted = os.geteuid() == 0 and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if not mounted or mounted.returncode:
-        pytest.skip("a small disk can be mounted by root only")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=False)
+    with mounted.small_disk(tmp_path / "data", DISK) as place:
+        yield place
 
 
 @pytest.fixture

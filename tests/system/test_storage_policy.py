@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -17,6 +16,7 @@ import yaml
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import alerts, one, red_appliance, red_clip, rows
 from tests.servers.rtsp import FaultyRtspServer
+from tests.support import small_disk as mounted
 from tests.support.waiting import until
 
 MB = 1_000_000
@@ -24,15 +24,8 @@ MB = 1_000_000
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "data"
-    place.mkdir()
-    mounted = os.geteuid() == 0 and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if not mounted or mounted.returncode:
-        pytest.skip("a small disk can be mounted by root only")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=False)
+    with mounted.small_disk(tmp_path / "data", "48m") as place:
+        yield place
 
 
 @pytest.fixture

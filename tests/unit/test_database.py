@@ -16,7 +16,7 @@ import pytest
 from appliance.base.clock import ManualClock
 from appliance.base.errors import StoreError, StoreUnavailable
 from appliance.store import migrations
-from appliance.store.database import Database
+from appliance.store.database import CACHE_KB, Database
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import EscalationStore
 from appliance.store.outbox_store import OutboxQueue
@@ -271,6 +271,16 @@ def test_readers_cannot_write(path: Path) -> None:
     with pytest.raises(StoreError, match="may not be written"), db.read() as connection:
         connection.execute("UPDATE counter SET value = 9")
     db.close()
+
+
+def test_connections_hold_little_of_what_the_kernel_holds_too(path: Path) -> None:
+    db = opened(path)
+    try:
+        with db.read() as reader, db.transaction() as writer:
+            kept = [each.execute("PRAGMA cache_size").fetchone()[0] for each in (reader, writer)]
+        assert kept == [-CACHE_KB, -CACHE_KB], "SQLite's own is 2 MB a connection"
+    finally:
+        db.close()
 
 
 def test_readers_are_reused_however_many_threads_ask(path: Path) -> None:

@@ -197,9 +197,9 @@ class BootstrapSample:
 class Bootstrap:
     """Draws of whole clips with replacement, and in each drawn clip of its incidents, the same for every strategy.
 
-    Incidents of one clip share light, place and people, so they are not drawn independently. What is sent
-    and what it may cost are drawn with the clip. Of several orders of sending (random) each draw takes one, so that
-    the interval holds their difference as well.
+    Incidents of one clip share light, place and people, so they are not drawn independently. The escalations and their
+    possible costs are drawn with the clip. Of several orders of sending (random) each draw takes one, so that the
+    interval holds their difference as well.
     """
 
     def __init__(self, whole: Floats, incidents: Indices, resamples: int = RESAMPLES) -> None:

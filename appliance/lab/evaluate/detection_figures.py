@@ -174,7 +174,7 @@ def _match(
 ) -> _Matches:
     """COCO's rule: detections by score, each takes the free true box that it overlaps most.
 
-    Of true boxes only those of `heights_px` in the network's input count.
+    Only true boxes of `heights_px` in the network's input count.
     """
     hits, void, counted = [], [], []
     for each in images:

@@ -123,7 +123,7 @@ class FaultySource:
     Invariant: a frame keeps its number of the footage, so true boxes still find it; a frozen frame shows an older image
     under its own number.
 
-    One thread. What becomes of a frame depends on the seed, its number and its time, and for time stamps on the frame
+    One thread. The fate of a frame depends on the seed, its number and its time, and for time stamps on the frame
     before.
     """
 

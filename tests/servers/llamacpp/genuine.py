@@ -11,13 +11,12 @@ import contextlib
 import os
 import shutil
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.servers.genuine_server import answering
 from tests.support.ports import quiet_port
-from tests.support.waiting import until
 
 HERE = Path(__file__).parent
 PYTHON = str(HERE.parents[2] / ".venv-llamacpp" / "bin" / "python")
@@ -25,7 +24,6 @@ MODEL = "tiny-vlm"
 KEY = "sk-genuine"
 CONTEXT = 8192
 START_S_MAX = 60.0  # a second on a machine that has nothing else to do
-STOP_S_MAX = 30.0
 _FIND = """
 import gguf
 try:
@@ -66,24 +64,5 @@ def genuine_llama_server(folder: Path, server: LlamaServer) -> Iterator[str]:
         "--threads", "1", "--no-warmup",  # two would spin for each other on a busy machine
     ]  # fmt: skip
     libraries = {"LD_LIBRARY_PATH": f"{server.binary.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
-    with log.open("wb") as sink:
-        child = subprocess.Popen(command, stdout=sink, stderr=sink, env={**os.environ, **libraries}, cwd=folder)
-    try:
-        until(lambda: _up(child, port, log), START_S_MAX, "llama-server answers", every_s=0.1)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        child.terminate()
-        try:
-            child.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-
-
-def _up(child: subprocess.Popen[bytes], port: int, log: Path) -> bool:
-    assert child.poll() is None, f"llama-server ended:\n{log.read_text(errors='replace')[-4000:]}"
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+    with answering(command, port, log, {**os.environ, **libraries}, START_S_MAX) as url:
+        yield url

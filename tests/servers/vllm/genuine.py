@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.servers.genuine_server import answering
 from tests.support.ports import quiet_port
-from tests.support.waiting import until
 
 HERE = Path(__file__).parent
 PYTHON = str(HERE.parents[2] / ".venv-vllm" / "bin" / "python")
@@ -23,7 +22,6 @@ KEY = "sk-genuine"
 IMAGES_MAX = 2
 CONTEXT = 4096
 START_S_MAX = 900.0  # half a minute on a machine that has nothing else to do
-STOP_S_MAX = 30.0
 
 
 def python_with_vllm() -> str:
@@ -50,18 +48,8 @@ def genuine_vllm(folder: Path, python: str) -> Iterator[str]:
         "--limit-mm-per-prompt", f'{{"image":{IMAGES_MAX},"video":0}}',
         "--structured-outputs-config", '{"backend":"xgrammar","disable_any_whitespace":true}',
     ]  # fmt: skip
-    with log.open("wb") as sink:
-        child = subprocess.Popen(command, stdout=sink, stderr=sink, env=_environment(), cwd=folder)
-    try:
-        until(lambda: _up(child, port, log), START_S_MAX, "vLLM answers", every_s=0.5)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        child.terminate()
-        try:
-            child.wait(STOP_S_MAX)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+    with answering(command, port, log, _environment(), START_S_MAX) as url:
+        yield url
 
 
 def _environment() -> dict[str, str]:
@@ -70,12 +58,3 @@ def _environment() -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
         "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive",
     }  # fmt: skip
-
-
-def _up(child: subprocess.Popen[bytes], port: int, log: Path) -> bool:
-    assert child.poll() is None, f"vLLM ended:\n{log.read_text(errors='replace')[-4000:]}"
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False

@@ -1,0 +1,239 @@
+"""The whole way from a false alarm to a network without it: python -m models.train.loop --out DIR.
+
+On a rendered site, whose mannequin is reported as a person day after day (`fixtures.render mannequin`):
+
+1. its days are played to the appliance's own parts with the network that comes with Vedette, and every alert is
+   answered as the truth is;
+2. `vedette export --format training` makes the site's set of it, and `models.train.finetune` re-trains the head;
+3. the result becomes a bundle with a version, is signed, installed from the signed repository, and tried by
+   `vedette models prove` on the recording of other days;
+4. these other days are played with both networks: what is gone of the false alarms, and what is lost of the visits
+   that were reported, with the one-sided 95 % bound of Clopper and Pearson;
+5. with --evaluation, the pictures of other kinds of view (`models.evaluation.public`) are judged by both.
+
+The exit status says whether all bars hold that were measured. What is there in DIR already is not rendered again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from appliance import cli
+from appliance.base.clock import SystemClock
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import VedetteError
+from appliance.bundle.manifest import BundleManifest
+from appliance.detect import detector
+from appliance.router.calibration import error_bound
+from fixtures.render.family import mannequin
+from models.evaluation import cameras, kinds, public
+from models.train import finetune
+from models.train.index import IndexFault
+from models.train.site import RecordedSite, Reported, write_site
+
+GONE_MIN, LOST_MAX, LOST_BOUND_MAX = 0.6, 0.01, 0.03  # shares: of false alarms; of reported visits, and its 95 % bound
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """Rendered clips: how many of which seeds, and every which is without walkers."""
+
+    name: str
+    clips: int
+    seeds: tuple[int, ...]
+    alone: int
+
+    def filmed(self, out: Path) -> list[Path]:
+        """Return the clips, filmed where they are not there yet."""
+        folder = out / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for seed in self.seeds:
+            if len(list(folder.glob(f"{seed}-*.gt.txt"))) < self.clips:
+                mannequin.film(folder, self.clips, seed, self.alone)
+        return sorted(folder.glob("*.mp4"))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What both networks reported on the same days.
+
+    false_before, false_after: clips in which something that is no person was reported. visits: people in a clip that
+    the network before reported; lost: of them those that the other did not; found: those that only the other reported.
+    """
+
+    false_before: int
+    false_after: int
+    visits: int
+    lost: int
+    found: int
+
+    @property
+    def gone(self) -> float:
+        """Share of the false alarms that is gone."""
+        return 1 - self.false_after / max(1, self.false_before)
+
+    @property
+    def lost_bound(self) -> float:
+        """Upper 95 % bound of the share of visits that are lost."""
+        return error_bound(self.lost, self.visits) if self.visits else 1.0
+
+    @property
+    def holds(self) -> bool:
+        """Return whether false alarms go and visits stay as asked."""
+        kept = self.lost <= LOST_MAX * self.visits and self.lost_bound <= LOST_BOUND_MAX
+        return self.gone >= GONE_MIN and kept
+
+
+def compared(before: Sequence[Reported], after: Sequence[Reported]) -> Comparison:
+    """Compare what two networks reported on the same clips."""
+    false = [{each.clip for each in reports if not each.is_person} for reports in (before, after)]
+    visits = [{(each.clip, each.about) for each in reports if each.is_person} for reports in (before, after)]
+    return Comparison(
+        len(false[0]), len(false[1]), len(visits[0]), len(visits[0] - visits[1]), len(visits[1] - visits[0])
+    )
+
+
+class Loop:
+    """One run of the loop in a folder. State: what was measured so far, in `report`."""
+
+    def __init__(self, out: Path, options: argparse.Namespace) -> None:
+        self._out, self._options = out, options
+        self.report: dict[str, Any] = {}
+        self._began = time.monotonic()
+
+    def run(self) -> bool:
+        """Run all of it; return whether the bars hold. Raise VedetteError."""
+        days = (Days("before", self._options.before, (1,), 2), Days("fresh", self._options.fresh, (101, 102), 4))
+        before, fresh = (each.filmed(self._out) for each in days)
+        self._note("rendered", clips=len(before) + len(fresh))
+        for name in ("site", "fresh-before", "fresh-after", "set", "bundle", "models", "repository", "keys"):
+            shutil.rmtree(self._out / name, ignore_errors=True)
+        os.environ["VEDETTE_MODELS"] = str(self._out / "models")
+        file, _ = self._played("site", before, "auto")
+        self._vedette("export", "--config", file, "--format", "training", "--to", self._out / "set")
+        manifest = self._trained()
+        self._signed_and_installed(manifest)
+        old_file, old = self._played("fresh-before", fresh, "auto")
+        _, new = self._played("fresh-after", fresh, str(manifest.ref))
+        found = compared(old, new)
+        self._note("compared", **asdict(found), gone=found.gone, lost_bound=found.lost_bound, holds=found.holds)
+        self.report["proof"] = self._vedette(
+            "models", "prove", manifest.ref, "--config", old_file, "--hours", 48, ok=(0, 1)
+        )
+        worse = self._other_kinds() if self._options.evaluation else []
+        self.report["holds"] = found.holds and not worse
+        return bool(self.report["holds"])
+
+    def _played(self, name: str, clips: Sequence[Path], model: str) -> tuple[Path, list[Reported]]:
+        """Play the days to a site of that name, and answer its alerts; return its file and what was reported."""
+        camera = mannequin.CAMERA
+        file = write_site(self._out / name, (camera.width, camera.height))
+        site = RecordedSite(file, detector.load(DetectorConfig(model=model)))
+        reports = site.play(clips)
+        right, false = site.review()
+        site.close()
+        self._note(name, network=site.detector.name, alerts_right=right, alerts_false=false)
+        return file, reports
+
+    def _trained(self) -> BundleManifest:
+        options, folder = self._options, self._out / "set"
+        start = finetune.Start(finetune.OWN)
+        lessons, held_back = (finetune.site_lessons(folder, split) for split in ("train", "val"))
+        others = finetune.base_lessons(options.base, options.others, options.seed)
+        heads = finetune.fine_tune(start, lessons, others, options.epochs, options.seed)
+        written = finetune.save(start, heads, self._out / "retrained.onnx", finetune.OWN_INT8)
+        judged = {
+            name: asdict(finetune.answers(start, each, held_back))
+            for name, each in (("held_back_before", start.heads), ("held_back_after", heads))
+        }
+        self._note("trained", pictures=len(lessons), others=len(others), **judged)
+        return finetune.write_bundle(written, self._out / "bundle", len(lessons))
+
+    def _signed_and_installed(self, manifest: BundleManifest) -> None:
+        """Sign it with keys of this run, and install it as any appliance would."""
+        repository = self._out / "repository"
+        signing = ("--repository", repository, "--keys", self._out / "keys")
+        root = self._vedette("models", "publish", self._out / "bundle", "--new", *signing)["root"]
+        self._vedette("models", "install", manifest.ref, "--from", repository, "--root", root)
+        blobs = [blob for file in manifest.files.values() for blob in file.blobs]
+        head = sum(blob.bytes for blob in blobs if blob.stage == "head")
+        self._note("installed", bundle=str(manifest.ref), bytes=manifest.total_bytes, bytes_of_the_heads=head)
+
+    def _other_kinds(self) -> list[str]:
+        """Judge the pictures of other kinds of view by both; return those of which the new one is worse."""
+        cache: Path = self._options.evaluation
+        rows = public.read(cache)
+        if (cache / cameras.NAME).is_file():
+            rows += public.read(cache, cameras.NAME)
+        names = {"before": str(finetune.OWN), "after": str(self._out / "retrained.onnx")}
+        tables = {
+            name: kinds.figures(rows, kinds.judged(kinds.load(path), cache, rows)) for name, path in names.items()
+        }
+        figures: dict[str, Mapping[str, float]] = {}
+        for one, other in zip(tables["before"], tables["after"], strict=True):
+            figures[f"{one.kind}, {one.name}"] = {
+                "before": round(one.ap50, 4), "low": round(one.low, 4), "after": round(other.ap50, 4)
+            }  # fmt: skip
+        worse = [name for name, each in figures.items() if each["after"] < each["low"]]
+        self._note("other_kinds", pictures=len(rows), figures=figures, worse_than_interval=worse)
+        return worse
+
+    def _vedette(self, *words: object, ok: Sequence[int] = (0,)) -> Any:
+        """Run a command of Vedette; return its JSON. Raise IndexFault if it does not end as it should."""
+        said = self._out / "command.json"
+        with said.open("w", encoding="utf-8") as file, contextlib.redirect_stdout(file):
+            status = cli.main([*map(str, words), "--json"])
+        if status not in ok:
+            raise IndexFault(f"vedette {' '.join(map(str, words))}: exit code {status}")
+        return json.loads(said.read_text(encoding="utf-8"))
+
+    def _note(self, name: str, **what: Any) -> None:
+        self.report[name] = {**what, "after_s": round(time.monotonic() - self._began, 1)}
+        print(f"{name}: {json.dumps(self.report[name])}", file=sys.stderr)
+        text = json.dumps({"made_t": SystemClock().now(), **self.report}, indent=1)
+        (self._out / "report.json").write_text(text + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and run; returns 0 if the bars hold, 1 if not, 2 if it could not be run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m models.train.loop", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder of the run: clips, sites, set, bundle, report.json")
+    add("--before", type=int, default=32, help="clips of the days that are learnt from (default 32)")
+    add("--fresh", type=int, default=36, help="clips of each of the two seeds that are judged by (default 36)")
+    add("--base", type=Path, default=finetune.CLIPS, help="other pictures (default: our rendered clips)")
+    add("--others", type=int, default=150, help="how many of them (default 150)")
+    add("--epochs", type=int, default=30, help="how often each cell is shown (default 30)")
+    add("--evaluation", type=Path, help="cache of models.evaluation.public: judge other kinds of view as well")
+    add("--threads", type=int, default=2, help="of PyTorch (default 2)")
+    add("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    options.out.mkdir(parents=True, exist_ok=True)
+    loop = Loop(options.out.resolve(), options)
+    try:
+        holds = loop.run()
+    except VedetteError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(json.dumps(loop.report, indent=1))
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
