@@ -19,13 +19,13 @@ from appliance.scenario import expectations, scenario_loader
 from appliance.scenario.event_metrics import Estimate, estimate_share, format_estimate
 from appliance.scenario.scenario_verdicts import ScenarioTruth
 from appliance.store.archive import StorageArchive
-from appliance.types import Decision
+from appliance.types import Decision, Review
 
 ORDERS = {"1": "reason_first", "2": "decision_first", "3": "one_token"}
 """By `answer_schema` of a verdict, the order in which a worker had its model answer."""
 ALL_RULES = "all rules"
 PAGE = 500  # alerts of one read
-_BY_REVIEW: Mapping[str, Decision] = {"reviewed": "confirmed", "false_alarm": "rejected"}
+_BY_REVIEW: Mapping[Review, Decision] = {"reviewed": "confirmed", "false_alarm": "rejected"}
 
 Question = tuple[str, str, str, str, float]
 """Clip, camera, rule, label and time: an escalation, whatever evidence its steps had."""
@@ -137,6 +137,6 @@ def _of_people(site_file: Path) -> Truth:
     said: dict[str, Decision] = {}
     after: tuple[str, float, str] | None = None
     while page := archive.alerts(after, PAGE):
-        said.update({row.id: _BY_REVIEW[row.review] for row in page if row.review in _BY_REVIEW})
+        said.update({row.id: _BY_REVIEW[row.review] for row in page if row.review is not None})
         after = (page[-1].camera, page[-1].t_start, page[-1].id)
     return lambda asked, verdict: said.get(verdict.alert)
