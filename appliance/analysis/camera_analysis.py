@@ -85,7 +85,7 @@ class CameraAnalysis:
     ) -> None:
         """drain: see `SessionTracks`. decode_everything: as with `latency: lowest`, whatever is configured."""
         self.camera = camera
-        self.detector = detector
+        self.detector = self._next_detector = detector
         self._new_tracker = new_tracker
         self._settings = settings
         self._tamper = tamper
@@ -138,11 +138,12 @@ class CameraAnalysis:
         yield from self.decode_policy.close()
 
     def begins_session(self, frame: DecodedFrame) -> bool:
-        """Return True if it is the first frame of a connection, or has another size than those before it."""
-        return upright_size(frame.av_frame) != self.probe.size
+        """Return True if it is the first frame of a connection or for a detector, or has another size than before."""
+        return self._next_detector is not self.detector or upright_size(frame.av_frame) != self.probe.size
 
     def start_session(self, frame: DecodedFrame) -> tuple[int, int]:
         """Forget what was tracked: earlier track ids mean nothing now. The (width, height) of its frames, upright."""
+        self.detector = self._next_detector
         tracker = self._new_tracker(self.detector.labels)
         self._tracks = SessionTracks(self.camera, self.detector, tracker, self._drain, self._lines)
         self.probe.size = upright_size(frame.av_frame)
@@ -196,6 +197,12 @@ class CameraAnalysis:
         if selector is None or self.probe.forced:
             return 0.0
         return self.decode_policy.until_key_s(t) if self.decode_policy.state == "idle" else selector.until_next_s(t)
+
+    def use_detector(self, detector: ObjectDetector) -> None:
+        """Examine by this detector from the next frame on, which begins a session. Any thread."""
+        if detector is not self._next_detector:
+            self._next_detector = detector
+            self.probe.forced = True
 
     def set_work(self, work: WorkShare) -> None:
         """Do so much of the usual from the next frame on. Any thread."""

@@ -49,7 +49,7 @@ class GpuHandOver:
     """
 
     def __init__(self, detector: ObjectDetector) -> None:
-        self._detector = detector
+        self.detector = detector
         self._on_gpu = takes_gpu_frames(detector)
 
     def detect(self, requests: Sequence[InferenceRequest]) -> list[Detections]:
@@ -57,11 +57,11 @@ class GpuHandOver:
         frames = [request.gpu_frame for request in requests if request.gpu_frame is not None]
         if self._on_gpu and len(frames) == len(requests):
             try:
-                return list(self._detector.detect_on_gpu(frames))  # type: ignore[attr-defined]
+                return list(self.detector.detect_on_gpu(frames))  # type: ignore[attr-defined]
             except (MissingDependency, ModelError) as error:
                 self._on_gpu = False
                 logger.warning("frames are copied from the GPU and back to it: %s", error)
-        return self._detector.detect([request.tracks.detector_input(request) for request in requests])
+        return self.detector.detect([request.tracks.detector_input(request) for request in requests])
 
 
 def takes_gpu_frames(detector: ObjectDetector) -> bool:

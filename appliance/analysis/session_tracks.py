@@ -162,10 +162,10 @@ class SessionTracks:
         drain: Callable[[], None] | None = None,
         lines: Sequence[tuple[Point, Point]] = (),
     ) -> None:
-        """lines: of the camera's rules."""
+        """detector: that examines the frames of this session. lines: of the camera's rules."""
         self.summary = TrackSummary()
+        self.detector = detector
         self._camera = camera
-        self._detector = detector
         self._tracker = tracker
         self._drain = drain
         self._converter = FrameConverter()

@@ -219,33 +219,20 @@ class BundleStore:
                     table = _with_slot(table, camera, replace(slot, before=None))
             self._write(table)
 
-    def end_probation(self, reason: str) -> BundleRef | None:
-        """Quarantine the bundle of all cameras if it is on probation, and return it; None: none is, or that fails.
+    def end_probation(self, reason: str) -> tuple[BundleRef, ...]:
+        """Quarantine every bundle on probation, and return them; none: none is, or that fails.
 
-        For who finds that nothing works with it: what was proven before comes back.
+        For who finds that nothing works with them: what was proven before comes back.
         """
         try:
-            slot = self.in_force().everywhere
-            if slot is None or slot.state != "probation":
-                return None
-            self.quarantine(slot.bundle, reason)
+            table = self.in_force()
+            slots = [*table.cameras.values(), *([table.everywhere] if table.everywhere else [])]
+            found = tuple(dict.fromkeys(slot.bundle for slot in slots if slot.state == "probation"))
+            for ref in found:
+                self.quarantine(ref, reason)
         except (ModelError, PreconditionError):
-            return None
-        return slot.bundle
-
-    def pass_probation(self) -> BundleRef | None:
-        """Say that the bundle of all cameras is proven if it is on probation, and return it; None: none is.
-
-        What cannot be written counts as none, and is tried again in the next life of ingest: it takes no network back.
-        """
-        try:
-            slot = self.in_force().everywhere
-            if slot is None or slot.state != "probation":
-                return None
-            self.settle(proven=True)
-        except (ModelError, PreconditionError):
-            return None
-        return slot.bundle
+            return ()
+        return found
 
     def incoming(self) -> Path:
         """Return the folder of what is not installed yet; it is made."""

@@ -20,7 +20,7 @@ from appliance.detect.bundle_maker import describe_network
 from appliance.detect.model_files import bundle_store
 from appliance.version import version as own_version
 
-RESTART = "takes effect when the appliance is started again"
+TAKEN = "a running appliance takes it within seconds"
 
 
 def install_command(name: str, *, address: str, root: Path | None, use: bool, camera: str, as_json: bool) -> int:
@@ -47,7 +47,7 @@ def install_command(name: str, *, address: str, root: Path | None, use: bool, ca
     saved = plan.bytes_total - plan.bytes_missing
     here = f"; {saved / 1e6:.1f} MB were here already" if plan.bytes_missing and saved > 0 else ""
     print(f"{ref}: {folder} ({plan.bytes_missing / 1e6:.1f} of {plan.bytes_total / 1e6:.1f} MB fetched{here})")
-    print(f"{_where(camera)}: {ref}, {RESTART}" if slot else f"not in force yet: vedette models install {ref} --use")
+    print(f"{_where(camera)}: {ref}, {TAKEN}" if slot else f"not in force yet: vedette models install {ref} --use")
     return 0
 
 
@@ -57,7 +57,7 @@ def rollback_command(*, camera: str, as_json: bool) -> int:
     if as_json:
         print(json.dumps(_slot(slot), indent=1))
     else:
-        print(f"{_where(camera)}: {slot.bundle if slot else 'what comes with Vedette'}, {RESTART}")
+        print(f"{_where(camera)}: {slot.bundle if slot else 'what comes with Vedette'}, {TAKEN}")
     return 0
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from rich.table import Table
 
 from appliance import config
-from appliance.base import yamlfile
+from appliance.base import machine, yamlfile
 from appliance.base.clock import Clock, SystemClock, process_cpu_s
 from appliance.base.console import text_console
 from appliance.base.errors import (
@@ -60,6 +60,7 @@ from appliance.types import HARDWARE_KINDS
 from appliance.web.tls import ServerCertificate
 
 RUNS = 5  # the median counts; one more before them is for memory and caches
+MEMORY_LEFT_BYTES = 64_000_000  # with all networks loaded: for segments, pages and peaks of frames
 FRAME_SIZE = (1280, 720)  # of a usual camera; the detector asks for it smaller
 GREY = 114  # letterbox padding of YOLO networks, 0..255
 
@@ -294,10 +295,30 @@ def _detector(
     yield from _runtime(site, options)
     yield from _recheck_model(site)
     yield from _load(site, loaded, loads)
+    own: dict[str, tuple[str, ...]] = {}
+    yield from _own_networks(site, own)
     for name, camera in site.cameras.items():
-        for unknown in unknown_labels(camera.rules, loaded.labels):
+        for unknown in unknown_labels(camera.rules, own.get(camera.model or "", loaded.labels)):
             place = ("cameras", name, "rules", unknown.rule, "labels", unknown.label)
             yield Finding(yamlfile.place_in_file(place, lines), "wrong", unknown.text)
+
+
+def _own_networks(site: SiteConfig, labels: dict[str, tuple[str, ...]]) -> Iterator[Finding]:
+    """Find whether networks that cameras have for themselves load beside the other. labels: gets theirs, by name."""
+    for settings in site.for_ingest().own_networks():
+        place = f"cameras.*.model {settings.model}"
+        try:
+            network = detector.load(runtime_choice.with_remembered_runtime(settings, site.storage.dir))
+        except (ModelError, MissingDependency) as error:
+            yield Finding(place, "wrong", str(error))
+            continue
+        labels[settings.model] = network.labels
+        known = machine.memory_bytes()
+        if known is not None and known[1] < MEMORY_LEFT_BYTES:
+            text = f"with both networks {known[1] / 1e6:.0f} MB of memory are left: take `model` out of the cameras"
+            yield Finding(place, "wrong", text)
+        else:
+            yield Finding(place, "ok", f"{network.name}, {len(network.labels)} classes, beside the network of all")
 
 
 def _variant(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from appliance.config.escalation_config import RouterConfig as RouterConfig
     from appliance.config.escalation_config import TtlHoursConfig as TtlHoursConfig
     from appliance.config.escalation_config import UplinkConfig as UplinkConfig
+    from appliance.config.ingest_config import OWN_NETWORKS_MAX as OWN_NETWORKS_MAX
     from appliance.config.ingest_config import HealthConfig as HealthConfig
     from appliance.config.ingest_config import IngestConfig as IngestConfig
     from appliance.config.ingest_config import RecheckConfig as RecheckConfig
@@ -95,7 +96,7 @@ _HOMES = {
         "BudgetConfig EscalationConfig LocalJudgeConfig OffPeakConfig PricesConfig RouterConfig TtlHoursConfig "
         "UplinkConfig"
     ),
-    "appliance.config.ingest_config": "RecheckConfig HealthConfig IngestConfig",
+    "appliance.config.ingest_config": "OWN_NETWORKS_MAX RecheckConfig HealthConfig IngestConfig",
     "appliance.config.mqtt_config": "MqttConfig",
     "appliance.config.notify_targets": (
         "AppriseTarget HttpTarget NtfyTarget PushTarget Target TargetName WebhookTarget signing_key"

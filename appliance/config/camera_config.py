@@ -190,6 +190,7 @@ class CameraConfig(ConfigModel):
     connect_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     stall_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     loop: bool = True
+    model: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     detect: DetectConfig = DetectConfig()
     decode: CameraDecodeConfig = CameraDecodeConfig()
     health_ignore: tuple[HealthKind, ...] = ()

@@ -13,6 +13,8 @@ from appliance.config.storage_config import StorageConfig
 from appliance.config.values import Share
 from appliance.types import HealthKind
 
+OWN_NETWORKS_MAX = 1  # beside that of all cameras: each takes some 50 MB, and its part of the one detector's time
+
 
 class HealthConfig(ConfigModel):
     """When a camera, or the appliance, is reported as faulty. See docs/health.md."""
@@ -55,3 +57,10 @@ class IngestConfig(ConfigModel):
     cameras: dict[CameraName, CameraConfig]
     health: HealthConfig = HealthConfig()
     second_look: RecheckConfig = RecheckConfig()
+
+    def own_networks(self) -> tuple[DetectorConfig, ...]:
+        """Return the detectors that cameras have for themselves, each once; labels and precision are their own."""
+        named = {camera.model for camera in self.cameras.values() if camera.enabled and camera.model}
+        models = sorted(named - {self.detector.model})
+        usual = {"precision": "auto", "labels": None, "head": "auto"}
+        return tuple(self.detector.model_copy(update={"model": model, **usual}) for model in models)

@@ -20,7 +20,7 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.config.arming_config import ArmingConfig
 from appliance.config.camera_config import CameraConfig, CameraName, DecodeConfig, polygon_area
 from appliance.config.escalation_config import EscalationConfig, UplinkConfig
-from appliance.config.ingest_config import HealthConfig, IngestConfig, RecheckConfig
+from appliance.config.ingest_config import OWN_NETWORKS_MAX, HealthConfig, IngestConfig, RecheckConfig
 from appliance.config.mqtt_config import MqttConfig
 from appliance.config.notify_targets import Target, TargetName
 from appliance.config.secrets_file import variables
@@ -381,6 +381,22 @@ class SiteConfig(ConfigModel):
             raise ValueError(
                 f"decode.sessions_max: {len(bound)} cameras are to be decoded by hardware, and it allows "
                 f"{self.decode.sessions_max}: raise it, or set decode.fallback to true"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _networks_at_once(self) -> SiteConfig:
+        own = self.for_ingest().own_networks()
+        if len(own) > OWN_NETWORKS_MAX:
+            named = ", ".join(each.model for each in own)
+            raise ValueError(
+                f"cameras have {len(own)} networks of their own ({named}), and {OWN_NETWORKS_MAX} may run beside "
+                "detector.model: name the same one at all of them"
+            )
+        if own and self.detector.backend in ("hailo", "tensorrt"):
+            raise ValueError(
+                f"detector.backend {self.detector.backend} runs one network: take `model` out of the cameras, or set "
+                "backend to auto, onnx or openvino"
             )
         return self
 

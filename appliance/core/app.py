@@ -31,6 +31,7 @@ from appliance.core.background_services import (
 from appliance.core.core_loop import Core
 from appliance.core.core_settings import CoreStores
 from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core.network_switch import NetworkSwitch
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, StoredSite
 from appliance.dashboard.setup_api import new_setup_code
@@ -160,7 +161,8 @@ class Appliance:
         memory = periodic_service("memory", TRIM_EVERY_S, trim_heaps, lasting.clock)
         sensors = periodic_service("sensors", READ_EVERY_S, lasting.monitor.run_once, lasting.clock)
         disk = periodic_service("disk", READ_EVERY_S, lasting.disk.run_once, lasting.clock)
-        services = [meter, memory, sensors, disk, *self._background.services]
+        networks = Service("networks", lasting.networks.run, lasting.networks.stop)
+        services = [meter, memory, sensors, disk, networks, *self._background.services]
         if dashboard is not None:
             services.append(
                 Service(
@@ -188,7 +190,7 @@ class Appliance:
         cameras = {name: camera.url for name, camera in config.cameras.items() if camera.enabled}
         self.stores.cameras.configure(cameras)
         self.core.reconfigure(background.core_settings)
-        self._lasting.supervisor.reconfigure(config.for_ingest())
+        self._lasting.networks.reconfigure(config.for_ingest())
         self._configure_monitor()
         background.preroll.shrink(self._preroll_share())
         if self._dashboard is not None:
@@ -292,14 +294,14 @@ def build(
     log = LogRing(clock) if log is None else log
     stores = CoreStores.of(db, Meter(db, secrets.token_hex(8)))
     supervisor = IngestSupervisor(
-        config.for_ingest(), clock, log_line=log.add_child_line, replace_network=_leave_probation,
-        network_works=_pass_probation,
-    )  # fmt: skip
+        config.for_ingest(), clock, log_line=log.add_child_line, replace_network=_leave_probation
+    )
     limits = replace(LIMITS, idle_s=VIEW_IDLE_S)
     readers = SandboxedReader(root, limits), SandboxedReader(root, limits), SandboxedReader(root, limits)
     live = partial(_count_live, stores.cameras)
     disk = DiskWatch(root, config.storage.disk_free_min_mb * 1_000_000, clock)
     monitor = ApplianceMonitor(config.sensors.root, stores.meter, clock, live, supervisor, config.detector.hailo)
+    networks = NetworkSwitch(config.for_ingest(), bundle_store(), supervisor, clock, lambda: monitor.status.memory)
     lasting = LastingParts(
         db,
         root,
@@ -313,6 +315,7 @@ def build(
         disk,
         ServiceRestarts(clock),
         ImageDetector(supervisor.send),
+        networks,
     )
     background = BackgroundServices(_background_config(config), lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
@@ -436,15 +439,8 @@ def storage_folder(storage: StorageConfig) -> Path:
 
 
 def _leave_probation(reason: str) -> bool:
-    """Return whether a network on probation, with which ingest does not come up, was put in quarantine."""
-    bundle = bundle_store().end_probation(f"ingest does not stay up with it: {reason}")
-    if bundle is not None:
+    """Return whether networks on probation, with which ingest does not come up, were put in quarantine."""
+    bundles = bundle_store().end_probation(f"ingest does not stay up with it: {reason}")
+    for bundle in bundles:
         logger.error("%s is in quarantine, and what was proven before comes back: %s", bundle, reason)
-    return bundle is not None
-
-
-def _pass_probation() -> None:
-    """Say that a network on probation, with which ingest has examined WORKS_AFTER frames, is proven."""
-    bundle = bundle_store().pass_probation()
-    if bundle is not None:
-        logger.info("%s has passed its probation", bundle)
+    return bool(bundles)

@@ -31,6 +31,7 @@ from appliance.core.core_settings import (
     router_context,
 )
 from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core.network_switch import NetworkSwitch
 from appliance.core.site_faults import ClockWatch, Neighbours, SiteFaults, UpdateWatch
 from appliance.dashboard.deps import CoreProbes, IngestOrders
 from appliance.evidence.maker import EvidenceMaker
@@ -89,6 +90,7 @@ class LastingParts:
     disk: DiskWatch
     restarts: ServiceRestarts
     image_detector: ImageDetector
+    networks: NetworkSwitch
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ class BackgroundServices:
             disk = lasting.disk.fault or (f"the database cannot be written: {refused}" if refused else "")
             return {
                 **lasting.monitor.faults(), "service": lasting.restarts.fault, "disk": disk, "drift": self._drift.fault,
+                "fallback": lasting.networks.fault,
                 "time": watch.fault, "update": update.fault,
             }  # fmt: skip
 
@@ -223,13 +226,16 @@ class BackgroundServices:
     def _dashboard_probes(self) -> CoreProbes:
         stores, monitor, supervisor = self._lasting.stores, self._lasting.monitor, self._lasting.supervisor
         uplink, notifier, publisher, local = self._uplink, self._notifier, self._publisher, self._local_judge
+        networks = self._lasting.networks
         return CoreProbes(
             link=self._probes.link if uplink else None,
             health=self._probes.health,
             targets=lambda: notifier.statuses if notifier else (),
             mqtt=(lambda: publisher.status) if publisher else None,
             orders=IngestOrders(
-                lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)), supervisor.restart
+                lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
+                networks.wake,
+                lambda: networks.status,
             ),
             calibration=lambda: self._context.calibration,
             pool=(lambda: replace(uplink.pool, local=local.state if local else None)) if uplink else None,

@@ -28,6 +28,7 @@ from appliance.types import (
     HealthKind,
     IngestHealth,
     IngestMessage,
+    NetworksAnswer,
     PipelineStep,
     RecheckResult,
     Route,
@@ -105,6 +106,8 @@ class Core:
         if isinstance(message, HealthEvent):
             self._health(message)
             return
+        if isinstance(message, NetworksAnswer):
+            return  # the supervisor has it
         if isinstance(message, RecheckResult):
             self._settings.listener.recheck_answered(message)
             return

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import queue
 import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Protocol
 
 from appliance.base.backoff import Backoff
 from appliance.base.child_modules import INGEST
 from appliance.base.clock import Clock
+from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import UsageError, VedetteError
 from appliance.base.json_lines import WireError, decode_ingest, encode_command
 from appliance.base.telemetry import LogThrottle
 from appliance.config import IngestConfig
 from appliance.ingest.ingest_needs import IngestNeeds
 from appliance.sandbox.sandbox import START_S_MAX, child_environment
-from appliance.types import Command, ConfigureCommand, FrameBoxes, IngestHealth, IngestMessage
+from appliance.types import (
+    Command,
+    ConfigureCommand,
+    FrameBoxes,
+    IngestHealth,
+    IngestMessage,
+    NetworksAnswer,
+    NetworksCommand,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +43,9 @@ SILENCE_S_MAX = 20.0  # it sends a sign of life each second, once it has started
 STOP_S_MAX = 8.0  # its own limit is 6 s
 HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
 LOAD_S_MAX = 1800.0  # until its first message: a slow card compiles a network in a quarter of an hour; then it hangs
-WORKS_AFTER = 1000  # inferences in one life: some minutes of motion, and a day at rest; the network is no danger to it
 SHORT_LIVES_MAX = 2  # one after the other: the first may be the machine's start, or a kill
 EXIT_WRONG_USE = 2  # of vedette and its children: wrong use or configuration
+_LOOK_S = 0.5  # between two looks at whether a trial is to end
 _READ_BYTES = 256 * 1024  # a pipe of Linux holds 64 kB, so one read empties it
 # What the ingest process gets of this process's environment: where models, libraries and accelerators are, and how they
 # are tuned. Passwords of its cameras come with its configuration; all other secrets stay here.
@@ -53,6 +64,22 @@ class IngestDied(VedetteError):
 
 class IngestRefused(UsageError):
     """The ingest process will not start with this configuration or model; the reason is on standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkTrial:
+    """Networks that came up in a child: their settings by name with nothing left open, and the memory each took."""
+
+    networks: Mapping[str, DetectorConfig]
+    memory_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedFrames:
+    """Frames of a camera since its network was put in force, or since the child's start. failed: without an answer."""
+
+    answered: int = 0
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +119,11 @@ class IngestSupervisor:
         command: tuple[str, ...] = (sys.executable, "-m", INGEST),
         log_line: Callable[[str], None] | None = None,
         replace_network: Callable[[str], bool] = lambda reason: False,
-        network_works: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare the supervisor; `run` starts the process.
 
         replace_network: called with the reason when the child did not stay up SHORT_LIVES_MAX times; returns whether it
-        put another network in force, with which the child is started at once. network_works: called once in each life
-        of the child, after WORKS_AFTER inferences.
+        put another network in force, with which the child is started at once.
 
         log_line: takes each line that the child writes on its standard error, which also goes to this process's
         standard error; None: only there.
@@ -113,8 +138,10 @@ class IngestSupervisor:
         self._child_lock = threading.Lock()
         self._child_process: subprocess.Popen[bytes] | None = None
         self._has_spoken = False
-        self._messages, self._inferences = 0, 0  # of this life
-        self._replace_network, self._network_works = replace_network, network_works
+        self._messages = 0  # of this life
+        self._examined: dict[str, ExaminedFrames] = {}
+        self._answers: queue.SimpleQueue[NetworksAnswer | None] = queue.SimpleQueue()
+        self._replace_network = replace_network
         self._short_lives = 0
         self._backoff = Backoff(0.5, 8.0)
         self._repeats = LogThrottle(logger, clock, every_s=1.0)
@@ -125,12 +152,14 @@ class IngestSupervisor:
         """Keep the child running until `stop()`."""
         while not self._stop.is_set():
             started = self._clock.monotonic()
+            self._examined = {}
             try:
                 self.run_once(listener)
             except IngestRefused as error:
                 if not self._replace_network(str(error)):
                     raise
             except IngestDied as error:
+                self._answers.put(None)  # who waits for an answer of this child gets none
                 if self._stop.is_set():
                     return
                 self._repeats.report(error)
@@ -145,7 +174,9 @@ class IngestSupervisor:
 
     def _count_life(self, started: float, reason: str) -> None:
         lived_long = self._messages > 0 and self._clock.monotonic() - started > HEALTHY_AFTER_S
-        self._short_lives = 0 if lived_long or self._is_restarting else self._short_lives + 1
+        # A network that hangs keeps its process for longer than HEALTHY_AFTER_S, and nothing is examined.
+        useless = not any(each.answered for each in self._examined.values()) and self._examined
+        self._short_lives = 0 if (lived_long and not useless) or self._is_restarting else self._short_lives + 1
         if self._short_lives >= SHORT_LIVES_MAX and self._replace_network(reason):
             self._short_lives = 0
 
@@ -156,7 +187,7 @@ class IngestSupervisor:
         itself. One that has worked is started again whatever it says: the appliance goes on without detection and shows
         it.
         """
-        self._messages, self._inferences = 0, 0
+        self._messages = 0
         with self._child() as (child, channel):
             for line in self._lines(child, channel):
                 self._take(line, listener)
@@ -167,23 +198,44 @@ class IngestSupervisor:
         if not self._stop.is_set():
             raise IngestDied(f"the ingest process ended ({_how(child.returncode)}); starting it again")
 
-    def try_settings(self, config: IngestConfig) -> None:
+    def try_settings(self, config: IngestConfig, wait_s: float = START_S_MAX) -> NetworkTrial:
         """Have a child of its own load what `config` asks for, while the present one goes on. Any thread.
 
         Raises IngestRefused with the reason: with these settings no detection process would come up.
         """
+        out, noise, code = self._try(config, wait_s)
+        if code:
+            refusal = noise.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("vedette ingest: ")
+            known = code == EXIT_WRONG_USE
+            raise IngestRefused(refusal if known else f"loading what they ask for ended with {_how(code)}")
         try:
-            done = subprocess.run(
-                [*self._command, "--try"], input=config.model_dump_json().encode() + b"\n", stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE, env=child_environment(_INGEST_VARIABLES, _INGEST_PREFIXES),
-                timeout=START_S_MAX, check=False,
+            values = json.loads(out.strip().rpartition(b"\n")[2])
+            networks = {name: DetectorConfig.model_validate(each) for name, each in values["networks"].items()}
+            return NetworkTrial(networks, {name: int(count) for name, count in values["memory_bytes"].items()})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise IngestRefused("loading what they ask for gave an answer that makes no sense") from None
+
+    def _try(self, config: IngestConfig, wait_s: float) -> tuple[bytes, bytes, int]:
+        """Return what a child that tries wrote, what it complained of, and its exit code. Raise IngestRefused."""
+        deadline = self._clock.monotonic() + wait_s
+        given: bytes | None = config.model_dump_json().encode() + b"\n"
+        try:
+            child = subprocess.Popen(
+                [*self._command, "--try"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=child_environment(_INGEST_VARIABLES, _INGEST_PREFIXES),
             )  # fmt: skip
-        except (subprocess.TimeoutExpired, OSError) as error:
-            raise IngestRefused(f"these settings could not be tried: {type(error).__name__}") from None
-        if done.returncode:
-            refusal = done.stderr.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("vedette ingest: ")
-            known = done.returncode == EXIT_WRONG_USE
-            raise IngestRefused(refusal if known else f"loading what they ask for ended with {_how(done.returncode)}")
+        except OSError as error:
+            raise IngestRefused(f"these settings could not be tried: {error.strerror}") from None
+        with child:
+            while True:
+                try:
+                    out, noise = child.communicate(given, timeout=_LOOK_S)
+                    return out, noise, child.returncode
+                except subprocess.TimeoutExpired:
+                    given = None  # it has it
+                    if self._stop.is_set() or self._clock.monotonic() > deadline:
+                        child.kill()
+                        raise IngestRefused(f"what they ask for did not load within {wait_s:.0f} s") from None
 
     def reconfigure(self, config: IngestConfig) -> None:
         """Run with these settings from now on.
@@ -202,6 +254,33 @@ class IngestSupervisor:
         )
         if not (fits and self.send(command)):
             self.restart()
+
+    def adopt(self, config: IngestConfig) -> None:
+        """Start the next child with these settings; the present one has them already. Any thread."""
+        self._config = config
+
+    def switch(self, command: NetworksCommand, wait_s: float) -> NetworksAnswer | None:
+        """Hand the child other networks and wait for its answer; None: there is no child, or it ended. One thread.
+
+        What is not ready after `wait_s` is refused.
+        """
+        while not self._answers.empty():
+            self._answers.get_nowait()
+        deadline = self._clock.monotonic() + wait_s
+        if not self.send(command):
+            return None
+        while not self._stop.is_set():
+            try:
+                answer = self._answers.get(timeout=max(0.0, deadline - self._clock.monotonic()))
+            except queue.Empty:
+                return NetworksAnswer(id=command.id, outcome="refused", reason=f"it was not ready after {wait_s:.0f} s")
+            if answer is None or answer.id == command.id:
+                return answer
+        return None
+
+    def examined(self, camera: str) -> ExaminedFrames:
+        """Return the frames of a camera since its network was put in force. Any thread."""
+        return self._examined.get(camera, ExaminedFrames())
 
     def restart(self) -> None:
         """Start the child anew, as for another network; without a child there is nothing to do. Any thread."""
@@ -325,10 +404,15 @@ class IngestSupervisor:
             return
         self._has_spoken = True
         self._messages += 1
-        if isinstance(message, FrameBoxes) and message.looked:
-            self._inferences += 1
-            if self._inferences == WORKS_AFTER:
-                self._network_works()
+        if isinstance(message, FrameBoxes):
+            seen = self.examined(message.camera)
+            answered, failed = seen.answered + message.looked, seen.failed + (not message.looked)
+            self._examined[message.camera] = ExaminedFrames(answered, failed)
+        if isinstance(message, NetworksAnswer):
+            if message.outcome == "in force":
+                self._examined = {}
+            self._answers.put(message)
+            return
         if isinstance(message, IngestHealth):
             status = self.status
             self.status = IngestStatus(status.pid, status.starts, status.refused_lines, message)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Depends
 from starlette.responses import HTMLResponse
@@ -88,15 +88,25 @@ def _no_boxes(camera: str) -> Sequence[FrameBoxes]:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchStatus:
+    """The last switch of networks. networks: in words; reason: of a refusal, or why ingest was started anew for it."""
+
+    progress: Literal["", "trying", "loading", "in force", "restarted", "refused"] = ""
+    networks: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class IngestOrders:
     """Orders to the ingest process. Any thread may give them.
 
-    rebaseline: with a camera and a kind of fault, when a person confirms that the view is right as it is. restart: it
-    is started anew, as for another network.
+    rebaseline: with a camera and a kind of fault, when a person confirms that the view is right as it is. switch: other
+    networks are to be in force now. switched: how far that is, or how the last one ended.
     """
 
     rebaseline: Callable[[str, HealthKind], object]
-    restart: Callable[[], object]
+    switch: Callable[[], object]
+    switched: Callable[[], SwitchStatus] = SwitchStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from appliance.bundle.bundle_fetch import BundleFetch
 from appliance.bundle.bundle_store import InForceTable
 from appliance.bundle.manifest import BundleManifest, BundleRef, ModelEntry, check_minimum
 from appliance.config import DecisionConfig
-from appliance.dashboard.deps import CoreProbes
+from appliance.dashboard.deps import CoreProbes, SwitchStatus
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.schemas import API, ApiModel, RequestModel
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems, user_of
@@ -79,12 +79,21 @@ class ModelItem(ApiModel):
     pull: PullItem | None
 
 
+class SwitchItem(ApiModel):
+    """The last switch of networks. reason: of a refusal, or why detection was started anew for it."""
+
+    progress: Literal["", "trying", "loading", "in force", "restarted", "refused"]
+    networks: str
+    reason: str
+
+
 class ModelList(ApiModel):
     """The networks, the one in force first.
 
     in_force: the one that `detector.model` stands for now. before: what `back` would put in force; '': nothing is to be
-    taken back. better: the best that finds more and fits on this appliance; '': none is known. publisher: whose bundles
-    are on offer; '': nobody is trusted yet. base: send it with `use`.
+    taken back. switch: how far the last switch is, or how it ended. better: the best that finds more and fits on this
+    appliance; '': none is known. publisher: whose bundles are on offer; '': nobody is trusted yet. base: send it with
+    `use`.
     """
 
     models: list[ModelItem]
@@ -93,6 +102,7 @@ class ModelList(ApiModel):
     better: str
     publisher: str
     base: str
+    switch: SwitchItem
 
 
 class NameModel(RequestModel):
@@ -208,7 +218,7 @@ class ModelReader:
         return ModelList(
             models=sorted(rows, key=lambda each: (not each.in_force, each.state != "here", each.name)),
             in_force=now.name, before=before, better=better, publisher=publisher,
-            base=self._settings.service.status().digest if self._settings.is_editable else "",
+            base=self._settings.service.status().digest if self._settings.is_editable else "", switch=self._switch(),
         )  # fmt: skip
 
     def better(self) -> str:
@@ -230,13 +240,13 @@ class ModelReader:
             why = f"network {wanted.model}"
             self._settings.service.change([SiteChange(KEY, value)], wanted.base, who, why)
         if self._probes.orders is not None:
-            self._probes.orders.restart()
+            self._probes.orders.switch()
 
     def go_back(self) -> None:
         """Put in force what was before. Raise PreconditionError: nothing is to be taken back."""
         bundle_store().roll_back()
         if self._probes.orders is not None:
-            self._probes.orders.restart()
+            self._probes.orders.switch()
 
     def _now(self) -> _Now:
         settings, table = self._config.detector, bundle_store().in_force()
@@ -247,6 +257,10 @@ class ModelReader:
         ms = self._headroom.report().inference_ms
         load = DetectorLoad(ms / 1000, inferences_wanted(self._config.cameras)) if ms else None
         return _Now(name, entry, table, load)
+
+    def _switch(self) -> SwitchItem:
+        status = SwitchStatus() if self._probes.orders is None else self._probes.orders.switched()
+        return SwitchItem(progress=status.progress, networks=status.networks, reason=status.reason)
 
     def _better(self, now: _Now) -> str:
         if now.load is None or not now.load.wanted:
@@ -317,7 +331,7 @@ def look_for_offers(reader: Models) -> ModelList:
 
 @router.post("/use")
 def use(request: Request, part: Settings, reader: Models, wanted: UseModel) -> ModelList:
-    """Put a network in force; detection is started anew, the recording has a gap of one to three seconds."""
+    """Put a network in force between two frames; where it cannot be loaded beside the other, by a short restart."""
     _ = part.service  # raises Problem where there is nothing to change
     with settings_problems(), refused_as(REFUSALS):
         reader.use(wanted, user_of(request))

@@ -341,9 +341,11 @@ def _gain_min(each: RuntimeCandidate) -> float:
     return LIBRARY_GAIN_MIN if each.device == "cpu" and each.backend != "onnx" else GAIN_MIN
 
 
-def trial_frame(network: ObjectDetector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Noise, in the size that the network wants of a whole frame of TRIAL_SIZE: what a detection is measured on."""
-    width, height = network.preferred_size(*TRIAL_SIZE)
+def trial_frame(
+    network: ObjectDetector, size: tuple[int, int] = TRIAL_SIZE
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Noise, in the size that the network wants of a whole frame of `size`: what a detection is measured on."""
+    width, height = network.preferred_size(*size)
     import numpy as np
 
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)

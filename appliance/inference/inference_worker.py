@@ -1,4 +1,4 @@
-"""The thread that owns the one detector.
+"""The thread that owns the detectors: one for all cameras, perhaps another one for some.
 
 It runs the inferences that the scheduler selects, retries failed ones, and hands the results back.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -21,7 +22,7 @@ from appliance.base.errors import DetectorError
 from appliance.base.telemetry import LogThrottle
 from appliance.detect.detector import DetectorProxy, ObjectDetector
 from appliance.inference.camera_queue import CameraQueue, FrameAges, p95
-from appliance.inference.scheduler import InferenceScheduler, Selection, measure_batching
+from appliance.inference.scheduler import InferenceCosts, InferenceScheduler, Selection, measure_batching
 from appliance.types import Detections, DropReason
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ RETRY_S_MAX = 2.0  # a call that took longer to fail is not repeated: cameras wa
 _SMOOTHING = 0.1  # share of the newest time: a single slow inference moves the figure by a tenth
 STUCK_S = 10.0  # far beyond an inference on a loaded machine: what the call was for is given up, and counted
 HUNG_S = 30.0  # a call that does not come back keeps the detector for ever: only a new process helps
+NETWORKS_MAX = 4  # in use at once: two, and two that take their places
 WAIT_S_MAX = 10.0  # a frame that was not examined by then is given up
 
 
@@ -100,6 +102,10 @@ class IdleDetector(DetectorProxy):
     def shape_step(self) -> int:
         """See `VariableInput`."""
         return getattr(self._detector, "shape_step", 0)
+
+    def replace(self, detector: ObjectDetector) -> None:
+        """Examine by this detector from the next frame on. Called by the detector's thread."""
+        self._detector = detector
 
     def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """One result each, in order. Raises DetectorError: the detector failed, or had no time."""
@@ -173,6 +179,8 @@ class InferenceClient(Protocol):
 class InferenceWorker:
     """Calls the detector for the frames that the scheduler selects, and completes them at their cameras.
 
+    A frame is examined by the detector of its session, which may be another than that of other cameras.
+
     A call that fails is repeated at once, at most RETRIES_MAX times, on the newest frame; not so if the inference
     before it came to nothing, too, or if failing took longer than RETRY_S_MAX. An inference that came to nothing is
     completed as one, never as empty. A call that is stuck is given up (`give_up_stuck_call`): its frames are completed
@@ -192,7 +200,8 @@ class InferenceWorker:
         self.warning = ""
         self.watchdog = DetectorWatchdog(clock)
         self._detector = detector
-        self._hand_over = GpuHandOver(detector)
+        self._next_detector = detector
+        self._hand_overs: deque[GpuHandOver] = deque(maxlen=NETWORKS_MAX)
         self._clients = tuple(clients)
         self._next_clients: tuple[InferenceClient, ...] | None = None
         self._clock = clock
@@ -211,6 +220,7 @@ class InferenceWorker:
         while not self._stop.is_set():
             self._wake.clear()
             self._take_next_clients()
+            self._take_next_detector()
             wait_s = self._scheduler.wait_s(self._clock.monotonic())
             if wait_s > 0 or not (self.run_once() or self._run_idle()):
                 self._wake.wait(wait_s or IDLE_S)
@@ -242,6 +252,14 @@ class InferenceWorker:
     def replace_clients(self, clients: Sequence[InferenceClient]) -> None:
         """Serve these cameras from the next call on. Any thread."""
         self._next_clients = tuple(clients)
+        self._wake.set()
+
+    def replace_detector(self, detector: ObjectDetector) -> None:
+        """Take this one for the shared detector from the next call on; frames of older sessions keep theirs.
+
+        Any thread may call.
+        """
+        self._next_detector = detector
         self._wake.set()
 
     def stop(self) -> None:
@@ -277,6 +295,34 @@ class InferenceWorker:
         if clients is not None:
             self._clients = clients
             self._scheduler.replace_queues([client.queue for client in clients])
+
+    def _take_next_detector(self) -> None:
+        """Between two calls: what was learnt of the detector before says nothing of the new one."""
+        if self._next_detector is self._detector:
+            return
+        self._detector = self._next_detector
+        self._hand_overs.clear()  # the memory of one that no session uses is free now
+        self._scheduler.costs = InferenceCosts()
+        self.idle_detector.replace(self._detector)
+        self.measure_batching()
+
+    def _detect(self, requests: Sequence[InferenceRequest]) -> list[Detections]:
+        """Return the answers, in order, of the detector of each request's session. Raise DetectorError."""
+        numbers_of: dict[int, list[int]] = {}
+        for number, request in enumerate(requests):
+            numbers_of.setdefault(id(request.tracks.detector), []).append(number)
+        found: dict[int, Detections] = {}
+        for numbers in numbers_of.values():
+            hand_over = self._hand_over(requests[numbers[0]].tracks.detector)
+            found |= zip(numbers, hand_over.detect([requests[number] for number in numbers]), strict=True)
+        return [found[number] for number in range(len(requests))]
+
+    def _hand_over(self, detector: ObjectDetector) -> GpuHandOver:
+        known = next((each for each in self._hand_overs if each.detector is detector), None)
+        if known is None:
+            known = GpuHandOver(detector)
+            self._hand_overs.append(known)
+        return known
 
     def _run_idle(self) -> bool:
         """No camera waits: a frame of a re-check, if there is one. It counts for none of the figures of inference."""
@@ -316,7 +362,7 @@ class InferenceWorker:
         found: Sequence[Detections] | None = None
         try:
             requests = [each.frame.item.request for each in selected]
-            found = self._hand_over.detect(requests)
+            found = self._detect(requests)
         except DetectorError as error:
             self._note_error(error)
         except Exception as error:  # the top of the detector's loop: recording goes on whatever a model does

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import av
 from pydantic import ValidationError
 
 from appliance.base.clock import SystemClock
-from appliance.base.errors import MissingDependency, ModelError, UsageError
+from appliance.base.errors import DetectorError, MissingDependency, ModelError, UsageError
 from appliance.base.json_lines import WireError, decode_command
 from appliance.base.malloc import hold_little
 from appliance.base.telemetry import configure_logging
@@ -36,13 +37,15 @@ from appliance.inference.inference_worker import DetectorHung
 from appliance.ingest.camera_hardware import HardwareDecoders
 from appliance.ingest.channel import IngestChannel, signs_of_life
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
-from appliance.ingest.process import IngestProcess
+from appliance.ingest.networks import SHARED, NetworkTable
+from appliance.ingest.process import IngestProcess, rss_bytes
 from appliance.sandbox.confinement import confine
 from appliance.track.tracker import Tracker
 
 CONFIG_BYTES_MAX = 8 * 1024 * 1024  # above base.yamlfile.FILE_BYTES_MAX; more comes from no site file
 COMMAND_BYTES_MAX = CONFIG_BYTES_MAX  # one of them is the cameras' section
 END_S_MAX = 10.0  # of closing segments; who has not ended then leaves: what is recorded survives a kill
+TRIAL_NICE = 10  # of a process that only tries: cameras come first
 ALARM_S = 15  # after which the kernel ends it, should even the line in the log hang
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -69,13 +72,15 @@ def main() -> int:
         hardware = HardwareDecoders(site.decode)
         hardware.must_have(site.cameras)
         with signs_of_life(out, lambda: os._exit(0)):  # measures in child processes, which may do all
-            settled = _settled_detector(site)
+            settled = _settled_detector(site.detector, site)
+            others = {each.model: _settled_detector(each, site) for each in site.own_networks()}
         policy = give_up_all_else(site)
         with signs_of_life(out, lambda: os._exit(0)):
             shared, recheck = _load_detectors(site, settled, record_on=record_on)
+            loaded = {SHARED: shared, **_load_others(others)}
         ingest = IngestProcess(
             site,
-            shared,
+            NetworkTable(loaded, {name: each.model for name, each in site.cameras.items() if each.model}),
             Tracker,
             IngestChannel(out),
             SystemClock(),
@@ -143,24 +148,43 @@ def _read_site() -> IngestConfig:
 
 
 def try_settings() -> int:
-    """Load what the configuration on stdin asks for, and end; the reason of a refusal is the last line of stderr."""
+    """Load what the configuration on stdin asks for, and end; the reason of a refusal is the last line of stderr.
+
+    The last line of stdout is JSON: `networks`, the settings of each with nothing left open, and `memory_bytes`, by how
+    much loading each made this process grow.
+    """
+    os.nice(TRIAL_NICE)
     configure_logging()
     _die_with_parent()
     try:
         site = _read_site()
         HardwareDecoders(site.decode).must_have(site.cameras)
-        asked = [site.detector]
+        networks = {SHARED: site.detector, **{each.model: each for each in site.own_networks()}}
+        settled = {name: _settled_detector(each, site) for name, each in networks.items()}
+        grown = {name: _grown_by(settings) for name, settings in settled.items()}
         if site.second_look.model is not None:
-            asked.append(recheck_settings(site.second_look.model, site.detector))
-        for settings in asked:
-            if settings.backend == "hailo" and not settings.hailo.multi_process_service:
-                detector.locate(settings)  # the process that runs holds the device
-            else:
-                detector.load(runtime_choice.with_remembered_runtime(settings, Path(site.storage.dir)))
+            recheck = recheck_settings(site.second_look.model, site.detector)
+            _grown_by(runtime_choice.with_remembered_runtime(recheck, Path(site.storage.dir)))
     except UsageError as error:
         print(f"vedette ingest: {error}", file=sys.stderr)
         return 2
+    plain = {name: each.model_dump(mode="json") for name, each in settled.items()}
+    print(json.dumps({"networks": plain, "memory_bytes": grown}))
     return 0
+
+
+def _grown_by(settings: DetectorConfig) -> int:
+    """Load a network and return by how many bytes this process grew for it. Raise UsageError."""
+    before = rss_bytes()
+    if settings.backend == "hailo" and not settings.hailo.multi_process_service:
+        detector.locate(settings)  # the process that runs holds the device
+    else:
+        try:
+            network = detector.load(settings)
+            network.detect([runtime_choice.trial_frame(network)])
+        except DetectorError as error:
+            raise ModelError(f"it does not examine a frame: {error}") from None
+    return rss_bytes() - before
 
 
 _Detectors = tuple[ObjectDetector, Callable[[], ObjectDetector] | None]
@@ -180,6 +204,17 @@ def _load_detectors(site: IngestConfig, settled: DetectorConfig, *, record_on: b
         return AbsentDetector(str(error), rule_labels(site.cameras.values())), None
 
 
+def _load_others(settled: Mapping[str, DetectorConfig]) -> dict[str, ObjectDetector]:
+    """Load the networks that some cameras have for themselves; one that does not load leaves them the shared one."""
+    loaded: dict[str, ObjectDetector] = {}
+    for name, settings in settled.items():
+        try:
+            loaded[name] = detector.load(settings)
+        except (ModelError, MissingDependency) as error:
+            logger.error("its cameras are examined by the network of all: %s", error)
+    return loaded
+
+
 def give_up_all_else(site: IngestConfig) -> IngestPolicy | None:
     """Keep only what cameras need, before the network starts its threads.
 
@@ -196,11 +231,11 @@ def give_up_all_else(site: IngestConfig) -> IngestPolicy | None:
     return policy if "landlock" in held else None
 
 
-def _settled_detector(site: IngestConfig) -> DetectorConfig:
-    """Return the detector that the site file asks for, with the runtime that is fastest on this appliance."""
+def _settled_detector(asked: DetectorConfig, site: IngestConfig) -> DetectorConfig:
+    """Return a detector that the site file asks for, with the runtime that is fastest on this appliance."""
     folder = Path(site.storage.dir)
-    settled = runtime_choice.settle_runtime(site.detector, folder)
-    for line in table_lines(runtime_options(site.detector, runtime_choice.remembered_choice(site.detector, folder))):
+    settled = runtime_choice.settle_runtime(asked, folder)
+    for line in table_lines(runtime_options(asked, runtime_choice.remembered_choice(asked, folder))):
         logger.info("detector.backend: auto: %s", line)
     return settled
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from appliance.analysis.frame_selector import WorkShare
 from appliance.analysis.session_tracks import ObjectTracker
 from appliance.base.clock import Clock
 from appliance.base.malloc import TRIM_EVERY_S, trim_heaps
-from appliance.detect.detector import ObjectDetector, VariableInput, fallback_reason, prefer_labels
+from appliance.detect.detector import ObjectDetector, VariableInput, fallback_reason, load, prefer_labels
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity
 from appliance.inference.inference_worker import DetectorHung, InferenceWorker
@@ -30,6 +30,7 @@ from appliance.ingest.camera_runner import CameraRunner
 from appliance.ingest.channel import ChannelClosed, IngestChannel
 from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.ingest_policy import IngestPolicy, PolicyOutdated
+from appliance.ingest.networks import Networks, NetworkTable
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.ingest.substream_ring import LiveRings, StandbyRing, SubstreamRing, clear_substreams
@@ -45,6 +46,7 @@ from appliance.types import (
     HealthKind,
     IngestHealth,
     IngestMessage,
+    NetworksCommand,
     RebaselineCommand,
     ShedLoadCommand,
 )
@@ -57,7 +59,8 @@ RING_FREE_BYTES_MIN = 8_000_000  # of a folder in memory: others may lie there, 
 
 
 _CAMERAS = TypeAdapter(dict[config.CameraName, config.CameraConfig])
-_DECIDED_BY_THE_CORE = {"title", "rules", "zones", "lines", "privacy", "image_free"}  # a running camera takes new ones
+# A running camera takes new ones; of its network a NetworksCommand says more.
+_DECIDED_BY_THE_CORE = {"title", "rules", "zones", "lines", "privacy", "image_free", "model"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class IngestProcess:
     def __init__(
         self,
         settings: config.IngestConfig,
-        detector: ObjectDetector,
+        networks: NetworkTable,
         new_tracker: Callable[[tuple[str, ...], StationaryObjects], ObjectTracker],
         channel: IngestChannel,
         clock: Clock,
@@ -93,13 +96,13 @@ class IngestProcess:
     ) -> None:
         """Make the cameras' parts; `run` starts them.
 
-        load_recheck_detector: called with the first re-check; None: the shared detector does it when idle. hardware:
-        the hardware that may decode; None: software decodes. policy: the policy by which this process is confined;
-        None: it is not confined.
+        networks: that examine the cameras at first. load_recheck_detector: called with the first re-check; None: the
+        shared detector does it when idle. hardware: the hardware that may decode; None: software decodes. policy: the
+        policy by which this process is confined; None: it is not confined.
         """
         cameras, self._health, self._storage = settings.cameras, settings.health, settings.storage
-        self._detector = detector
-        prefer_labels(detector, config.rule_labels(cameras.values()))
+        self._networks = Networks(networks, load, self._emit)
+        self._prefer_labels(cameras.values())
         self._new_tracker = new_tracker
         self._channel = channel
         self._clock = clock
@@ -114,7 +117,7 @@ class IngestProcess:
         self._live_memory = live_memory(Path(self._storage.dir))
         self._cameras = {name: self._make_camera(name, camera) for name, camera in cameras.items() if camera.enabled}
         self._wanted: Mapping[str, config.CameraConfig] | None = None
-        worker = InferenceWorker(detector, self._streams(), clock, self._wake_worker)
+        worker = InferenceWorker(networks.shared, self._streams(), clock, self._wake_worker)
         self._worker = worker
         self._watchdog = ApplianceWatchdog(self._health, self._emit, clock)
         recheck_detector = load_recheck_detector or (lambda: worker.idle_detector)
@@ -140,7 +143,7 @@ class IngestProcess:
         recorder = SegmentRecorder(target, clock, self._emit) if camera.record else None
         analysis = CameraAnalysis(
             name,
-            self._detector,
+            self._networks.table.of(name),
             lambda labels: self._new_tracker(labels, parked.objects),  # for each session; all know the same
             camera.detect,
             tamper=tamper,
@@ -205,6 +208,8 @@ class IngestProcess:
             self.configure(command.cameras)
         elif isinstance(command, ShedLoadCommand):
             self._shedding = command
+        elif isinstance(command, NetworksCommand):
+            self._networks.submit(command)
         else:
             self._rechecks.submit(command)
 
@@ -230,7 +235,7 @@ class IngestProcess:
         wanted, self._wanted = self._wanted, None
         if wanted is None:
             return
-        prefer_labels(self._detector, config.rule_labels(wanted.values()))
+        self._prefer_labels(wanted.values())
         enabled = {name: camera for name, camera in wanted.items() if camera.enabled}
         gone = {
             name: running
@@ -253,6 +258,22 @@ class IngestProcess:
                 ", ".join(new) or "none",
             )  # fmt: skip
 
+    def _prefer_labels(self, cameras: Iterable[config.CameraConfig]) -> None:
+        labels = config.rule_labels(cameras)
+        for network in self._networks.table.loaded.values():
+            prefer_labels(network, labels)
+
+    def _apply_networks(self) -> None:
+        """Hand networks that were loaded meanwhile to the cameras, whose next frames they examine."""
+        self._networks.note_sizes({camera.analysis.probe.size for camera in self._cameras.values()})
+        if not self._networks.take_ready():
+            return
+        self._prefer_labels(camera.settings for camera in self._cameras.values())
+        for name, camera in self._cameras.items():
+            camera.analysis.use_detector(self._networks.table.of(name))
+        self._worker.replace_detector(self._networks.table.shared)
+        logger.info("in force now: %s", ", ".join(each.name for each in self._networks.table.loaded.values()))
+
     def _apply_shedding(self) -> None:
         """Apply load shedding each second, so that a camera which is added meanwhile does no more than the others."""
         shedding, before = self._shedding, self._shed
@@ -271,7 +292,9 @@ class IngestProcess:
             )  # fmt: skip
 
     def _unknown_labels(self, name: str, camera: config.CameraConfig) -> list[str]:
-        return [f"camera {name}: {each.text}" for each in unknown_labels(camera.rules, self._detector.labels)]
+        return [
+            f"camera {name}: {each.text}" for each in unknown_labels(camera.rules, self._networks.table.of(name).labels)
+        ]
 
     def _stop_cameras(self, cameras: Collection[_RunningCamera]) -> None:
         """Stop the cameras: their segments are closed and their last counters emitted."""
@@ -290,9 +313,10 @@ class IngestProcess:
         worker = self._worker
         self._check_policy()
         self._apply_wanted()
+        self._apply_networks()
         self._apply_shedding()
         worker.give_up_stuck_call()
-        self._watchdog.tick(worker.watchdog.busy_s(), worker.warning, fallback_reason(self._detector))
+        self._watchdog.tick(worker.watchdog.busy_s(), worker.warning, fallback_reason(self._networks.table.shared))
         detector = DetectorActivity(worker.load(), self._watchdog.is_detector_stuck)
         for camera in self._cameras.values():
             camera.runner.tick(detector)
@@ -305,7 +329,7 @@ class IngestProcess:
                 t=self._clock.now(),
                 detector_ms=round(worker.mean_ms, 2),
                 queue=worker.cameras_waiting(),
-                rss_bytes=_rss_bytes(),
+                rss_bytes=rss_bytes(),
                 warning="; ".join(self._warnings()),
                 load=round(worker.load(), 3),
                 age_p95_ms=round(worker.age_p95_ms(), 1),
@@ -324,12 +348,12 @@ class IngestProcess:
             raise PolicyOutdated("files or folders that this process may use were replaced")
 
     def _warnings(self) -> list[str]:
-        dropped = self._channel.dropped()
-        fixed = not (isinstance(self._detector, VariableInput) and self._detector.shape_step)
+        dropped, shared = self._channel.dropped(), self._networks.table.shared
+        fixed = not (isinstance(shared, VariableInput) and shared.shape_step)
         texts = [
             *(camera.runner.warning for camera in self._cameras.values()),
             self._worker.warning,
-            self._detector.warning,
+            *(each.warning for each in self._networks.table.loaded.values()),
         ]
         for name, running in self._cameras.items():
             texts += self._unknown_labels(name, running.settings)
@@ -372,7 +396,8 @@ def _record_target(storage: config.StorageConfig, name: str, camera: config.Came
     )
 
 
-def _rss_bytes() -> int:
+def rss_bytes() -> int:
+    """Return the resident memory of this process."""
     statm = os.open("/proc/self/statm", os.O_RDONLY)  # once a second: half of what open() costs
     try:
         return int(os.read(statm, 256).split()[1]) * os.sysconf("SC_PAGE_SIZE")

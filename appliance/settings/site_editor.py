@@ -24,7 +24,7 @@ from appliance.base.errors import ConfigError, PreconditionError
 from appliance.config.secrets_file import NAME, read_secrets, secrets_path, variables
 from appliance.config.site_file import SiteConfig
 from appliance.detect.class_labels import COCO_NAME
-from appliance.detect.model_files import AUTO_MODEL, HOG_MODEL, present_models
+from appliance.detect.model_files import AUTO_MODEL, HOG_MODEL, bundle_store, present_models
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.settings.secret_scrubber import SecretScrubber, secrets_of_text, site_text_without_secrets, texts_in
 from appliance.settings.yaml_edit import SiteChange, edit
@@ -37,7 +37,7 @@ FILE_KEYS = {
         "a file with a key or a certificate",
     ),
     **dict.fromkeys(
-        ("detector.labels", "detector.model", "second_look.model"),
+        ("detector.labels", "detector.model", "second_look.model", "cameras.*.model"),
         "a file of the appliance; what is installed can be chosen by its name",
     ),
 }
@@ -187,6 +187,7 @@ def write_secret(site_file: Path, name: str, value: str) -> None:
 def file_keys(config: SiteConfig) -> dict[str, tuple[str, Any]]:
     """Return what each of FILE_KEYS names and its value (None: nothing), by its dotted key, if the settings have it."""
     found = dict(leaves(config.model_dump(exclude={"cameras"})))
+    found |= {f"cameras.{name}.model": camera.model for name, camera in config.cameras.items() if camera.model}
     return {
         key: (names, found[key]) for pattern, names in FILE_KEYS.items() for key in found if fnmatchcase(key, pattern)
     }
@@ -231,7 +232,9 @@ def _is_installed(key: str, value: Any) -> bool:
     """Return True for a network, or a set of class names, that can be chosen by its name."""
     if key == "detector.labels":
         return value is None or value == Path(COCO_NAME)
-    return key.endswith(".model") and (value in (None, AUTO_MODEL, HOG_MODEL) or value in present_models())
+    if not key.endswith(".model") or value in (None, AUTO_MODEL, HOG_MODEL):
+        return key.endswith(".model")
+    return value in present_models() or value in map(str, bundle_store().installed())
 
 
 def _variables_by_key(text: str) -> dict[str, set[str]]:

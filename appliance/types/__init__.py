@@ -34,6 +34,8 @@ from appliance.types.ingest_messages import HealthEvent as HealthEvent
 from appliance.types.ingest_messages import IngestHealth as IngestHealth
 from appliance.types.ingest_messages import IngestMessage as IngestMessage
 from appliance.types.ingest_messages import MeasuredSegment as MeasuredSegment
+from appliance.types.ingest_messages import NetworksAnswer as NetworksAnswer
+from appliance.types.ingest_messages import NetworksCommand as NetworksCommand
 from appliance.types.ingest_messages import RebaselineCommand as RebaselineCommand
 from appliance.types.ingest_messages import RecheckCommand as RecheckCommand
 from appliance.types.ingest_messages import RecheckDetection as RecheckDetection

@@ -284,6 +284,33 @@ class ShedLoadCommand:
     memory_step: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworksCommand:
+    """To the ingest process: examine by these networks, which are loaded beside those in force while frames go on.
+
+    id: comes back with the answer. networks: by name, "" for all cameras that `cameras` does not name; the settings of
+    one that is to be loaded (a `detector` section that leaves nothing open), None: the one that is loaded stays.
+    """
+
+    type: Literal["networks"] = "networks"
+    id: str
+    networks: Mapping[str, Mapping[str, object] | None]
+    cameras: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworksAnswer:
+    """The outcome of a NetworksCommand: in force from the next frame of each camera on; refused, or only by a restart.
+
+    With the last two, what was in force still is.
+    """
+
+    type: Literal["networks"] = "networks"
+    id: str
+    outcome: Literal["in force", "refused", "restart"]
+    reason: str = ""
+
+
 IngestMessage = (
     StreamHeader
     | FrameBoxes
@@ -294,6 +321,7 @@ IngestMessage = (
     | IngestHealth
     | HealthEvent
     | RecheckResult
+    | NetworksAnswer
 )
-Command = RebaselineCommand | RecheckCommand | ConfigureCommand | ShedLoadCommand
+Command = RebaselineCommand | RecheckCommand | ConfigureCommand | ShedLoadCommand | NetworksCommand
 """What the core says to the ingest process."""

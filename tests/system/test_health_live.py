@@ -22,6 +22,7 @@ from appliance.config import SiteConfig
 from appliance.inference import inference_worker
 from appliance.ingest import process
 from appliance.ingest.channel import IngestChannel
+from appliance.ingest.networks import NetworkTable
 from appliance.types import Detections, HealthEvent
 from tests.servers.appliance_process import ApplianceProcess
 from tests.servers.red_camera import one
@@ -251,7 +252,7 @@ def test_a_detector_that_hangs_is_reported_and_the_process_makes_way(
         reader.start()
         detector = Hangs()
         ingest = process.IngestProcess(
-            site.for_ingest(), detector, CountingTracker, IngestChannel(writing), SystemClock()
+            site.for_ingest(), NetworkTable({"": detector}, {}), CountingTracker, IngestChannel(writing), SystemClock()
         )
         with pytest.raises(inference_worker.DetectorHung):
             ingest.run()

@@ -14,6 +14,7 @@ from appliance.base.clock import SystemClock
 from appliance.base.json_lines import decode_ingest
 from appliance.config import SiteConfig
 from appliance.ingest.channel import IngestChannel
+from appliance.ingest.networks import NetworkTable
 from appliance.ingest.process import IngestProcess
 from appliance.types import CameraMeter, Detections, HealthEvent, IngestMessage
 from tests.support.scripted_sources import CountingTracker, clip
@@ -68,7 +69,9 @@ class Overcommitted:
         self.detector = SlowDetector(clock, call_s)
         self.messages: list[IngestMessage] = []
         self._channel, self._writing = os.fdopen(reading, "rb"), writing
-        self.process = IngestProcess(site.for_ingest(), self.detector, CountingTracker, IngestChannel(writing), clock)
+        self.process = IngestProcess(
+            site.for_ingest(), NetworkTable({"": self.detector}, {}), CountingTracker, IngestChannel(writing), clock
+        )
         self._threads = [threading.Thread(target=self._read), threading.Thread(target=self.process.run)]
 
     def __enter__(self) -> Overcommitted:

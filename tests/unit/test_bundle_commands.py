@@ -55,7 +55,7 @@ def test_a_bundle_goes_from_one_appliance_to_another_and_back(folder: Path, caps
     assert find_model(OWN_MODEL).path == bundle_store().folder(BundleRef(OWN_MODEL, "8")) / NANO.name
     assert find_model(OWN_MODEL, precision="int8").path.parent == find_model("vedette-nano@8").path.parent
 
-    assert bundle_store().pass_probation() == BundleRef(OWN_MODEL, "8")
+    assert bundle_store().settle(proven=True).bundle == BundleRef(OWN_MODEL, "8")
 
     manifest, files = retrained("9")
     (folder / "nano-9").mkdir()

@@ -8,6 +8,7 @@ from pathlib import Path
 from appliance import config
 from appliance.base.clock import ManualClock
 from appliance.ingest.channel import IngestChannel
+from appliance.ingest.networks import NetworkTable
 from appliance.ingest.process import IngestProcess
 from appliance.track.tracker import Tracker
 from appliance.types import HealthEvent, IngestHealth
@@ -40,7 +41,11 @@ def test_its_detector_hears_what_rules_want(tmp_path: Path) -> None:
     with open(os.devnull, "wb") as nowhere:
         channel = IngestChannel(nowhere.fileno())
         made = IngestProcess(
-            config.IngestConfig(cameras=cameras, storage=storage), detector, Tracker, channel, ManualClock()
+            config.IngestConfig(cameras=cameras, storage=storage),
+            NetworkTable({"": detector}, {}),
+            Tracker,
+            channel,
+            ManualClock(),
         )
         assert detector.wanted == [frozenset({"person"})]
         made.configure({"gate": section("car", "dog")})
@@ -57,7 +62,11 @@ def test_a_detector_that_stands_in_is_a_health_event_and_a_warning(tmp_path: Pat
     with (tmp_path / "channel").open("wb") as out:
         channel = IngestChannel(out.fileno())
         process = IngestProcess(
-            config.IngestConfig(cameras={}, storage=storage), StandsIn(), Tracker, channel, ManualClock()
+            config.IngestConfig(cameras={}, storage=storage),
+            NetworkTable({"": StandsIn()}, {}),
+            Tracker,
+            channel,
+            ManualClock(),
         )
         heard: list[object] = []
         channel.put = heard.append  # type: ignore[method-assign,assignment]

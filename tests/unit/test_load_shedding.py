@@ -19,6 +19,7 @@ from appliance.config import LoadSheddingConfig, SiteConfig
 from appliance.core.appliance_monitor import ApplianceMonitor
 from appliance.health.load_shedding import LoadShedder, LoadShedding
 from appliance.ingest.channel import IngestChannel
+from appliance.ingest.networks import NetworkTable
 from appliance.ingest.process import IngestProcess
 from appliance.recheck.recheck_policy import ApplianceStatus, find_blocker
 from appliance.router.decide import decide
@@ -248,7 +249,7 @@ def test_ingest_does_what_it_is_told_also_for_cameras_that_come_later(tmp_path: 
     with open(os.devnull, "wb") as nowhere:
         made = IngestProcess(
             config.IngestConfig(cameras={"gate": config.CameraConfig.model_validate(camera)}, storage=storage),
-            NumberReader(),
+            NetworkTable({"": NumberReader()}, {}),
             Tracker, IngestChannel(nowhere.fileno()), ManualClock(),
         )  # fmt: skip
         made.handle_command(ShedLoadCommand(fps_share=0.5, input_share=0.75, memory_step=2))

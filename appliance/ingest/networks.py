@@ -1,0 +1,117 @@
+"""The networks in use: one for all cameras, perhaps another for some, and others that take their places while they run.
+
+A new network is loaded in a thread of its own, beside those in force, and examines a frame in the size of each camera.
+Only then does the main loop hand it to the cameras, each of which begins a session with its next frame. What does not
+load, or is not ready in time, changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import ValidationError
+
+from appliance.base.detector_config import DetectorConfig
+from appliance.base.errors import DetectorError, MissingDependency, ModelError
+from appliance.detect.detector import ObjectDetector
+from appliance.detect.runtime_choice import trial_frame
+from appliance.types import NetworksAnswer, NetworksCommand
+
+logger = logging.getLogger(__name__)
+
+SHARED = ""  # name of the network of all cameras that have none of their own
+NICE = 10  # of the thread that loads: cameras come first
+_NOT_READABLE = "cannot be read: Permission denied"
+Load = Callable[[DetectorConfig], ObjectDetector]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkTable:
+    """The loaded networks by name, and the name of each camera's that has one of its own."""
+
+    loaded: Mapping[str, ObjectDetector]
+    cameras: Mapping[str, str]
+
+    @property
+    def shared(self) -> ObjectDetector:
+        """The network of all cameras that have none of their own."""
+        return self.loaded[SHARED]
+
+    def of(self, camera: str) -> ObjectDetector:
+        """Return the network of a camera; that of all where its own could not be loaded."""
+        return self.loaded.get(self.cameras.get(camera, SHARED), self.shared)
+
+
+class Networks:
+    """Owns the networks of the ingest process.
+
+    State: the table in force, and the one that is ready. `submit` is called by any thread, all else by the main loop.
+    Invariant: one set is loaded at a time.
+    """
+
+    def __init__(self, table: NetworkTable, load: Load, answer: Callable[[NetworksAnswer], None]) -> None:
+        """load: finds and warms up a network; raises ModelError, MissingDependency."""
+        self.table = table
+        self._load = load
+        self._answer = answer
+        self._lock = threading.Lock()
+        self._loading = False
+        self._ready: tuple[str, NetworkTable] | None = None
+        self._sizes: Collection[tuple[int, int]] = ()
+
+    def submit(self, command: NetworksCommand) -> None:
+        """Begin to load what is asked for; the answer comes once it is in force, or will not be."""
+        with self._lock:
+            if self._loading:
+                why = "another network is being loaded, or does not come back"
+                self._answer(NetworksAnswer(id=command.id, outcome="restart", reason=why))
+                return
+            self._loading = True
+        threading.Thread(target=self._run, args=(command,), name="network", daemon=True).start()
+
+    def note_sizes(self, sizes: Collection[tuple[int, int]]) -> None:
+        """Take the (width, height) of the cameras' frames, in which new networks are warmed up."""
+        self._sizes = tuple(each for each in sizes if each != (0, 0))
+
+    def take_ready(self) -> bool:
+        """Put the table in force that was loaded; False: none was."""
+        ready, self._ready = self._ready, None
+        if ready is None:
+            return False
+        command, self.table = ready
+        self._answer(NetworksAnswer(id=command, outcome="in force"))
+        return True
+
+    def _run(self, command: NetworksCommand) -> None:
+        with contextlib.suppress(OSError):  # where the kernel has no priority a thread
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        try:
+            self._ready = command.id, self._loaded(command)
+        except (ModelError, MissingDependency, DetectorError, ValidationError) as error:
+            # A folder that came after this process was confined is out of its reach: the next one reads it.
+            outcome: Literal["restart", "refused"] = "restart" if str(error).endswith(_NOT_READABLE) else "refused"
+            self._answer(NetworksAnswer(id=command.id, outcome=outcome, reason=str(error)))
+        except Exception as error:  # a network is foreign code: whatever it raises, the one in force goes on
+            logger.exception("a network failed in an unexpected way while it was loaded")
+            self._answer(NetworksAnswer(id=command.id, outcome="refused", reason=type(error).__name__))
+        finally:
+            with self._lock:
+                self._loading = False
+
+    def _loaded(self, command: NetworksCommand) -> NetworkTable:
+        loaded = {}
+        for name, values in command.networks.items():
+            if values is None:
+                loaded[name] = self.table.loaded[name]
+                continue
+            network = self._load(DetectorConfig.model_validate(values))
+            for size in self._sizes:
+                network.detect([trial_frame(network, size)])
+            loaded[name] = network
+        return NetworkTable(loaded, command.cameras)

@@ -1,0 +1,268 @@
+"""Another network takes over while real cameras go on: no gap, and what fails never decides."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.base.clock import SystemClock
+from appliance.bundle.bundle_store import BundleStore
+from appliance.bundle.manifest import BundleRef
+from appliance.config import SiteConfig
+from appliance.core.ingest_supervisor import IngestSupervisor
+from appliance.core.network_switch import FAILS_AFTER, WORKS_AFTER, NetworkSwitch
+from appliance.detect.bundle_maker import describe_file, describe_network, install_files
+from appliance.sensors.linux_sensors import MemoryReading
+from appliance.types import CameraState, FrameBoxes, Gap, SegmentRow, StreamHeader
+from tests.servers.rtsp import FaultyRtspServer
+from tests.support import candidate_networks as candidates
+from tests.support.scripted_sources import clip
+from tests.support.waiting import PATIENCE, until
+
+CAMERAS = ("gate", "yard")
+GAP_S_MAX = 1.5  # between two examined frames of a camera: a second, and a busy machine
+noise = partial(candidates.noisy, share=1e-4)
+
+
+def install(store: BundleStore, version: str, write: Callable[[Path], None], folder: Path) -> BundleRef:
+    """Install `night@VERSION`, whose file `write` makes of vedette-nano."""
+    path = folder / f"night-{version}.onnx"
+    write(path)
+    manifest, files = describe_network("vedette-nano", version)
+    data = path.read_bytes()
+    described = describe_file(path.name, data)
+    entry = manifest.model.model_copy(update={"file": path.name, "sha256": described.sha256, "variants": {}})
+    files = {path.name: data, manifest.card: files[manifest.card]}
+    kept = {path.name: described, manifest.card: manifest.files[manifest.card]}
+    manifest = manifest.model_copy(update={"name": "night", "entries": {"night": entry}, "files": kept})
+    install_files(store, manifest, files)
+    return manifest.ref
+
+
+class Site:
+    """Two RTSP cameras that loop, the real ingest process, its supervisor and the switch, each in its thread."""
+
+    def __init__(
+        self, folder: Path, memory: MemoryReading | None = None, try_s_max: float = 300.0, blames: bool = True
+    ) -> None:
+        self.heard: list[tuple[float, Any]] = []
+        self._blames = blames  # networks on probation for lives of ingest that were short
+        self.store = BundleStore(folder / "models" / "bundles")
+        self.store.incoming()  # the folder is there when ingest confines itself
+        film = clip(folder / "film.mp4", 100, fps=10, gop=10)
+        self.cameras = FaultyRtspServer.in_thread(dict.fromkeys(CAMERAS, film))
+        self.cameras.__enter__()
+        site = {
+            "storage": {"dir": str(folder / "data"), "segment_s": 2, "disk_free_min_mb": 0},
+            "detector": {"backend": "onnx", "device": "cpu", "precision": "fp32"},  # nothing is measured
+            "cameras": {name: {"url": self.cameras.url(name), "detect": {"heartbeat_s": 0.5}} for name in CAMERAS},
+        }
+        config, clock = SiteConfig.model_validate(site).for_ingest(), SystemClock()
+        self.supervisor = IngestSupervisor(config, clock, replace_network=self._leave_probation)
+        self.switch = NetworkSwitch(
+            config, self.store, self.supervisor, clock, lambda: memory or MemoryReading(), try_s_max=try_s_max
+        )
+        self._threads = [
+            threading.Thread(target=self.supervisor.run, args=(self,)), threading.Thread(target=self.switch.run)
+        ]  # fmt: skip
+        for thread in self._threads:
+            thread.start()
+
+    def take(self, message: Any) -> None:
+        self.heard.append((time.monotonic(), message))
+
+    def lost(self, reason: str) -> None:
+        pass
+
+    def _leave_probation(self, reason: str) -> bool:
+        return self._blames and bool(self.store.end_probation(reason))
+
+    def end(self) -> None:
+        self.switch.stop()
+        self.supervisor.stop()
+        for thread in self._threads:
+            thread.join(60)
+        self.cameras.__exit__(None, None, None)
+
+    def of(self, kind: type, since: int = 0) -> list[Any]:
+        return [message for _, message in tuple(self.heard[since:]) if isinstance(message, kind)]
+
+    def is_examined_by(self, network: str, since: int = 0) -> bool:
+        """Every camera has boxes after a header of this network, which is its last one."""
+        heard = [message for _, message in tuple(self.heard)]
+        for camera in CAMERAS:
+            of_camera = [message for message in heard if getattr(message, "camera", "") == camera]
+            begins = [at for at, message in enumerate(of_camera) if isinstance(message, StreamHeader)]
+            if not begins or not of_camera[begins[-1]].model.startswith(network):
+                return False
+            if not any(isinstance(each, FrameBoxes) and each.looked for each in of_camera[begins[-1] :]):
+                return False
+        return bool(self.of(FrameBoxes, since))
+
+    def network_of(self, camera: str) -> str:
+        """The model of its last header that boxes followed."""
+        heard = [message for _, message in tuple(self.heard) if getattr(message, "camera", "") == camera]
+        begins = [at for at, message in enumerate(heard) if isinstance(message, StreamHeader)]
+        seen = any(isinstance(each, FrameBoxes) and each.looked for each in heard[begins[-1] :])
+        return heard[begins[-1]].model if seen else ""
+
+    def longest_gap_s(self, camera: str) -> float:
+        """Between two examined frames, by the camera's clock."""
+        times: list[float] = [each.t for each in self.of(FrameBoxes) if each.camera == camera and each.looked]
+        return max(b - a for a, b in itertools.pairwise(times))
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
+    monkeypatch.setenv("VEDETTE_MODELS", str(tmp_path / "models"))
+    made: list[Site] = []
+
+    def site(**given: Any) -> Site:
+        made.append(Site(tmp_path, **given))
+        until(lambda: made[-1].is_examined_by("vedette-nano"), 20)
+        return made[-1]
+
+    yield site
+    for each in made:
+        each.end()
+
+
+@pytest.mark.timeout(600)
+def test_cameras_go_on_while_another_network_takes_over_and_again(make: Callable[..., Site], tmp_path: Path) -> None:
+    site = make()
+    for version in ("1", "2"):  # the second round as the first
+        write = partial(candidates.changed, change=partial(noise, seed=int(version)))
+        site.store.put_in_force(install(site.store, version, write, tmp_path), state="probation")
+        until(lambda version=version: site.is_examined_by(f"night-{version}"), 60, lambda: site.switch.status)  # type: ignore[misc]
+    site.store.roll_back()  # both were on probation: what was proven before is what comes with Vedette
+    until(lambda: site.is_examined_by("vedette-nano", len(site.heard) - 1), 60, lambda: site.switch.status)
+    assert site.supervisor.starts == 1
+    assert site.of(Gap) == []
+    assert {each.state for each in site.of(CameraState)} == {"connecting", "live"}, "no camera was lost"
+    for camera in CAMERAS:
+        models = [each.model.partition("@")[0] for each in site.of(StreamHeader) if each.camera == camera]
+        assert models == [models[0], "night-1", "night-2", models[0]]
+        assert site.longest_gap_s(camera) < GAP_S_MAX * PATIENCE
+        rows = {each.path: each for each in site.of(SegmentRow) if each.camera == camera}
+        begins = sorted(each.t_start for each in rows.values())
+        assert len(begins) > 2, "it records all the time"
+
+
+@pytest.mark.timeout(600)
+def test_one_camera_gets_a_network_of_its_own_and_the_other_is_not_touched(
+    make: Callable[..., Site], tmp_path: Path
+) -> None:
+    site = make()
+    ref = install(site.store, "4", partial(candidates.changed, change=partial(noise, seed=4)), tmp_path)
+    site.store.put_in_force(ref, "gate", state="probation")
+    until(lambda: site.network_of("gate").startswith("night-4"), 60, lambda: site.switch.status)
+    before = len(site.heard)
+    until(lambda: {each.camera for each in site.of(FrameBoxes, before) if each.looked} == set(CAMERAS), 20)
+    assert len([each for each in site.of(StreamHeader) if each.camera == "yard"]) == 1, "its session went on"
+    pid = site.supervisor.status.pid
+    os.kill(pid, signal.SIGKILL)  # the next process has both from its start
+    until(lambda: site.supervisor.status.pid not in (0, pid), 20)
+    started = len(site.heard)
+    until(lambda: {each.camera for each in site.of(FrameBoxes, started) if each.looked} == set(CAMERAS), 20)
+    assert site.network_of("gate").startswith("night-4")
+    assert site.network_of("yard").startswith("vedette-nano")
+    site.store.roll_back("gate")
+    until(lambda: site.is_examined_by("vedette-nano"), 60, lambda: site.switch.status)
+
+
+@pytest.mark.parametrize("fault", ["refused", "fails", "hangs"])
+def test_a_network_that_does_not_come_up_is_put_in_quarantine_and_nothing_else_happens(
+    make: Callable[..., Site], tmp_path: Path, fault: str
+) -> None:
+    changes = {"fails": candidates.fails, "hangs": candidates.hangs}
+    write = partial(candidates.changed, change=changes[fault]) if fault in changes else candidates.truncated
+    site = make(try_s_max=15.0)
+    ref = install(site.store, "9", write, tmp_path)
+    site.store.put_in_force(ref, state="probation")
+    until(lambda: ref in site.store.in_force().quarantined, 90)
+    until(lambda: site.switch.fault, 10)
+    assert site.switch.status.progress == "refused"
+    before = len(site.heard)
+    until(lambda: site.is_examined_by("vedette-nano", before), 30)
+    assert site.store.in_force().everywhere is None
+    assert (site.supervisor.starts, site.of(Gap)) == (1, [])
+    assert len(site.of(StreamHeader)) == len(CAMERAS), "no session ended"
+
+
+def test_where_memory_is_short_ingest_is_started_anew_and_it_says_so(make: Callable[..., Site], tmp_path: Path) -> None:
+    site = make(memory=MemoryReading(available_bytes=65_000_000))
+    write = partial(candidates.changed, change=partial(noise, seed=1))
+    site.store.put_in_force(install(site.store, "1", write, tmp_path), state="probation")
+    until(lambda: site.is_examined_by("night-1"), 60, lambda: site.switch.status)
+    assert site.supervisor.starts == 2
+    assert "two networks need" in site.switch.status.reason
+    assert "started anew" in site.switch.fault
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kills", [pytest.param(5, id="few"), pytest.param(200, id="all", marks=pytest.mark.slow)])
+def test_kill_9_of_ingest_at_any_moment_of_a_switch_leaves_a_network_that_works(
+    make: Callable[..., Site], tmp_path: Path, kills: int
+) -> None:
+    """The core's part of a switch is the pointer alone, which tests/system/test_bundle_kill.py kills."""
+    site, drawn = make(blames=False), random.Random(26)
+    refs = [
+        install(site.store, version, partial(candidates.changed, change=partial(noise, seed=int(version))), tmp_path)
+        for version in ("1", "2")
+    ]
+    for number in range(kills):
+        ref = refs[number % 2]
+        site.store.put_in_force(ref, state="probation")
+        threading.Event().wait(drawn.uniform(0, 4.0))  # a switch takes some three seconds
+        pid = site.supervisor.status.pid
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda ref=ref: site.is_examined_by(f"night-{ref.version}"), 60, lambda: site.switch.status)  # type: ignore[misc]
+        assert site.store.in_force().quarantined == {}, "a kill is no fault of the network"
+        site.store.settle(proven=True)
+
+
+class Counted:
+    """A supervisor that says how many frames a camera's network answered. Nothing runs."""
+
+    def __init__(self) -> None:
+        self.answered = self.failed = 0
+        self.config: Any = None
+
+    def adopt(self, config: Any) -> None:
+        self.config = config
+
+    def examined(self, camera: str) -> Any:
+        return self
+
+
+def test_a_network_on_probation_is_proven_by_its_answers_and_leaves_without_any(tmp_path: Path) -> None:
+    store, counted = BundleStore(tmp_path / "bundles"), Counted()
+    config = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}}).for_ingest()
+    refs = [install(store, v, partial(candidates.changed, change=partial(noise, seed=1)), tmp_path) for v in "12"]
+    store.put_in_force(refs[0], state="probation")
+    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading)  # type: ignore[arg-type]
+    counted.answered = WORKS_AFTER - 1
+    switch.run_once()
+    assert store.in_force().everywhere.state == "probation"  # type: ignore[union-attr]
+    counted.answered = WORKS_AFTER
+    switch.run_once()
+    assert store.in_force().everywhere.state == "proven"  # type: ignore[union-attr]
+    store.put_in_force(refs[1], state="probation")
+    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading)  # type: ignore[arg-type]
+    counted.answered, counted.failed = 0, FAILS_AFTER
+    switch.run_once()
+    slot = store.in_force().everywhere
+    assert slot is not None
+    assert (slot.bundle, refs[1] in store.in_force().quarantined) == (refs[0], True)
+    assert "answered none" in switch.fault
