@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -200,6 +200,14 @@ class BundleStore:
                 raise PreconditionError(f"{camera or 'this appliance'} has no bundle of its own in force")
             self._write(_with_slot(table, camera, self._before(slot, table)))
         return self.in_force().of(camera)
+
+    def release(self, cameras: Iterable[str]) -> None:
+        """Take the pointers of these cameras away: they have what all cameras have. Raise ModelError."""
+        gone = set(cameras)
+        with self.changing():
+            table = self.in_force()
+            own = {name: slot for name, slot in table.cameras.items() if name not in gone}
+            self._write(replace(table, cameras=own))
 
     def withdraw(self) -> None:
         """Take the pointer of all cameras away: what comes with Vedette, or `detector.model` names, counts again."""

@@ -256,6 +256,24 @@ Exit code 0: better. 1: worse, or not enough is known. 2: wrong use, or nothing 
 
 
 APPLIANCE.command(
+    "models rollout",
+    "put an installed bundle in force on some cameras first, then on all",
+    """\
+Put a bundle in force on probation on the cameras that are named. Once each of them has had 1,000 frames examined with
+it, all cameras get it. A bundle that does not come up, does not answer or that a trial calls worse goes back by itself.
+
+  vedette models rollout night@4 --camera gate --camera yard
+
+Exit code 0: it has begun. 2: the bundle is not installed, is in quarantine, or another rollout is under way.
+""",
+    option("bundle", metavar="NAME@VERSION", help="an installed bundle"),
+    option("--camera", dest="cameras", action="append", default=[], metavar="NAME", help="first; may be repeated"),
+    json_switch("a JSON object instead of text"),
+    run="appliance.cli.bundle_commands:rollout_command",
+)
+
+
+APPLIANCE.command(
     "models rollback",
     "go back to the bundle that was in force before",
     """\

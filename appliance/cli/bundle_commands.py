@@ -15,6 +15,7 @@ from appliance.bundle.bundle_fetch import BundleFetch, FetchPlan
 from appliance.bundle.bundle_store import BundleStore, InForce
 from appliance.bundle.manifest import MANIFEST_FILE, BundleManifest, BundleRef, check_minimum, read_manifest
 from appliance.bundle.repositories import OciRepository, open_repository
+from appliance.bundle.rollout import begin_rollout
 from appliance.bundle.trust import PUBLISHER, TrustedRepository, newest_version, read_root, trust_folder
 from appliance.detect.bundle_maker import describe_network
 from appliance.detect.model_files import bundle_store
@@ -48,6 +49,18 @@ def install_command(name: str, *, address: str, root: Path | None, use: bool, ca
     here = f"; {saved / 1e6:.1f} MB were here already" if plan.bytes_missing and saved > 0 else ""
     print(f"{ref}: {folder} ({plan.bytes_missing / 1e6:.1f} of {plan.bytes_total / 1e6:.1f} MB fetched{here})")
     print(f"{_where(camera)}: {ref}, {TAKEN}" if slot else f"not in force yet: vedette models install {ref} --use")
+    return 0
+
+
+def rollout_command(bundle: str, *, cameras: Sequence[str], as_json: bool) -> int:
+    """Put a bundle in force on some cameras first. Returns 0. Raises ModelError, PreconditionError, UsageError."""
+    if not cameras:
+        raise UsageError("name the cameras that get it first: --camera gate --camera yard")
+    rollout = begin_rollout(bundle_store(), BundleRef.parse(bundle), cameras)
+    if as_json:
+        print(rollout.model_dump_json(indent=1))
+    else:
+        print(f"{bundle}: {', '.join(cameras)} first, {TAKEN}; all cameras once it has proven itself there")
     return 0
 
 

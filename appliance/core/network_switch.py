@@ -26,6 +26,7 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import ModelError, PreconditionError
 from appliance.bundle.bundle_store import BundleStore, InForce, InForceTable
 from appliance.bundle.manifest import BundleRef
+from appliance.bundle.rollout import advance_rollout
 from appliance.config import OWN_NETWORKS_MAX, IngestConfig
 from appliance.core.ingest_supervisor import IngestRefused, IngestSupervisor, NetworkTrial
 from appliance.dashboard.deps import SwitchStatus
@@ -147,6 +148,7 @@ class NetworkSwitch:
             wanted, now = self._wanted(table), self._now
         if wanted.networks == now.networks and wanted.cameras == now.cameras:
             self._judge(table, now)
+            self._advance()
         elif self._supervisor.status.pid != 0:
             self._switch(wanted, now, table)
 
@@ -250,6 +252,14 @@ class NetworkSwitch:
                     self._report(f"{slot.bundle} answered none of {FAILS_AFTER} frames; what was before comes back")
             except (ModelError, PreconditionError) as error:
                 logger.warning("%s", error)
+
+    def _advance(self) -> None:
+        """Give a bundle that is rolled out to all cameras, once it has proven itself on the first ones."""
+        try:
+            if done := advance_rollout(self._store):
+                logger.info("%s", done)
+        except (ModelError, PreconditionError) as error:
+            logger.warning("%s", error)
 
     def _is_now(self, wanted: _Wanted) -> None:
         with self._lock:

@@ -398,7 +398,7 @@ def main(argument: str) -> int:
         if not _serve(channel, module, asked):
             return 1
         if clock.monotonic() - trimmed >= limits.trim_s:
-            trim_heaps()  # frames and images of all sizes leave holes: without it 15 MB an hour of stills
+            trim_heaps()  # frames and images of all sizes leave holes: 9 MB in 47 minutes of a soak
             trimmed = clock.monotonic()
     return 0
 

@@ -49,6 +49,7 @@ ODD = ("Origin: http://[", "Origin: null", "Origin: https://evil.example", "Host
 METHODS = ("GET", "GET", "GET", "POST", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "BREW", "get")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS = re.compile(rb"^HTTP/1\.[01] (\d{3})")
+_BODILESS = (b"204", b"304")
 SECRETS = (b"root:x:0:0", CANARY.encode(), CAMERA_SECRET.encode(), TOKEN.encode())
 
 
@@ -86,7 +87,7 @@ def guess(target: Target, count: int) -> Tally:
             body = f'{{"token": "{word if word.isprintable() else n}"}}'.encode()
             kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
             data = f"POST /login HTTP/1.1\r\n{head}\r\n{kind}\r\n\r\n".encode() + body
-        answer = _exchange(target.port, data, "127.0.0.2")
+        answer = exchange(target.port, data, "127.0.0.2")
         status = match.group(1).decode() if (match := _STATUS.match(answer)) else "closed"
         tally.count(status, repr(data[:200]))
         if status.startswith("2") or b"set-cookie" in answer.lower():
@@ -157,7 +158,7 @@ def _one(choose: random.Random, template: str, names: Sequence[str], alerts: Seq
 
 def _send(port: int, each: Try, tally: Tally) -> None:
     try:
-        answer = _exchange(port, each.data, "127.0.0.3" if "login" in each.path else "127.0.0.1")
+        answer = exchange(port, each.data, "127.0.0.3" if "login" in each.path else "127.0.0.1")
     except TimeoutError:
         tally.count("hang", repr(each.data[:300]))
         return
@@ -188,7 +189,7 @@ def _judge(each: Try, status: str, answer: bytes, tally: Tally) -> None:
         tally.door(f"an answer without its headers: {each.method} {path[:120]} {status}")
 
 
-def _exchange(port: int, data: bytes, source: str = "127.0.0.1") -> bytes:
+def exchange(port: int, data: bytes, source: str = "127.0.0.1") -> bytes:
     """Return the bytes up to the end of the head and of the body it announces, or until the connection was closed."""
     answer = bytearray()
     try:
@@ -210,7 +211,7 @@ def _complete(answer: bytearray, *, bodiless: bool) -> bool:
     head, found, body = answer.partition(b"\r\n\r\n")
     if not found:
         return False
-    if bodiless:
+    if bodiless or ((status := _STATUS.match(answer)) and status.group(1) in _BODILESS):
         return True
     length = re.search(rb"\ncontent-length: *(\d+)", head.lower())
     if length:

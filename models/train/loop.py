@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--others", type=int, default=150, help="how many of them (default 150)")
     add("--epochs", type=int, default=30, help="how often each cell is shown (default 30)")
     add("--evaluation", type=Path, help="cache of models.evaluation.public: judge other kinds of view as well")
-    add("--threads", type=int, default=2, help="of PyTorch (default 2)")
+    add("--threads", type=int, default=1, help="of PyTorch (default 1)")
     add("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)

@@ -7,12 +7,15 @@ contract/test_hostile_media.py try without processes.
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from benchmarks.attack.__main__ import QUICK, QUICKEST, Size, attack
+from benchmarks.attack.http_attack import exchange
 from benchmarks.attack.tally import Tally
 from tests.servers.nats import find_nats_servers
+from tests.support.dashboard_site import config_of, furnished
 
 
 @pytest.mark.skipif(not find_nats_servers(), reason="no nats-server")
@@ -28,6 +31,16 @@ def test_some_hundred_tries_find_nothing(tmp_path: Path, size: Size) -> None:
     assert parts["verdicts"].answers["sent"] == parts["escalations"].answers["sent"] == 80
     assert ("media" not in parts and size is QUICKEST) or parts["media"].answers["sent"] >= 60
     assert parts["sockets"].answers["silent"] == size.idle
+
+
+@pytest.mark.parametrize("path", ["/api/v1/system/diagnostics.zip", "/fragments/health/0", "/api/v1/cameras"])
+def test_an_answer_on_a_connection_that_is_kept_is_no_hang(tmp_path: Path, path: str) -> None:
+    """A folded header behind `Connection: close` makes it another value: chunks, no content and a length all end."""
+    with furnished(tmp_path, {}, config=config_of(token="correct horse")) as url:
+        head = f"GET {path} HTTP/1.1\r\nAuthorization: Bearer correct horse\r\nHost: 127.0.0.1\r\nConnection: close"
+        answer = exchange(urlsplit(url).port or 0, f"{head}\r\n : x\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 20")
+    assert b"connection: close" not in answer.lower()
 
 
 def test_an_attack_that_finds_something_says_so() -> None:

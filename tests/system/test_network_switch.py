@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from appliance.base.clock import SystemClock
+from appliance.base.errors import PreconditionError
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
+from appliance.bundle.rollout import advance_rollout, begin_rollout, rollout_of
 from appliance.config import SiteConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.network_switch import FAILS_AFTER, WORKS_AFTER, NetworkSwitch
@@ -230,6 +232,34 @@ def test_kill_9_of_ingest_at_any_moment_of_a_switch_leaves_a_network_that_works(
         until(lambda ref=ref: site.is_examined_by(f"night-{ref.version}"), 60, lambda: site.switch.status)  # type: ignore[misc]
         assert site.store.in_force().quarantined == {}, "a kill is no fault of the network"
         site.store.settle(proven=True)
+
+
+def test_some_cameras_get_it_first_then_all_and_a_quarantine_ends_it(tmp_path: Path) -> None:
+    store, counted = BundleStore(tmp_path / "bundles"), Counted()
+    cameras = {name: {"url": "rtsp://127.0.0.1/x"} for name in CAMERAS}
+    config = SiteConfig.model_validate({"cameras": cameras}).for_ingest()
+    good, bad = (
+        install(store, v, partial(candidates.changed, change=partial(noise, seed=1)), tmp_path) for v in ("1", "2")
+    )
+    begin_rollout(store, good, ["gate"])
+    switch = NetworkSwitch(config, store, counted, SystemClock(), MemoryReading)  # type: ignore[arg-type]
+    switch.run_once()
+    assert store.in_force().everywhere is None
+    with pytest.raises(PreconditionError, match="is being rolled out"):
+        begin_rollout(store, bad, ["gate"])
+    counted.answered = WORKS_AFTER
+    switch.run_once()
+    table = store.in_force()
+    assert table.everywhere is not None
+    assert (table.everywhere.bundle, table.everywhere.state, table.cameras) == (good, "probation", {})
+    assert rollout_of(store) is None
+
+    store.settle(proven=True)
+    begin_rollout(store, bad, ["yard"])
+    store.quarantine(bad, "a trial calls it worse")
+    assert "has ended" in advance_rollout(store)
+    assert {store.in_force().of(name).bundle for name in CAMERAS} == {good}  # type: ignore[union-attr]
+    assert (rollout_of(store), advance_rollout(store)) == (None, "")
 
 
 class Counted:
