@@ -2,7 +2,7 @@
 
 It answers which order of the answer (`engine.answer_order`) judges better: one cassette is recorded with each. Compared
 are the escalations that stand on all cassettes and of which the truth is known: the entries of a scenario, or what
-people said of the alerts of a site. `unsure` agrees with neither.
+people answered of the alerts of a site. `unsure` agrees with neither.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ ALL_RULES = "all rules"
 PAGE = 500  # alerts of one read
 _BY_REVIEW: Mapping[Review, Decision] = {"reviewed": "confirmed", "false_alarm": "rejected"}
 
-Question = tuple[str, str, str, str, float]
+EscalationKey = tuple[str, str, str, str, float]
 """Clip, camera, rule, label and time: an escalation, whatever evidence its steps had."""
 Truth = Callable[[CassetteQuery, wire.Verdict], Decision | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One judge on one rule. agrees: the share of `questions` in which it says what is true; unsure: how many."""
+    """One judge on one rule. agrees: the share of `escalations` in which it says what is true; unsure: how many."""
 
     cassette: str
     order: str
     judge: str
     rule: str
-    questions: int
+    escalations: int
     unsure: int
     agrees: Estimate
 
@@ -52,7 +52,7 @@ class _Played:
     name: str
     order: str
     judge: str
-    verdicts: Mapping[Question, tuple[CassetteQuery, wire.Verdict]]
+    verdicts: Mapping[EscalationKey, tuple[CassetteQuery, wire.Verdict]]
 
 
 def agree_command(cassettes: Sequence[Path], truth: Path | None, site_file: Path | None, *, as_json: bool) -> int:
@@ -67,7 +67,7 @@ def agree_command(cassettes: Sequence[Path], truth: Path | None, site_file: Path
         print(json.dumps({"agreement": [asdict(each) for each in found], "lacking": lacking}))
         return 0
     for each in found:
-        judged = f"{each.questions} questions, {each.unsure} unsure, agrees {format_estimate(each.agrees)}"
+        judged = f"{each.escalations} escalations, {each.unsure} unsure, agrees {format_estimate(each.agrees)}"
         print(f"{each.rule:24}  {each.order:15}  {judged}  ({each.cassette}: {each.judge})")
     for order in lacking:
         print(
@@ -79,8 +79,8 @@ def agree_command(cassettes: Sequence[Path], truth: Path | None, site_file: Path
 def agreements(played: Sequence[_Played], about: Truth) -> list[Agreement]:
     """Return a row for each rule and cassette, all rules first. Raise UsageError where nothing can be compared."""
     shared = set.intersection(*(set(each.verdicts) for each in played))
-    known = {question: about(*played[0].verdicts[question]) for question in sorted(shared)}
-    true = {question: decision for question, decision in known.items() if decision in ("confirmed", "rejected")}
+    known = {key: about(*played[0].verdicts[key]) for key in sorted(shared)}
+    true = {key: decision for key, decision in known.items() if decision in ("confirmed", "rejected")}
     if not true:
         text = f"nothing to compare: {len(shared)} escalations are on all of these cassettes"
         raise UsageError(f"{text}, and of none of them is the truth known")
@@ -88,19 +88,19 @@ def agreements(played: Sequence[_Played], about: Truth) -> list[Agreement]:
     return [row for rule in rules for row in _rows(rule, true, played)]
 
 
-def _rows(rule: str, true: Mapping[Question, Decision], played: Sequence[_Played]) -> Iterator[Agreement]:
+def _rows(rule: str, true: Mapping[EscalationKey, Decision], played: Sequence[_Played]) -> Iterator[Agreement]:
     asked = {each: decision for each, decision in true.items() if rule in (ALL_RULES, each[2])}
     for tape in played:
-        said = {each: tape.verdicts[each][1].decision for each in asked}
-        right = [said[each] == decision for each, decision in asked.items()]
-        unsure = sum(decision not in ("confirmed", "rejected") for decision in said.values())
+        answered = {each: tape.verdicts[each][1].decision for each in asked}
+        right = [answered[each] == decision for each, decision in asked.items()]
+        unsure = sum(decision not in ("confirmed", "rejected") for decision in answered.values())
         yield Agreement(tape.name, tape.order, tape.judge, rule, len(asked), unsure, estimate_share(right))
 
 
 def _play(path: Path) -> _Played:
     """Read a cassette. Raise UsageError for one that is damaged, or whose judges answered in several orders."""
     reader = CassetteReader(path)
-    verdicts: dict[Question, tuple[CassetteQuery, wire.Verdict]] = {}
+    verdicts: dict[EscalationKey, tuple[CassetteQuery, wire.Verdict]] = {}
     orders = set()
     for placed in reader.lines():
         asked, verdict = placed.line.asked, placed.line.verdict
@@ -134,9 +134,9 @@ def _of_scenario(path: Path) -> Truth:
 def _of_people(site_file: Path) -> Truth:
     """Return what people said of the alerts of a site; None of those that nobody reviewed."""
     archive = StorageArchive(config.load(site_file).storage.dir)
-    said: dict[str, Decision] = {}
+    answered: dict[str, Decision] = {}
     after: tuple[str, float, str] | None = None
     while page := archive.alerts(after, PAGE):
-        said.update({row.id: _BY_REVIEW[row.review] for row in page if row.review is not None})
+        answered.update({row.id: _BY_REVIEW[row.review] for row in page if row.review is not None})
         after = (page[-1].camera, page[-1].t_start, page[-1].id)
-    return lambda asked, verdict: said.get(verdict.alert)
+    return lambda asked, verdict: answered.get(verdict.alert)

@@ -46,9 +46,9 @@ def test_orders_are_compared_on_the_same_escalations(tmp_path: Path, capsys: pyt
     rows = {(each["rule"], each["order"]): each for each in printed["agreement"]}
     assert {rule for rule, _ in rows} == {"all rules", "intruder"}
     first, second = rows["all rules", "reason_first"], rows["all rules", "decision_first"]
-    assert (first["questions"], first["unsure"], first["agrees"]["value"]) == (2, 0, 1.0)
+    assert (first["escalations"], first["unsure"], first["agrees"]["value"]) == (2, 0, 1.0)
     assert first["agrees"]["low"] < 0.5, "two of two prove little"
-    assert (second["questions"], second["unsure"], second["agrees"]["value"]) == (2, 1, 0.5)
+    assert (second["escalations"], second["unsure"], second["agrees"]["value"]) == (2, 1, 0.5)
     assert printed["lacking"] == ["one_token"]
     assert main(command) == 0
     assert "no cassette of one_token: record one" in capsys.readouterr().out
@@ -76,4 +76,4 @@ def test_people_say_what_is_true_of_a_site(tmp_path: Path, capsys: pytest.Captur
     file.write_text(yaml.safe_dump({"storage": {"dir": str(here.root)}, "cameras": {"gate": {"url": "rtsp://h/1"}}}))
     assert main(["cassette", "agree", str(cassette), "--config", str(file), "--json"]) == 0
     row = json.loads(capsys.readouterr().out)["agreement"][0]
-    assert (row["order"], row["questions"], row["agrees"]["value"]) == ("reason_first", 2, 0.5)
+    assert (row["order"], row["escalations"], row["agrees"]["value"]) == ("reason_first", 2, 0.5)
