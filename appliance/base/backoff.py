@@ -15,19 +15,16 @@ class Backoff:
     State: the next delay. Owner: one loop. `forgive()` after things went well starts from the beginning.
     """
 
-    def __init__(
-        self, first_s: float = 0.5, last_s: float = 8.0, *, jitter: float = 0.25, seed: int | None = None
-    ) -> None:
+    def __init__(self, first_s: float = 0.5, last_s: float = 8.0, *, jitter: float = 0.25) -> None:
         self._first_s = first_s
         self._last_s = last_s
         self._jitter = jitter
-        self._random = random.Random(seed)
         self._next_s = first_s
 
     def next_s(self) -> float:
         """Return the seconds to wait now; the following wait is twice as long, up to `last_s`."""
         delay_s, self._next_s = self._next_s, min(self._next_s * 2, self._last_s)
-        return min(delay_s * self._random.uniform(1 - self._jitter, 1 + self._jitter), self._last_s)
+        return min(delay_s * random.uniform(1 - self._jitter, 1 + self._jitter), self._last_s)
 
     def reset(self) -> None:
         """Begin with short delays, as things went well."""

@@ -119,14 +119,14 @@ def brier(chances: Array, real: Array, weight: Array) -> float:
     return float(np.average((chances - real) ** 2, weights=weight))
 
 
-def ece(chances: Array, real: Array, weight: Array, bins: int = BINS) -> float:
+def ece(chances: Array, real: Array, weight: Array) -> float:
     """Return the expected calibration error over bins of equal width (M. Naeini et al., 2015).
 
     It is the mean distance of a bin's mean probability from its share of real ones. It grows by chance where there are
     few alerts: read it with its interval.
     """
-    at = np.minimum((chances * bins).astype(int), bins - 1)
-    gaps = np.bincount(at, weight * (chances - real), bins)
+    at = np.minimum((chances * BINS).astype(int), BINS - 1)
+    gaps = np.bincount(at, weight * (chances - real), BINS)
     return float(np.abs(gaps).sum() / weight.sum())
 
 

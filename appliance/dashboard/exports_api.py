@@ -36,7 +36,6 @@ from appliance.web.route_list import RouteList
 from appliance.web.visitor import visitor
 
 WHY_LENGTH_MAX = 300  # characters: a file number and a sentence
-LINK_HOURS = (1, 24, 24 * 7, LINK_HOURS_MAX)  # that the page offers
 
 router = RouteList(prefix=API, tags=["exports"])
 shared_router = RouteList(include_in_schema=False)

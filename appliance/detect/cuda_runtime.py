@@ -52,12 +52,9 @@ class CudaBuffer:
 class CudaRuntime:
     """The primary context of one GPU, and one stream in it. `close` gives back all that it hands out."""
 
-    def __init__(self, api: Any | None = None) -> None:
-        """Load the CUDA runtime. Raises MissingDependency without it, ModelError without a GPU.
-
-        api: cuda.bindings.runtime.
-        """
-        self._api = _bindings() if api is None else api
+    def __init__(self) -> None:
+        """Load the CUDA runtime. Raises MissingDependency without it, ModelError without a GPU."""
+        self._api = _bindings()
         self._buffers: list[CudaBuffer] = []
         self._graphs: list[Any] = []
         self.gpu = self._facts()

@@ -248,15 +248,13 @@ class HailoProcess:
     answers, and after a loss starts another, backing off from 0.5 to 30 s. `close` ends both.
     """
 
-    def __init__(
-        self, python: Path, asked: Mapping[str, Any], clock: Clock, answer_s: float, start_s: float = START_S
-    ) -> None:
+    def __init__(self, python: Path, asked: Mapping[str, Any], clock: Clock, answer_s: float) -> None:
         """Start the helper. Raises HelperFailed at the first failure: a helper that never worked is not tried twice."""
         self.starts = 1
         self._python, self._asked, self._clock = python, asked, clock
-        self._answer_s, self._start_s = answer_s, start_s
+        self._answer_s = answer_s
         self._stop = threading.Event()
-        self._session = HelperSession(python, asked, start_s)
+        self._session = HelperSession(python, asked, START_S)
         self.description = self._session.description
         self._thread = threading.Thread(target=self.run, name="hailo", daemon=True)
         self._thread.start()
@@ -302,7 +300,7 @@ class HailoProcess:
         if self._stop.is_set():
             return False
         try:
-            session = HelperSession(self._python, self._asked, self._start_s)
+            session = HelperSession(self._python, self._asked, START_S)
         except HelperFailed as error:
             self._session.loss = str(error)
             return False

@@ -37,9 +37,9 @@ CPU_INFO = Path("/proc/cpuinfo")
 _CPU_FIELDS = ("model name", "Model", "CPU implementer", "CPU part")  # the latter are what arm64 has
 
 
-def cpu_name(info: Path = CPU_INFO) -> str:
+def cpu_name() -> str:
     """`x86_64 AMD EPYC`: machine and model, of the first core."""
-    found = _first_cpu(info)
+    found = _first_cpu(CPU_INFO)
     return " ".join([platform.machine(), *(found[each] for each in _CPU_FIELDS if each in found)])
 
 
@@ -170,11 +170,11 @@ def _bundle_in_force() -> Path | None:
     return store.folder(slot.bundle) if slot is not None else None
 
 
-def named_model(model: str, places: tuple[Path, ...] | None = None) -> str:
+def named_model(model: str) -> str:
     """Return the name that `detector.model` stands for; `auto` is the bundle in force, else vedette-nano."""
     if model != AUTO_MODEL:
         return model
-    found = (_bundle_in(place) for place in (model_folders() if places is None else places))
+    found = (_bundle_in(place) for place in model_folders())
     return next((manifest.name for manifest in found if manifest is not None), OWN_MODEL)
 
 

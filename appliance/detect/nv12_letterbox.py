@@ -93,11 +93,9 @@ def kernel_values(
 class Nv12Kernel:
     """The kernel, compiled for one GPU. Owned by a TensorrtRuntime, on whose stream it runs."""
 
-    def __init__(self, compute: str, driver: Any = None, nvrtc: Any = None) -> None:
+    def __init__(self, compute: str) -> None:
         """compute: `8.9`. Raises MissingDependency without NVRTC, ModelError: it does not compile."""
-        if driver is None or nvrtc is None:
-            driver, nvrtc = _bindings()
-        self._driver, self._nvrtc = driver, nvrtc
+        self._driver, self._nvrtc = _bindings()
         binary = self._compile(compute.replace(".", ""))
         try:
             self._module = self._drive("cuModuleLoadData", binary)

@@ -155,11 +155,11 @@ def must_be_quantised(path: Path, header: OnnxHeader) -> None:
         raise ModelError(f"{path}: {QUANTISED_CURE.format(found=' and '.join(others))}")
 
 
-def build_engine(trt: Any, order: EngineOrder, timing: bytes, clock: Clock | None = None) -> BuiltEngine:
+def build_engine(trt: Any, order: EngineOrder, timing: bytes) -> BuiltEngine:
     """Build the engine, which takes seconds to many minutes, and log progress. Raise ModelError in TensorRT's words."""
     logger = make_logger(trt)
     try:
-        built = _build(trt, order, timing, logger, clock or SystemClock())
+        built = _build(trt, order, timing, logger, SystemClock())
     except (TypeError, ValueError, RuntimeError) as error:
         raise _refusal(trt, order, logger, first_line(error)) from None
     if isinstance(built, str):

@@ -21,7 +21,6 @@ from appliance.types import BestView, Box, Event, EvidenceStep, FrameBoxes
 
 CROP_SIDE_MAX = 320  # pixels of the encoded crop
 
-Mime = Literal["image/jpeg", "image/webp"]
 _SUFFIX = {"image/jpeg": "jpg", "image/webp": "webp"}
 
 

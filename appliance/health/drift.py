@@ -96,11 +96,11 @@ def threshold_of(usual: float, answers: float, fall: float = FALL) -> float:
     return high
 
 
-def delay(usual: float, answers: float, fall: float = FALL) -> float:
-    """Return after how many answers a fall of exactly `fall` is told in the mean, with that run length."""
-    _, step_wrong, step_right = _steps(usual, fall)
-    right = usual * (1 - fall)
-    return threshold_of(usual, answers, fall) / (right * step_right + (1 - right) * step_wrong)
+def delay(usual: float, answers: float) -> float:
+    """Return after how many answers a fall of exactly FALL is told in the mean, with that run length."""
+    _, step_wrong, step_right = _steps(usual, FALL)
+    right = usual * (1 - FALL)
+    return threshold_of(usual, answers) / (right * step_right + (1 - right) * step_wrong)
 
 
 def _steps(usual: float, fall: float) -> tuple[float, float, float]:
@@ -122,9 +122,9 @@ class ShareCusum:
     in the order of their alerts.
     """
 
-    def __init__(self, answers: float, fall: float = FALL) -> None:
+    def __init__(self, answers: float) -> None:
         """answers: the run length to a false alarm that is wanted."""
-        self._run_length, self._fall = answers, fall
+        self._run_length = answers
         self._before: deque[bool] = deque(maxlen=MEMORY)
         self._since: list[tuple[str, bool]] = []
         self._sum = 0.0
@@ -153,7 +153,7 @@ class ShareCusum:
             self._learn([right])
             return False
         self._since.append((alert, right))
-        _, wrong, good = _steps(self._usual, self._fall)
+        _, wrong, good = _steps(self._usual, FALL)
         self._sum = max(0.0, self._sum + (good if right else wrong))
         if self._sum == 0.0:
             self._learn([each for _, each in self._since])
@@ -172,7 +172,7 @@ class ShareCusum:
         usual = round(min(usual, USUAL_MAX), 2)
         if usual != self._usual:
             self._usual = usual
-            self._threshold = threshold_of(usual, self._run_length, self._fall) if usual >= USUAL_MIN else math.inf
+            self._threshold = threshold_of(usual, self._run_length, FALL) if usual >= USUAL_MIN else math.inf
 
     def _end_if_over(self) -> None:
         last = [right for _, right in self._since[-RECOVERED_N:]]

@@ -86,8 +86,7 @@ class InferenceCosts:
     reckoned from its nearest neighbour: at most as much as a larger one, in proportion to a smaller one.
     """
 
-    def __init__(self, first_s: float = TUNING.first_cost_s) -> None:
-        self._first_s = first_s
+    def __init__(self) -> None:
         self._means: dict[int, float] = {}
 
     def learn(self, area: float, seconds: float) -> None:
@@ -103,7 +102,7 @@ class InferenceCosts:
         if known is not None:
             return known
         if not self._means:
-            return self._first_s
+            return TUNING.first_cost_s
         near = min(self._means, key=lambda other: (abs(other - size), other))
         return self._means[near] * max(1.0, size / near)
 

@@ -63,7 +63,7 @@ class LagEstimator:
 
 
 class LagFilter:
-    """A filter that skips packets once they are more than `lag_s_max` late.
+    """A filter that skips packets once they are more than LAG_S_MAX late.
 
     Then it hands on key frames alone, one each `key_frame_every_s`, up to one that is not late. It stands before the
     detect stream alone: the recorder beside it keeps everything. State: whether it lags, how many packets it skipped,
@@ -76,7 +76,6 @@ class LagFilter:
         sink: PacketSink,
         clock: Clock,
         *,
-        lag_s_max: float = LAG_S_MAX,
         key_frame_every_s: float = KEY_FRAME_EVERY_S,
     ) -> None:
         self.skipped = 0
@@ -85,7 +84,6 @@ class LagFilter:
         self._lag_s = self._worst_s = 0.0
         self._camera = camera
         self._sink = sink
-        self._lag_s_max = lag_s_max
         self._key_frame_every_s = key_frame_every_s
         self._handed_on_t = float("-inf")
         self._repeats = LogThrottle(logger, clock)
@@ -99,7 +97,7 @@ class LagFilter:
         self._worst_s = max(self._worst_s, packet.lag_s)
         if self.is_lagging:
             self.is_lagging = packet.lag_s > CAUGHT_UP_S or not packet.keyframe
-        elif packet.lag_s > self._lag_s_max:
+        elif packet.lag_s > LAG_S_MAX:
             self.is_lagging = True
             self.skips += 1
             self._repeats.report(

@@ -89,7 +89,7 @@ def derive_truth(events: Iterable[KnownEvent], clip: tuple[float, float]) -> Kep
     return KeptTruth(tuple(expect), tuple(never))
 
 
-def _expectation_of(event: Event, clip: tuple[float, float], note: str = "") -> KeptExpectation:
+def _expectation_of(event: Event, clip: tuple[float, float]) -> KeptExpectation:
     at = _rounded(event.t - clip[0])
     return KeptExpectation(
         rule=event.rule,
@@ -99,7 +99,6 @@ def _expectation_of(event: Event, clip: tuple[float, float], note: str = "") -> 
         start=max(0.0, _rounded(at - TOLERANCE_S)),
         end=_rounded(at + TOLERANCE_S),
         at=at,
-        note=note,
     )
 
 

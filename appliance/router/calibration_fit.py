@@ -131,10 +131,10 @@ def fit(
     )
 
 
-def held_out(outcomes: Sequence[AlertOutcome], folds: int = FOLDS) -> Array:
+def held_out(outcomes: Sequence[AlertOutcome]) -> Array:
     """Return the chance of each alert by a calibration learnt from the other folds. Folds go by the alert's id."""
     chances = np.zeros(len(outcomes))
-    fold_of = [int(hashlib.sha256(each.id.encode()).hexdigest()[:8], 16) % folds for each in outcomes]
+    fold_of = [int(hashlib.sha256(each.id.encode()).hexdigest()[:8], 16) % FOLDS for each in outcomes]
     for fold in set(fold_of):
         taught = _learn([each for each, own in zip(outcomes, fold_of, strict=True) if own != fold])
         for row, each in enumerate(outcomes):

@@ -19,7 +19,6 @@ from appliance.store.paths import SEGMENTS, inside
 StorageClass = Literal["continuous", "pre_roll", "alert", "evidence"]
 STORAGE_CLASSES: tuple[StorageClass, ...] = get_args(StorageClass)
 DeletionReason = Literal["age", "camera_quota", "quota", "size", "disk", "ring", "done", "person"]
-DELETION_REASONS: tuple[DeletionReason, ...] = get_args(DeletionReason)
 KEPT_S = 400 * 86400.0  # a year and a month: this month compared with the same of last year
 ROLL_S_MAX = 65.0  # pre-roll, post-roll and escalation span are at most 60 s
 BATCH = 500  # rows in one transaction

@@ -24,7 +24,7 @@ from appliance.lab.scenario import html_report
 from appliance.lab.scenario.html_report import cut_stills
 from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command, total_figures
 from appliance.media.decoder import DecodedFrame
-from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.replay.conditions.condition_spec import NO_CONDITIONS, ConditionSet, describe_conditions
 from appliance.replay.conditions.frame_transform import frame_transform_of
 from appliance.replay.conditions.stream_faults import FaultySource, with_stream_faults
 from appliance.replay.footage import ClipSource, SourceItem
@@ -249,7 +249,7 @@ def test_a_scenario_names_its_own_conditions_and_still_passes(folder: Path) -> N
     file = write(folder, wet(VISIT, **{"with": ["fog:300m", "drop:5%"], "seed": 2}), "foggy")
     verdict = verdict_of(file, lambda _: BrightBlock())
     assert verdict.status == "passed", verdict.text
-    assert verdict.conditions_text == "fog:300m, drop:5% (seed 2)"
+    assert describe_conditions(verdict.weather, verdict.seed) == "fog:300m, drop:5% (seed 2)"
     page = html_report.html_report([verdict], [{}], total_figures([verdict]), 0.0)
     assert "fog:300m, drop:5% (seed 2)" in page
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
 
 # Deadlines are written for a quiet machine. A busy one may be so many times slower, and nothing is wrong then.
 PATIENCE = 4.0
+FAIL_S = 60.0  # by then a wait has failed on a machine that does the tests alone, unless it asks for more
+RUN_LOAD = 2.0  # tasks a core of `make test`, which starts two processes a core
 ANSWER_S = 20.0 * PATIENCE  # of an HTTP client, whose own limit is five seconds
 
 
@@ -20,15 +23,18 @@ def until(
     *,
     every_s: float = 0.01,
 ) -> None:
-    """Return once `condition()` is true, or fail after `seconds`, times PATIENCE.
+    """Return once `condition()` is true, or fail after `seconds`, times PATIENCE, but after FAIL_S at most.
 
-    what: was to happen, or finds out what is so instead.
+    Beside other work, which the load average tells, FAIL_S grows with it. what: was to happen, or finds out what is so
+    instead.
     """
-    deadline = time.monotonic() + seconds * PATIENCE
+    crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / RUN_LOAD)
+    given_s = min(seconds * PATIENCE, max(seconds, FAIL_S * crowd))
+    deadline = time.monotonic() + given_s
     while not condition():
         if time.monotonic() >= deadline:
             reported = what() if callable(what) else what
-            raise AssertionError(f"it did not happen within {seconds * PATIENCE:.0f} s: {reported or condition}")
+            raise AssertionError(f"it did not happen within {given_s:.0f} s: {reported or condition}")
         threading.Event().wait(every_s)
 
 

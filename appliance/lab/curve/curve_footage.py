@@ -27,7 +27,7 @@ from appliance.replay import replay_runner
 from appliance.replay.replay_report import format_time
 from appliance.replay.replay_result import ReplayResult
 from appliance.replay.replay_routing import FrameHistory
-from appliance.replay.replay_runner import ReplayOptions, ReplayPlan, ReplayProgress
+from appliance.replay.replay_runner import ReplayOptions, ReplayPlan
 from appliance.router.escalation_planner import build_escalation
 from appliance.rules.engine import RulesEngine
 from appliance.rules.reportable import rule_event
@@ -354,9 +354,7 @@ def has_truth(plan: ScenarioPlan) -> bool:
     return bool(scenario.expect or scenario.never) or derived or scenario.others == "never"
 
 
-def replay_footage(
-    plan: ScenarioPlan, models: DetectorCache, clock: Clock, progress: ReplayProgress | None = None
-) -> tuple[ReplayedFootage, ...]:
+def replay_footage(plan: ScenarioPlan, models: DetectorCache, clock: Clock) -> tuple[ReplayedFootage, ...]:
     """Replay every camera of a scenario with an uplink, so that the router has something to decide.
 
     The scenario's own conditions hold, and the verdicts are those it names. Raise SourceError when a clip cannot be
@@ -374,9 +372,7 @@ def replay_footage(
             replay_plan = replay_runner.with_conditions(
                 ReplayPlan((replay_input,), config, detector, verdict_source=answers), plan.conditions
             )
-            options = ReplayOptions(
-                clock, progress=progress, workers=models.detector_threads(config), observer=recorder.record
-            )
+            options = ReplayOptions(clock, workers=models.detector_threads(config), observer=recorder.record)
             (result,) = replay_runner.play(replay_plan, spool, options)
             found.append(_replayed_footage(plan, part, result, recorder, spool))
     return tuple(found)

@@ -97,10 +97,9 @@ def all_or_nothing(each: Ranking) -> Ranking:
     return Ranking(each.prices, each.footage, np.where(each.first <= last, last, len(each.prices)))
 
 
-def recall_at(costs: Floats, share: float, weights: Floats | None = None) -> float:
+def recall_at(costs: Floats, share: float) -> float:
     """Share of the incidents that are found within `share`. costs: (I,), or (K, I) for the mean of K orders."""
-    found = np.atleast_2d(costs <= share).mean(axis=0)
-    return float(np.average(found, weights=weights))
+    return float(np.mean(costs <= share))
 
 
 def smallest_share(costs: Floats, recall: float, weights: Floats | None = None) -> float:
