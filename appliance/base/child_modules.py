@@ -9,7 +9,7 @@ from typing import Final
 
 CLOUD_WORKER: Final = "cloud_worker"
 APPLIANCE: Final = "appliance"
-"""Both as `vedette demo` starts them."""
+"""Both as `vedette demo` starts them; the second also as a command that the running appliance calls at night."""
 INGEST: Final = "appliance.ingest"
 INGEST_PROBE: Final = "appliance.ingest.probe_process"
 HARDWARE_PROBE: Final = "appliance.media.hardware_probe"

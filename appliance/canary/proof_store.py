@@ -41,16 +41,17 @@ class ProofReport:
     unread: tuple[str, ...] = ()
 
 
-_REPORT: TypeAdapter[ProofReport] = TypeAdapter(ProofReport)
+PROOF_REPORT: TypeAdapter[ProofReport] = TypeAdapter(ProofReport)
 
 
 def apply_outcome(store: BundleStore, ref: BundleRef, report: ProofReport) -> str:
     """Do what follows from the outcome of a trial, and return it in words. Raise ModelError, PreconditionError.
 
     A worse one is quarantined, and the one before comes back wherever it is in force. A better one is put in force on
-    probation. One that is on probation and not worse on what was recorded since is proven.
+    probation. One that is on probation and not worse on what was recorded since is proven, where it is in force.
     """
-    outcome, slot = report.judgement.outcome, store.in_force().everywhere
+    outcome, table = report.judgement.outcome, store.in_force()
+    slot = table.everywhere
     if outcome == "worse":
         store.quarantine(ref, "; ".join(report.judgement.reasons))
         return f"{ref} is in quarantine, and is not in force anywhere"
@@ -59,6 +60,11 @@ def apply_outcome(store: BundleStore, ref: BundleRef, report: ProofReport) -> st
             store.settle(proven=True)
             return f"{ref} is proven"
         return ""
+    first = [name for name, own in table.cameras.items() if own.bundle == ref and own.state == "probation"]
+    if first:
+        for camera in first:
+            store.settle(camera, proven=True)
+        return f"{ref} is proven on {', '.join(first)}"
     if outcome == "better":
         store.put_in_force(ref, state="probation")
         return f"{ref} is in force on probation: try it again on what it has recorded"
@@ -74,7 +80,7 @@ class ProofStore:
     def put(self, report: ProofReport) -> None:
         """Keep a report in place of an older one of this candidate. Raise DiskWriteError."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_file(self._path(report.candidate), _REPORT.dump_json(report, indent=1))
+        write_file(self._path(report.candidate), PROOF_REPORT.dump_json(report, indent=1))
         for old in self.all()[KEPT_MAX:]:
             self._path(old.candidate).unlink(missing_ok=True)
 
@@ -83,7 +89,7 @@ class ProofStore:
         found = []
         for path in self._folder.glob("*.json"):
             try:
-                found.append(_REPORT.validate_json(path.read_bytes()))
+                found.append(PROOF_REPORT.validate_json(path.read_bytes()))
             except (OSError, ValidationError):
                 continue
         return sorted(found, key=lambda each: -each.made_t)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError
@@ -74,6 +74,9 @@ class TrialPlan:
     """Share of the detector's time in use; None: not known."""
 
 
+TRIAL_PLAN: TypeAdapter[TrialPlan] = TypeAdapter(TrialPlan)
+
+
 class CandidateTrial:
     """One trial. State: the judge, and what was examined. Owner: one thread, once."""
 
@@ -88,12 +91,25 @@ class CandidateTrial:
 
     def run(self, made_t: float) -> ProofReport:
         """Try the candidate until it fails, or all is examined. made_t: when, UTC seconds."""
-        for footage in self._plan.footage:
-            if not self._failure:
-                self._try_on(footage)
-        for scenario in self._plan.scenarios:
-            if not self._failure:
-                self._try_scenario(scenario)
+        for _ in self.steps():
+            pass
+        return self.report(made_t)
+
+    def steps(self) -> Iterator[float]:
+        """Do the same piece by piece; yield the share that is done before each."""
+        plan = self._plan
+        whole = len(plan.footage) + len(plan.scenarios)
+        for number in range(whole):
+            if self._failure:
+                return
+            yield number / whole
+            if number < len(plan.footage):
+                self._try_on(plan.footage[number])
+            else:
+                self._try_scenario(plan.scenarios[number - len(plan.footage)])
+
+    def report(self, made_t: float) -> ProofReport:
+        """Return what is known after the steps that were done."""
         self._judge.add_costs(*self._costs())
         old = [each for each, _ in self._surveys]
         return ProofReport(

@@ -32,6 +32,8 @@ from appliance.core.core_loop import Core
 from appliance.core.core_settings import CoreStores
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.network_switch import NetworkSwitch
+from appliance.core.nightly_proof import EVERY_S as PROOF_EVERY_S
+from appliance.core.nightly_proof import NightlyProof
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, StoredSite
 from appliance.dashboard.setup_api import new_setup_code
@@ -141,6 +143,11 @@ class Appliance:
         self.settings = (
             SettingsService(site_file, lasting.root, lasting.clock, self.reconfigure) if site_file is not None else None
         )
+        self._proof = (
+            NightlyProof(lasting.root, site_file, bundle_store(), lambda: lasting.monitor.shed, lasting.clock)
+            if site_file is not None
+            else None
+        )
         self._dashboard = (
             _build_dashboard(config, lasting, background, self.settings, setup_code)
             if config.dashboard.enabled
@@ -172,6 +179,9 @@ class Appliance:
                     resumes=False,
                 )
             )
+        if self._proof is not None:
+            proof = periodic_service("proof", PROOF_EVERY_S, self._proof.run_once, lasting.clock)
+            services.append(Service("proof", proof.run, partial(stop_all, proof.stop, self._proof.stop)))
         supervisor = lasting.supervisor
         return (*services, Service("core", partial(supervisor.run, self.core), supervisor.stop))
 

@@ -87,6 +87,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/settings"): _ADMIN,
     ("GET", "/settings/adjoining"): _ADMIN,
     ("GET", "/settings/{form}"): _ADMIN,
+    ("POST", f"{API}/proofs"): Right("admin", "site", "tried a model"),
+    ("DELETE", f"{API}/proofs"): Right("admin", "site", "ended the trial of a model"),
     ("GET", "/models"): _ADMIN,
     ("GET", f"{API}/models"): _ADMIN,
     ("POST", f"{API}/models/pull"): Right("admin", "site", "pulled a model"),

@@ -33,6 +33,7 @@ from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.metrics_api import ApplianceCollector
 from appliance.dashboard.models_api import ModelPuller, ModelReader
 from appliance.dashboard.notify_api import NotifyContext
+from appliance.dashboard.proofs_api import NetworkProver
 from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recording_jobs import RecordingJobs
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
@@ -162,7 +163,7 @@ class DashboardParts:
             FalseAlarmReader(self._db, cameras),
             CascadeReader(self._db, probes),
             AgreementReader(self._alerts, self._drift.report),
-            ProofStore(self._root),
+            proofs := ProofStore(self._root), NetworkProver(decisions, self._root, self.jobs, proofs),
             ModelReader(decisions, probes, headroom, self._settings, self._puller),
             NotifyContext(config, probes, self._db, self._meter),
             probes.arming or Arming(config.arming, cameras, self._arming, self._clock, local_weekday_minute),

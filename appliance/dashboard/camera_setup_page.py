@@ -9,6 +9,7 @@ from appliance.dashboard.camera_finder_api import AskCamera, Finder
 from appliance.dashboard.camera_setup_api import VENDORS, Prober, TryCamera, stored_streams, tried
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import Rev
+from appliance.dashboard.models_api import Models
 from appliance.dashboard.settings_api import Settings, editable_settings
 from appliance.dashboard.settings_forms import fields_of, forms, zone_fields
 from appliance.types import HEALTH_TITLES
@@ -20,10 +21,12 @@ router = RouteList(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/cameras/new", dependencies=[Depends(editable_settings)])
-def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras) -> HTMLResponse:
+def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, models: Models) -> HTMLResponse:
     """Return the page on which a camera is found in the network or by its address, tried, seen, named and added."""
     first = not cameras.configured
-    return templates.page("camera_new.html", here="/cameras", rev=rev, vendors=VENDORS, first=first)
+    return templates.page(
+        "camera_new.html", here="/cameras", rev=rev, vendors=VENDORS, first=first, better=models.better()
+    )
 
 
 @router.post("/fragments/setup/probe")

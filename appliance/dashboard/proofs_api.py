@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Depends
+from pydantic import Field
 
+from appliance.base.errors import ModelError
 from appliance.canary.judge import Outcome
-from appliance.canary.proof_store import ProofReport, ProofStore
+from appliance.canary.proof_store import PROOF_REPORT, ProofReport, ProofStore
+from appliance.config import DecisionConfig
+from appliance.dashboard.models_api import NameModel
+from appliance.dashboard.recording_jobs import JobRunning, JobState, RecordingJob, RecordingJobs, model_places
 from appliance.dashboard.schemas import API, ApiModel
+from appliance.store.archive import StorageArchive
+from appliance.store.users import AccessLog
 from appliance.web.dependencies import provided
+from appliance.web.problems import Problem, refused_as
 from appliance.web.route_list import RouteList
+
+PIECE_FILES = 60  # segments that are tried in one step: with files of 4 s, four minutes
 
 router = RouteList(prefix=f"{API}/proofs", tags=["settings"])
 
@@ -65,10 +77,100 @@ class ProofItem(ApiModel):
         return cls.of_row(report, **judged, differing=differing)
 
 
+class TryModel(NameModel):
+    """hours: of the newest recording of each camera."""
+
+    hours: Annotated[float, Field(gt=0, le=24)] = 3.0
+
+
+class NetworkTrialItem(ApiModel):
+    """A trial that runs, or the last one. share: of it that is done, 0..1. error: why it failed; '': it did not."""
+
+    model: str
+    state: JobState
+    share: float
+    error: str
+
+    @classmethod
+    def of(cls, job: RecordingJob) -> NetworkTrialItem:
+        return cls(model=job.about["model"], state=job.state, share=job.share, error=job.error)
+
+
+class NetworkProver:
+    """Begins trials of networks as jobs, and keeps what comes of them. Any thread may call."""
+
+    def __init__(self, config: DecisionConfig, root: Path, jobs: RecordingJobs, proofs: ProofStore) -> None:
+        self._config = config
+        self._root = root.absolute()
+        self._jobs = jobs
+        self._proofs = proofs
+
+    @property
+    def newest(self) -> NetworkTrialItem | None:
+        """The trial that runs, or the last one since the start; None: there was none."""
+        job = self._jobs.newest("prove_network")
+        return None if job is None else NetworkTrialItem.of(job)
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """Return the outcome of the last trial of each network."""
+        return {each.candidate: each.judgement.outcome for each in self._proofs.all()}
+
+    def start(self, wanted: TryModel, now_t: float) -> NetworkTrialItem:
+        """Begin. Raise ModelError, JobRunning, or Problem: nothing is recorded."""
+        now = self._config.detector
+        then = now.model_copy(update={"model": wanted.model, "precision": "auto"})
+        places = {place for each in (now, then) for place in model_places(each)[1]}
+        footage = list(self._footage(wanted.hours))
+        if not footage:
+            raise Problem(409, "Nothing is recorded yet on which it could be tried.")
+        settings = {"now": now.model_dump(mode="json"), "then": then.model_dump(mode="json")}
+        task = {"plan": {"candidate": wanted.model, **settings, "footage": footage}, "made_t": now_t}
+        about = {"model": wanted.model}
+        job = self._jobs.start("prove_network", "", task, sorted(places), about, ended=self._keep)
+        return NetworkTrialItem.of(job)
+
+    def cancel(self) -> None:
+        """End the trial that runs, if one does."""
+        job = self._jobs.newest("prove_network")
+        if job is not None:
+            self._jobs.cancel(job)
+
+    def _keep(self, job: RecordingJob) -> None:
+        if job.state == "done":
+            self._proofs.put(PROOF_REPORT.validate_python(job.result))
+
+    def _footage(self, hours: float) -> Iterator[dict[str, Any]]:
+        """Yield pieces of a `TrialPlan`'s footage as plain values."""
+        archive = StorageArchive(self._root)
+        for camera in self._config.cameras:
+            if (span := archive.span(camera)) is None:
+                continue
+            rows = [row for row in archive.segments(camera, span[1] - hours * 3600, span[1]) if row.complete]
+            files = [{"path": str(self._root / row.path), "begin_t": row.t_start} for row in rows]
+            for first in range(0, len(files), PIECE_FILES):
+                yield {"camera": camera, "files": files[first : first + PIECE_FILES]}
+
+
 ProofPart = Annotated[ProofStore, Depends(provided(ProofStore))]
+ProverPart = Annotated[NetworkProver, Depends(provided(NetworkProver))]
+Log = Annotated[AccessLog, Depends(provided(AccessLog))]
 
 
 @router.get("")
 def proofs(store: ProofPart) -> list[ProofItem]:
-    """Return the last trial of each network, the newest first. `vedette models prove` makes them."""
+    """Return the last trial of each network, newest first; the page of models and `vedette models prove` make them."""
     return [ProofItem.of(each) for each in store.all()]
+
+
+@router.post("", status_code=202)
+def try_network(prover: ProverPart, log: Log, wanted: TryModel) -> NetworkTrialItem:
+    """Begin to try a network on the newest recording, beside the one in force. 409: another job is at work."""
+    with refused_as({JobRunning: 409, ModelError: 422}):
+        return prover.start(wanted, log.now)
+
+
+@router.delete("")
+def cancel_network_trial(prover: ProverPart) -> NetworkTrialItem | None:
+    """End the trial that runs; nothing of it is kept."""
+    prover.cancel()
+    return prover.newest

@@ -31,7 +31,7 @@ LIMITS = SandboxLimits(
     file_bytes_max=0,
     reply_bytes_max=32 * 1024 * 1024,
 )
-JobKind = Literal["replay_span", "try_settings", "run_scenario", "run_scenarios"]
+JobKind = Literal["replay_span", "try_settings", "run_scenario", "run_scenarios", "prove_network"]
 JobState = Literal["running", "done", "failed", "cancelled"]
 
 

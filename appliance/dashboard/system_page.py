@@ -18,7 +18,7 @@ from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
 from appliance.dashboard.deps import Page, Rev
 from appliance.dashboard.models_api import REFUSALS, Models
-from appliance.dashboard.proofs_api import ProofItem, ProofPart
+from appliance.dashboard.proofs_api import ProofItem, ProofPart, ProverPart
 from appliance.dashboard.savings_api import (
     COST_DAYS,
     HEADLINE_AFTER_S,
@@ -98,10 +98,12 @@ def settings_form_page(rev: Rev, templates: TemplatesPart, settings: Settings, f
 
 
 @router.get("/models")
-def models_page(templates: TemplatesPart, reader: Models) -> HTMLResponse:
+def models_page(templates: TemplatesPart, reader: Models, prover: ProverPart) -> HTMLResponse:
     """Return the page of the networks that are here and that can be had. Raise Problem if one cannot be read."""
     with refused_as(REFUSALS):
-        return templates.page("models.html", here="/models", report=reader.report())
+        return templates.page(
+            "models.html", here="/models", report=reader.report(), trial=prover.newest, outcomes=prover.outcomes()
+        )
 
 
 @router.get("/storage")

@@ -11,6 +11,8 @@ from typing import Any
 
 from appliance.base.errors import ConfigError, ModelError
 from appliance.canary import frame_survey
+from appliance.canary.proof_store import PROOF_REPORT
+from appliance.canary.trial import TRIAL_PLAN, CandidateTrial
 from appliance.config import CameraConfig, DecisionConfig
 from appliance.detect import detector as detectors
 from appliance.explain.recording_tasks import SCENARIOS_TASK, SPAN_TASK, TRIAL_TASK
@@ -44,6 +46,28 @@ def survey_frames(values: dict[str, Any]) -> Generator[float, None, dict[str, An
     """Yield the share that is done; return a Survey. values: a SurveyTask (canary.frame_survey)."""
     _give_way()
     return (yield from frame_survey.survey_frames(values))
+
+
+def prove_network(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:
+    """Yield the share that is done; return a ProofReport. values: `plan`, a TrialPlan, and `made_t`, UTC seconds.
+
+    Both networks run in this child: one that crashes or hangs ends it, and with it the trial.
+    """
+    _give_way()
+    trial = CandidateTrial(TRIAL_PLAN.validate_python(values["plan"]), _survey_here)
+    yield from trial.steps()
+    return dict(PROOF_REPORT.dump_python(trial.report(values["made_t"]), mode="json"))
+
+
+def _survey_here(function: str, values: Mapping[str, Any], wall_s: float) -> Any:
+    """Run `survey_frames` in this process, as the one function that a trial without scenarios calls."""
+    assert function == "survey_frames"
+    steps = frame_survey.survey_frames(dict(values))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return ended.value
 
 
 def run_scenario(values: dict[str, Any]) -> Generator[float, None, dict[str, Any]]:

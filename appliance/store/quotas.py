@@ -36,6 +36,13 @@ class CameraLimits:
     preroll_bytes: int
     zones: Mapping[str, float | None] = field(default_factory=dict)
 
+    def evidence_s(self, zone: str, usual_s: float) -> float:
+        """Return how long evidence of an event in a zone is kept. zone '': of a line; one that is gone: the least."""
+        if not self.zones or not zone:
+            return usual_s
+        kept = self.zones[zone] if zone in self.zones else min(each for each in self.zones.values() if each is not None)
+        return usual_s if kept is None else kept
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageLimits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,8 @@ from appliance.store.deletions import (
 )
 from appliance.store.paths import DATABASE, SCENARIOS
 from appliance.store.quotas import (
+    HOUR_S,
+    LOOK_BACK_HOURS,
     CameraLimits,
     RecordMode,
     StorageLimits,
@@ -138,7 +141,8 @@ def _report(
     free = disk(root)
     names = sorted({*limits.cameras, *usage.cameras()})
     plans = {name: _plan(name, limits, usage, written) for name in names if limits.camera(name).mode == "continuous"}
-    others = [_evidence_growth(name, limits, usage, written) for name in names]
+    kept_s = evidence_kept_s(connection, limits, now)
+    others = [_evidence_growth(name, kept_s.get(name, limits.evidence_s), usage, written) for name in names]
     rooms = _rooms(limits, usage, free.free)
     site = forecast_site(plans, others, rooms)
     # Where evidence ends up is not known when it has no limit; recording gets what evidence leaves today.
@@ -205,10 +209,32 @@ def _plan(name: str, limits: StorageLimits, usage: StorageUsage, written: WriteR
     )
 
 
-def _evidence_growth(name: str, limits: StorageLimits, usage: StorageUsage, written: WriteRates) -> Growth:
-    """Evidence counts with its age alone: no quota deletes what is not reviewed."""
+def evidence_kept_s(connection: sqlite3.Connection, limits: StorageLimits, now: float) -> dict[str, float]:
+    """Return for how long, in the mean, the evidence of a camera's last day of alerts is kept; seconds by camera.
+
+    As retention does it: an alert goes with the strictest zone of its events. Without an alert the zones count alike.
+    """
+    found: dict[str, list[float]] = {}
+    rows = connection.execute(
+        """SELECT camera, json_group_array(DISTINCT zone) AS zones FROM event
+           WHERE alert IN (SELECT id FROM alert WHERE t_start > ?) GROUP BY camera, alert""",
+        (now - LOOK_BACK_HOURS * HOUR_S,),
+    )
+    for row in rows:
+        own = limits.camera(row["camera"])
+        found.setdefault(row["camera"], []).append(
+            min(own.evidence_s(zone, limits.evidence_s) for zone in json.loads(row["zones"]))
+        )
+    for name, own in limits.cameras.items():
+        if name not in found:
+            found[name] = [own.evidence_s(zone, limits.evidence_s) for zone in own.zones or ("",)]
+    return {name: sum(each) / len(each) for name, each in found.items()}
+
+
+def _evidence_growth(name: str, kept_s: float, usage: StorageUsage, written: WriteRates) -> Growth:
+    """Evidence counts with its age alone: no quota deletes what is not reviewed. kept_s: how long it is kept."""
     rate = written.evidence_rate(name)
-    level = float("inf") if rate is None else rate * limits.evidence_s
+    level = float("inf") if rate is None else rate * kept_s
     return Growth(rate=rate, bytes=usage.bytes("evidence", name), level=level)
 
 

@@ -92,5 +92,7 @@ def test_why_a_pull_failed_stands_in_its_row(page: Page, publisher: ModelPublish
     for blob in (publisher.repository / "blobs" / "sha256").iterdir():
         blob.write_bytes(bytes(len(blob.read_bytes())))
     row.get_by_role("button", name="Laden" if german else "Pull").click()
-    expect(row.get_by_role("alert").first).to_contain_text("is not what was signed", timeout=SOON_MS)
+    expect(row.get_by_role("alert").first).to_contain_text(
+        "nicht der, der unterschrieben wurde" if german else "is not what was signed", timeout=SOON_MS
+    )
     assert not bundle_store().installed()

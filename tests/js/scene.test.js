@@ -30,6 +30,23 @@ test("a renamed zone keeps its place, its rules and that it is ignored", () => {
 	assert.equal(found.rules[1].line, "gate");
 });
 
+test("what names a zone elsewhere follows its new name", () => {
+	const found = yard();
+	const site = {
+		alerts: { adjoining: [{ zones: ["yard/road", "gate/road"], seconds: 6 }] },
+		cameras: { yard: { quota: { zone_days: { road: 3 } }, privacy: { mask: ["door"] } } }
+	};
+	assert.deepEqual(scene.followRenames(site, "yard", found), []);
+	scene.rename(found, "zones", "road", "lane");
+	scene.rename(found, "zones", "lane", "street");
+	assert.deepEqual(scene.followRenames(site, "yard", found), [
+		{ path: ["alerts", "adjoining"], value: [{ zones: ["yard/street", "gate/road"], seconds: 6 }] },
+		{ path: ["cameras", "yard", "quota", "zone_days"], value: { street: 3 } }
+	]);
+	scene.rename(found, "zones", "street", "road");
+	assert.deepEqual(scene.followRenames(site, "yard", found), []);
+});
+
 test("a line renamed like a zone leaves the zone's rules alone", () => {
 	const found = yard();
 	scene.rename(found, "lines", "gate", "door");

@@ -103,6 +103,7 @@ interface Scene {
 	ignore: string[];
 	lines: Record<string, Point[]>;
 	rules: Rule[];
+	renamed?: Record<string, string>;
 }
 
 type ShapeKind = "zones" | "lines";

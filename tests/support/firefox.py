@@ -26,6 +26,8 @@ from tests.support.waiting import PATIENCE, until
 _SETTINGS = {"media.autoplay.default": 0, "media.volume_scale": "0.0", "media.gmp-manager.updateEnabled": False}
 _EVENTS = ["log.entryAdded", "network.beforeRequestSent", "network.responseCompleted"]
 _TEXT, _CLOSE = 0x1, 0x8
+# As WebDriver writes keys that type nothing.
+_KEYS = {"Shift": "\ue008", "Tab": "\ue004", "Enter": "\ue007", "ArrowRight": "\ue014", "ArrowDown": "\ue015"}
 
 
 def firefox_program() -> str:
@@ -160,6 +162,14 @@ class Firefox:
         )  # fmt: skip
         assert result["type"] == "success", result["exceptionDetails"]["text"]
         return json.loads(result["result"]["value"])
+
+    def press(self, key: str) -> None:
+        """Press and release a key, or several that are named with `+` between."""
+        keys = [_KEYS.get(each, each) for each in (key.split("+") if len(key) > 1 else [key])]
+        actions = [{"type": "keyDown", "value": each} for each in keys]
+        actions += [{"type": "keyUp", "value": each} for each in reversed(keys)]
+        whole = [{"type": "key", "id": "keyboard", "actions": actions}]
+        self._command("input.performActions", context=self._page, actions=whole)
 
     def until(self, condition: str, seconds: float = 20.0) -> None:
         """Return once the expression is true, or fail."""

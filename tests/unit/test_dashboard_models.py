@@ -18,8 +18,10 @@ from appliance.dashboard.deps import IngestOrders
 from appliance.detect.bundle_maker import adopt_network
 from appliance.settings.settings_service import SettingsService
 from tests.support.dashboard_site import Site
+from tests.support.waiting import until
 
 FILE = "site: {name: depot-7}\ncameras:\n  gate: {url: rtsp://192.168.1.20/main}\n"
+ROOT = Path(__file__).parents[2]
 NETWORK = b"stands for a network"
 MODELS = f"""
 [yard]
@@ -120,3 +122,21 @@ def test_what_cannot_be_done_is_said(client: TestClient) -> None:
     ):
         answer = client.post(f"/api/v1/models/{path}", json=body)
         assert (answer.status_code, says in answer.json()["detail"]) == (status, True), answer.json()
+
+
+def test_a_network_is_tried_on_the_recording_from_the_page(tmp_path: Path) -> None:
+    site = Site(tmp_path, SystemClock())
+    site.record_clip("gate", ROOT / "fixtures" / "clips" / "gate.mp4", site.clock.now() - 60, 16.0)
+    with site.client() as client:
+        refused = client.post("/api/v1/proofs", json={"model": "no-such-network"})
+        assert refused.status_code == 422
+        begun = client.post("/api/v1/proofs", json={"model": "vedette-nano-int8", "hours": 1})
+        assert (begun.status_code, begun.json()["state"]) == (202, "running")
+        assert client.post("/api/v1/proofs", json={"model": "vedette-nano-int8"}).status_code == 409, "one at a time"
+        until(lambda: client.get("/api/v1/proofs").json(), 120)
+        (found,) = client.get("/api/v1/proofs").json()
+        assert found["candidate"] == "vedette-nano-int8"
+        assert found["frames"] >= 3
+        assert found["networks"][0] != found["networks"][1]
+        assert client.delete("/api/v1/proofs").json()["state"] == "done"
+    site.close()

@@ -15,8 +15,8 @@ from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention
-from appliance.store.storage_report import Disk, StorageReportCache, read_storage
-from appliance.types import SegmentRow
+from appliance.store.storage_report import Disk, StorageReportCache, evidence_kept_s, read_storage
+from appliance.types import Event, SegmentRow
 from tests.support.dashboard_site import Site
 from tests.support.prometheus_text import samples
 from tests.support.sample_rows import T0
@@ -51,6 +51,32 @@ def record(site: Site, camera: str, hours: int, gb_an_hour: float, *, kind: Any 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path, ManualClock(NOW), config_of(dir=str(tmp_path)))
+
+
+def test_evidence_is_forecast_by_the_days_of_the_zones_that_it_is_of(tmp_path: Path) -> None:
+    """Two of three alerts are of the street, which is kept three days: in the mean (3 + 3 + 30) / 3 days."""
+    days = {"street": 3.0}
+    corners = [[0, 0], [1, 0], [1, 1]]
+    gate = {"url": "rtsp://h/1", "zones": {"street": corners, "yard": corners}, "quota": {"zone_days": days}}
+    config = SiteConfig.model_validate({"cameras": {"gate": gate}, "storage": {"dir": str(tmp_path)}})
+    site = Site(tmp_path, ManualClock(NOW), config)
+    limits = StorageLimits.of(config.storage, config.cameras)
+    with site.db.read() as connection:
+        assert evidence_kept_s(connection, limits, NOW) == {"gate": (3 + 30) / 2 * 86400}, "no alert: zones count alike"
+    for n, zones in enumerate((["street"], ["yard", "street"], ["yard"])):
+        t = NOW - 600 + 60 * n
+        events = [event_in(zone, t + k) for k, zone in enumerate(zones)]
+        site.raise_alert(f"a{n}", t, ask=False, events=events)
+    with site.db.read() as connection:
+        assert evidence_kept_s(connection, limits, NOW)["gate"] == 12 * 86400
+    site.close()
+
+
+def event_in(zone: str, t: float) -> Event:
+    return Event(
+        camera="gate", rule="intruder", kind="enter", track=1, label="person", t=t, score=0.9,
+        box=(0.3, 0.4, 0.4, 0.8), zone=zone, severity="alert",
+    )  # fmt: skip
 
 
 def client(site: Site) -> TestClient:

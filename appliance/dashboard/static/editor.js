@@ -5,7 +5,7 @@ import { t, tn } from "./texts.js";
 import { clockOf } from "./time.js";
 import { Drawing, element } from "./drawing.js";
 import { RuleForm, tick } from "./rule_form.js";
-import { changesOf, emptyScene, feetOf, freeName, idOf, rename, rulesOn } from "./scene.js";
+import { changesOf, emptyScene, feetOf, followRenames, freeName, idOf, rename, rulesOn } from "./scene.js";
 const UNDO_MAX = 50;
 const STILL_MS = 1000; // between two tries to get the first picture
 const TRIED = "/api/v1/setup/pictures/"; // where the picture of a try is
@@ -14,6 +14,8 @@ const NEW_SHAPES = { zone: [[0.3, 0.4], [0.7, 0.4], [0.7, 0.9], [0.3, 0.9]], lin
 
 export class Editor {
 	base = ""; // the digest of the site file that the scene was read from
+	/** @type {any} the site file of then */
+	site = { cameras: {} };
 	scene = emptyScene();
 	saved = "";
 	/** @type {{kind: ShapeKind, name: string} | null} */
@@ -41,7 +43,7 @@ export class Editor {
 		return JSON.parse(this.saved || "{}").rules?.some(each => each.name === rule.name) ?? false;
 	}
 	changes() {
-		return changesOf(this.camera, JSON.parse(this.saved), this.scene);
+		return [...changesOf(this.camera, JSON.parse(this.saved), this.scene), ...followRenames(this.site, this.camera, this.scene)];
 	}
 	// -- state
 	remember() {
@@ -244,6 +246,7 @@ export class Editor {
 	}
 	take(settings) {
 		this.base = settings.digest;
+		this.site = settings.site;
 		const { zones, ignore, lines, rules } = settings.site.cameras[this.camera] ?? {};
 		this.scene = structuredClone({ zones: zones ?? {}, ignore: ignore ?? [], lines: lines ?? {}, rules: rules ?? [] });
 		this.saved = this.state;

@@ -48,7 +48,34 @@ export const keyOf = kind => (kind === "zones" ? "zone" : "line");
 export function rename(scene, kind, name, wanted) {
 	scene[kind] = Object.fromEntries(Object.entries(scene[kind]).map(([key, value]) => [key === name ? wanted : key, value]));
 	for (const rule of scene.rules) if (rule[keyOf(kind)] === name) rule[keyOf(kind)] = wanted;
-	if (kind === "zones") scene.ignore = scene.ignore.map(each => (each === name ? wanted : each));
+	if (kind !== "zones") return;
+	scene.ignore = scene.ignore.map(each => (each === name ? wanted : each));
+	const { [name]: saved = name, ...others } = scene.renamed ?? {};
+	scene.renamed = { ...others, [wanted]: saved };
+}
+
+/**
+ * The changes of what names zones elsewhere in the site file, so that a renamed zone keeps them: zones of other cameras
+ * that adjoin, days that its evidence is kept, what is painted over.
+ * @param {any} site as it is saved
+ * @param {string} camera
+ * @param {Scene} now
+ * @returns {Change[]}
+ */
+export function followRenames(site, camera, now) {
+	const names = Object.fromEntries(Object.entries(now.renamed ?? {}).filter(([name, saved]) => name !== saved && now.zones[name]).map(pair => pair.reverse()));
+	const { quota = {}, privacy = {} } = site.cameras[camera] ?? {};
+	const days = quota.zone_days && Object.fromEntries(Object.entries(quota.zone_days).map(([zone, value]) => [names[zone] ?? zone, value]));
+	const place = each => names[each.slice(camera.length + 1)] ?? each.slice(camera.length + 1);
+	const moved = each => (each.startsWith(`${camera}/`) ? `${camera}/${place(each)}` : each);
+	const borders = site.alerts?.adjoining?.map(border => ({ ...border, zones: border.zones.map(moved) }));
+	return [
+		{ path: ["alerts", "adjoining"], before: site.alerts?.adjoining, value: borders },
+		{ path: ["cameras", camera, "quota", "zone_days"], before: quota.zone_days, value: days },
+		{ path: ["cameras", camera, "privacy", "mask"], before: privacy.mask, value: privacy.mask?.map(each => names[each] ?? each) }
+	]
+		.filter(({ before, value }) => JSON.stringify(before) !== JSON.stringify(value))
+		.map(({ path, value }) => ({ path, value }));
 }
 
 /**

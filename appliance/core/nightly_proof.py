@@ -1,0 +1,89 @@
+"""Networks that wait for proof are tried at night, one after another, in a process of the lowest priority.
+
+What waits: a bundle that is on probation, and one whose last trial ended with *not enough*. The process is `vedette
+models prove --decide`, so what follows is the same. It ends when the appliance sheds load: cameras come first, and the
+next night is another chance.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from appliance.base.child_modules import APPLIANCE
+from appliance.base.clock import Clock, local_day, local_weekday_minute
+from appliance.base.errors import ModelError
+from appliance.bundle.bundle_store import BundleStore
+from appliance.canary.proof_store import ProofStore
+from appliance.health.load_shedding import LoadShedding
+
+logger = logging.getLogger(__name__)
+
+EVERY_S = 60.0  # a change of the clock's hour is noticed within a minute
+BEGIN_HOUR, END_HOUR = 1, 5  # local time: few people move, and few look
+NICE = 19  # the lowest: it has what cameras leave
+_COMMAND = (sys.executable, "-m", APPLIANCE, "models", "prove")
+
+
+class NightlyProof:
+    """State: the process that runs, what is left of this night, and the day it began. Owner: one thread."""
+
+    def __init__(
+        self, root: Path, site_file: Path, store: BundleStore, shed: Callable[[], LoadShedding], clock: Clock,
+        command: tuple[str, ...] = _COMMAND,
+    ) -> None:  # fmt: skip
+        """root: the storage folder. shed: what is done less of now. command: takes a bundle and the site file."""
+        self._root, self._site_file = root, site_file
+        self._store, self._shed, self._clock = store, shed, clock
+        self._command = command
+        self._child: subprocess.Popen[bytes] | None = None
+        self._left: list[str] = []
+        self._day = ""
+
+    def run_once(self) -> None:
+        """Begin, go on or end, as the hour and the load say."""
+        now, shed = self._clock.now(), self._shed()
+        is_night = BEGIN_HOUR * 60 <= local_weekday_minute(now)[1] < END_HOUR * 60
+        if not is_night or shed.heat.step or shed.memory.step:
+            self.stop()
+            return
+        if self._child is not None and self._child.poll() is None:
+            return
+        if self._day != local_day(now):
+            self._day, self._left = local_day(now), [*self._waiting()]
+        self._child = self._start(self._left.pop(0)) if self._left else None
+
+    def stop(self) -> None:
+        """End the process that runs, and leave the rest of this night. Any thread, when `run_once` is not at work."""
+        child, self._child, self._left = self._child, None, []
+        if child is not None and child.poll() is None:
+            child.kill()
+            child.wait()
+
+    def _waiting(self) -> Iterator[str]:
+        try:
+            table, installed = self._store.in_force(), self._store.installed()
+        except ModelError as error:
+            logger.warning("%s", error)
+            return
+        slots = [*table.cameras.values(), *([table.everywhere] if table.everywhere else [])]
+        probation = {slot.bundle for slot in slots if slot.state == "probation"}
+        tried = {each.candidate for each in ProofStore(self._root).all() if each.judgement.outcome == "not enough"}
+        for ref in installed:
+            if ref not in table.quarantined and (ref in probation or str(ref) in tried):
+                yield str(ref)
+
+    def _start(self, bundle: str) -> subprocess.Popen[bytes] | None:
+        logger.info("%s is tried on this night's recording", bundle)
+        command = [*self._command, bundle, "--config", str(self._site_file), "--decide"]
+        try:
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            os.setpriority(os.PRIO_PROCESS, child.pid, NICE)
+        except OSError as error:
+            logger.warning("%s was not tried: %s", bundle, error.strerror)
+            return None
+        return child
