@@ -233,3 +233,25 @@ Exit code 0: it is whole. 2: it is not a cassette, or damaged (with the line and
     JSON,
     run="appliance.lab.cassette_command:check_command",
 )
+
+
+REPLAY.command(
+    "cassette agree",
+    "how often the verdicts of cassettes are true",
+    """\
+Compare cassettes of the same escalations with what is true, by rule, each with its 95 % interval: which model, or which
+order of the answer (engine.answer_order of the worker file), judges better. Truth are the entries of a scenario, or
+what people said of the alerts of a site, for cassettes made by `cassette from-store`.
+
+  vedette replay door.mp4 --config site.yaml --record-verdicts reason.cassette.jsonl --cloud nats://127.0.0.1:4222
+  (the worker again with answer_order: decision_first, and --record-verdicts decision.cassette.jsonl)
+  vedette cassette agree reason.cassette.jsonl decision.cassette.jsonl --truth door.scenario.yaml
+
+Exit code 0: compared; an order without a cassette is named. 2: wrong use, or there is nothing to compare.
+""",
+    option("cassettes", type=Path, nargs="+", metavar="CASSETTE"),
+    option("--truth", type=Path, metavar="SCENARIO", help="a scenario of the same footage"),
+    option("--config", dest="site_file", type=Path, metavar="FILE", help="the site file whose alerts people reviewed"),
+    JSON,
+    run="appliance.lab.cassette_agreement:agree_command",
+)

@@ -46,10 +46,11 @@ class ScriptedCloud:
 
     site = "replay-test"
 
-    def __init__(self, *script: str | None, seconds: float = 2.5, model: str = "vlm") -> None:
+    def __init__(self, *script: str | None, seconds: float = 2.5, model: str = "vlm", answer_schema: str = "") -> None:
         self._script = list(script)
         self._seconds = seconds
         self._model = model
+        self._answer_schema = answer_schema
         self.asked: list[wire.Escalation] = []
         self.files: list[int] = []
 
@@ -71,6 +72,7 @@ class ScriptedCloud:
             engine="scripted",
             model=self._model,
             prompt_version="1",
+            answer_schema=self._answer_schema,
             seconds=1.0,
             timings={"queue": 0.1, "model": 1.0},
             judged_t=1_700_000_000.0,

@@ -395,8 +395,11 @@ def test_a_kill_at_any_moment_is_made_good_by_the_next_start(tmp_path: Path) -> 
         box = Box(tmp_path / f"box{kills}", new=False)
         child = fork.Process(target=kill_at, args=(kills + 1, box))
         child.start()
-        child.join(60)
-        assert child.exitcode in (0, -signal.SIGKILL)
+        try:
+            child.join(60)
+            assert child.exitcode in (0, -signal.SIGKILL)
+        finally:
+            child.kill()  # one that hangs would be waited for at the end of this process, too
         apply_ready(box.path, box.root)
         assert box.alerts == {"a1"}
         assert {each.name for each in (box.root / "evidence").iterdir()} == {"a1"}
