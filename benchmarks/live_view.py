@@ -5,6 +5,10 @@ the appliance; a process serves its dashboard, and this one reads `/api/v1/live`
 CPU-seconds of the serving process (user and system), over those that it takes with no viewer, per second and viewer:
 the share of a core. The ages tell how old the first frame of each piece is as it arrives; a player must stay behind at
 least that much.
+
+`--h265 1920x1080`: the camera sends the rendered yard as H.265 of that size, 15 frames a second with a key frame each
+two seconds, and viewers ask for H.264. Printed is also what the conversion takes, by its own count, and how long a
+viewer waits for the first picture at most, the start of the child included.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import statistics
 import struct
 import subprocess
@@ -19,6 +24,8 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
@@ -38,6 +45,7 @@ from appliance.store.meter import Meter
 from appliance.store.segments import SegmentStore
 from appliance.types import Gap, SegmentRow
 from appliance.web.server import WebServer
+from benchmarks.rendition import YARD, encode
 
 BITS_PER_S, FPS, SIZE, FILM_S = 4_000_000, 20, (1280, 720), 20
 SETTLE_S = 3.0
@@ -76,7 +84,7 @@ def serve(root: Path) -> None:
     print(server.port, flush=True)
     segments = SegmentStore(db)
     for line in sys.stdin:
-        path, t_start, t_end, size, frames, complete = line.split()
+        path, t_start, t_end, size, frames, complete, codec = line.split()
         segments.put(
             SegmentRow(
                 camera="gate",
@@ -85,7 +93,7 @@ def serve(root: Path) -> None:
                 t_end=float(t_end),
                 bytes=int(size),
                 frames=int(frames),
-                codec="h264",
+                codec=codec,
                 size=SIZE,
                 complete=complete == "True",
             )
@@ -120,16 +128,24 @@ class Camera:
 
     def _emit(self, row: SegmentRow | Gap) -> None:
         if isinstance(row, SegmentRow) and self._child.stdin is not None:
-            values = (row.path, repr(row.t_start), repr(row.t_end), row.bytes, row.frames, row.complete)
+            values = (row.path, repr(row.t_start), repr(row.t_end), row.bytes, row.frames, row.complete, row.codec)
             self._child.stdin.write(" ".join(map(str, values)) + "\n")
             self._child.stdin.flush()
 
 
-async def view(port: int, until: float, ages: list[float]) -> int:
-    """One viewer; the bytes that it got. Only the first one of several notes ages (its list is given)."""
+@dataclass
+class Noted:
+    """How old pieces were as they came, and how long each viewer waited for the first one; seconds."""
+
+    ages: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+
+
+async def view(port: int, until: float, noted: Noted, query: str) -> int:
+    """One viewer; the bytes that it got."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /api/v1/live?camera=gate HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-    got, began, tail = 0, time.monotonic(), b""
+    writer.write(f"GET /api/v1/live?camera=gate{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    got, began, waits, tail = 0, time.monotonic(), True, b""
     while time.monotonic() < until:
         data = await asyncio.wait_for(reader.read(65536), 30)
         if not data:
@@ -137,19 +153,29 @@ async def view(port: int, until: float, ages: list[float]) -> int:
         got += len(data)
         tail = tail[-16:] + data
         at = tail.find(b"tfdt\1\0\0\0")
+        if 0 <= at <= len(tail) - 16 and waits:
+            noted.waits.append(time.monotonic() - began)
+            waits = False
         if 0 <= at <= len(tail) - 16 and time.monotonic() - began > 2:
-            ages.append(time.time() - int.from_bytes(tail[at + 8 : at + 16], "big") / 90_000)
+            noted.ages.append(time.time() - int.from_bytes(tail[at + 8 : at + 16], "big") / 90_000)
             tail = b""
     writer.close()
     return got
 
 
-async def watch(port: int, viewers: int, seconds: float) -> tuple[list[int], list[float]]:
-    ages: list[float] = []
+async def watch(port: int, viewers: int, seconds: float, query: str) -> tuple[list[int], Noted]:
+    noted = Noted()
     until = time.monotonic() + seconds
     if not viewers:
         await asyncio.sleep(seconds)
-    return list(await asyncio.gather(*(view(port, until, ages) for _ in range(viewers)))), ages
+    return list(await asyncio.gather(*(view(port, until, noted, query) for _ in range(viewers)))), noted
+
+
+def converting_s(port: int) -> float:
+    """Return what conversions have taken of the processor so far, as the dashboard counts it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return float(re.search(r"^vedette_live_conversion_cpu_seconds_total (\S+)", text, re.MULTILINE)[1])
 
 
 def cpu_s(pid: int) -> float:
@@ -162,6 +188,7 @@ def main() -> None:
     parser.add_argument("--viewers", type=int, nargs="+", default=[0, 1, 5, 20])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--h265", metavar="WxH")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     if wanted.serve:
@@ -170,7 +197,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         film = root / "film.mp4"
-        render(film)
+        query = "&codec=h264" if wanted.h265 else ""
+        if wanted.h265:
+            width, height = map(int, wanted.h265.split("x"))
+            encode(YARD, film, (width, height), FILM_S)
+        else:
+            render(film)
         command = [sys.executable, "-m", "benchmarks.live_view", "--serve", folder]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
@@ -180,7 +212,8 @@ def main() -> None:
         idle: list[float] = []
         for viewers in wanted.viewers * wanted.rounds:
             before, began = cpu_s(child.pid), time.monotonic()
-            got, ages = asyncio.run(watch(port, viewers, wanted.seconds))
+            converted = converting_s(port)
+            got, noted = asyncio.run(watch(port, viewers, wanted.seconds, query))
             took, lasted = cpu_s(child.pid) - before, time.monotonic() - began
             share = 100 * took / lasted
             line = f"{viewers:3} viewers: {share:5.2f} % of a core"
@@ -189,8 +222,11 @@ def main() -> None:
             else:
                 rate = sum(got) * 8 / lasted / viewers / 1e6
                 each = (share - (statistics.mean(idle) if idle else 0.0)) / viewers
-                p50, p95 = statistics.median(ages), statistics.quantiles(ages, n=20)[-1]
+                p50, p95 = statistics.median(noted.ages), statistics.quantiles(noted.ages, n=20)[-1]
                 line += f", {each:5.2f} % a viewer, {rate:.1f} Mbit/s each; age {p50:.2f} s, p95 {p95:.2f} s"
+                if wanted.h265:
+                    share = 100 * (converting_s(port) - converted) / lasted
+                    line += f"; conversion {share:.1f} % of a core, first picture after {max(noted.waits):.2f} s"
             print(line, flush=True)
         camera.stop()
         assert child.stdin is not None

@@ -1,7 +1,7 @@
 """Cost of an H.264 copy: `python -m benchmarks.rendition [clip] [--size 1920x1080] [--seconds 10]`.
 
-The benchmark encodes a clip as H.265 of that size first, then converts it as the sandbox does. It counts processor
-seconds, not wall time, so that other work on the machine does not matter.
+The benchmark encodes a clip as H.265 of that size first, then converts it as the sandboxes do, for the timeline and for
+live video. It counts processor seconds, not wall time, so that other work on the machine does not matter.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from pathlib import Path
 
 import av
 
+from appliance.media import live_rendition
+from appliance.media.fragmented_mp4 import FragmentReader
 from appliance.media.rendition import make_rendition
 
 YARD = Path(__file__).parent.parent / "fixtures" / "clips" / "yard.mp4"
 FPS = 15
+_FRAGMENTED = {"movflags": "frag_keyframe+default_base_moof+delay_moov", "frag_duration": "500000"}
 
 
 def encode(clip: Path, path: Path, size: tuple[int, int], seconds: float) -> float:
     """Write the beginning of `clip` as H.265 to `path`; returns its length in seconds."""
     frames = 0
-    with av.open(str(clip)) as reading, av.open(str(path), "w") as writing:
+    with av.open(str(clip)) as reading, av.open(str(path), "w", options=_FRAGMENTED) as writing:
         stream = writing.add_stream("libx265", rate=FPS)
         stream.width, stream.height = size
         stream.pix_fmt = "yuv420p"
-        stream.options = {"preset": "ultrafast", "x265-params": f"log-level=none:keyint={2 * FPS}"}
+        stream.options = {"preset": "ultrafast", "x265-params": f"log-level=none:pools=none:keyint={2 * FPS}"}
         for frame in reading.decode(video=0):
             if frames >= seconds * FPS:
                 break
@@ -37,6 +40,17 @@ def encode(clip: Path, path: Path, size: tuple[int, int], seconds: float) -> flo
             frames += 1
         writing.mux(stream.encode())
     return frames / FPS
+
+
+def convert_live(source: Path) -> tuple[float, int]:
+    """Convert piece by piece as live video; returns seconds of the processor, and bytes."""
+    reader = FragmentReader(source, 1e9)
+    fragments = reader.read()
+    began, made = time.process_time(), 0
+    for n, each in enumerate(fragments):
+        answer = live_rendition.convert(each.init.data, each.data, n == 0, False)
+        made += len(bytes(answer["data"]))
+    return time.process_time() - began, made
 
 
 def main() -> None:
@@ -54,7 +68,9 @@ def main() -> None:
         cost = (time.process_time() - began) / length_s
         rate = source.stat().st_size * 8e-6 / length_s
         print(f"{length_s:.1f} s of H.265 {width}x{height} at {FPS} fps, {rate:.2f} Mbit/s")
+        live_s, live_bytes = convert_live(source)
         print(f"H.264: {cost:.3f} s of processor per second of video, {made.bytes * 8e-6 / length_s:.2f} Mbit/s")
+        print(f"live: {live_s / length_s:.3f} s, {live_bytes * 8e-6 / length_s:.2f} Mbit/s")
 
 
 if __name__ == "__main__":

@@ -308,6 +308,8 @@ SENTENCES: tuple[str, ...] = (
     "ended the pause of {camera}",
     "seen",
     "nothing is being recorded of this camera now",
+    "the live video cannot be converted: {why}",
+    "this browser cannot play what the camera sends, and as many others are converted as this appliance takes on",
     "{codec} video cannot be shown live",
     "reviewed several",
     "reviewed",

@@ -18,6 +18,8 @@ RTSP_SERVER: Final = "appliance.demo.rtsp_server"
 SANDBOX: Final = "appliance.sandbox.sandbox"
 MEDIA_FUNCTIONS: Final = "appliance.media.sandboxed_functions"
 """Runs inside a sandbox: stills, clips and pictures of recorded video."""
+LIVE_FUNCTIONS: Final = "appliance.media.live_rendition"
+"""Runs inside a sandbox: the live video of one camera, converted for browsers."""
 JOB_FUNCTIONS: Final = "appliance.scenario.sandboxed_jobs"
 """Runs inside a sandbox: what a person asks the dashboard to do with the recording."""
 LLAMA_SERVER: Final = "llama_cpp.server"
@@ -34,6 +36,7 @@ RUNTIME: Final = (
     RTSP_SERVER,
     SANDBOX,
     MEDIA_FUNCTIONS,
+    LIVE_FUNCTIONS,
     JOB_FUNCTIONS,
 )
 """The children of the running appliance. None of them loads `appliance.lab`."""

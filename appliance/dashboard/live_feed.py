@@ -12,7 +12,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from appliance.base.clock import Clock
 from appliance.base.errors import EvidenceError, StoreError
 from appliance.base.telemetry import LogThrottle
 from appliance.dashboard.event_stream import StillMay, StreamViewer, TooManyViewers, within
+from appliance.dashboard.live_conversion import LINGER_S, Conversions, LiveConversion
 from appliance.media.fragmented_mp4 import Fragment, FragmentReader, InitSegment
 from appliance.media.live_memory import live_memory
 from appliance.store.boxes import BoxStore
@@ -98,29 +99,52 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A segment: its path under the storage folder, camera time of its first frame, and its codec for people."""
+    """A segment: its path under the storage folder, camera time of its first frame, and its codec for people.
+
+    instead_of: the codec of the recording, in place of which this is taken.
+    """
 
     path: str
     t_start: float
     codec: str = ""
     root: Path | None = None  # where it lies, if not in the storage folder
+    instead_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveChoice:
+    """The stream that is wanted of a camera.
+
+    Attributes:
+        substream: the detect stream, where it has one of its own.
+        h264: nothing else is played: where the camera sends something else, its detect stream, or a small copy.
+    """
+
+    substream: bool = False
+    h264: bool = False
 
 
 class _LiveFiles:
     """Finds the files of a camera that are being written. Called in threads; holds no state."""
 
-    def __init__(self, camera: str, segments: SegmentStore, root: Path, clock: Clock, *, substream: bool) -> None:
-        """substream: take the detect stream where the camera has one of its own."""
+    def __init__(self, camera: str, segments: SegmentStore, root: Path, clock: Clock, choice: LiveChoice) -> None:
         self._camera = camera
         self._segments = segments
         self._root = root
         self._clock = clock
-        self._substream = substream
+        self._choice = choice
 
     def newest(self) -> _File | None:
         """Return the one that is being written; None if there is none. Raise StoreError."""
-        if self._substream and (found := self._of_substream()) is not None:
+        if self._choice.substream and (found := self._of_substream()) is not None:
             return found
+        found = self._recorded()
+        if not self._choice.h264 or found is None or found.codec == "h264":
+            return found
+        second = self._of_substream()  # smaller, should it have to be converted, too
+        return found if second is None else replace(second, instead_of=found.codec)
+
+    def _recorded(self) -> _File | None:
         row = self._segments.latest(self._camera)
         if row is not None and self._clock.now() - row.t_end < RECORDED_S_MAX:
             return _File(row.path, row.t_start, row.codec)
@@ -160,13 +184,13 @@ class LiveFeed:
         boxes: BoxStore,
         newest_boxes: NewestBoxes,
         root: Path,
-        clock: Clock,
-        *,
-        substream: bool = False,
+        choice: LiveChoice,
+        conversions: Conversions,
     ) -> None:
-        """substream: see `_LiveFiles`."""
         self.camera = camera
-        self._files = _LiveFiles(camera, segments, root, clock, substream=substream)
+        self.conversion = LiveConversion(conversions) if choice.h264 else None
+        self._choice = choice
+        self._files = _LiveFiles(camera, segments, root, conversions.clock, choice)
         self.first = 0
         self.newest_t = float("-inf")  # of the newest fragment
         self.active = False
@@ -176,15 +200,15 @@ class LiveFeed:
         self._boxes = boxes
         self._newest_boxes = newest_boxes
         self._root = root
-        self._clock = clock
+        self._clock = conversions.clock
         self._pieces: deque[_Piece] = deque()
         self._bytes = 0
         self._keys: deque[int] = deque()  # numbers of the key frames in the ring
         self._reader: FragmentReader | None = None
-        self._path = ""
+        self._path = self._instead_of = ""
         self._boxes_t: float | None = None
         self._movement = Movement()
-        self._repeats = LogThrottle(logger, clock)
+        self._repeats = LogThrottle(logger, conversions.clock)
 
     @property
     def end(self) -> int:
@@ -199,17 +223,29 @@ class LiveFeed:
     def piece(self, number: int) -> _Piece:
         return self._pieces[number - self.first]
 
+    @property
+    def note(self) -> dict[str, object]:
+        """What viewers are told of it besides pictures: see docs/dashboard.md."""
+        conversion, note = self.conversion, {"active": self.active, "problem": tell(self.problem)}
+        if conversion is not None and conversion.is_running:
+            share = None if conversion.share is None else round(conversion.share, 2)
+            codec = self._instead_of or conversion.codec
+            return {**note, "instead": "converted", "codec": codec, "share": share, "keys_only": conversion.keys_only}
+        return {**note, "instead": "second", "codec": self._instead_of} if self._instead_of else note
+
     async def run(self) -> None:
-        """Follow the camera until nobody watches."""
-        asked_at = float("-inf")
+        """Follow the camera until nobody watches; what is converted, some seconds longer."""
+        asked_at = watched_at = float("-inf")
         try:
-            while self.viewers:
+            while self.viewers or self._clock.monotonic() - watched_at < LINGER_S:
+                if self.viewers and self._converts:
+                    watched_at = self._clock.monotonic()
                 try:
                     if self._clock.monotonic() - asked_at >= STORE_EVERY_S:
                         asked_at = self._clock.monotonic()
                         await self._ask_store()
                     if self._reader is not None and self._reader.has_grown:
-                        self._push(await asyncio.to_thread(self._reader.read))
+                        self._push(await self._read(self._reader.read))
                 except (EvidenceError, StoreError, OSError) as error:
                     self._repeats.report(f"camera {self.camera}: no live video: {error}")
                     self._close_file(str(error))
@@ -217,6 +253,16 @@ class LiveFeed:
         finally:
             self.ended = True
             self._close_file("")
+            if self.conversion is not None:
+                self.conversion.close()
+
+    @property
+    def _converts(self) -> bool:
+        return self.conversion is not None and self.conversion.is_running
+
+    async def _read(self, read: Callable[[], list[Fragment]]) -> list[Fragment]:
+        found = await asyncio.to_thread(read)
+        return await asyncio.to_thread(self.conversion.convert, found) if self.conversion is not None else found
 
     async def _ask_store(self) -> None:
         looks = await asyncio.to_thread(self._new_boxes)
@@ -224,7 +270,7 @@ class LiveFeed:
             self._keep(_Piece(None, looks))
         now, before = self._clock.now(), (self.active, self.problem)
         self.active = now - self._movement.moved_t < ACTIVE_S
-        if any(viewer.wants_video(self) for viewer in self.viewers):
+        if not self.viewers or any(viewer.wants_video(self) for viewer in self.viewers):
             newest = await asyncio.to_thread(self._files.newest)
             if newest is None:
                 self.problem = "nothing is being recorded of this camera now"
@@ -232,7 +278,9 @@ class LiveFeed:
                 await self._go_on_to(newest)
         else:
             self._close_file("")
-            self._path = ""
+            self._path = self._instead_of = ""
+            if self.conversion is not None:
+                self.conversion.end_if_idle()
         if looks or before != (self.active, self.problem):
             self._wake()
 
@@ -240,9 +288,9 @@ class LiveFeed:
         """To a newer file, once the one before it was read to its end."""
         joins = self._reader is None
         if self._reader is not None:
-            self._push(await asyncio.to_thread(self._reader.read))
+            self._push(await self._read(self._reader.read))
         self._close_file("")
-        self._path = newest.path  # one that is damaged is not tried again
+        self._path, self._instead_of = newest.path, newest.instead_of  # one that is damaged is not tried again
         if not newest.path.endswith(".mp4"):
             raise EvidenceError(f"{newest.codec} video cannot be shown live")
         folder = SEGMENTS if not newest.path.startswith(SUBSTREAMS) else SUBSTREAMS
@@ -250,7 +298,7 @@ class LiveFeed:
         if joins:
             while self._pieces:
                 self._drop_oldest()
-        fragments = await asyncio.to_thread(reader.newest if joins else reader.read)
+        fragments = await self._read(reader.newest if joins else reader.read)
         self._push(fragments)
         if joins and fragments:  # a viewer begins at this key frame: boxes that were sent before it are lost to it
             self._boxes_t = fragments[0].t - BOXES_BEFORE_S
@@ -310,7 +358,7 @@ class _Position:
     at: int
     playing: bool = False
     init: InitSegment | None = None
-    note: tuple[bool, str] | None = None
+    note: dict[str, object] | None = None
 
 
 class LiveViewer:
@@ -348,10 +396,9 @@ class LiveViewer:
     def _next(self, index: int, position: _Position) -> list[bytes]:
         """Return what there is of one camera for this viewer now, about `TURN_BYTES_MAX`."""
         feed, parts, size = position.feed, [], 0
-        note = (feed.active, feed.problem)
-        if note != position.note:
+        if (note := feed.note) != position.note:
             position.note = note
-            parts.append(message(b"n", index, json.dumps({"active": note[0], "problem": tell(note[1])}).encode()))
+            parts.append(message(b"n", index, json.dumps(note).encode()))
         wants = self.wants_video(feed)
         self._catch_up(position, wants)
         while position.at < feed.end and size < TURN_BYTES_MAX:
@@ -394,8 +441,8 @@ class LiveViewer:
 class LiveHub:
     """The feeds that are watched now.
 
-    It counts viewers, bytes and what late viewers were not sent. `newest_boxes` knows of frames that are not in the
-    store yet.
+    It counts viewers, bytes, conversions and what late viewers were not sent. `newest_boxes` knows of frames that are
+    not in the store yet.
 
     Invariant: at most `VIEWERS_MAX` viewers, one feed a camera and stream, one open file a feed. Owner: the event loop.
     """
@@ -405,27 +452,32 @@ class LiveHub:
         self._slots = VisitorSlots(VIEWERS_MAX, VIEWERS_EACH_MAX, TooManyViewers, _FULL, _OWN)
         self.closed = False
         self.newest_boxes: NewestBoxes = lambda camera: ()
-        self._new_feed: Callable[[str, bool], LiveFeed] = lambda camera, substream: LiveFeed(
-            camera, segments, boxes, self.newest_boxes, root, clock, substream=substream
+        self.conversions = Conversions(clock)
+        self._new_feed: Callable[[str, LiveChoice], LiveFeed] = lambda camera, choice: LiveFeed(
+            camera, segments, boxes, self.newest_boxes, root, choice, self.conversions
         )
-        self._feeds: dict[tuple[str, bool], tuple[LiveFeed, asyncio.Task[None]]] = {}
+        self._feeds: dict[tuple[str, LiveChoice], tuple[LiveFeed, asyncio.Task[None]]] = {}
 
     @property
     def viewers(self) -> int:
         return self._slots.taken
 
     def join(
-        self, cameras: Sequence[str], still: StillMay, *, only_active: bool = False, substream: bool = False
+        self,
+        cameras: Sequence[str],
+        still: StillMay,
+        *,
+        only_active: bool = False,
+        choice: LiveChoice = LiveChoice(),
     ) -> StreamViewer:
         """Return a viewer of these cameras; call its `leave`. Raise TooManyViewers.
 
-        still: see `StreamHub.join`. only_active: video of each camera only while something moves before it. substream:
-        of its detect stream, where it has one.
+        still: see `StreamHub.join`. only_active: video of each camera only while something moves before it.
         """
         if self.closed:
             raise TooManyViewers(_FULL)
         give_back = self._slots.take()
-        feeds = [self._feed(camera, substream) for camera in cameras]
+        feeds = [self._feed(camera, choice) for camera in cameras]
         viewer = LiveViewer(feeds, only_active=only_active, still=still, hub=self)
         for feed in feeds:
             feed.viewers.add(viewer)
@@ -443,17 +495,19 @@ class LiveHub:
         self.close()
         for feed, _ in self._feeds.values():
             feed.viewers.clear()
+        for conversion in list(self.conversions.running):
+            conversion.close()
         await asyncio.gather(*(task for _, task in self._feeds.values()), return_exceptions=True)
 
-    def _feed(self, camera: str, substream: bool) -> LiveFeed:
-        key = (camera, substream)
+    def _feed(self, camera: str, choice: LiveChoice) -> LiveFeed:
+        key = (camera, choice)
         feed, _ = self._feeds.get(key, (None, None))
         if feed is None or feed.ended:
-            feed = self._new_feed(camera, substream)
+            feed = self._new_feed(camera, choice)
             self._feeds[key] = feed, asyncio.get_running_loop().create_task(self._run(key, feed))
         return feed
 
-    async def _run(self, key: tuple[str, bool], feed: LiveFeed) -> None:
+    async def _run(self, key: tuple[str, LiveChoice], feed: LiveFeed) -> None:
         try:
             await feed.run()
         finally:

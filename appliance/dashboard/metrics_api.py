@@ -128,6 +128,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_dashboard_streams": ("Event streams open.",),
     "vedette_dashboard_headers_ignored_total": ("Headers of a reverse proxy that came from somebody else.", "header"),
     "vedette_live_viewers": ("Live views open.",),
+    "vedette_live_conversions": ("Cameras whose live video is converted for browsers now.",),
+    "vedette_live_conversion_cpu_seconds_total": ("Processor time spent on that.",),
     "vedette_live_bytes_total": ("Bytes of live video sent to viewers.",),
     "vedette_live_skipped_total": ("Pieces of live video that were not sent to viewers who read too slowly.",),
     "vedette_pictures_cut_total": ("Live pictures cut for the dashboard.",),
@@ -316,6 +318,8 @@ class ApplianceCollector:
         yield "vedette_dashboard_streams", [((), self.hub.viewers)]
         yield "vedette_dashboard_headers_ignored_total", [((name,), n) for name, n in self.ignored_headers.items()]
         yield "vedette_live_viewers", [((), self.live.viewers)]
+        yield "vedette_live_conversions", [((), len(self.live.conversions.running))]
+        yield "vedette_live_conversion_cpu_seconds_total", [((), self.live.conversions.cpu_s)]
         yield "vedette_live_bytes_total", [((), self.live.bytes_sent)]
         yield "vedette_live_skipped_total", [((), self.live.skipped)]
         yield "vedette_pictures_cut_total", [((), self.snapshots.cuts)]

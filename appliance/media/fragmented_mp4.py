@@ -78,8 +78,8 @@ class FragmentReader:
     thread at a time.
     """
 
-    def __init__(self, path: Path, t_start: float) -> None:
-        """t_start: camera time of the file's first frame. Raises FragmentError."""
+    def __init__(self, path: Path, t_start: float, flags: int = os.O_RDONLY) -> None:
+        """t_start: camera time of the file's first frame. flags: of `os.open`. Raises FragmentError."""
         self._t_start = t_start
         self._at = 0
         self._init: InitSegment | None = None
@@ -87,9 +87,22 @@ class FragmentReader:
         self._flags: dict[int, int] = {}
         self._base_s: float | None = None
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.open(path, flags | os.O_CLOEXEC)
         except OSError as error:
             raise FragmentError(f"the segment {path.name} cannot be read: {error.strerror}") from None
+
+    @classmethod
+    def of_memory(cls, t_start: float) -> FragmentReader:
+        """Return a reader of a file in memory, which `append` makes longer."""
+        fd = os.memfd_create("fragments", os.MFD_CLOEXEC)
+        try:
+            return cls(Path(f"/proc/self/fd/{fd}"), t_start, os.O_RDWR)
+        finally:
+            os.close(fd)
+
+    def append(self, data: bytes) -> None:
+        """Write to the file in memory."""
+        os.pwrite(self._fd, data, os.fstat(self._fd).st_size)
 
     @property
     def has_grown(self) -> bool:

@@ -20,6 +20,7 @@ from appliance.media.recorded import PERCENT, even_size, progress_path
 from appliance.media.source import PIXELS_MAX
 
 FPS_MAX = 31.0  # of 60 a second, each second one is shown
+LIVE_FPS_MAX = 10.5  # of live video: ten a second, whatever the camera's clock trembles by
 THREADS = 2  # of decoder and encoder each: more would take memory, and cores from the cameras
 _UNIT = Fraction(1, 90_000)
 _KEY_EVERY_S = 2  # a player seeks to the second
@@ -89,22 +90,27 @@ def _convert(source: Path, target: Path, advance: Callable[[int], object]) -> No
 class FrameWriter:
     """Encodes frames into an open file. State: the encoder, the time of the last frame and of the last key frame."""
 
-    def __init__(self, container: OutputContainer, size: tuple[int, int], crf: int = 26) -> None:
-        """size: (width, height), even. crf: the quality that libx264 keeps, less is better; another has its own."""
+    def __init__(self, container: OutputContainer, size: tuple[int, int], crf: int = 26, *, live: bool = False) -> None:
+        """size: (width, height), even. crf: the quality that libx264 keeps, less is better; another has its own.
+
+        live: each frame is encoded when it comes, by one thread, and at most `LIVE_FPS_MAX` a second are.
+        """
         name = encoder()
         self.t = self._key_t = -math.inf
+        self._step_s = 1 / (LIVE_FPS_MAX if live else FPS_MAX)
         self._container = container
         self._stream = cast("av.VideoStream", container.add_stream(name, rate=25))
         self._stream.width, self._stream.height = size
         self._stream.pix_fmt = "yuv420p"
-        self._stream.options = {**_ENCODERS[name], **({"crf": str(crf)} if name == "libx264" else {})}
+        x264 = {"crf": str(crf), **({"tune": "zerolatency"} if live else {})} if name == "libx264" else {}
+        self._stream.options = {**_ENCODERS[name], **x264}
         self._stream.codec_context.time_base = self._stream.time_base = _UNIT
-        self._stream.codec_context.thread_count = THREADS
+        self._stream.codec_context.thread_count = 1 if live else THREADS
 
     def write(self, frame: av.VideoFrame) -> None:
         """Add a frame at its own time, unless it follows the last one too closely."""
         t = float((frame.pts or 0) * (frame.time_base or 0))
-        if t - self.t < 1 / FPS_MAX:
+        if t - self.t < self._step_s:
             return
         smaller = frame.reformat(self._stream.width, self._stream.height, "yuv420p", interpolation="FAST_BILINEAR")
         smaller.pts, smaller.time_base = round(t / _UNIT), _UNIT

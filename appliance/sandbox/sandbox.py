@@ -228,7 +228,7 @@ class Sandbox:
         try:
             here, there = socket.socketpair()
         except OSError as error:
-            raise SandboxUnavailable(f"the sandbox cannot be started: {error.strerror}") from None
+            raise SandboxUnavailable(f"the sandbox cannot be started: {error.strerror or error}") from None
         task = {
             "fd": there.fileno(),
             "module": self._module,
@@ -245,7 +245,7 @@ class Sandbox:
             )  # fmt: skip
         except OSError as error:
             here.close()
-            raise SandboxUnavailable(f"the sandbox cannot be started: {error.strerror}") from None
+            raise SandboxUnavailable(f"the sandbox cannot be started: {error.strerror or error}") from None
         finally:
             there.close()
         self._channel = here

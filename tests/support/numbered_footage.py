@@ -83,7 +83,10 @@ def encoded_footage(
         stream.codec_context.gop_size = gop
         stream.options = {"preset": "ultrafast", "bf": str(b_frames), "sc_threshold": "0"}
         if codec == "libx265":
-            stream.options = {"preset": "ultrafast", "x265-params": f"log-level=none:keyint={gop}:bframes={b_frames}"}
+            stream.options = {
+                "preset": "ultrafast",
+                "x265-params": f"log-level=none:pools=none:keyint={gop}:bframes={b_frames}",
+            }
         for n in range(count):
             frame = av.VideoFrame.from_ndarray(numbered_image(first + n, size), format="rgb24")
             frame.pts, frame.time_base = n, 1 / rate

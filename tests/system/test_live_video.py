@@ -16,6 +16,7 @@ from appliance import config
 from appliance.base.clock import SystemClock
 from appliance.dashboard.live_api import MEDIA_TYPE
 from appliance.types import SegmentRow
+from appliance.web.server import WebServer
 from tests.servers.rtsp import FaultyRtspServer, RtspServerThread
 from tests.support.camera_rig import CameraRig
 from tests.support.dashboard_site import Site, config_of, running
@@ -210,4 +211,21 @@ def test_a_wall_gets_the_second_stream_from_the_session_that_there_is(tmp_path: 
             rig.substreams["gate"].pause(True)
             until(lambda: list(folder.iterdir()) == [], what="a box that is short of memory keeps none")
             assert not any("substreams" in row.path for row in rig.of("gate", SegmentRow))
+        site.close()
+
+
+def test_who_cannot_play_h265_gets_the_second_stream_where_that_is_h264(tmp_path: Path) -> None:
+    film = clip(tmp_path / "film.mp4", 100, codec="libx265")
+    small = clip(tmp_path / "small.mp4", 100, first=1000, size=(160, 120))
+    with FaultyRtspServer.in_thread({"main": film, "sub": small}) as camera:
+        site = Site(tmp_path, SystemClock(), config=config_of(token=TOKEN))
+        gate = {"url": camera.url("main"), "detect_url": camera.url("sub")}
+        cameras = {"gate": config.CameraConfig.model_validate(gate)}
+        rig = CameraRig(tmp_path, cameras, tick_s=1.0, heard=KeptBySite(site))
+        app = site.app()
+        with rig, running(WebServer(app, "127.0.0.1", 0)) as url, reading(url, "camera=gate&codec=h264") as reader:
+            until(lambda: min(reader.numbers() or [0]) >= 1000)
+            told = json.loads(reader.of("n")[-1])
+            assert (told["instead"], told["codec"]) == ("second", "hevc")
+            assert not app.state.streams[1].conversions.running, "nothing is converted"
         site.close()

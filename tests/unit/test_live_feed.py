@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from appliance.base.clock import ManualClock, SystemClock
-from appliance.dashboard import live_feed
+from appliance.dashboard import live_conversion, live_feed
 from appliance.dashboard.event_stream import StreamViewer, TooManyViewers
-from appliance.dashboard.live_feed import LiveHub, Movement
+from appliance.dashboard.live_feed import LiveChoice, LiveHub, Movement
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.types import FrameBoxes, Gap, SegmentRow, TrackedObject
@@ -32,8 +32,8 @@ class Recording:
 
     def __init__(self, site: Site, count: int, camera: str = "gate", **how: object) -> None:
         self._site = site
-        clock = ManualClock(time.time())
         path = clip(site.root / f"{camera}.source.mp4", count, **how)  # type: ignore[arg-type]
+        clock = ManualClock(time.time())
         source = FileSource(camera, str(path), clock)
         self._recorder = SegmentRecorder(RecordTarget(site.root, camera, 2.0, 0), clock, self._emit)
         self._recorder.begin(source.open(), "run1")
@@ -299,6 +299,87 @@ def test_places_are_bounded_and_given_back_and_the_file_is_closed(site: Site, mo
         assert hub.viewers == 0
         await asyncio.to_thread(until, lambda: open_files() == files)
         hub.join(["gate"], lambda: OWNER).leave()
+
+    run(site, story)
+
+
+H264 = LiveChoice(h264=True)
+
+
+@pytest.fixture
+def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was recorded stays live for as long as a busy machine takes to start the child that converts it."""
+    monkeypatch.setattr(live_feed, "STALE_S", 600.0)
+
+
+@pytest.mark.usefixtures("slow_machine")
+def test_h265_is_converted_once_for_all_and_ends_after_the_last_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_feed, "LINGER_S", 0.5)
+
+    async def story(hub: LiveHub) -> None:
+        recording = Recording(site, 100, fps=20, gop=20, codec="libx265", b_frames=2, size=(640, 480))
+        recording.grow(40)
+        one, two = (Watching(hub.join(["gate"], lambda: OWNER, choice=H264)) for _ in range(2))
+        for n in range(2):  # over three files
+            recording.grow(30)
+            await one.until(lambda n=n: one.last() >= 40 + 30 * n)
+        await two.until(lambda: two.last() >= one.last())
+        kinds = [each.content for each in one.got if each.kind == "c"]
+        assert len(kinds) == 1, "files of one kind go on without a new beginning"
+        assert kinds[0].startswith(b'video/mp4; codecs="avc1.')
+        numbers, times = one.numbers(), [t for t, _ in numbered_frames(one.video())]
+        assert numbers[0] % 20 == 0
+        assert numbers == list(range(numbers[0], numbers[-1] + 1, 2)), "ten of twenty a second, and none is lost"
+        assert times == pytest.approx([times[0] + n / 10 for n in range(len(times))], abs=0.002)
+        assert one.notes()[-1]["instead"] == "converted"
+        assert len(hub.conversions.running) == 1
+        assert hub.conversions.cpu_s > 0
+        one.leave()
+        two.leave()
+        await asyncio.to_thread(until, lambda: not hub.conversions.running)
+
+    run(site, story)
+
+
+@pytest.mark.usefixtures("slow_machine")
+def test_of_more_cameras_than_it_may_convert_the_others_say_so(site: Site) -> None:
+    async def story(hub: LiveHub) -> None:
+        hub.conversions.most = 1
+        for camera in ("gate", "dock"):
+            Recording(site, 30, camera, codec="libx265").grow(20)
+        one = Watching(hub.join(["gate"], lambda: OWNER, choice=H264))
+        await one.until(lambda: bool(one.video()))
+        two = Watching(hub.join(["dock", "gate"], lambda: OWNER, choice=H264))
+        await two.until(lambda: bool(two.video(1)) and "as many" in str(two.notes()[-1]["problem"]))
+        assert two.video(0) == b""
+        as_sent = Watching(hub.join(["dock"], lambda: OWNER))
+        await as_sent.until(lambda: bool(as_sent.video()))
+        assert next(each.content for each in as_sent.got if each.kind == "c").startswith(b'video/mp4; codecs="hvc1')
+
+    run(site, story)
+
+
+@pytest.mark.usefixtures("slow_machine")
+def test_one_that_costs_too_much_is_shown_by_its_key_frames(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_conversion, "SHARE_MAX", 0.0)
+    monkeypatch.setattr(live_conversion, "COUNTED_S_MIN", 0.001)
+
+    async def story(hub: LiveHub) -> None:
+        recording = Recording(site, 100, codec="libx265")
+        recording.grow(15)
+        one = Watching(hub.join(["gate"], lambda: OWNER, choice=H264))
+        await one.until(lambda: bool(one.video()))
+
+        def spares() -> bool:
+            return bool(one.notes()) and one.notes()[-1].get("keys_only") is True
+
+        for n in range(8):
+            recording.grow(10)
+            await one.until(lambda n=n: one.last() >= 10 * n + (0 if spares() else 15))
+        assert spares()
+        assert [n for n in one.numbers() if n >= 50] == list(range(50, one.last() + 1, 10))
 
     run(site, story)
 

@@ -4,7 +4,7 @@ import { by, coalesced, follow, renew } from "./page.js";
 import { t } from "./texts.js";
 import "./health.js";
 import { begin, box, paint, places } from "./draw.js";
-import { LivePlayer, watch } from "./live.js";
+import { codecNamed, LivePlayer, watch } from "./live.js";
 import { clockOf } from "./time.js";
 const checked = id => by(id)?.checked ?? true;
 
@@ -12,12 +12,26 @@ const OLD_S = 15; // a segment may take a few seconds to reach the disk
 const STUCK_MS = 4000; // without a new frame: stills are shown
 const EXAMINED_MAX = 100; // frames whose boxes are kept for the video to come
 
+const LIVE = { converted: () => t("Live, converted"), second: () => t("Live, second stream") };
+
+function whyInstead({ instead, codec, share, keys_only }) {
+	if (!instead) return "";
+	const why = t("This camera sends {codec}, which this browser cannot play.", { codec: codecNamed(codec) });
+	if (instead === "second") return `${why} ${t("Its second, smaller stream is shown.")}`;
+	const percent = Math.max(1, Math.round(100 * share));
+	const cost = share === null ? t("The picture is converted here.") : t("The picture is converted here, which costs about {percent} % of a core.", { percent });
+	return `${why} ${cost}${keys_only ? ` ${t("All of it would cost more than half a core, so it shows one picture every few seconds.")}` : ""}`;
+}
+
 class Live {
 	constructor(stage) {
 		this.stage = stage;
 		this.canvas = stage.querySelector("canvas");
 		this.note = stage.querySelector(".note");
+		this.instead = stage.parentElement.querySelector(".instead");
 		this.seen = false;
+		/** @type {any} what is played instead of what the camera sends, and what that costs */
+		this.told = {};
 		this.shownAt = 0; // ms: when the last frame of the video came
 		this.image = null;
 		this.found = { objects: [] };
@@ -41,14 +55,16 @@ class Live {
 		v: bytes => this.player.take(bytes),
 		b: frames => (this.player.examined = [...this.player.examined, ...JSON.parse(frames)].slice(-EXAMINED_MAX)),
 		n: text => {
-			const { active, problem } = JSON.parse(text);
+			const { active, problem, ...told } = JSON.parse(text);
 			this.idle = !active;
+			this.told = told;
+			if (this.playing) this.mode(LIVE[told.instead]?.() ?? t("Live"), true);
 			if (problem || (this.idle && !this.playing)) this.stills(problem);
 		},
 		lost: why => this.stills(why)
 	};
 	shown(at) {
-		if (!this.playing) this.mode(t("Live"), true);
+		if (!this.playing) this.mode(LIVE[this.told.instead]?.() ?? t("Live"), true);
 		this.shownAt = Date.now();
 		this.update(at, this.player.objectsAt(at));
 		this.note.hidden = true;
@@ -64,6 +80,9 @@ class Live {
 		this.playing = playing;
 		this.stage.classList.toggle("playing", playing);
 		this.stage.querySelector(".mode").textContent = text;
+		if (!this.instead) return;
+		this.instead.textContent = playing ? whyInstead(this.told) : "";
+		this.instead.hidden = !this.instead.textContent;
 	}
 	update(at, objects) {
 		this.found = { objects };
@@ -178,6 +197,7 @@ if (wall) {
 }
 connect();
 
+addEventListener("asksh264", connect);
 addEventListener("resize", redraw);
 document.addEventListener("change", redraw);
 

@@ -6,7 +6,11 @@ import { t } from "./texts.js";
 const Source = globalThis.ManagedMediaSource ?? globalThis.MediaSource;
 const KEEP_S = 6; // already shown
 const QUEUE_MAX = 24e6; // bytes not yet appended
-const CODECS = { avc1: "H.264", hvc1: "H.265" };
+const CODECS = { avc1: "H.264", hvc1: "H.265", hevc: "H.265" };
+/** @type {(name: string) => string} for people */
+export const codecNamed = name => CODECS[name] ?? name;
+// H.264 of every camera: this browser cannot play H.265, or turned out not to play what came.
+let asksH264 = !Source?.isTypeSupported('video/mp4; codecs="hvc1.1.6.L120.90"');
 
 // Plays one camera. shown(at): a frame is on screen; stills(why): no more video.
 export class LivePlayer {
@@ -31,7 +35,7 @@ export class LivePlayer {
 		this.stills = stills;
 		video.muted = video.disableRemotePlayback = true;
 		video.addEventListener("waiting", () => this.pace.stalled());
-		video.addEventListener("error", () => this.stop(t("this browser cannot play what the camera sends")));
+		video.addEventListener("error", () => this.refuse(t("this browser cannot play what the camera sends")));
 		const each = (_, frame) => {
 			if (this.type) shown(frame.mediaTime);
 			video.requestVideoFrameCallback(each);
@@ -41,18 +45,28 @@ export class LivePlayer {
 	begin(type) {
 		if (type === this.type) return;
 		const name = type.split('"')[1].slice(0, 4);
-		const playable = Source?.isTypeSupported(type);
-		this.stop(playable ? "" : t("this browser cannot play {codec}", { codec: CODECS[name] ?? name }));
-		if (!playable) return;
+		if (!Source?.isTypeSupported(type)) return this.refuse(t("this browser cannot play {codec}", { codec: codecNamed(name) }));
+		this.stop("");
 		const media = new Source();
 		Object.assign(this, { type, media, bytes: 0, pace: new Pace() });
 		this.video.src = URL.createObjectURL(media);
 		media.onsourceopen = () => {
 			if (media !== this.media || this.buffer) return;
-			this.buffer = media.addSourceBuffer(type);
+			try {
+				this.buffer = media.addSourceBuffer(type);
+			} catch {
+				return this.refuse(t("this browser cannot play what the camera sends"));
+			}
 			this.buffer.onupdateend = () => this.pump();
 			this.pump();
 		};
+	}
+	// What cannot be played as it is asked for again, in H.264.
+	refuse(why) {
+		this.stop(why);
+		if (asksH264) return;
+		asksH264 = true;
+		dispatchEvent(new Event("asksh264"));
 	}
 	take(bytes) {
 		if (!this.type) return;
@@ -94,6 +108,7 @@ export class LivePlayer {
 }
 
 let watches = 0;
+const requestFor = (names, when) => ({ names, when, codec: asksH264 ? "h264" : "as_recorded" });
 const textOf = (kind, body) => (kind === "v" ? body : new TextDecoder().decode(body));
 
 // Follows cameras: `views` by name, see cameras.js. Returns how to end it. All windows share the connection, where they can.
@@ -115,7 +130,7 @@ function watchTogether(way, views, when) {
 		if (lost) for (const each of names) views[each].lost(lost);
 		else views[name][kind]?.(textOf(kind, body));
 	});
-	const turn = () => way.send(names.length && !document.hidden ? { do: "live", key, names, when } : { do: "still", key });
+	const turn = () => way.send(names.length && !document.hidden ? { do: "live", key, ...requestFor(names, when) } : { do: "still", key });
 	const events = { visibilitychange: document, pagehide: globalThis, pageshow: globalThis };
 	const leave = () => way.send({ do: "still", key });
 	const hear = event => (event.type === "pagehide" ? leave() : turn());
@@ -137,7 +152,7 @@ function watchAlone(views, when) {
 		while (names.length && !ended && !document.hidden) {
 			stop = new AbortController();
 			const { signal } = stop;
-			await readLive(names, when, signal, (name, kind, body) => views[name][kind]?.(textOf(kind, body))).catch(error => {
+			await readLive(requestFor(names, when), signal, (name, kind, body) => views[name][kind]?.(textOf(kind, body))).catch(error => {
 				if (!signal.aborted) for (const name of names) views[name].lost(error.message);
 			});
 			if (!signal.aborted) await new Promise(done => setTimeout(done, 2000));

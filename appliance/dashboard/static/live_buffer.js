@@ -32,16 +32,23 @@ export class MessageReader {
 }
 
 /**
+ * @typedef {object} LiveRequest
+ * @property {string[]} names of the cameras
+ * @property {string} when `always`: the main streams; `active`: the second ones
+ * @property {string} codec `h264`: nothing else is played, see docs/dashboard.md; `as_recorded`
+ */
+
+/**
  * Follows cameras over one connection until it ends.
- * @param {string[]} names of the cameras
- * @param {string} when `always`: the main streams; `active`: the second ones
+ * @param {LiveRequest} asked
  * @param {AbortSignal} signal
  * @param {(name: string, kind: string, body: Uint8Array) => void} hand called for each message
  * @param {() => void} [began] called whenever bytes have come
  * @throws {Error} why the appliance refuses
  */
-export async function readLive(names, when, signal, hand, began) {
-	const query = new URLSearchParams([...names.map(name => ["camera", name]), ["when", when], ["stream", when === "active" ? "sub" : "main"]]);
+export async function readLive({ names, when, codec }, signal, hand, began) {
+	const stream = when === "active" ? "sub" : "main";
+	const query = new URLSearchParams([...names.map(name => ["camera", name]), ...Object.entries({ when, stream, codec })]);
 	const answer = await fetch(`/api/v1/live?${query}`, { signal });
 	if (!answer.ok) throw new Error((await answer.json()).detail);
 	if (!answer.body) return;

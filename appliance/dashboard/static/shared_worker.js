@@ -14,7 +14,7 @@ const CAMERAS_MAX = 64; // of one connection
  * @property {MessagePort} port
  * @property {number} seenAt ms
  * @property {number | null} since the last change it knows; null: it follows no events
- * @property {Map<string, {names: string[], when: string}>} live by a name that the window chose
+ * @property {Map<string, import("./live_buffer.js").LiveRequest>} live by a name that the window chose
  */
 /** @type {Set<Follower>} */
 const followers = new Set();
@@ -70,7 +70,7 @@ class LiveGroup {
 	}
 	*wanted() {
 		for (const follower of followers)
-			for (const [key, each] of follower.live) if (each.when === this.when) yield { follower, key, names: each.names };
+			for (const [key, each] of follower.live) if (each.when === this.when) yield { follower, key, names: each.names, codec: each.codec };
 	}
 	// fresh: somebody came, who needs each stream from its beginning.
 	update(fresh) {
@@ -85,10 +85,11 @@ class LiveGroup {
 	}
 	async run(before) {
 		const stop = new AbortController();
-		const { names } = this;
+		const { names, when } = this;
+		const codec = [...this.wanted()].some(each => each.codec === "h264") ? "h264" : "as_recorded";
 		this.stop = stop;
 		while (this.stop === stop) {
-			await readLive(names, this.when, stop.signal, this.hand.bind(this), () => before?.abort()).catch(
+			await readLive({ names, when, codec }, stop.signal, this.hand.bind(this), () => before?.abort()).catch(
 				error => this.stop === stop && this.lost(error.message),
 			);
 			before?.abort();
@@ -121,8 +122,8 @@ const acts = {
 		follower.since = null;
 		if (![...followers].some(each => each.since !== null)) events.close();
 	},
-	live(follower, { key, names, when }) {
-		follower.live.set(key, { names, when });
+	live(follower, { key, names, when, codec }) {
+		follower.live.set(key, { names, when, codec });
 		groups[when].update(true);
 	},
 	still(follower, { key }) {
