@@ -20,7 +20,7 @@ ROLLOUT_FILE = "rollout.json"
 
 
 class Rollout(ConfigModel):
-    """What is under way. bundle: NAME@VERSION; cameras: that have it first."""
+    """A rollout that is under way. bundle: NAME@VERSION; cameras: that have it first."""
 
     bundle: str
     cameras: tuple[str, ...]

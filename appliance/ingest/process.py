@@ -60,7 +60,7 @@ RING_FREE_BYTES_MIN = 8_000_000  # of a folder in memory: others may lie there, 
 
 _CAMERAS = TypeAdapter(dict[config.CameraName, config.CameraConfig])
 # A running camera takes new ones; of its network a NetworksCommand says more.
-_DECIDED_BY_THE_CORE = {"title", "rules", "zones", "lines", "privacy", "image_free", "model"}
+_DECIDED_BY_THE_CORE = {"title", "rules", "zones", "lines", "privacy", "image_free", "model", "training"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 It answers which order of the answer (`engine.answer_order`) judges better: one cassette is recorded with each. Compared
 are the escalations that stand on all cassettes and of which the truth is known: the entries of a scenario, or what
-people answered of the alerts of a site. `unsure` agrees with neither.
+people said of the alerts of a site. `unsure` agrees with neither.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ from models.train.picture import Pixels
 
 OWN = Path(__file__).parents[1] / "vedette-nano.onnx"
 OWN_INT8 = OWN.with_name("vedette-nano-int8.onnx")
-CLIPS = Path(__file__).parents[2] / "fixtures" / "clips"
+CLIPS = Path(__file__).parents[2] / "fixtures"
 CLIP_EVERY = 25  # frames of our clips from one picture to the next
 INT8_MAX = 127  # of weights, as `--bits 8` of models.export makes them
 SIDE, STEP = 416, 32  # px: the network's input and the multiple that its sides are
@@ -303,7 +303,7 @@ def site_lessons(folder: Path, split: index.Split) -> list[Lesson]:
 def base_lessons(folder: Path, count: int, seed: int) -> list[Lesson]:
     """Return `count` pictures of an assembled set, or every one of our rendered clips' at an interval."""
     if folder == CLIPS:
-        clips = rendered.clips(folder)
+        clips = [clip for part in ("clips", "family") for clip in rendered.clips(folder / part)]
         frames = [picture for clip in clips for _, picture, _, _ in rendered.pictures(clip, CLIP_EVERY)]
         return [Lesson(frames[at]) for at in np.linspace(0, len(frames) - 1, min(count, len(frames))).astype(int)]
     entries = index.read(folder)
@@ -413,7 +413,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--init", type=Path, default=OWN, help="the network to begin with (default: vedette-nano)")
     add("--integers", type=Path, help="its INT8 variant (default: that of vedette-nano, if --init is it)")
     add("--base", type=Path, default=CLIPS, help="an assembled set of other pictures (default: our rendered clips)")
-    add("--others", type=int, default=75, help="how many of them (default 75)")
+    add("--others", type=int, default=150, help="how many of them (default 150)")
     add("--epochs", type=int, default=20, help="how often each cell is shown (default 20)")
     add("--threads", type=int, default=1, help="of PyTorch (default 1)")
     add("--seed", type=int, default=0)

@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--before", type=int, default=32, help="clips of the days that are learnt from (default 32)")
     add("--fresh", type=int, default=36, help="clips of each of the two seeds that are judged by (default 36)")
     add("--base", type=Path, default=finetune.CLIPS, help="other pictures (default: our rendered clips)")
-    add("--others", type=int, default=75, help="how many of them (default 75)")
+    add("--others", type=int, default=150, help="how many of them (default 150)")
     add("--epochs", type=int, default=20, help="how often each cell is shown (default 20)")
     add("--evaluation", type=Path, help="cache of models.evaluation.public: judge other kinds of view as well")
     add("--threads", type=int, default=1, help="of PyTorch (default 1)")

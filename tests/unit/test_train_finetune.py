@@ -22,7 +22,7 @@ from models.train.index import Entry, IndexFault, Label
 
 def pictures(name: str, every: int) -> list[Lesson]:
     """Frames of a rendered clip with people that are seen well."""
-    found = rendered.pictures(CLIPS / f"{name}.mp4", every)
+    found = rendered.pictures(CLIPS / "clips" / f"{name}.mp4", every)
     return [
         Lesson(pixels, tuple(box for box in boxes if box.cls == 0 and box.y2 - box.y1 > 0.2))
         for _, pixels, boxes, _ in found
