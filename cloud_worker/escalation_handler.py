@@ -50,6 +50,7 @@ _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 ANSWERED_MAX = 4096  # verdicts remembered against redelivery; 2 kB each
 REPEATED_AFTER_S = 60.0  # a site repeats after minutes; asking costs two round trips to the broker
 WANTED_S_MAX = 2.0  # a round trip to a site; one that is silent is taken to want it
+OVERTAKEN_S = 1.0  # evidence is here sooner as a rule, and asking the broker again costs two round trips
 ELSEWHERE_RETRY_S = 5.0  # until a site that is not connected here is looked for again
 RETRY_S_MAX = 600.0  # longest pause between two attempts at one escalation
 FETCH_TRIES = 3  # a broker that changes its leader answers within seconds
@@ -88,6 +89,10 @@ class VerdictRefused(VedetteError):
 
 class NotWanted(VedetteError):
     """The site has the answer from another region."""
+
+
+class AnsweredMeanwhile(VedetteError):
+    """Another worker has stored the answer since this one looked for it."""
 
 
 class SiteElsewhere(VedetteError):
@@ -171,6 +176,9 @@ class EscalationHandler:
         except NotWanted:
             self._metrics.withdrawn.inc()
             await delivery.ack()
+        except AnsweredMeanwhile:
+            self._metrics.repeated.inc()
+            await delivery.ack()
         except SiteElsewhere:
             await delivery.nak(ELSEWHERE_RETRY_S)
         except EngineError as error:
@@ -227,7 +235,7 @@ class EscalationHandler:
 
     async def _fetch_and_judge(self, delivery: Delivery, escalation: Escalation) -> HandlerOutcome:
         """Fetch and judge; hold the escalation while the engine is away. Raise EngineError, UplinkError."""
-        stored_t = delivery.stored.timestamp()
+        stored_t, looked = delivery.stored.timestamp(), self._clock.monotonic()
         timings = Timings(
             link_s=max(0.0, stored_t - escalation.created_t), queue_s=max(0.0, self._clock.now() - stored_t)
         )
@@ -236,7 +244,7 @@ class EscalationHandler:
         timings, since = replace(timings, fetch_s=fetch_s), self._clock.monotonic()
         while True:
             try:
-                verdict, rest = await self.breaker.call(lambda: self._begin(case, timings, delivery))
+                verdict, rest = await self.breaker.call(lambda: self._begin(case, timings, delivery, looked))
             except EngineUnavailable as error:
                 self._engine_log.report(f"questions wait: {error}")
                 if self._clock.monotonic() - since < self._settings.engine_wait_max_s:
@@ -251,10 +259,16 @@ class EscalationHandler:
             return HandlerOutcome(verdict, dead, case, early=early)
 
     async def _begin(
-        self, case: JudgeCase, timings: Timings, delivery: Delivery
+        self, case: JudgeCase, timings: Timings, delivery: Delivery, looked: float
     ) -> tuple[Verdict, asyncio.Task[Verdict] | None]:
-        """Ask the judge, unless the site has stopped waiting while the engine was away. Raise as its `begin`."""
+        """Ask the judge, unless the site stopped waiting or another worker answered meanwhile. Raise as its `begin`.
+
+        looked: when nobody had answered yet, monotonic seconds. A worker that stood still is overtaken by another.
+        """
         await self._check_wanted(delivery, case.escalation)
+        requeued = dead_letter_store.REQUEUED in delivery.headers
+        if not requeued and self._clock.monotonic() - looked > OVERTAKEN_S and await self._has_verdict(case.escalation):
+            raise AnsweredMeanwhile(f"{case.escalation.id} was answered by another worker")
         return await self._judge.begin(case, timings)
 
     async def _check_wanted(self, delivery: Delivery, escalation: Escalation) -> None:

@@ -110,8 +110,8 @@ def held_by(escalation: wire.Escalation) -> dict[str, bytes]:
     return {wire.media_subject(escalation.site, PICTURE.id, 0): b"picture"}
 
 
-def handler(broker: Broker, engine: Eye) -> EscalationHandler:
-    clock = ManualClock()
+def handler(broker: Broker, engine: Eye, clock: ManualClock | None = None) -> EscalationHandler:
+    clock = clock or ManualClock()
     link, judge = cast(Any, broker), Judge(engine, "w1", clock)
     return EscalationHandler(HandlingConfig(media_wait_s=0.0), judge, link, clock, WorkerMetrics(), NullArchive())
 
@@ -147,6 +147,45 @@ def test_what_is_delivered_again_while_it_is_judged_here_is_no_attempt(escalatio
         engine.may_answer.set()
         await judging
         assert first.said == ["ack"]
+
+    asyncio.run(main())
+
+
+class SlowBroker(Broker):
+    """Another worker's verdict is stored while this one fetches the evidence, which takes `takes_s`."""
+
+    def __init__(self, held: dict[str, bytes], clock: ManualClock, takes_s: float) -> None:
+        super().__init__(held)
+        self._clock, self._takes_s, self.known = clock, takes_s, False
+
+    async def publish(self, subject: str, payload: bytes, **given: Any) -> None:
+        if not (self.known and "Nats-Expected-Last-Msg-Id" in given["headers"]):
+            await super().publish(subject, payload, **given)
+
+    async def get_last_msg(self, stream: str, subject: str, *, direct: bool = False) -> object:
+        self._clock.advance(self._takes_s)
+        self.known = True
+        return await super().get_last_msg(stream, subject, direct=direct)
+
+
+@pytest.mark.parametrize(("takes_s", "asked"), [(0.1, 1), (5.0, 0)])
+def test_a_worker_that_stood_still_asks_no_model_for_what_another_answered(
+    escalation: wire.Escalation, takes_s: float, asked: int
+) -> None:
+    class Counting(Eye):
+        asked = 0
+
+        async def judge(self, case: JudgeCase) -> Opinion:
+            self.asked += 1
+            return await super().judge(case)
+
+    async def main() -> None:
+        clock, engine = ManualClock(), Counting()
+        engine.may_answer.set()
+        made = handler(SlowBroker(held_by(escalation), clock, takes_s), engine, clock)
+        delivery = ScriptedDelivery(escalation, 1)
+        await made.handle(cast(Any, delivery))
+        assert (engine.asked, delivery.said) == (asked, ["ack"])
 
     asyncio.run(main())
 
