@@ -1,7 +1,7 @@
 """Size and shape of the product's sources, as a table: `python -m benchmarks.source_size [--json] [TREE ...]`.
 
-With several trees (checkouts of other commits) each is a column. Counts what can be counted: lines, modules, importers,
-parameters, fields, constants. Nothing is imported, so an old tree is counted as well as this one.
+With several trees (folders, or commits of this repository) each is a column. Counts what can be counted: lines,
+modules, importers, parameters, fields, constants. Nothing is imported, so an old tree is counted as well as this one.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import ast
 import io
 import json
 import re
+import subprocess
+import tarfile
+import tempfile
 import tokenize
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 PACKAGES = ("appliance", "cloud_worker")
-PARAMETERS_MAX, METHODS_MAX, SHORT_LINES = (
-    8,
-    15,
-    70,
-)  # the bounds of tests/unit/test_architecture.py, and a short module
+PARAMETERS_MAX, METHODS_MAX, SHORT_LINES = 8, 15, 70  # the bounds of tests/unit/test_architecture.py; a short module
 # The way of an escalation's row to NATS, with its bookkeeping, as the imports of these packages show it.
 SEND_WORKERS, WAY_TO_NATS = "appliance.uplink.send_workers", ("uplink", "store", "broker", "wire")
 _NO_CODE = {
@@ -168,14 +167,33 @@ def measure(root: Path) -> dict[str, int | str]:
     }
 
 
+def _tree(parser: argparse.ArgumentParser, name: str, scratch: str) -> Path:
+    """Return the folder of a tree: `name` itself, or the sources of that commit, unpacked into `scratch`."""
+    if all((Path(name) / each).is_dir() for each in PACKAGES):
+        return Path(name)
+    packed = subprocess.run(["git", "archive", name, *PACKAGES, "docs"], capture_output=True, check=False)
+    if packed.returncode:
+        parser.error(f"{name} is neither a checkout with {' and '.join(PACKAGES)} nor a commit of this repository")
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as files:
+        files.extractall(Path(scratch) / name, filter="data")
+    return Path(scratch) / name
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.source_size", description=__doc__.split("\n")[0])
-    parser.add_argument("trees", nargs="*", type=Path, default=[Path()], help="checkouts to count (default: this one)")
+    parser.add_argument(
+        "trees", nargs="*", default=["."], help="checkouts or commits to count (default: this checkout)"
+    )
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--constants", action="store_true", help="list the constants without a reason")
     parser.add_argument("--packages", action="store_true", help="code lines of each package")
     given = parser.parse_args()
-    for root in given.trees if given.constants or given.packages else ():
+    with tempfile.TemporaryDirectory() as scratch:
+        return _print(given, [_tree(parser, name, scratch) for name in given.trees])
+
+
+def _print(given: argparse.Namespace, trees: list[Path]) -> int:
+    for root in trees if given.constants or given.packages else ():
         modules = [Module(root, path) for each in PACKAGES for path in sorted((root / each).rglob("*.py"))]
         if given.constants:
             print("\n".join(each for module in modules for each in module.unexplained_constants()[0]))
@@ -186,7 +204,7 @@ def main() -> int:
             print("\n".join(f"{count:6d}  {name}" for name, count in size.most_common()))
     if given.constants or given.packages:
         return 0
-    found = [measure(root) for root in given.trees]
+    found = [measure(root) for root in trees]
     if given.json:
         print(json.dumps({str(root): each for root, each in zip(given.trees, found, strict=True)}, indent=1))
         return 0

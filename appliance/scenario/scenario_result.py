@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from appliance.replay.conditions.condition_spec import describe_conditions
 from appliance.scenario.culprit import CulpritName
 from appliance.scenario.event_metrics import EventFigures
 from appliance.scenario.expectations import NO_MATCHES, EventMatches
@@ -104,6 +105,11 @@ class ScenarioResult:
     judged_by: str = ""
     weather: tuple[str, ...] = ()
     seed: int = 0
+
+    @property
+    def conditions_text(self) -> str:
+        """The conditions put on the footage, for people who read the report; "" without any."""
+        return describe_conditions(self.weather, self.seed)
 
     @property
     def failures(self) -> tuple[Fault, ...]:

@@ -222,6 +222,7 @@ def lab(folder: Path) -> None:
     vedette("bench", model, "--seconds", "0.2")
     (folder / "c.jsonl").write_text("")
     vedette("cassette", "check", folder / "c.jsonl", code=2)
+    vedette("cassette", "agree", folder / "c.jsonl", folder / "c.jsonl", "--truth", scenario, code=2)
     run(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder, expects="1 passed", cwd=folder)
 
 
@@ -239,6 +240,7 @@ def models(folder: Path) -> None:
     with program(PYTHON, "-m", "http.server", "8082", "--bind", "127.0.0.1", "-d", repository, log=folder / "l"):
         trusted = ("--from", "http://127.0.0.1:8082", "--root", repository / "metadata" / "1.root.json")
         vedette("models", "install", "vedette-nano@8", "--use", *trusted, expects="vedette-nano@8")
+    vedette("models", "rollout", "vedette-nano@8", "--camera", "gate")
     for word in ("pin", "rollback", "prune"):
         vedette("models", word)
 
@@ -267,6 +269,7 @@ def worker(folder: Path) -> None:
             run(*work, "dead-letters", "show", "1", *at, code=2)
             run(*work, "dead-letters", "requeue", "1", *at, code=2)
             run(*work, "erase", folder / "worker.yaml", *at, code=2)
+    run(*work, "judge", code=2)  # no engine comes
 
 
 def demo(folder: Path) -> None:

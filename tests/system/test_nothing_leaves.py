@@ -40,13 +40,13 @@ PROCESSES = {
     "hailo": {"appliance replay", "hailo_helper.py"},
     "models": {
         f"appliance models {each}"
-        for each in ("list", "verify", "pull", "export", "publish", "install", "pin", "rollback", "prune")
+        for each in ("list", "verify", "pull", "export", "publish", "install", "pin", "rollback", "rollout", "prune")
     } | {"appliance judge"},
     "discover": {"appliance cameras discover"},
     "worker": {
         "nats-server", "cloud_worker run", "cloud_worker check", "cloud_worker dead-letters list",
         "cloud_worker dead-letters show", "cloud_worker dead-letters requeue",
-        "cloud_worker erase",
+        "cloud_worker erase", "cloud_worker judge",
     },
     "demo": {*RUNS, "appliance demo", "cloud_worker run", "nats-server"},
     "offline_tools": set(),
@@ -58,7 +58,8 @@ PROCESSES = {
     },
     "lab": {
         *(f"appliance scenario {each}" for each in ("run", "compare", "curve")), "appliance tune", "appliance evaluate",
-        "appliance bench", "appliance.lab.bench_measurement", "appliance cassette check", "pytest",
+        "appliance bench", "appliance.lab.bench_measurement", "appliance cassette check",
+        "appliance cassette agree", "pytest",
     },
 }  # fmt: skip
 SLOW = {"users", "store", "lab", "demo"}  # the same libraries and processes again, started by more commands
