@@ -37,11 +37,12 @@ FILE_KEYS = {
         "a file with a key or a certificate",
     ),
     **dict.fromkeys(
-        ("detector.labels", "detector.model", "second_look.model", "cameras.*.model"),
+        ("detector.labels", "*.model"),  # of detector, second_look and cameras
         "a file of the appliance; what is installed can be chosen by its name",
     ),
 }
 """Keys that only the site file changes, `*` for any section, and what each names."""
+SERVED_MODEL = "escalation.local_judge.model"  # what a server nearby calls it: no file
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -187,6 +188,7 @@ def write_secret(site_file: Path, name: str, value: str) -> None:
 def file_keys(config: SiteConfig) -> dict[str, tuple[str, Any]]:
     """Return what each of FILE_KEYS names and its value (None: nothing), by its dotted key, if the settings have it."""
     found = dict(leaves(config.model_dump(exclude={"cameras"})))
+    found.pop(SERVED_MODEL, None)
     found |= {f"cameras.{name}.model": camera.model for name, camera in config.cameras.items() if camera.model}
     return {
         key: (names, found[key]) for pattern, names in FILE_KEYS.items() for key in found if fnmatchcase(key, pattern)
