@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from appliance.analysis.session_tracks import InferenceRequest, SessionTracks
 from appliance.base.clock import Clock, SystemClock, process_cpu_s
 from appliance.base.detector_config import DetectorConfig
-from appliance.base.errors import MissingDependency, VedetteError
+from appliance.base.errors import DetectorError, MissingDependency, VedetteError
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.network_detector import NetworkDetector
@@ -211,7 +211,8 @@ class _Camera:
         self.queue: CameraQueue[QueuedInference] = CameraQueue(fps=CAMERA_FPS, heartbeat_s=HEARTBEAT_S, late_max=1)
         self.ages = FrameAges()
         self._answered = answered
-        self._detector, self._frame, self._image = detector, frame, image
+        self.detector = detector  # of the session
+        self._frame, self._image = frame, image
         self._converter = FrameConverter()
         size = detector.preferred_size(frame.width, frame.height)
         self._drawn = size
@@ -225,7 +226,7 @@ class _Camera:
     def detector_input(self, request: InferenceRequest) -> NDArray[np.uint8]:
         if self._image is not None:
             return self._image
-        return self._converter.bgr(self._frame, self._detector.preferred_size(self._frame.width, self._frame.height))
+        return self._converter.bgr(self._frame, self.detector.preferred_size(self._frame.width, self._frame.height))
 
     def complete(self, queued: QueuedInference, detections: Detections | None, reason: DropReason = "failed") -> None:
         self._answered.append((self, detections is not None))
@@ -249,9 +250,11 @@ class DetectorBench:
             each.offer(clock.monotonic())
 
     def run_once(self) -> int:
-        """Call the detector once; return how many frames got their boxes."""
+        """Call the detector once; return how many frames got their boxes. Raise DetectorError: it fails."""
         self._answered.clear()
         self._worker.run_once()
+        if self._worker.warning:
+            raise DetectorError(self._worker.warning)
         now = self._clock.monotonic()
         for camera, _ in self._answered:
             camera.offer(now)

@@ -28,9 +28,14 @@ class Yard:
     """Cameras that are fed packet by packet, and the shared detector."""
 
     def __init__(
-        self, tmp_path: Path, *names: str, detector: NumberReader | None = None, still_ones: tuple[str, ...] = ()
+        self,
+        tmp_path: Path,
+        *names: str,
+        detector: NumberReader | None = None,
+        still_ones: tuple[str, ...] = (),
+        clock: ManualClock | None = None,
     ) -> None:
-        self.clock, self.emitted = ManualClock(), Heard()
+        self.clock, self.emitted = clock or ManualClock(), Heard()
         self.detector = detector or NumberReader()
         self.detect_streams, self._packets, self.sources = {}, {}, {}
         for number, name in enumerate(names):
@@ -160,10 +165,9 @@ class FlakyDetector(NumberReader):
 
 
 def flaky_yard(tmp_path: Path, failures: int, *names: str, lasts_s: float = 0.01) -> tuple[Yard, FlakyDetector]:
-    yard = Yard(tmp_path, *(names or ("gate",)))
-    flaky = FlakyDetector(yard.clock, failures, lasts_s=lasts_s)
-    yard.worker = InferenceWorker(flaky, list(yard.detect_streams.values()), yard.clock)
-    return yard, flaky
+    clock = ManualClock()
+    flaky = FlakyDetector(clock, failures, lasts_s=lasts_s)
+    return Yard(tmp_path, *(names or ("gate",)), detector=flaky, clock=clock), flaky
 
 
 def test_a_call_that_fails_is_made_again_and_nobody_is_told_of_it(tmp_path: Path) -> None:
@@ -216,11 +220,11 @@ def test_a_picture_the_detector_cannot_stand_costs_its_neighbours_nothing(tmp_pa
             return 416, 416
 
         def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-            yard.clock.advance(0.01 + 0.001 * len(pictures))
+            clock.advance(0.01 + 0.001 * len(pictures))
             return super().detect(pictures)
 
-    yard = Yard(tmp_path, "one", "two", "three")
-    yard.worker = InferenceWorker(Together(fail=lambda n: n == 100), list(yard.detect_streams.values()), yard.clock)
+    clock = ManualClock()
+    yard = Yard(tmp_path, "one", "two", "three", detector=Together(fail=lambda n: n == 100), clock=clock)
     yard.worker.measure_batching()
     for name in yard.detect_streams:
         yard.feed(name)

@@ -150,6 +150,10 @@ vedette_dashboard_headers_ignored_total counter header
     Headers of a reverse proxy that came from somebody else.
 vedette_live_viewers gauge -
     Live views open.
+vedette_live_conversions gauge -
+    Cameras whose live video is converted for browsers now.
+vedette_live_conversion_cpu_seconds_total counter -
+    Processor time spent on that.
 vedette_live_bytes_total counter -
     Bytes of live video sent to viewers.
 vedette_live_skipped_total counter -
@@ -256,6 +260,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     made = parts[Renditions]
     made.made, made.failed, made.bytes_made, made.seconds = 75, 76, 77_000, 78.5
     parts[LiveHub].bytes_sent, parts[LiveHub].skipped = 79_000, 80
+    parts[LiveHub].conversions.cpu_s = 78.5
     with TestClient(app, base_url="http://127.0.0.1") as client:
         yield client.get("/metrics").text
     site.close()
@@ -341,6 +346,8 @@ vedette_frame_age_recent_seconds{quantile="0.95"} 0.12
 vedette_dashboard_streams 0
 vedette_dashboard_headers_ignored_total{header="x-forwarded-for"} 0
 vedette_live_viewers 0
+vedette_live_conversions 0
+vedette_live_conversion_cpu_seconds_total 78.5
 vedette_live_bytes_total 79000
 vedette_live_skipped_total 80
 vedette_pictures_cut_total 71
