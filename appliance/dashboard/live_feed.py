@@ -225,7 +225,7 @@ class LiveFeed:
 
     @property
     def note(self) -> dict[str, object]:
-        """What viewers are told of it besides pictures: see docs/dashboard.md."""
+        """Return what viewers are told of it besides pictures: see docs/dashboard.md."""
         conversion, note = self.conversion, {"active": self.active, "problem": tell(self.problem)}
         if conversion is not None and conversion.is_running:
             share = None if conversion.share is None else round(conversion.share, 2)

@@ -34,7 +34,7 @@ return_large_blocks()
 
 
 class _Written(io.RawIOBase):
-    """What a muxer wrote since it was taken last."""
+    """Holds the bytes that a muxer wrote since they were taken last."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
