@@ -407,7 +407,8 @@ class IngestSupervisor:
         if isinstance(message, FrameBoxes):
             seen = self.examined(message.camera)
             answered, failed = seen.answered + message.looked, seen.failed + (not message.looked)
-            self._examined[message.camera] = ExaminedFrames(answered, failed)
+            camera = message.camera
+            self._examined[camera] = ExaminedFrames(answered, failed)
         if isinstance(message, NetworksAnswer):
             if message.outcome == "in force":
                 self._examined = {}

@@ -58,6 +58,7 @@ def test_build_makes_every_service_and_starts_none(
         "memory",
         "sensors",
         "disk",
+        "networks",
         "retention",
         "ring",
         "drift",
