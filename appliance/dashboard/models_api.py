@@ -209,7 +209,8 @@ class ModelReader:
             for name, entry in sorted(known.items())
             if name not in variants and (name == now.name or all(ref.name != name for ref in installed))
         ]
-        rows += [self._version(ref, manifest, now) for ref, manifest in installed.items()]
+        file = "" if now.entry is None or "@" in now.name else now.entry.sha256  # a copy of it is no other choice
+        rows += [self._version(ref, each, now) for ref, each in installed.items() if each.model.sha256 != file]
         publisher, offered = self._offered()
         rows += [_offer(ref, self.puller.of(str(ref))) for ref in offered if ref not in installed]
         slot = now.table.everywhere

@@ -108,6 +108,8 @@ def test_what_comes_with_vedette_is_chosen_over_a_version_in_force(client: TestC
     assert (listed["in_force"], listed["before"]) == ("vedette-nano", "")
     first = listed["models"][0]  # although a version of it is installed, too
     assert (first["name"], first["in_force"]) == ("vedette-nano", True)
+    copy = adopt_network("vedette-nano")
+    assert str(copy) not in {row["name"] for row in client.get("/api/v1/models").json()["models"]}, "it is the same"
     assert restarts == ["ingest", "ingest"]
 
 
