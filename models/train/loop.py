@@ -129,12 +129,11 @@ class Loop:
         _, new = self._played("fresh-after", fresh, str(manifest.ref))
         found = compared(old, new)
         self._note("compared", **asdict(found), gone=found.gone, lost_bound=found.lost_bound, holds=found.holds)
-        self.report["proof"] = self._vedette(
-            "models", "prove", manifest.ref, "--config", old_file, "--hours", 48, ok=(0, 1)
-        )
+        proof = self._vedette("models", "prove", manifest.ref, "--config", old_file, "--hours", 48, ok=(0, 1))
+        self._note("proof", **proof)
         worse = self._other_kinds() if self._options.evaluation else []
-        self.report["holds"] = found.holds and not worse
-        return bool(self.report["holds"])
+        self._note("bars", hold=found.holds and not worse)
+        return bool(self.report["bars"]["hold"])
 
     def _played(self, name: str, clips: Sequence[Path], model: str) -> tuple[Path, list[Reported]]:
         """Play the days to a site of that name, and answer its alerts; return its file and what was reported."""
