@@ -59,10 +59,18 @@ class InForceTable:
         """Return the pointer that counts for `camera`; None: what comes with Vedette."""
         return self.cameras.get(camera, self.everywhere)
 
+    @property
+    def slots(self) -> tuple[InForce, ...]:
+        """Every pointer that there is, those of cameras first."""
+        return (*self.cameras.values(), *((self.everywhere,) if self.everywhere else ()))
+
     def used(self) -> frozenset[BundleRef]:
         """Every bundle that a pointer names, as the present or as the way back."""
-        slots = [*self.cameras.values(), *([self.everywhere] if self.everywhere else [])]
-        return frozenset(ref for slot in slots for ref in (slot.bundle, slot.before) if ref is not None)
+        return frozenset(ref for slot in self.slots for ref in (slot.bundle, slot.before) if ref is not None)
+
+    def on_probation(self) -> tuple[BundleRef, ...]:
+        """Every bundle that is on probation somewhere, each once."""
+        return tuple(dict.fromkeys(slot.bundle for slot in self.slots if slot.state == "probation"))
 
 
 class BundleStore:
@@ -233,9 +241,7 @@ class BundleStore:
         For who finds that nothing works with them: what was proven before comes back.
         """
         try:
-            table = self.in_force()
-            slots = [*table.cameras.values(), *([table.everywhere] if table.everywhere else [])]
-            found = tuple(dict.fromkeys(slot.bundle for slot in slots if slot.state == "probation"))
+            found = self.in_force().on_probation()
             for ref in found:
                 self.quarantine(ref, reason)
         except (ModelError, PreconditionError):
@@ -261,11 +267,7 @@ class BundleStore:
         return InForce(before)
 
     def _write(self, table: InForceTable) -> None:
-        path = self.incoming() / POINTER_FILE
-        path.write_text(_PointerFile.of(table).model_dump_json(indent=1) + "\n", encoding="utf-8")
-        flush_to_disk(path)
-        path.replace(self.root / POINTER_FILE)
-        flush_to_disk(self.root)
+        replace_file(self, POINTER_FILE, _PointerFile.of(table))
 
 
 class _Slot(ConfigModel):
@@ -312,6 +314,15 @@ def _read_pointers(path: Path) -> InForceTable:
         {camera: slot.slot() for camera, slot in file.cameras.items()},
         {BundleRef.parse(ref): reason for ref, reason in file.quarantined.items()},
     )
+
+
+def replace_file(store: BundleStore, name: str, content: ConfigModel) -> None:
+    """Replace a file of the store's folder as a whole: after a kill it is the old one or the new one. Raise OSError."""
+    path = store.incoming() / name
+    path.write_text(content.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    flush_to_disk(path)
+    path.replace(store.root / name)
+    flush_to_disk(store.root)
 
 
 def _with_slot(table: InForceTable, camera: str, slot: InForce | None) -> InForceTable:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from appliance.base.config_model import ConfigModel
 from appliance.base.errors import PreconditionError
-from appliance.bundle.bundle_store import BundleStore
+from appliance.bundle.bundle_store import BundleStore, replace_file
 from appliance.bundle.manifest import BundleRef
 
 ROLLOUT_FILE = "rollout.json"
@@ -41,9 +41,7 @@ def begin_rollout(store: BundleStore, ref: BundleRef, cameras: Sequence[str]) ->
     rollout = Rollout(bundle=str(ref), cameras=tuple(cameras))
     for camera in cameras:
         store.put_in_force(ref, camera, state="probation")
-    building = store.incoming() / ROLLOUT_FILE
-    building.write_text(rollout.model_dump_json() + "\n", encoding="utf-8")
-    building.replace(_path(store))
+    replace_file(store, ROLLOUT_FILE, rollout)
     return rollout
 
 

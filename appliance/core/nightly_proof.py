@@ -70,8 +70,7 @@ class NightlyProof:
         except ModelError as error:
             logger.warning("%s", error)
             return
-        slots = [*table.cameras.values(), *([table.everywhere] if table.everywhere else [])]
-        probation = {slot.bundle for slot in slots if slot.state == "probation"}
+        probation = table.on_probation()
         tried = {each.candidate for each in ProofStore(self._root).all() if each.judgement.outcome == "not enough"}
         for ref in installed:
             if ref not in table.quarantined and (ref in probation or str(ref) in tried):

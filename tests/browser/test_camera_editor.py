@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.trials_api import TrialHead, TrialStore
 from appliance.settings.settings_service import SettingsService
@@ -18,7 +17,7 @@ from appliance.types import Event
 from tests.browser.test_page_races import Held
 from tests.servers.rtsp import FaultyRtspServer
 from tests.support import waiting
-from tests.support.dashboard_site import Site, running
+from tests.support.dashboard_site import Site, filmed_site, running
 from tests.support.screenshots import shot
 from tests.support.scripted_sources import clip
 
@@ -56,13 +55,7 @@ class Editing:
 
 @pytest.fixture
 def editing(tmp_path: Path) -> Iterator[Editing]:
-    path = tmp_path / "site.yaml"
-    path.write_text(FILE)
-    (tmp_path / "data").mkdir()
-    site = Site(tmp_path / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(FILE)))
-    t0 = site.clock.now() - 20
-    site.live("gate", t0)
-    site.record("gate", t0)
+    path, site, _ = filmed_site(tmp_path, FILE)
     in_force: list[SiteConfig] = []
 
     def take(config: SiteConfig) -> tuple[str, ...]:

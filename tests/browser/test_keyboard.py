@@ -16,12 +16,11 @@ import pytest
 import yaml
 from fastapi import FastAPI
 
-from appliance.base.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.settings.settings_service import SettingsService
 from appliance.web.server import WebServer
 from tests.servers.rtsp import FaultyRtspServer
-from tests.support.dashboard_site import Site, running
+from tests.support.dashboard_site import filmed_site, running
 from tests.support.scripted_sources import clip
 from tests.support.waiting import until
 
@@ -107,13 +106,7 @@ class Keyboard:
 
 @pytest.fixture
 def keyboard(browser: Browser, tmp_path: Path) -> Iterator[Keyboard]:
-    path = tmp_path / "site.yaml"
-    path.write_text(FILE)
-    (tmp_path / "data").mkdir()
-    site = Site(tmp_path / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(FILE)))
-    t0 = site.clock.now() - 20
-    site.live("gate", t0)
-    site.record("gate", t0)
+    path, site, t0 = filmed_site(tmp_path, FILE)
     site.cut(site.raise_alert("walker", t0 + 3, seconds=2.0))
     apps: list[FastAPI] = []
 

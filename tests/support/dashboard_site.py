@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import yaml
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -318,6 +319,18 @@ def furnished(
     with running(site.serve(settings=settings)) as url:
         yield url
     site.close()
+
+
+def filmed_site(folder: Path, text: str) -> tuple[Path, Site, float]:
+    """Return a site file with this text, its site, and since when (UTC seconds) its live camera `gate` is recorded."""
+    path = folder / "site.yaml"
+    path.write_text(text)
+    (folder / "data").mkdir()
+    site = Site(folder / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(text)))
+    t0 = site.clock.now() - 20
+    site.live("gate", t0)
+    site.record("gate", t0)
+    return path, site, t0
 
 
 def walk(camera: str, t0: float, n: int) -> FrameBoxes:
