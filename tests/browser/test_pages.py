@@ -355,15 +355,17 @@ def test_an_old_frame_does_not_pass_for_a_live_one(visit: Visit, house: House) -
     page = visit("/cameras/gate")
     page.wait_for_selector(".stage[data-objects='1']")
 
-    def answered(seconds: float) -> Callable[[Route], None]:
-        date = formatdate(house.t0 + 8 + seconds, usegmt=True)
-        return lambda route: route.fulfill(response=(got := route.fetch()), headers={**got.headers, "date": date})
+    later = [60.0]  # seconds after the picture's own time; changed, as a route under way cannot be taken back
 
-    page.route("**/picture", answered(60))  # the same picture, asked for a minute later
+    def answer(route: Route) -> None:
+        date = formatdate(house.t0 + 8 + later[0], usegmt=True)
+        got = route.fetch()
+        route.fulfill(response=got, headers={**got.headers, "date": date})
+
+    page.route("**/picture", answer)  # the same picture, asked for a minute later
     expect(page.locator(".stage .note")).to_be_visible()
     expect(page.locator(".stage .note")).to_contain_text("Last picture")
-    page.unroute("**/picture")
-    page.route("**/picture", answered(2))
+    later[0] = 2.0
     expect(page.locator(".stage .note")).to_be_hidden()
 
 

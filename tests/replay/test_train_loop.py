@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="training needs PyTorch: pip install '.[train]'")
+
 from models.train import loop
 
 

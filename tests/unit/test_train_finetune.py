@@ -15,6 +15,9 @@ from onnx import numpy_helper
 
 from appliance.bundle.manifest import read_manifest
 from appliance.detect.bundle_maker import describe_file
+
+pytest.importorskip("torch", reason="training needs PyTorch: pip install '.[train]'")
+
 from models.train import finetune, index, rendered
 from models.train.finetune import CLIPS, OWN, OWN_INT8, Lesson, Start
 from models.train.index import Entry, IndexFault, Label
