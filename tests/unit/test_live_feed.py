@@ -15,7 +15,8 @@ import pytest
 from appliance.base.clock import ManualClock, SystemClock
 from appliance.dashboard import live_conversion, live_feed
 from appliance.dashboard.event_stream import StreamViewer, TooManyViewers
-from appliance.dashboard.live_feed import LiveChoice, LiveHub, Movement
+from appliance.dashboard.live_feed import LiveHub, Movement
+from appliance.dashboard.live_files import LiveChoice
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.types import FrameBoxes, Gap, SegmentRow, TrackedObject
