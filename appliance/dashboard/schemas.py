@@ -63,7 +63,7 @@ class ApiModel(BaseModel):
 class RequestModel(BaseModel):
     """A message of a client: a key that is not known is refused."""
 
-    model_config = ConfigDict(extra="forbid", defer_build=True)
+    model_config = ConfigDict(extra="forbid")
 
 
 class IncidentPartItem(ApiModel):

@@ -37,7 +37,7 @@ class LocalJudgeState:
 
     @property
     def in_use(self) -> bool:
-        """What is flagged is judged here now."""
+        """Return True while what is flagged is judged here."""
         return not (self.waits_for or self.error)
 
 
