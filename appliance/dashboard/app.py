@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
@@ -94,6 +94,11 @@ ROUTES = (
     *(each.router for each in (*APIS, *PAGES)), recordings_api.alert_router, exports_api.shared_router,
 )  # fmt: skip
 
+# Of the application, too: a route that somebody adds to it is for admins only.
+_OF_EACH_ROUTE: dict[str, Any] = {
+    "responses": problems.DOCUMENTED, "dependencies": [Depends(authorise, scope="function")],
+    "generate_unique_id_function": operation_id,
+}  # fmt: skip
 UPLOAD = "/api/v1/restore/upload"
 PATHS = PathRules(
     open=PathRules().open | {"/manifest.webmanifest", "/sw.js"},
@@ -128,7 +133,7 @@ def create_app(
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(parts),
-        routes=list(_built_routes()),
+        routes=list(_built_routes()), **_OF_EACH_ROUTE,
     )  # fmt: skip
     serve_openapi(app)
     app.mount("/static", assets.AssetFiles(), name="static")
@@ -155,10 +160,7 @@ def _built_routes() -> tuple[BaseRoute, ...]:
 
     They hold nothing of one site; handlers find its parts in the application that the request came to.
     """
-    router = APIRouter(
-        responses=problems.DOCUMENTED, dependencies=[Depends(authorise, scope="function")],
-        generate_unique_id_function=operation_id,
-    )  # fmt: skip
+    router = APIRouter(**_OF_EACH_ROUTE)
     for routes in ROUTES:
         routes.add_to(router)
     return tuple(router.routes)
