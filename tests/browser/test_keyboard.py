@@ -1,4 +1,4 @@
-"""By keyboard alone a camera is added, with a zone and a rule.
+"""By keyboard alone a camera is added, with a zone and a rule, and an alert is reviewed.
 
 Tab, Enter, Space and arrows are all that is pressed, beside what is typed into fields. Wherever the focus stops it is
 seen: its element is on the screen, and wears a ring.
@@ -161,3 +161,24 @@ def test_a_camera_is_added_with_a_zone_and_a_rule(keyboard: Keyboard, tmp_path: 
     cameras = yaml.safe_load((tmp_path / "site.yaml").read_text())["cameras"]
     (camera,) = (each for name, each in cameras.items() if name != "gate")
     assert len(camera["zones"]) == len(camera["rules"]) == 1
+
+
+def test_an_alert_is_opened_reviewed_and_taken_back(keyboard: Keyboard) -> None:
+    press, state = keyboard.engine.press, "document.getElementById('alert')?.dataset.review"
+    keyboard.engine.open(keyboard.url)
+    keyboard.walk_to(".card .open")
+    press("Enter")
+    keyboard.wait("location.pathname === '/alerts/walker' && document.readyState === 'complete'")
+    keyboard.walk_to("#review button[data-review=false_alarm]")
+    press("Enter")
+    keyboard.wait(f"{state} === 'false_alarm'")
+    keyboard.walk_to("#review button[data-review='']")
+    press(" ")
+    keyboard.wait(f"{state} === ''")
+    press("r")
+    keyboard.wait(f"{state} === 'reviewed'")
+    keyboard.walk_to("#menu summary", "Shift+Tab")
+    press("Enter")
+    keyboard.walk_to("#menu a[href='/agreement']")
+    press("Escape")
+    keyboard.wait("!document.getElementById('menu').open && document.activeElement.matches('#menu summary')")
