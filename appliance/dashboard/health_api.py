@@ -39,7 +39,8 @@ HELP: dict[HealthKind, tuple[str, str]] = {
     "disk": _MAKE_ROOM, "unrecorded": _MAKE_ROOM, "database": _MAKE_ROOM, "memory": _SYSTEM, "hot": _SYSTEM,
     "service": _SYSTEM, "detector": _SYSTEM, "fallback": _SYSTEM, "model": _SYSTEM, "decoder": _SYSTEM,
     "clock": _SYSTEM, "uplink": (N_("Settings of the link"), "/settings/uplink"),
-    "mqtt": (N_("Settings"), "/settings/mqtt"), "certificate": (N_("Settings"), "/settings/address"), "notify": (N_("Notifications"), "/notify"),
+    "mqtt": (N_("Settings"), "/settings/mqtt"), "certificate": (N_("Settings"), "/settings/address"),
+    "notify": (N_("Notifications"), "/notify"),
     "overloaded": (N_("What the detector has left"), "/cameras"), "drift": (N_("Look at the alerts"), "/agreement"),
     "time": _SYSTEM, "update": _SYSTEM,
 }  # fmt: skip
