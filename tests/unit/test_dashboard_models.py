@@ -31,7 +31,7 @@ licence = "MIT"
 labels = ["person"]
 input = [416, 416]
 cost = 2.0
-unseen = {{ stills_person = 0.8, indoor_person = 0.4 }}
+unseen = {{ stills_person = 0.8, indoor_person = 0.4, night_person = 0.6, streets_person = 0.6 }}
 
 [unchecked]
 file = "unchecked.onnx"
