@@ -214,7 +214,10 @@ export function keys(actions) {
 
 // The menu closes as menus do: by a click elsewhere, by Escape, and when the focus leaves it.
 const menu = by("menu");
-for (const kind of ["click", "focusin"]) addEventListener(kind, ({ target }) => menu && !menu.contains(target) && (menu.open = false));
+for (const kind of ["click", "focusin"])
+	addEventListener(kind, ({ target }) => {
+		if (menu && !menu.contains(target)) menu.open = false;
+	});
 menu?.addEventListener("keydown", event => {
 	if (event.key !== "Escape" || !menu.open) return;
 	event.stopPropagation();
