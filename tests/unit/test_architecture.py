@@ -56,7 +56,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "openvino": ("appliance.detect.openvino_runtime",),
     "paho": ("appliance.mqtt.broker_session",),
     "prometheus_client": ("appliance.dashboard.metrics_api", "cloud_worker.metrics"),
-    "pycocotools": ("appliance.lab.evaluate.detection_figures",),
     "pydantic": ("appliance.cli", "appliance.replay", "appliance.scenario",
         "appliance.backup", "appliance.base.analyze_protocol", "appliance.base.broker_config",
         "appliance.bundle", "appliance.canary", "appliance.config", "appliance.base.config_model",
