@@ -36,10 +36,10 @@ STOP = """(() => {
   const where = at.getBoundingClientRect();
   const wears = ({ outlineStyle, outlineWidth }) => outlineStyle !== "none" && parseFloat(outlineWidth) > 0;
   const ring = [at, at.closest(".card") ?? at].some(each => wears(getComputedStyle(each)));
-  const isCorner = at.matches(".corner") && getComputedStyle(at).stroke === "rgb(255, 255, 255)";
-  const isVideo = at.matches("video"); // whose controls wear a ring of the browser's, which no script sees
+  const isCorner = at.matches("video") // whose controls wear a ring of the browser's, which no script sees
+    || (at.matches(".corner") && getComputedStyle(at).stroke === "rgb(255, 255, 255)");
   const isHere = where.bottom > 0 && where.top < innerHeight && where.right > 0 && where.left < innerWidth;
-  return { html: at.outerHTML.slice(0, 120), ring: ring || isCorner, isHere, seen: (ring || isCorner || isVideo) && isHere };
+  return { html: at.outerHTML.slice(0, 120), ring: ring || isCorner, isHere, seen: (ring || isCorner) && isHere };
 })()"""
 FILE = """\
 site: {name: depot-7}
