@@ -125,13 +125,14 @@ def logging_as_it_was() -> Iterator[None]:
 # The files that take longest, the longest first (`make test ARGS=--durations=80`): with files side by side, one of them
 # begun late would keep one core busy while the others have nothing left.
 LONGEST = (
-    "test_nothing_leaves.py", "test_health_live.py", "test_escalation_nats.py", "test_sound.py", "test_core_restart.py",
+    "test_nothing_leaves.py", "test_architecture.py", "test_core_restart.py", "test_tamper_detector.py",
+    "test_health_live.py", "test_escalation_nats.py", "test_sound.py",
     "test_rtsp_server.py", "test_ingest_process.py", "test_mqtt.py", "test_keyframe_policy.py",
-    "test_detectors.py", "test_camera_setup.py", "test_architecture.py", "test_worker_queue.py",
+    "test_detectors.py", "test_camera_setup.py", "test_worker_queue.py",
     "test_decode_policy_live.py", "test_rtsp_ingest.py", "test_replay_log.py", "test_export.py",
     "test_live_video.py", "test_family.py", "test_evidence_steps_nats.py", "test_own_network.py",
     "test_check.py", "test_cassette_nats.py", "test_rtsp_faults.py", "test_uplink_nats.py", "test_full_disk.py",
-    "test_keep.py", "test_scenario_run.py", "test_tamper_detector.py", "test_pets_accuracy.py", "test_demo.py",
+    "test_keep.py", "test_scenario_run.py", "test_pets_accuracy.py", "test_demo.py",
     "test_streams.py", "test_chaos.py", "test_overload.py", "test_lack_of_files.py", "test_scenario_curve.py",
     "test_supervisor.py", "test_replay_verdicts.py", "test_replay_conditions.py", "test_pool_nats.py",
     "test_storage_policy.py", "test_replay_resume.py", "test_dashboard_api.py", "test_store_power_cut.py",

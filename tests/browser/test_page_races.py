@@ -25,13 +25,15 @@ class Held:
 
     def __init__(self, page: Page, url: str | Callable[[str], bool]) -> None:
         self._page = page
+        self._came = False
         self._held: list[tuple[Route, APIResponse]] = []
         page.route(url, self._take)
 
     def _take(self, route: Route) -> None:
-        if self._held or route.request.resource_type != "fetch":
+        if self._came or route.request.resource_type != "fetch":
             route.fallback()
         else:
+            self._came = True  # the second one may come while the first is being fetched
             self._held.append((route, route.fetch()))
 
     def wait(self) -> None:
