@@ -20,14 +20,13 @@ from appliance.canary.frame_survey import (
     SURVEY,
     SURVEY_TASK,
     FootageFile,
-    KnownObject,
     Survey,
     SurveyTask,
     cpu_pairs,
-    kind_of,
     paired,
 )
 from appliance.canary.judge import CandidateJudge, PairedObject, RunCosts
+from appliance.canary.paired_frames import KnownObject, kind_of
 from appliance.canary.proof_store import DifferingFrame, ProofReport
 from appliance.sandbox.sandbox import SandboxError, SandboxLimits
 from appliance.store.archive import ReviewedEvent

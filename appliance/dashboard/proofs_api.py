@@ -113,7 +113,7 @@ class NetworkProver:
 
     def outcomes(self) -> dict[str, Outcome]:
         """Return the outcome of the last trial of each network."""
-        return {each.candidate: each.judgement.outcome for each in self._proofs.all()}
+        return {each.candidate: each.judgement.outcome for each in reversed(self._proofs.all())}
 
     def start(self, wanted: TryModel, now_t: float) -> NetworkTrialItem:
         """Begin. Raise ModelError, JobRunning, or Problem: nothing is recorded."""

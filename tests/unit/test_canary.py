@@ -16,8 +16,9 @@ from appliance.base.detector_config import DetectorConfig
 from appliance.base.errors import DetectorError, ModelError, SourceError
 from appliance.bundle.bundle_store import BundleStore
 from appliance.bundle.manifest import BundleRef
-from appliance.canary.frame_survey import FootageFile, light_of
+from appliance.canary.frame_survey import FootageFile
 from appliance.canary.judge import ALPHA, LOST_MAX, CandidateJudge, Judgement, PairedObject, RunCosts, ShareTest
+from appliance.canary.light import light_of
 from appliance.canary.proof_store import ProofReport, ProofStore, apply_outcome
 from appliance.canary.trial import (
     LIMITS,
