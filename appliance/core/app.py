@@ -21,6 +21,7 @@ from appliance.base.malloc import TRIM_EVERY_S, hold_little, spare_what_stays, t
 from appliance.base.telemetry import LogRing
 from appliance.base.threads import Service, ServiceGroup, ServiceRestarts, periodic_service
 from appliance.canary.proof_store import ProofStore
+from appliance.canary.shadow_cost import EVERY_S as SHADOW_EVERY_S
 from appliance.config import SiteConfig, StorageConfig
 from appliance.core.appliance_monitor import READ_EVERY_S, ApplianceMonitor
 from appliance.core.background_services import (
@@ -35,7 +36,6 @@ from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.core.network_switch import NetworkSwitch
 from appliance.core.nightly_proof import EVERY_S as PROOF_EVERY_S
 from appliance.core.nightly_proof import NightlyProof
-from appliance.core.shadow_trial import EVERY_S as SHADOW_EVERY_S
 from appliance.core.shadow_trial import ShadowSources, ShadowTrial
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import MediaReaders, StoredSite

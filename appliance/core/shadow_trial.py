@@ -33,6 +33,7 @@ from appliance.canary.judge import RunCosts
 from appliance.canary.live_evidence import LiveEvidence, LiveFrame, file_of
 from appliance.canary.paired_frames import FoundObject, SurveyedFrame, common_score, kind_of, rounded_box
 from appliance.canary.proof_store import ProofStore, apply_outcome
+from appliance.canary.shadow_cost import EVERY_S, MEMORY_LEFT_BYTES, bundle_bytes, needed_bytes, shortage
 from appliance.config import IngestConfig
 from appliance.core.ingest_supervisor import IngestSupervisor
 from appliance.dashboard.deps import ShadowStatus
@@ -42,13 +43,11 @@ from appliance.media.atomic_file import DiskWriteError
 from appliance.media.live_memory import SAMPLE_FILE, live_memory
 from appliance.sandbox.sandbox import Sandbox, SandboxError, SandboxFolders, SandboxLimits, SandboxUnavailable
 from appliance.sensors.appliance_sensors import SensorStatus
-from appliance.sensors.linux_sensors import MemoryReading
 from appliance.store.paths import PROOFS
 from appliance.types import SampleCommand, SampledFrame
 
 logger = logging.getLogger(__name__)
 
-EVERY_S = 5.0  # between two frames: one in 25 at 5 a second, and 17,000 a day
 SAMPLE_WAIT_S = 10.0  # a whole frame is examined at least each `heartbeat_s`, 4 s as it comes
 EXAMINE_S_MAX = 60.0  # of one frame at the lowest priority; three in a row are no frame on a busy board
 LOAD_S_MAX = 300.0  # of loading a network and measuring it
@@ -60,8 +59,6 @@ REPORT_EVERY = 12  # frames: once a minute the page and the decision are up to d
 LOAD_MAX = 0.7  # share of the detector's time in use: below `judge.LOAD_MAX`, so that the shadow goes first
 NEAR_HOT_C = 5.0  # below the limit from which load is shed
 HOT_S = 86_400.0  # an appliance that was too hot within a day is a hot one
-MEMORY_LEFT_BYTES = 64_000_000  # stays free, as beside a switch of networks
-PROCESS_BYTES, SHARE_OF_FILE = 40_000_000, 5  # Python and ONNX Runtime; the network against its file: vedette-nano's
 METER_S = 15.0  # of measuring where power is read each 5 s: the last reading is then of this alone
 WATTS_MIN = 0.5  # a smaller difference is no reading
 LIMITS = SandboxLimits(memory_bytes=1024**3, reply_bytes_max=1024 * 1024, idle_s=900.0)
@@ -96,22 +93,6 @@ class ShadowTask:
         """Names of what is trusted, and of the candidate."""
         old = self.child if self.is_live else self.live
         return old.model, str(self.candidate)
-
-
-def needed_bytes(file_bytes: int) -> int:
-    """Return about how much memory a network in a child takes, of its files' bytes; said before it begins."""
-    return PROCESS_BYTES + SHARE_OF_FILE * file_bytes
-
-
-def shortage(need: int, memory: MemoryReading) -> str:
-    """Return why there is no room for a second network, with the cure; '' if there is."""
-    left = memory.left_bytes
-    if left is None or left >= need + MEMORY_LEFT_BYTES:
-        return ""
-    return (
-        f"it needs {need / 1e6:.0f} MB beside {MEMORY_LEFT_BYTES / 1e6:.0f} MB that stay free, and {left / 1e6:.0f} MB "
-        "are left: raise the memory of the container or service, or try it on the recording (vedette models prove)"
-    )
 
 
 class ShadowTrial:
@@ -227,8 +208,7 @@ class ShadowTrial:
 
     def _no_room(self, task: ShadowTask) -> str:
         try:
-            ref = BundleRef.parse(task.child.model)
-            size = max((each.bytes for each in self._store.manifest(ref).files.values()), default=0)
+            size = bundle_bytes(self._store, BundleRef.parse(task.child.model))
         except ModelError:  # what comes with Vedette
             size = Path(task.child.model).stat().st_size if Path(task.child.model).is_file() else 0
         return shortage(needed_bytes(size), self._sources.sensors().memory)
