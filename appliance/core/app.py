@@ -173,7 +173,8 @@ class Appliance:
         disk = periodic_service("disk", READ_EVERY_S, lasting.disk.run_once, lasting.clock)
         networks = Service("networks", lasting.networks.run, lasting.networks.stop)
         compared = periodic_service("shadow", SHADOW_EVERY_S, lasting.shadow.run_once, lasting.clock)
-        shadow = Service("shadow", compared.run, partial(stop_all, compared.stop, lasting.shadow.stop))
+        stop = partial(stop_all, compared.stop, lasting.shadow.stop)
+        shadow = lasting.restarts.guard(Service("shadow", compared.run, stop, resumes=False))
         services = [meter, memory, sensors, disk, networks, shadow, *self._background.services]
         if dashboard is not None:
             services.append(

@@ -264,8 +264,12 @@ class ShadowTrial:
         width, height = sample.size
         values = {"file": str(memory / SAMPLE_FILE), "width": width, "height": height}
         answer = child.call("examine", values, wall_s=min(self._wall_s, EXAMINE_S_MAX))
+        try:
+            frame = self._frame(task, sample, answer)
+        except (KeyError, TypeError, ValueError):
+            raise ModelError("the child answered what makes no sense") from None
         self._failures = 0
-        evidence.add(self._frame(task, sample, answer))
+        evidence.add(frame)
         self.status = self._status("looking", "")
         if evidence.frames % REPORT_EVERY == 0:
             self._decide(task, evidence)

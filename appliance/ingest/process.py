@@ -1,7 +1,7 @@
 """The ingest process: all cameras, one detector, and one channel to the core.
 
-Pixels are written to the storage folder as segments and leave this process in no other way; the channel carries boxes,
-counters, file names and sentences.
+Pixels are written to the storage folder as segments, and a frame that the core asks for into memory (`frame_sampler`);
+they leave this process in no other way. The channel carries boxes, counters, file names and sentences.
 """
 
 from __future__ import annotations
